@@ -1,7 +1,7 @@
-//! Joined rows, all of them, in the order of time: for what shows single activities instead of sums.
+//! All joined rows, sorted by time, for outputs that show single activities instead of sums.
 //!
-//! Unlike everything that runs in an application this grows with the number of activities (some 120 bytes
-//! each). Whatever the order in which the tracer's buffers came in, the events stand in the same one.
+//! Unlike everything that runs inside an application, this grows with the number of activities (about 120 bytes each).
+//! The order of the rows does not depend on the order in which CUPTI's buffers arrived.
 
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{
@@ -9,88 +9,87 @@ use crate::record::{
     IdMap, Instant, Nanos, Row, Sync, ThreadId, Unified, Wait,
 };
 
-/// An activity, and where it comes from.
+/// An activity and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinedActivity {
-    /// What the GPU did.
+    /// Activity.
     pub activity: Activity,
-    /// Its launch, or the reason why it has none.
+    /// Launch, or the reason why there is none.
     pub origin: Origin,
 }
 
 /// A call that started GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// The id that its activities carry.
+pub struct LaunchCall {
+    /// Correlation id, which its activities share.
     pub id: CorrelationId,
-    /// When, how long, and who.
+    /// Time, duration and context of the launch.
     pub launched: Launched,
-    /// Whether the GPU did anything for it.
+    /// Whether it has no activity.
     pub pending: bool,
 }
 
-/// A call that started no GPU work: it waited, or put an event on a stream, or had a stream wait for one.
+/// A call that started no GPU work: it waited, recorded an event on a stream, or made a stream wait for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
-    /// The id that what the tracer says of it carries.
+    /// Correlation id, which its event and synchronisation records share.
     pub id: CorrelationId,
-    /// When it began.
+    /// Start.
     pub time: Nanos,
-    /// How long it took, in nanoseconds.
+    /// Duration, in ns.
     pub duration: u64,
-    /// The stack that made it.
+    /// Calling stack.
     pub context: ContextId,
-    /// What it did with an event; `None` = it waited.
-    pub does: Option<EventUse>,
+    /// Use of an event by the call; `None` if it waited.
+    pub event_use: Option<EventUse>,
 }
 
 /// An instant that the program marked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Marked {
-    /// When.
+pub struct MarkedInstant {
+    /// Time.
     pub time: Nanos,
-    /// On which thread.
+    /// Thread.
     pub thread: ThreadId,
-    /// The name.
+    /// Text of the mark.
     pub text: String,
 }
 
-/// A [`Sink`] that keeps what it is shown. What was launched outside of all windows is not kept.
+/// A [`Sink`] that stores all joined rows. Work launched outside all windows is not stored.
 #[derive(Clone, Debug, Default)]
-pub struct Events {
+pub struct JoinedRows {
     activities: Vec<JoinedActivity>,
-    calls: Vec<Call>,
+    calls: Vec<LaunchCall>,
     unified: Vec<Unified>,
     host_calls: Vec<HostCall>,
     event_records: Vec<EventRecord>,
     syncs: Vec<Sync>,
     devices: IdMap<GpuContextId, DeviceId>,
-    marks: Vec<Marked>,
+    marks: Vec<MarkedInstant>,
 }
 
-impl Events {
-    /// Puts everything in order: activities by start (those without times first), calls by time. To be
-    /// called once, after the last row.
+impl JoinedRows {
+    /// Sorts everything: activities by start (those without times first), calls by time. Call once, after the last row.
     pub fn sort(&mut self) {
-        self.activities.sort_unstable_by_key(|event| order(&event.activity));
+        self.activities.sort_unstable_by_key(|event| sort_key(&event.activity));
         self.marks.sort_unstable();
         self.unified.sort_unstable_by_key(|one| (one.start, one.address, one.kind, one.source, one.target));
         self.calls.extend(self.activities.iter().filter_map(|event| match event.origin {
             Origin::Launch(launched) => {
-                Some(Call { id: event.activity.correlation, launched, pending: false })
+                Some(LaunchCall { id: event.activity.correlation, launched, pending: false })
             }
             Origin::Missing(_) => None,
         }));
-        let key = |call: &Call| (call.launched.time, call.launched.context, call.id.0, call.pending);
+        let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
         self.calls.sort_unstable_by_key(key);
-        // A graph's launch has many activities.
+        // A graph launch has many activities.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
         self.devices = self.activities.iter().map(|it| (it.activity.context, it.activity.device)).collect();
         self.syncs.sort_unstable_by_key(|sync| (sync.start, sync.end, sync.correlation.0));
         self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));
-        self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.does.is_some()));
+        self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.event_use.is_some()));
         if !self.host_calls.is_empty() {
-            // A copy that waits for its end is a launch, and there already.
+            // A copy that waits for its completion is a launch, and already listed as one.
             let launches: IdMap<u32, Nanos> =
                 self.calls.iter().map(|call| (call.id.0, call.launched.time)).collect();
             self.host_calls.retain(|call| launches.get(&call.id.0) != Some(&call.time));
@@ -102,22 +101,22 @@ impl Events {
         &self.host_calls
     }
 
-    /// What the tracer says of events that were put on streams, by the call's id.
+    /// Records of events that were recorded on streams, by correlation id of the call.
     pub fn event_records(&self) -> &[EventRecord] {
         &self.event_records
     }
 
-    /// What the tracer says of waits, by time.
+    /// Records of waits, by time.
     pub fn syncs(&self) -> &[Sync] {
         &self.syncs
     }
 
-    /// The same for those that have times.
+    /// Records of waits that have times.
     pub fn timed_syncs(&self) -> impl Iterator<Item = &Sync> {
         self.syncs.iter().filter(|sync| sync.start.0 != 0 && sync.end >= sync.start)
     }
 
-    /// The GPU of a context, where anything ran in it.
+    /// Device of a context, if any work ran in it.
     pub fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
         self.devices.get(&context).copied()
     }
@@ -127,23 +126,23 @@ impl Events {
         &self.activities
     }
 
-    /// All calls that started work or should have.
-    pub fn calls(&self) -> &[Call] {
+    /// All calls that started work or should have started some.
+    pub fn calls(&self) -> &[LaunchCall] {
         &self.calls
     }
 
-    /// What happened to unified memory, in the order of time.
+    /// Unified memory records, by time.
     pub fn unified(&self) -> &[Unified] {
         &self.unified
     }
 
-    /// What the program marked, in the order of time.
-    pub fn marks(&self) -> &[Marked] {
+    /// Instants that the program marked, by time.
+    pub fn marks(&self) -> &[MarkedInstant] {
         &self.marks
     }
 
-    /// The first moment of all calls, activities and marks; 0 where there is none.
-    pub fn begin(&self) -> Nanos {
+    /// Earliest time of all calls, activities and marks; 0 if there is none.
+    pub fn first_time(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
         let starts = self.activities.iter().map(|event| event.activity.start);
         let hosts = self.host_calls.iter().map(|call| call.time);
@@ -160,13 +159,13 @@ impl Events {
     }
 }
 
-impl Sink for Events {
+impl Sink for JoinedRows {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         self.activities.push(JoinedActivity { activity: *activity, origin });
     }
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
-        self.calls.push(Call { id, launched, pending: true });
+        self.calls.push(LaunchCall { id, launched, pending: true });
     }
 
     fn unified(&mut self, unified: &Unified) {
@@ -176,11 +175,11 @@ impl Sink for Events {
     fn host(&mut self, row: &Row<'_>) {
         match *row {
             Row::Wait(Wait { time, duration, correlation: id, context }) => {
-                self.host_calls.push(HostCall { id, time, duration, context, does: None });
+                self.host_calls.push(HostCall { id, time, duration, context, event_use: None });
             }
             Row::EventCall(EventCall { time, duration, correlation: id, context, does, .. }) => {
                 let duration = duration.into();
-                self.host_calls.push(HostCall { id, time, duration, context, does: Some(does) });
+                self.host_calls.push(HostCall { id, time, duration, context, event_use: Some(does) });
             }
             Row::EventRecord(record) => self.event_records.push(record),
             Row::Sync(sync) => self.syncs.push(sync),
@@ -189,12 +188,16 @@ impl Sink for Events {
     }
 
     fn instant(&mut self, instant: &Instant<'_>) {
-        self.marks.push(Marked { time: instant.time, thread: instant.thread, text: instant.text.to_owned() });
+        self.marks.push(MarkedInstant {
+            time: instant.time,
+            thread: instant.thread,
+            text: instant.text.to_owned(),
+        });
     }
 }
 
-/// By time and place; then by what tells two activities of the same place and time apart.
-fn order(activity: &Activity) -> impl Ord + use<> {
+/// Sort key: time and place, then the fields that distinguish two activities of the same time and place.
+fn sort_key(activity: &Activity) -> impl Ord + use<> {
     let (start, end) = (activity.start, activity.end);
     let place = (activity.device, activity.context, activity.stream);
     let detail = match activity.detail {
@@ -206,8 +209,8 @@ fn order(activity: &Activity) -> impl Ord + use<> {
     (start, place, end, activity.correlation.0, activity.graph_node, detail)
 }
 
-impl Call {
-    /// Whether a stack stands behind it.
+impl LaunchCall {
+    /// Whether its stack is known.
     pub fn has_stack(&self) -> bool {
         self.launched.context != ContextId::NONE
     }

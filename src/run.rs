@@ -1,4 +1,4 @@
-//! A run that is over: its recording, or the trace that another tool took of it, read and explained.
+//! A finished run, read from its recording or from another tool's trace, and explained.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,34 +13,33 @@ use crate::profile::{Profile, Unnamed, View};
 use crate::record::Row;
 use crate::symbolize::{SymbolizeOptions, Symbolizer, Tied};
 
-/// Rows after which the ceiling on memory is looked at.
-const ROWS_BETWEEN_LOOKS: usize = 4096;
+/// Number of rows between two checks of the memory ceiling.
+const ROWS_PER_MEMORY_CHECK: usize = 4096;
 
-/// What to keep apart, and what to show, when a run is read.
+/// Options for reading a run: which samples to keep apart, and which frames to show.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// Whether samples of the streams of a device are kept apart, as drawing frames of streams needs it.
-    /// Default: false.
+    /// Whether samples are kept apart by stream, as needed to draw stream frames. Default: false.
     pub by_stream: bool,
-    /// Whether stacks show the frames inside CUDA's libraries and those below `main`. Default: false.
+    /// Whether stacks include the frames inside CUDA's libraries and those below `main`. Default: false.
     pub internal_frames: bool,
-    /// Whether a frame of Python is shown with the line that was executed. Default: with that in which its function
-    /// begins.
+    /// Whether a Python frame is shown with the executed line. Default: false, it is shown with the first line of its
+    /// function.
     pub python_lines: bool,
-    /// Whether stacks with frames of Python are shown without native frames. Default: no.
+    /// Whether stacks with Python frames omit native frames. Default: false.
     pub python_only: bool,
-    /// How many bytes of memory sums may take: beyond it what is rare is added up as others, and the ledger says how
-    /// much that was. Default: as many as there are.
+    /// Memory limit of the sums in bytes: beyond it, rare stacks are merged into "other" entries and the ledger has
+    /// their total. Default: unlimited.
     pub max_memory: Option<usize>,
-    /// Whether the work of a backward pass hangs under the forward pass, of traces of torch.profiler and of recordings with
-    /// the ranges of `emit_nvtx`. Default: false, where autograd launched it.
+    /// Whether work of a backward pass is attributed to the forward pass, for traces of torch.profiler and for
+    /// recordings with the ranges of `emit_nvtx`. Default: false, it stays where autograd launched it.
     pub backward_under_forward: bool,
-    /// Traces of the captures of graphs that this one launches, whose stacks work of graphs hangs under. Default: none.
+    /// Traces taken while the graphs that this run launches were captured; work of graphs is attributed to their
+    /// stacks. Default: none.
     pub graph_captures: Vec<PathBuf>,
 }
 
-/// A run that was recorded by gpuflame, or by another tool: where its GPU time comes from, and how much of it is
-/// known.
+/// A run recorded by gpuflame or by another tool: its GPU time by stack, and the share of that time that is known.
 #[derive(Debug)]
 pub struct Run {
     profile: Profile,
@@ -50,14 +49,15 @@ pub struct Run {
     remarks: Vec<String>,
 }
 
-/// Reads a recording (`.gfr`), or a trace of another tool: of torch.profiler, Nsight Systems, rocprofv3 and others, plain
-/// or gzipped, told by content. `-` is standard input.
+/// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 and other tools, plain or
+/// gzipped, detected by content. `-` is standard input.
 ///
-/// Names of code are looked up now, in the files that the recording names; what has no name keeps its address.
+/// Code addresses are symbolized immediately, with the files that the recording names; frames without a name keep their
+/// address.
 ///
 /// # Errors
-/// `Io` or `Format`, with what, where and what next, if there is nothing to be had. Of what is damaged the rest is read,
-/// and [`Run::remarks`] says what is missing.
+/// `Io` or `Format`, with cause, place and remedy, if nothing can be read. Of a damaged file the readable part is read,
+/// and [`Run::remarks`] lists the rest.
 pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     let path = path.as_ref();
     let opened = import::open(path)?;
@@ -69,12 +69,12 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
             read.map(drop).map_err(|error| error.within(path.display()))
         }
         _ => {
-            let reading = import::Options {
+            let import_options = import::Options {
                 backward_under_forward: options.backward_under_forward,
                 graph_captures: options.graph_captures.clone(),
                 ..import::Options::default()
             };
-            import::rows(opened, &reading, each).map(drop)
+            import::rows(opened, &import_options, each).map(drop)
         }
     })?;
     run.remarks = remarks;
@@ -82,8 +82,8 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
 }
 
 impl Run {
-    /// What the rows that `rows` hands over come to, with names, and what `rows` says; `sink` is shown all that is
-    /// joined, before there are names.
+    /// Explains and symbolizes the rows that `rows` emits. Also returns the result of `rows`. `sink` receives all
+    /// joined rows, before symbolization.
     pub(crate) fn explained<T>(
         options: &ReadOptions,
         mut sink: impl Sink,
@@ -98,13 +98,14 @@ impl Run {
             backward_under_forward,
             ..
         } = options;
-        let apart = explain::Options { by_stream, ceiling: max_memory, ..explain::Options::default() };
-        let mut explain = Explain::new(apart);
+        let explain_options =
+            explain::Options { by_stream, ceiling: max_memory, ..explain::Options::default() };
+        let mut explain = Explain::new(explain_options);
         let mut count = 0_usize;
-        let said = rows(&mut |row| {
+        let result = rows(&mut |row| {
             explain.push(row, &mut sink);
             count += 1;
-            if count.is_multiple_of(ROWS_BETWEEN_LOOKS) {
+            if count.is_multiple_of(ROWS_PER_MEMORY_CHECK) {
                 explain.fit(0);
             }
         })?;
@@ -116,18 +117,18 @@ impl Run {
         symbolizer.name(&mut profile);
         let unnamed = symbolizer.misses().clone();
         let tied = symbolizer.tied();
-        Ok((Self { profile, ledger, unnamed, tied, remarks: Vec::new() }, said))
+        Ok((Self { profile, ledger, unnamed, tied, remarks: Vec::new() }, result))
     }
 
-    /// How much was seen, what became of it and what was lost.
+    /// Counts of everything seen, matched and lost.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Writes what `view` holds, as `format`.
+    /// Writes `view` in the given format.
     ///
     /// # Errors
-    /// What `out` reports; `Setting` for a format that is made of single activities and not of sums.
+    /// Errors of `out`; `Setting` for a format that consists of single activities, not of sums.
     pub fn draw(
         &self,
         view: &View,
@@ -138,23 +139,23 @@ impl Run {
         format.draw(&self.profile, view, options, out)
     }
 
-    /// How many frames of code have no name, and why.
+    /// Number of code frames without a name, by reason.
     pub fn unnamed(&self) -> &BTreeMap<Unnamed, u64> {
         &self.unnamed
     }
 
-    /// What is to be known of the file: a sentence for each thing that is damaged or missing.
+    /// Remarks about the file: a sentence for each thing that is damaged or missing.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
 
-    /// Stacks, samples, names: all that formats are made of.
+    /// Stacks, samples, names: the input of all formats.
     #[doc(hidden)]
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The same, taken apart.
+    /// Splits the run into its parts.
     pub(crate) fn into_parts(self) -> (Profile, Ledger, BTreeMap<Unnamed, u64>, Tied) {
         (self.profile, self.ledger, self.unnamed, self.tied)
     }

@@ -1,8 +1,8 @@
-//! What moves data between GPUs, and how much of its time the GPU computed nothing meanwhile: *exposed* communication is
-//! what a job would be faster by if all of it lay behind computation.
+//! Measures communication between GPUs, and its *exposed* part: the time in which a GPU communicated and computed
+//! nothing. A job could be faster by that much if all communication overlapped with computation.
 //!
-//! Kernels are told by their names (or by what a trace says of them), since nothing else tells them. They wait for their
-//! peers as well as they move data, which their times do not tell apart.
+//! Kernels are recognised by name (or by marks in the trace), since nothing else identifies them. A communication
+//! kernel also waits for its peers; its duration does not separate waiting from moving data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use crate::events::JoinedActivity;
 use crate::profile::{Place, add_to, saturating_sum};
 use crate::record::{CopyKind, DeviceId, Work};
 
-/// Parts of names, in lower case, of kernels that communicate: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of what
-/// frameworks have of their own (vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce).
-const KNOWN: [&str; 22] = [
+/// Lower-case parts of the names of communication kernels: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of
+/// frameworks' own (vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce).
+const COMMUNICATION_WORDS: [&str; 22] = [
     "nccl",
     "rccl",
     "nvshmem",
@@ -36,79 +36,79 @@ const KNOWN: [&str; 22] = [
     "alltoall",
     "userbuffers",
 ];
-/// The same words in names of what a block or a warp does by itself.
-const NOT: [&str; 3] = ["warpallreduce", "blockallreduce", "threadallreduce"];
+/// Names that contain such a word although the kernel only reduces within a block or a warp.
+const WITHIN_GPU_WORDS: [&str; 3] = ["warpallreduce", "blockallreduce", "threadallreduce"];
 
-/// How communication is told.
+/// Criteria that identify communication kernels.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
-    /// Parts of names of kernels, whatever their case; where there are any these are all.
+pub struct CommunicationFilter {
+    /// Parts of kernel names, in any case. If there are any, they replace all other criteria.
     pub patterns: Vec<String>,
-    /// Kernels that the trace itself calls collectives.
+    /// Kernels that the trace marks as collectives.
     pub collectives: BTreeSet<String>,
 }
 
-impl Told {
-    /// Whether a kernel of this name communicates.
-    pub fn is_kernel(&self, name: &str) -> bool {
+impl CommunicationFilter {
+    /// Whether a kernel with this name communicates.
+    pub fn is_communication_kernel(&self, name: &str) -> bool {
         let lower = name.to_ascii_lowercase();
         if !self.patterns.is_empty() {
             return self.patterns.iter().any(|pattern| lower.contains(&pattern.to_ascii_lowercase()));
         }
-        self.collectives.contains(name) || is_known(&lower)
+        self.collectives.contains(name) || has_communication_word(&lower)
     }
 
-    /// Whether this work does, whose name is `name`. A copy from GPU to GPU does, unless there are patterns.
+    /// Whether this work, named `name`, communicates. Copies between GPUs do, unless there are patterns.
     pub fn is_communication(&self, work: Work, name: &str) -> bool {
         match work {
-            Work::Kernel(_) => self.is_kernel(name),
+            Work::Kernel(_) => self.is_communication_kernel(name),
             Work::Copy(kind) => kind == CopyKind::PTOP && self.patterns.is_empty(),
             Work::Set | Work::Graph => false,
         }
     }
 }
 
-fn is_known(lower: &str) -> bool {
+fn has_communication_word(lower: &str) -> bool {
     let joined: String = lower.chars().filter(|c| *c != '_').collect();
-    let is = |text: &str| KNOWN.iter().any(|word| text.contains(word));
-    !NOT.iter().any(|word| joined.contains(word)) && (is(lower) || is(&joined))
+    let is = |text: &str| COMMUNICATION_WORDS.iter().any(|word| text.contains(word));
+    !WITHIN_GPU_WORDS.iter().any(|word| joined.contains(word)) && (is(lower) || is(&joined))
 }
 
-/// What a piece of work is.
+/// Class of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
-    /// It moves data between GPUs.
+pub enum WorkClass {
+    /// Moves data between GPUs.
     Communication,
-    /// A kernel that does not.
+    /// Any other kernel.
     Computation,
     /// A copy or a fill.
     Memory,
 }
 
-/// How much a GPU communicated, ns. What ran side by side counts once.
+/// Communication and computation of a GPU, in ns. Concurrent work counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Communication {
-    /// When any communication ran.
+    /// Time in which any communication ran.
     pub all: u64,
-    /// When it ran and no computation did.
+    /// Time in which communication ran but no computation.
     pub exposed: u64,
-    /// When any computation ran.
+    /// Time in which any computation ran.
     pub computation: u64,
 }
 
-/// What a stack had its GPUs communicate.
+/// Communication launched by one stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
-    /// How long its operations took, each by itself.
+pub struct StackShare {
+    /// Sum of the durations of its operations.
     pub nanos: u64,
-    /// How many those were.
+    /// Number of its operations.
     pub count: u64,
-    /// Its part of the exposed time: of what runs side by side the one that began first has it.
+    /// Share of the exposed time. Concurrent operations do not split it: the one that began first gets the time.
     pub exposed: u64,
 }
 
-impl Share {
-    /// Both together.
+impl StackShare {
+    /// Sum of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -119,12 +119,12 @@ impl Share {
     }
 }
 
-/// By GPU and by stack, over `activities`, which stand in the order of their starts.
-pub fn communication<'a>(
+/// Sums communication by GPU and by stack. `activities` must be sorted by start.
+pub fn sum_communication<'a>(
     activities: impl Iterator<Item = &'a JoinedActivity>,
-    doing: impl Fn(&JoinedActivity) -> Doing,
+    classify: impl Fn(&JoinedActivity) -> WorkClass,
     place: impl Fn(&JoinedActivity) -> Place,
-) -> (BTreeMap<DeviceId, Communication>, BTreeMap<Place, Share>) {
+) -> (BTreeMap<DeviceId, Communication>, BTreeMap<Place, StackShare>) {
     let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
     for event in activities {
         let device = devices.entry(event.activity.device).or_default();
@@ -132,51 +132,51 @@ pub fn communication<'a>(
         if event.activity.duration().is_none_or(|nanos| nanos == 0) {
             continue;
         }
-        match doing(event) {
-            Doing::Communication => device.communicates.push((start, end, place(event))),
-            Doing::Computation => device.computes.add(start, end),
-            Doing::Memory => {}
+        match classify(event) {
+            WorkClass::Communication => device.communication.push((start, end, place(event))),
+            WorkClass::Computation => device.computation.add(start, end),
+            WorkClass::Memory => {}
         }
     }
-    let mut places: BTreeMap<Place, Share> = BTreeMap::new();
-    let found = devices.into_iter().map(|(id, device)| (id, device.sum(&mut places))).collect();
+    let mut places: BTreeMap<Place, StackShare> = BTreeMap::new();
+    let found = devices.into_iter().map(|(id, device)| (id, device.into_sums(&mut places))).collect();
     (found, places)
 }
 
 #[derive(Debug, Default)]
 struct Device {
-    communicates: Vec<(u64, u64, Place)>,
-    computes: Union,
+    communication: Vec<(u64, u64, Place)>,
+    computation: SpanUnion,
 }
 
 impl Device {
-    fn sum(self, places: &mut BTreeMap<Place, Share>) -> Communication {
-        let mut sum = Communication { computation: self.computes.nanos(), ..Communication::default() };
-        let mut done = 0;
+    fn into_sums(self, places: &mut BTreeMap<Place, StackShare>) -> Communication {
+        let mut sum = Communication { computation: self.computation.nanos(), ..Communication::default() };
+        let mut covered_until = 0;
         let mut first = 0;
-        for (start, end, place) in self.communicates {
+        for (start, end, place) in self.communication {
             let share = places.entry(place).or_default();
             add_to(&mut share.nanos, end - start);
             share.count += 1;
-            let from = start.max(done);
+            let from = start.max(covered_until);
             if from < end {
-                let hidden = self.computes.within(from, end, &mut first);
+                let hidden = self.computation.overlap(from, end, &mut first);
                 add_to(&mut share.exposed, end - from - hidden);
                 add_to(&mut sum.exposed, end - from - hidden);
                 add_to(&mut sum.all, end - from);
-                done = end;
+                covered_until = end;
             }
         }
         sum
     }
 }
 
-/// When any of several things ran: apart, and in order.
+/// Union of time spans: disjoint and sorted.
 #[derive(Debug, Default)]
-struct Union(Vec<(u64, u64)>);
+struct SpanUnion(Vec<(u64, u64)>);
 
-impl Union {
-    /// Adds one that begins no earlier than those before.
+impl SpanUnion {
+    /// Adds a span that begins no earlier than the spans before.
     fn add(&mut self, start: u64, end: u64) {
         match self.0.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
@@ -188,8 +188,8 @@ impl Union {
         saturating_sum(self.0.iter().map(|(start, end)| end - start))
     }
 
-    /// How much of `from..to` it covers. `first` is where to look; times that are asked for only ever go up.
-    fn within(&self, from: u64, to: u64, first: &mut usize) -> u64 {
+    /// Length of its overlap with `from..to`. `first` is the index to search from; the spans asked for must ascend.
+    fn overlap(&self, from: u64, to: u64, first: &mut usize) -> u64 {
         while self.0.get(*first).is_some_and(|(_, end)| *end <= from) {
             *first += 1;
         }
@@ -203,8 +203,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_that_communicate_are_told_by_their_names() {
-        let told = Told::default();
+    fn communication_kernels_are_recognised_by_name() {
+        let filter = CommunicationFilter::default();
         for name in [
             "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
             "ncclKernel_ReduceScatter_RING_LL_Sum_float",
@@ -219,7 +219,7 @@ mod tests {
             "void c10d::symmetric_memory::one_shot_all_reduce_kernel<8>()",
             "void allReduceTwoShot<1>()",
         ] {
-            assert!(told.is_kernel(name), "{name}");
+            assert!(filter.is_communication_kernel(name), "{name}");
         }
         for name in [
             "void at::native::reduce_kernel<512, 1>()",
@@ -228,19 +228,29 @@ mod tests {
             "sm90_xmma_gemm_bf16bf16",
             "void at::native::elementwise_kernel<128, 4, gather>()",
         ] {
-            assert!(!told.is_kernel(name), "{name}");
+            assert!(!filter.is_communication_kernel(name), "{name}");
         }
-        let told = Told { patterns: vec!["Mine".into()], collectives: ["nccl".to_owned()].into() };
-        assert!(told.is_kernel("my_mine_kernel") && !told.is_kernel("nccl"), "patterns are all there is");
-        let told = Told { collectives: ["odd name".to_owned()].into(), ..Told::default() };
-        assert!(told.is_kernel("odd name") && told.is_kernel("ncclX"), "the trace says so");
-        assert!(told.is_communication(Work::Copy(CopyKind::PTOP), "PtoP"));
-        assert!(!told.is_communication(Work::Copy(CopyKind::HTOD), "HtoD"));
+        let filter =
+            CommunicationFilter { patterns: vec!["Mine".into()], collectives: ["nccl".to_owned()].into() };
+        assert!(
+            filter.is_communication_kernel("my_mine_kernel") && !filter.is_communication_kernel("nccl"),
+            "patterns replace all other criteria"
+        );
+        let filter = CommunicationFilter {
+            collectives: ["odd name".to_owned()].into(),
+            ..CommunicationFilter::default()
+        };
+        assert!(
+            filter.is_communication_kernel("odd name") && filter.is_communication_kernel("ncclX"),
+            "marked by the trace"
+        );
+        assert!(filter.is_communication(Work::Copy(CopyKind::PTOP), "PtoP"));
+        assert!(!filter.is_communication(Work::Copy(CopyKind::HTOD), "HtoD"));
     }
 
     #[test]
-    fn what_a_union_covers_of_a_stretch_is_found_in_one_pass() {
-        let mut union = Union::default();
+    fn the_overlap_of_ascending_spans_with_a_union_is_found_in_one_pass() {
+        let mut union = SpanUnion::default();
         for (start, end) in [(10, 20), (15, 18), (20, 30), (50, 60)] {
             union.add(start, end);
         }
@@ -248,7 +258,7 @@ mod tests {
         let mut first = 0;
         let asked = [(0, 5, 0), (5, 12, 2), (12, 55, 23), (29, 51, 2), (60, 90, 0)];
         for (from, to, expected) in asked {
-            assert_eq!(union.within(from, to, &mut first), expected, "{from}..{to}");
+            assert_eq!(union.overlap(from, to, &mut first), expected, "{from}..{to}");
         }
     }
 }

@@ -1,58 +1,58 @@
-//! How long work waited between the call that launched it and its start on the GPU.
+//! Measures launch delays: the time between the call that launched work and its start on the GPU.
 
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{Activity, CorrelationId, IdMap, Work};
 use crate::stats::Histogram;
 
-/// Delays by kind of work, gathered from what is joined.
+/// Launch delays by kind of work, collected from joined rows.
 #[derive(Debug, Default)]
-pub struct Delays(IdMap<Work, Delay>);
+pub struct LaunchDelays(IdMap<Work, WorkDelays>);
 
-/// The delays of one kind of work.
+/// Launch delays of one kind of work.
 #[derive(Debug, Default)]
-pub struct Delay {
-    waits: Histogram,
-    /// Their sum, ns.
+pub struct WorkDelays {
+    histogram: Histogram,
+    /// Sum, in ns.
     pub sum: u64,
-    /// The longest, ns.
-    pub longest: u64,
-    /// So many began before the call did: one of the two clocks is to be doubted.
-    pub early: u64,
+    /// Maximum, in ns.
+    pub max: u64,
+    /// Number of activities that began before their call: one of the two clocks is wrong.
+    pub started_before_call: u64,
 }
 
-impl Delays {
-    /// Those of each kind of work that was launched while we looked, in no order.
-    pub fn each(&self) -> impl Iterator<Item = (Work, &Delay)> {
+impl LaunchDelays {
+    /// Iterates over the kinds of work that were launched while recording, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (Work, &WorkDelays)> {
         self.0.iter().map(|(work, delay)| (*work, delay))
     }
 }
 
-impl Delay {
-    /// How many there are, at least one.
+impl WorkDelays {
+    /// Number of delays, at least one.
     pub fn count(&self) -> u64 {
-        self.waits.count()
+        self.histogram.count()
     }
 
-    /// The average, ns.
+    /// Average, in ns.
     pub fn average(&self) -> u64 {
         self.sum / self.count().max(1)
     }
 
-    /// The `percent`th percentile, ns, within 0.8 %.
+    /// The `percent`th percentile, in ns, within 0.8 %.
     pub fn percentile(&self, percent: u8) -> u64 {
-        self.waits.percentile(percent).min(self.longest)
+        self.histogram.percentile(percent).min(self.max)
     }
 }
 
-impl Sink for Delays {
+impl Sink for LaunchDelays {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         let (Origin::Launch(launched), Some(_)) = (origin, activity.duration()) else { return };
         let delay = self.0.entry(activity.work()).or_default();
         let wait = activity.start.since(launched.time);
-        delay.early += u64::from(activity.start < launched.time);
-        delay.waits.record(wait);
+        delay.started_before_call += u64::from(activity.start < launched.time);
+        delay.histogram.record(wait);
         delay.sum = delay.sum.saturating_add(wait);
-        delay.longest = delay.longest.max(wait);
+        delay.max = delay.max.max(wait);
     }
 
     fn pending(&mut self, _: CorrelationId, _: Launched) {}

@@ -1,43 +1,43 @@
-//! The doctor of traces: what of one is to be doubted, how much of it, and why that matters.
+//! Checks a trace for doubtful figures: which ones, how many, and why they matter.
 
 use std::collections::HashMap;
 
-use crate::events::{Events, JoinedActivity};
-use crate::import::{CutOff, Linked};
+use crate::events::{JoinedActivity, JoinedRows};
+use crate::import::{LinkReport, WriterState};
 use crate::join::{Origin, Tally};
 use crate::profile::{Profile, add_to};
 use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Missing, Nanos, StreamId};
 
-/// What was looked for, and what of it was found.
+/// A check and its result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finding {
-    /// Names it, for programs; never changes.
+    /// Stable name for programs.
     pub id: &'static str,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// How much of it there is, where it is a matter of amounts.
+    /// Number of occurrences, for checks that count.
     pub figures: Option<Figures>,
-    /// What was looked for, in a few words.
+    /// Short description of the check.
     pub what: &'static str,
-    /// Why it matters, where it does.
+    /// Why it matters, if anything was found.
     pub why: &'static str,
 }
 
-/// How bad a finding is; what is worst comes first.
+/// Severity of a finding, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It makes sums, links or orders wrong, for more than a thousandth of the operations or of the busy time.
+    /// Makes sums, links or orders wrong, for more than a thousandth of the operations or of the busy time.
     Bad,
-    /// One should know it.
+    /// Worth knowing.
     Note,
-    /// It was looked for and is not there.
+    /// Checked for and not found.
     Absent,
-    /// A fact, and nothing to doubt.
+    /// A fact, not a problem.
     Fine,
 }
 
 impl Severity {
-    /// The word of a report.
+    /// Word for reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Bad => "BAD",
@@ -48,65 +48,65 @@ impl Severity {
     }
 }
 
-/// How much of something there is.
+/// A count and its total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// How many there are.
+    /// Number of occurrences.
     pub count: u64,
-    /// Of so many; 0: of no known number.
+    /// Total that they are part of; 0 if unknown.
     pub of: u64,
 }
 
-/// What a trace is judged by.
+/// Input of the checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
-    /// Its sums and losses.
+    /// Sums and losses of the trace.
     pub profile: &'a Profile,
-    /// What the join made of its rows.
+    /// Counts of the join.
     pub tally: &'a Tally,
-    /// Its joined rows, sorted.
-    pub events: &'a Events,
-    /// How another tool's trace is linked.
-    pub linked: Option<&'a Linked>,
-    /// Records that could not be read.
+    /// Joined rows, sorted.
+    pub events: &'a JoinedRows,
+    /// Link report, for traces of other tools.
+    pub linked: Option<&'a LinkReport>,
+    /// Number of records that could not be read.
     pub damaged: u64,
-    /// What became of its process, if the recording does not come to its end.
-    pub cut_off: Option<CutOff>,
+    /// State of the recorded process, if the recording has no end row.
+    pub writer_state: Option<WriterState>,
 }
 
-/// All that is looked for, what is worst first, and last how precise the times are.
+/// Runs all checks. The worst findings come first, the precision of times last.
 pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Evidence { events, linked, .. } = *evidence;
     let (launches, activities) = (&evidence.tally.launches, &evidence.tally.activities);
     let all = activities.seen;
-    let of = |count: &dyn Fn(&JoinedActivity) -> bool| {
-        events.activities().iter().filter(|event| count(event)).count() as u64
+    let count_of = |matches: &dyn Fn(&JoinedActivity) -> bool| {
+        events.activities().iter().filter(|event| matches(event)).count() as u64
     };
-    let backwards = of(&|event| {
+    let backwards = count_of(&|event| {
         let (start, end) = (event.activity.start.0, event.activity.end.0);
         start != 0 && end != 0 && end < start
     });
     let busy = evidence.profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
-    // What is less than a thousandth, by number and by time, changes no picture.
+    // Less than a thousandth, by number and by time, changes no picture.
     let matters = |count: u64, of: u64, nanos: u64| match count.saturating_mul(1000) > of
         || nanos.saturating_mul(1000) > busy
     {
         true => Severity::Bad,
         false => Severity::Note,
     };
-    let time_of = |is_it: &dyn Fn(&JoinedActivity) -> bool| {
-        let nanos = events.activities().iter().filter(|event| is_it(event));
+    let gpu_time_of = |matches: &dyn Fn(&JoinedActivity) -> bool| {
+        let nanos = events.activities().iter().filter(|event| matches(event));
         nanos.filter_map(|event| event.activity.duration()).fold(0, u64::saturating_add)
     };
-    let homeless = time_of(&|event| matches!(event.origin, Origin::Missing(Missing::NoStack)));
-    let early = time_of(&is_early);
-    let overlapping = overlaps(events, &shared(events));
-    let unset = unset(linked, events);
-    let uncollected = of(&|event| {
+    let without_stack_ns = gpu_time_of(&|event| matches!(event.origin, Origin::Missing(Missing::NoStack)));
+    let early_ns = gpu_time_of(&starts_before_launch);
+    let overlapping = find_overlaps(events, &count_per_launch(events));
+    let unset = unset_bound(linked, events);
+    let uncollected = count_of(&|event| {
         event.activity.start.0 <= unset || event.activity.end.0 == 0 || event.activity.end.0 <= unset
     });
-    let empty = of(&|event| event.activity.duration() == Some(0));
-    let endless = of(&|event| event.activity.duration().is_some_and(|nanos| nanos > ENDLESS));
+    let zero_length = count_of(&|event| event.activity.duration() == Some(0));
+    let too_long = count_of(&|event| event.activity.duration().is_some_and(|nanos| nanos > MAX_PLAUSIBLE_NS));
     let lost = |kinds: &[Loss]| {
         let lost = evidence.profile.losses().filter(|(loss, _)| kinds.contains(loss));
         lost.map(|(_, count)| count).sum::<u64>()
@@ -120,68 +120,68 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         StacksDropped,
         GraphNodesDropped,
     ];
-    let (tail, shared) = (tail(events), shared(events));
+    let (pending_at_end, per_launch) = (count_pending_at_end(events), count_per_launch(events));
     let dropped = lost(&dropped);
     use Severity::{Bad, Note};
     let mut findings = vec![
-        finding(
+        counted_finding(
             "no_gpu_work",
             "nothing ran on a GPU",
             Bad,
             u64::from(all == 0),
             0,
-            "no GPU activity is in it: CPU only, or a category that is not known",
+            "the trace has no GPU activity: it is CPU only, or its categories are unknown",
         ),
-        finding(
+        counted_finding(
             "launched_before_recording",
             "activities launched before recording",
             Note,
             activities.launched_before,
             all,
-            "their stacks are not there: begin to record before the work does",
+            "their stacks are missing: start recording before the work",
         ),
-        finding(
+        counted_finding(
             "no_launch",
             "activities without a launch",
-            matters(activities.no_stack, all, homeless),
+            matters(activities.no_stack, all, without_stack_ns),
             activities.no_stack,
             all,
-            "their GPU time is under no stack",
+            "their GPU time has no stack",
         ),
-        finding(
+        counted_finding(
             "shared_launch",
             "launches with several activities",
             Note,
-            shared.values().filter(|count| **count > 1).count() as u64,
+            per_launch.values().filter(|count| **count > 1).count() as u64,
             launches.seen,
-            "graphs: tools that keep one kernel an id lose the others",
+            "graphs: tools that keep one kernel per id lose all but one",
         ),
-        finding(
+        counted_finding(
             "launch_pending",
             "launches without an activity",
             Note,
-            // Of a damaged file one may be of its sums and the other of its rows.
-            launches.pending.saturating_sub(tail),
+            // In a damaged file one count may come from its sums and the other from its rows.
+            launches.pending.saturating_sub(pending_at_end),
             launches.seen,
             "they failed, copied nothing, or their record was lost",
         ),
-        finding(
+        counted_finding(
             "launch_pending_at_end",
             "launches at the end without an activity",
             Note,
-            tail,
+            pending_at_end,
             launches.seen,
-            "recording ended before the GPU did: synchronise before the end",
+            "recording ended before their GPU work: synchronise before the end",
         ),
-        finding(
+        counted_finding(
             "starts_before_launch",
             "activities that begin before their launch",
-            matters(activities.early, all, early),
+            matters(activities.early, all, early_ns),
             activities.early,
             all,
-            "two clocks disagree: delays and idle causes are off",
+            "the CPU and GPU clocks disagree: delays and idle causes are wrong",
         ),
-        finding(
+        counted_finding(
             "times_missing",
             "times not collected",
             matters(uncollected, all, 0),
@@ -189,7 +189,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             all,
             "they are counted but have no GPU time",
         ),
-        finding(
+        counted_finding(
             "times_backwards",
             "times that run backwards",
             matters(backwards, all, 0),
@@ -197,31 +197,31 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             all,
             "they are counted but have no GPU time",
         ),
-        finding(
+        counted_finding(
             "no_length",
             "activities of no length",
             Note,
-            empty,
+            zero_length,
             all,
-            "times were cut to microseconds: short kernels weigh nothing",
+            "times were truncated to microseconds: short kernels have no duration",
         ),
-        finding(
+        counted_finding(
             "endless",
             "activities of more than a minute",
             Note,
-            endless,
+            too_long,
             all,
             "a clock may have jumped: a few such durations can be most of the GPU time",
         ),
-        finding(
+        counted_finding(
             "stream_overlap",
             "overlaps on a stream",
             matters(overlapping.count, all, overlapping.nanos),
             overlapping.count,
             all,
-            "work on a stream is in order: times or streams are wrong",
+            "work on a stream runs in order: times or streams are wrong",
         ),
-        finding(
+        counted_finding(
             "no_waits",
             "no record of what waited for what",
             Note,
@@ -229,23 +229,23 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             0,
             match linked.is_some() {
                 true => {
-                    "synchronisations are not in it: no critical path can be told (torch.profiler has \
+                    "synchronisations were not recorded: the critical path is unknown (torch.profiler has \
                          enable_cuda_sync_events)"
                 }
                 false => {
-                    "synchronisations are not in it: no critical path can be told (GPUFLAME_DEPS=1 records them)"
+                    "synchronisations were not recorded: the critical path is unknown (GPUFLAME_DEPS=1 records them)"
                 }
             },
         ),
-        finding(
+        counted_finding(
             "lost",
             "lost while recording",
             matters(dropped, launches.seen + all, 0),
             dropped,
             launches.seen + all,
-            "records were dropped: `gpuflame info` says of what kind",
+            "records were dropped: `gpuflame info` lists their kinds",
         ),
-        finding(
+        counted_finding(
             "stacks_incomplete",
             "stacks cut short or guessed",
             Note,
@@ -253,36 +253,43 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             launches.seen,
             "their GPU time may be under the wrong root",
         ),
-        finding(
+        counted_finding(
             "launches_failed",
             "launches that failed",
             Note,
             lost(&[LaunchesFailed]),
             0,
-            "the driver refused them",
+            "the driver rejected them",
         ),
-        finding(
+        counted_finding(
             "cut_off",
-            match evidence.cut_off {
-                Some(CutOff::Starved) => "recording ended for want of memory",
-                Some(CutOff::Unwritten) => "its files could not be written",
+            match evidence.writer_state {
+                Some(WriterState::OutOfMemory) => "recording ended for want of memory",
+                Some(WriterState::OutputsFailed) => "its files could not be written",
                 _ => "ended without its exit hooks",
             },
             Note,
-            u64::from(evidence.cut_off.is_some()),
+            u64::from(evidence.writer_state.is_some()),
             0,
-            "what its process did last is missing: `gpuflame info` says how much at most",
+            "the last activity of its process is missing: `gpuflame info` prints an upper bound",
         ),
-        finding("damaged", "damaged records", Bad, evidence.damaged, 0, "the file was cut or changed"),
+        counted_finding(
+            "damaged",
+            "damaged records",
+            Bad,
+            evidence.damaged,
+            0,
+            "the file was truncated or changed",
+        ),
     ];
-    // What is worst stands first.
+    // Worst first.
     findings.sort_by_key(|finding| finding.severity);
-    findings.push(precision(events));
+    findings.push(precision_finding(events));
     findings
 }
 
-/// A finding that is as bad as `severity` if there is any of it.
-fn finding(
+/// A finding with `severity` if `count` is not 0, else [`Severity::Absent`].
+fn counted_finding(
     id: &'static str,
     what: &'static str,
     severity: Severity,
@@ -294,70 +301,71 @@ fn finding(
     Finding { id, severity, figures: Some(Figures { count, of }), what, why }
 }
 
-/// No piece of work is expected to take longer, in nanoseconds.
-const ENDLESS: u64 = 60_000_000_000;
-/// Clocks that count from 1970 or from a machine's start are beyond it soon: a minute.
-const LONG_AGO: u64 = 60_000_000_000;
+/// Longest plausible duration of a piece of work, in ns.
+const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
+/// Smallest plausible distance of the first activity from the clock's zero, in ns: clocks count from 1970 or from the
+/// boot of the machine, and pass a minute soon.
+const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
 
-/// The last time that means that there is none. Traces of other tools have it at what was 0 on their own
-/// clock, if that is a long time before everything else.
-fn unset(linked: Option<&Linked>, events: &Events) -> u64 {
+/// Largest time value that means "not set". Traces of other tools have it at the 0 of their own clock, provided that
+/// this is long before everything else.
+fn unset_bound(linked: Option<&LinkReport>, events: &JoinedRows) -> u64 {
     let Some(linked) = linked else { return 0 };
     let zero = u64::try_from(linked.offset).unwrap_or(0);
     let begin = events.activities().iter().map(|event| event.activity.start.0).find(|start| *start > zero);
-    if begin.is_some_and(|begin| begin - zero > LONG_AGO) { zero } else { 0 }
+    if begin.is_some_and(|begin| begin - zero > MIN_GAP_AFTER_ZERO_NS) { zero } else { 0 }
 }
 
-/// Whether waits are recorded, if there were calls to wait. Of our own recordings those have them that were
-/// asked for it.
-fn has_waits(profile: &Profile, linked: Option<&Linked>) -> bool {
-    !profile.dependencies().is_empty() || linked.is_some_and(|linked| linked.syncs > 0 || linked.waits == 0)
+/// Whether waits are recorded, or there were no calls that wait. Our own recordings have them only on request.
+fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
+    !profile.dependencies().is_empty()
+        || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
 }
 
-/// How many activities each launch has.
-type Shared = HashMap<(CorrelationId, Nanos), u64>;
+/// Number of activities per launch.
+type ActivitiesPerLaunch = HashMap<(CorrelationId, Nanos), u64>;
 
-fn shared(events: &Events) -> Shared {
-    let mut counts = Shared::new();
+fn count_per_launch(events: &JoinedRows) -> ActivitiesPerLaunch {
+    let mut counts = ActivitiesPerLaunch::new();
     for event in events.activities() {
-        if let Some(launch) = launch(event) {
+        if let Some(launch) = launch_key(event) {
             *counts.entry(launch).or_default() += 1;
         }
     }
     counts
 }
 
-fn launch(event: &JoinedActivity) -> Option<(CorrelationId, Nanos)> {
+fn launch_key(event: &JoinedActivity) -> Option<(CorrelationId, Nanos)> {
     match event.origin {
         Origin::Launch(launched) => Some((event.activity.correlation, launched.time)),
         Origin::Missing(_) => None,
     }
 }
 
-/// Pending launches behind the last one that had an activity.
-fn tail(events: &Events) -> u64 {
+/// Number of pending launches after the last launch with an activity.
+fn count_pending_at_end(events: &JoinedRows) -> u64 {
     events.calls().iter().rev().take_while(|call| call.pending).count() as u64
 }
 
-/// Whether it begins before its launch does.
-fn is_early(event: &JoinedActivity) -> bool {
+/// Whether it begins before its launch.
+fn starts_before_launch(event: &JoinedActivity) -> bool {
     let activity = &event.activity;
     activity.duration().is_some()
         && matches!(event.origin, Origin::Launch(launched) if activity.start < launched.time)
 }
 
-/// How often something is there, and for how long.
+/// Number of overlaps, and their total time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Overlaps {
     count: u64,
     nanos: u64,
 }
 
-/// Activities that begin before the one before them on their stream has ended, but for nodes of graphs,
-/// which may run side by side. Where a trace does not say what is one, the activities of a launch with several.
-fn overlaps(events: &Events, shared: &Shared) -> Overlaps {
+/// Finds activities that begin before the previous one on their stream has ended, except graph nodes, which may run
+/// concurrently. If a trace does not mark graph nodes, the activities of a launch with several count as such.
+fn find_overlaps(events: &JoinedRows, per_launch: &ActivitiesPerLaunch) -> Overlaps {
     let is_node = |event: &JoinedActivity| {
-        event.activity.graph.0 != 0 || launch(event).is_some_and(|launch| shared[&launch] > 1)
+        event.activity.graph.0 != 0 || launch_key(event).is_some_and(|launch| per_launch[&launch] > 1)
     };
     let mut ends: HashMap<(DeviceId, GpuContextId, StreamId), Nanos> = HashMap::new();
     let mut overlaps = Overlaps::default();
@@ -373,8 +381,8 @@ fn overlaps(events: &Events, shared: &Shared) -> Overlaps {
     overlaps
 }
 
-/// What the times of all activities are multiples of.
-fn precision(events: &Events) -> Finding {
+/// Reports whether all times are multiples of a microsecond.
+fn precision_finding(events: &JoinedRows) -> Finding {
     let fact = |severity, what, why| Finding { id: "precision", severity, figures: None, what, why };
     let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
     let Some(first) = timed().next().map(|event| event.activity.start.0) else {
@@ -401,15 +409,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_trace_has_nothing_that_ran_and_names_all_that_was_looked_for() {
-        let (profile, tally, events) = (Profile::default(), Tally::default(), Events::default());
+    fn an_empty_trace_reports_no_gpu_work_and_lists_every_check() {
+        let (profile, tally, events) = (Profile::default(), Tally::default(), JoinedRows::default());
         let evidence = Evidence {
             profile: &profile,
             tally: &tally,
             events: &events,
             linked: None,
             damaged: 3,
-            cut_off: None,
+            writer_state: None,
         };
         let findings = findings(&evidence);
         let bad: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Bad).collect();

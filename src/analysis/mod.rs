@@ -1,7 +1,7 @@
-//! What is concluded from a profile and from joined rows: whether two runs differ by more than chance, how long
-//! launches waited, which rank holds the others up, and what of a trace is to be doubted.
+//! The analyses draw conclusions from a profile and from joined rows: whether two runs differ by more than chance, how
+//! long launches waited, which rank delays the job, and which figures of a trace are doubtful.
 //!
-//! Everything here is data; the command prints it.
+//! All results are data; the command prints them.
 
 mod communication;
 mod delays;
@@ -9,8 +9,8 @@ mod findings;
 mod stragglers;
 mod welch;
 
-pub use communication::{Communication, Doing, Share, Told, communication};
-pub use delays::{Delay, Delays};
+pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
+pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{Evidence, Figures, Finding, Severity, findings};
-pub use stragglers::{Held, Standing, Time, standings};
-pub use welch::{Change, Durations, change};
+pub use stragglers::{RankComparison, RankTime, Verdict, compare_ranks};
+pub use welch::{DurationChange, Durations, compare_durations};

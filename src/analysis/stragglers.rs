@@ -1,41 +1,41 @@
-//! Which rank of a job holds the others up.
+//! Finds the straggler: the rank of a job that the other ranks wait for.
 //!
-//! Who comes last to a collective waits for nobody in it, and all others wait for him, whether his GPU had more
-//! work or his CPU was late with launches: the straggler is who spends least time in communication. Where not all
-//! communicate it is who has most work. He is named only where that is no chance: where his steps differ from those of the
-//! others, over ten of each and more. Nothing is compared between the clocks of two ranks.
+//! The rank that enters a collective last waits for no other rank, and all of them wait for it, whether its GPU had
+//! more work or its CPU was late with launches. So the straggler is the rank with the least communication time. If
+//! not all ranks communicate, it is the rank with the most work. A rank is named only if this is not chance: its
+//! steps must differ significantly from those of the other ranks, with at least ten steps on each side. Clocks of
+//! different ranks are never compared.
 
-use super::communication::Told;
-use super::welch::{Durations, differ};
+use super::communication::CommunicationFilter;
+use super::welch::{Durations, differ_at_one_percent};
 use crate::profile::add_to;
 use crate::record::Work;
 
-/// A rank's GPU time, by what it was spent on.
+/// GPU time of a rank, split into work and communication.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Time {
-    /// What is no communication, ns.
+pub struct RankTime {
+    /// Work other than communication, in ns.
     pub work: u64,
-    /// Kernels that move data between ranks, ns; most of it they wait.
+    /// Kernels that move data between ranks, in ns; they spend most of it waiting.
     pub communication: u64,
-    /// The same of each step.
-    pub steps: Steps,
+    /// Both, per step.
+    pub steps: StepTimes,
 }
 
-/// What the steps of a rank took.
+/// Durations of a rank's steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Steps {
-    /// What is no communication.
+pub struct StepTimes {
+    /// Work other than communication.
     pub work: Durations,
     /// Communication.
     pub communication: Durations,
 }
 
-/// So many steps of each side say something.
-const ENOUGH: u64 = 10;
+/// Minimum number of steps on each side of a comparison.
+const MIN_STEPS: u64 = 10;
 
-impl Time {
-    /// Takes in what the steps took: of each operation its start, how long it took, and whether it communicates; of each
-    /// step when it began and ended.
+impl RankTime {
+    /// Adds steps, each given as (start, end). An operation is (start, duration, whether it communicates).
     pub fn add_steps(&mut self, ops: &mut [(u64, u64, bool)], steps: &[(u64, u64)]) {
         ops.sort_unstable();
         for &(begin, end) in steps {
@@ -49,10 +49,10 @@ impl Time {
         }
     }
 
-    /// Both together: windows or processes of one rank.
+    /// Sum of both: windows or processes of one rank.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        let steps = Steps {
+        let steps = StepTimes {
             work: self.steps.work.and(other.steps.work),
             communication: self.steps.communication.and(other.steps.communication),
         };
@@ -60,75 +60,74 @@ impl Time {
         Self { work: self.work.saturating_add(other.work), communication, steps }
     }
 
-    /// Adds GPU time of a kind of work, whose name is `name`.
+    /// Adds GPU time of a kind of work named `name`.
     pub fn add(&mut self, work: Work, name: &str, nanos: u64) {
-        let is_communication = Told::default().is_communication(work, name);
+        let is_communication = CommunicationFilter::default().is_communication(work, name);
         add_to(if is_communication { &mut self.communication } else { &mut self.work }, nanos);
     }
 }
 
-/// How a rank stands among all.
+/// A rank compared with all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
-    /// How much more or less it has than ranks usually have, percent, of what ranks are compared by. `None`: they
-    /// usually have none.
+pub struct RankComparison {
+    /// Difference from the median rank in percent, of the time that ranks are compared by. `None` if the median is 0.
     pub to_median_percent: Option<f64>,
-    /// Whether the others wait for it.
-    pub held: Held,
+    /// Whether it is the straggler.
+    pub verdict: Verdict,
 }
 
-/// Whether a rank is the straggler.
+/// Result of the comparison for one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// No rank holds the others up.
-    Nobody,
-    /// It communicates least, since the others wait for it in theirs.
+pub enum Verdict {
+    /// Not the straggler.
+    NotStraggler,
+    /// The straggler by communication: it communicates least, because the other ranks wait for it.
     OthersWait,
-    /// It has most work, and not all communicate.
+    /// The straggler by work: it has the most work, and not all ranks communicate.
     MostWork,
-    /// It would be one of the two, if that were more than chance, or there were more steps.
+    /// A straggler by one of the criteria, but the difference may be chance or there are too few steps.
     Unsure,
 }
 
-impl Held {
-    /// What a report says of it.
-    pub fn words(self) -> &'static str {
+impl Verdict {
+    /// Mark in reports.
+    pub fn mark(self) -> &'static str {
         match self {
-            Self::Nobody | Self::Unsure => "",
+            Self::NotStraggler | Self::Unsure => "",
             Self::OthersWait => "<- others wait for it",
             Self::MostWork => "<- most work",
         }
     }
 }
 
-/// How each rank stands, in the order of `ranks`.
-pub fn standings(ranks: &[Time]) -> Vec<Standing> {
+/// Compares the ranks; results are in the order of `ranks`.
+pub fn compare_ranks(ranks: &[RankTime]) -> Vec<RankComparison> {
     let all_communicate = ranks.iter().all(|rank| rank.communication > 0);
-    let compared = |rank: &Time| if all_communicate { rank.communication } else { rank.work };
+    let compared = |rank: &RankTime| if all_communicate { rank.communication } else { rank.work };
     let mut sorted: Vec<u64> = ranks.iter().map(compared).collect();
     sorted.sort_unstable();
-    let (Some(&least), Some(&most)) = (sorted.first(), sorted.last()) else { return Vec::new() };
+    let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else { return Vec::new() };
     let median = sorted[(sorted.len() - 1) / 2];
-    let steps = |rank: &Time| if all_communicate { rank.steps.communication } else { rank.steps.work };
+    let steps = |rank: &RankTime| if all_communicate { rank.steps.communication } else { rank.steps.work };
     let is_sure = |at: usize| {
         let own = steps(&ranks[at]);
         let others = ranks.iter().enumerate().filter(|(other, _)| *other != at);
         let others = others.map(|(_, rank)| steps(rank)).reduce(Durations::and).unwrap_or_default();
-        own.count >= ENOUGH && others.count >= ENOUGH && differ(own, others)
+        own.count >= MIN_STEPS && others.count >= MIN_STEPS && differ_at_one_percent(own, others)
     };
-    let standing = |(at, rank): (usize, &Time)| Standing {
+    let comparison = |(at, rank): (usize, &RankTime)| RankComparison {
         to_median_percent: (median > 0)
             .then(|| 100.0 * (compared(rank) as f64 - median as f64) / median as f64),
-        held: match all_communicate {
-            _ if least == most => Held::Nobody,
-            true if rank.communication > least => Held::Nobody,
-            false if rank.work < most => Held::Nobody,
-            _ if !is_sure(at) => Held::Unsure,
-            true => Held::OthersWait,
-            false => Held::MostWork,
+        verdict: match all_communicate {
+            _ if min == max => Verdict::NotStraggler,
+            true if rank.communication > min => Verdict::NotStraggler,
+            false if rank.work < max => Verdict::NotStraggler,
+            _ if !is_sure(at) => Verdict::Unsure,
+            true => Verdict::OthersWait,
+            false => Verdict::MostWork,
         },
     };
-    ranks.iter().enumerate().map(standing).collect()
+    ranks.iter().enumerate().map(comparison).collect()
 }
 
 #[cfg(test)]
@@ -136,7 +135,7 @@ mod tests {
     use super::*;
     use crate::record::NameId;
 
-    /// Ten steps, each of which takes the tenth of what there is, and in turn `spread` more and less.
+    /// Ten steps, each a tenth of `nanos`, alternately plus and minus `spread`.
     fn steps(nanos: u64, spread: u64) -> Durations {
         let mut durations = Durations::default();
         (0..10).for_each(|step| {
@@ -145,47 +144,52 @@ mod tests {
         durations
     }
 
-    fn time(work: u64, communication: u64, spread: u64) -> Time {
-        let steps = Steps { work: steps(work, 0), communication: steps(communication, spread) };
-        Time { work, communication, steps }
+    fn time(work: u64, communication: u64, spread: u64) -> RankTime {
+        let steps = StepTimes { work: steps(work, 0), communication: steps(communication, spread) };
+        RankTime { work, communication, steps }
     }
 
-    fn held(ranks: &[(u64, u64)]) -> Vec<Held> {
+    fn verdicts(ranks: &[(u64, u64)]) -> Vec<Verdict> {
         let ranks: Vec<_> = ranks.iter().map(|&(work, communication)| time(work, communication, 0)).collect();
-        standings(&ranks).iter().map(|standing| standing.held).collect()
+        compare_ranks(&ranks).iter().map(|comparison| comparison.verdict).collect()
     }
 
     #[test]
-    fn nobody_is_named_where_it_may_be_chance_or_steps_are_few() {
-        let held = |ranks: &[Time]| standings(ranks).iter().map(|one| one.held).collect::<Vec<_>>();
+    fn no_straggler_is_named_if_it_may_be_chance_or_there_are_few_steps() {
+        let verdicts =
+            |ranks: &[RankTime]| compare_ranks(ranks).iter().map(|one| one.verdict).collect::<Vec<_>>();
         let near = [time(10, 1000, 40), time(10, 990, 40), time(10, 1010, 40)];
-        assert_eq!(held(&near), [Held::Nobody, Held::Unsure, Held::Nobody]);
+        assert_eq!(verdicts(&near), [Verdict::NotStraggler, Verdict::Unsure, Verdict::NotStraggler]);
         let far = [time(10, 1000, 40), time(10, 500, 40), time(10, 1010, 40)];
-        assert_eq!(held(&far), [Held::Nobody, Held::OthersWait, Held::Nobody]);
-        let without = far.map(|rank| Time { steps: Steps::default(), ..rank });
-        assert_eq!(held(&without), [Held::Nobody, Held::Unsure, Held::Nobody]);
+        assert_eq!(verdicts(&far), [Verdict::NotStraggler, Verdict::OthersWait, Verdict::NotStraggler]);
+        let without = far.map(|rank| RankTime { steps: StepTimes::default(), ..rank });
+        assert_eq!(verdicts(&without), [Verdict::NotStraggler, Verdict::Unsure, Verdict::NotStraggler]);
     }
 
     #[test]
-    fn the_others_wait_for_who_waits_least() {
-        use Held::{MostWork, Nobody, OthersWait};
-        assert_eq!(held(&[(10, 50), (90, 20), (20, 40)]), [Nobody, OthersWait, Nobody]);
-        assert_eq!(held(&[(10, 50), (90, 0), (20, 40)]), [Nobody, MostWork, Nobody], "one is alone");
-        assert_eq!(held(&[(10, 5), (90, 5)]), [Nobody, Nobody], "none stands out");
-        assert_eq!(held(&[]), []);
+    fn the_straggler_is_the_rank_that_communicates_least() {
+        use Verdict::{MostWork, NotStraggler, OthersWait};
+        assert_eq!(verdicts(&[(10, 50), (90, 20), (20, 40)]), [NotStraggler, OthersWait, NotStraggler]);
+        assert_eq!(
+            verdicts(&[(10, 50), (90, 0), (20, 40)]),
+            [NotStraggler, MostWork, NotStraggler],
+            "one rank does not communicate"
+        );
+        assert_eq!(verdicts(&[(10, 5), (90, 5)]), [NotStraggler, NotStraggler], "all are equal");
+        assert_eq!(verdicts(&[]), []);
     }
 
     #[test]
-    fn the_median_of_an_even_number_is_the_lower_one() {
-        let ranks = [10, 20, 30, 40].map(|work| Time { work, ..Time::default() });
-        let percents = standings(&ranks).iter().map(|one| one.to_median_percent).collect::<Vec<_>>();
+    fn the_median_of_an_even_number_of_ranks_is_the_lower_one() {
+        let ranks = [10, 20, 30, 40].map(|work| RankTime { work, ..RankTime::default() });
+        let percents = compare_ranks(&ranks).iter().map(|one| one.to_median_percent).collect::<Vec<_>>();
         assert_eq!(percents, [Some(-50.0), Some(0.0), Some(50.0), Some(100.0)]);
-        assert_eq!(standings(&[Time::default()])[0].to_median_percent, None);
+        assert_eq!(compare_ranks(&[RankTime::default()])[0].to_median_percent, None);
     }
 
     #[test]
-    fn only_kernels_communicate() {
-        let mut time = Time::default();
+    fn only_kernels_count_as_communication() {
+        let mut time = RankTime::default();
         time.add(Work::Kernel(NameId(1)), "ncclDevKernel_AllReduce", 3);
         time.add(Work::Kernel(NameId(2)), "gemm", 5);
         time.add(Work::Set, "[nccl]", 7);

@@ -8,7 +8,7 @@ use super::input::Source;
 use super::report::{Cell, Report, Table};
 use crate::analysis::{Evidence, Finding, Severity, findings};
 use crate::error::Result;
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::run::ReadOptions;
 
 /// Say what of a recording or trace is to be doubted.
@@ -30,7 +30,7 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let mut events = Events::default();
+        let mut events = JoinedRows::default();
         let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
         events.sort();
         let findings = findings(&Evidence {
@@ -39,7 +39,7 @@ impl Check {
             events: &events,
             linked: explained.facts.linked.as_ref(),
             damaged: explained.facts.damaged,
-            cut_off: explained.facts.cut_off,
+            writer_state: explained.facts.writer_state,
         });
         let mut table = Table::new("findings", &["result", "what", "count", "share_percent", "why"]);
         findings.iter().for_each(|finding| table.row(cells(finding)));

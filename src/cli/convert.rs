@@ -15,7 +15,7 @@ use super::names::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
 use crate::error::{Error, Result};
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::export::{self, FORMATS, Format, Writes};
 use crate::host::file::Draft;
 use crate::profile::View;
@@ -186,8 +186,8 @@ fn read(
     format: &Format,
     reading: ReadOptions,
     console: Console,
-) -> Result<(Explained, Events)> {
-    let mut events = Events::default();
+) -> Result<(Explained, JoinedRows)> {
+    let mut events = JoinedRows::default();
     let explained = match format.is_of_views() {
         true => explain_sums(input, reading, console)?,
         false => explain(input, &reading, console, &mut events)?,
@@ -228,7 +228,7 @@ fn write(
     view: &View,
     options: &export::Options,
     explained: &Explained,
-    events: &Events,
+    events: &JoinedRows,
     mut out: &mut (dyn Write + Send),
 ) -> Result<()> {
     match format.writes {

@@ -114,14 +114,14 @@ fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&Mark>) -> Vec<String> {
     });
     let ended = match mark {
         Some(Mark { time, interval_ms, open, .. }) => Some(format!(
-            "its process ended without its exit hooks, or still runs elsewhere, after {:.1} s or later; at most {} s of \
-             what it did, and {open} activities that CUPTI still held, are missing, unless it said that checkpoints stop",
+            "its process ended without its exit hooks, or is still running elsewhere, after {:.1} s or later; at most the last \
+             {} s, and {open} activities that CUPTI still held, are missing, unless it printed that checkpoints stop",
             time.0 as f64 / 1e9,
             f64::from(*interval_ms) / 1e3
         )),
         None if cut.is_some() => None,
         None => Some(
-            "its process was killed, or still runs: launches of the last second, and activities that CUPTI had not \
+            "its process was killed, or is still running: launches of the last second, and activities that CUPTI had not \
              handed over, are missing"
                 .to_owned(),
         ),

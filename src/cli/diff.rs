@@ -10,9 +10,9 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::names::NameFlags;
 use super::report::{Cell, Format, Report, Table};
-use crate::analysis::{Change, Durations, change};
+use crate::analysis::{DurationChange, Durations, compare_durations};
 use crate::error::Result;
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::export::{clean_frame, event_place, folded_names, work_name};
 use crate::profile::views::{IDLE, idle_word};
 use crate::profile::{DeviceTime, Place, Profile, saturating_sum};
@@ -120,7 +120,7 @@ impl Diff {
 
 /// Whether there is anything to say: another number of them, or times that are others by more than chance.
 fn is_changed(a: Durations, b: Durations) -> bool {
-    a.count != b.count || (a.nanos != b.nanos && change(a, b) != Change::Unsure)
+    a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
 
 /// The share of `all` that what `other` has as well has of `sums`.
@@ -176,7 +176,7 @@ fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
         Cell::Count(a.count),
         Cell::Count(b.count),
         if b.count > 0 { percent(a.mean(), b.mean()) } else { Cell::Nothing },
-        change(a, b).word().into(),
+        compare_durations(a, b).word().into(),
         name.into(),
     ]
 }
@@ -197,7 +197,7 @@ struct Run {
 
 impl Run {
     fn read(source: &Source, flags: &NameFlags, console: Console) -> crate::Result<Self> {
-        let mut events = Events::default();
+        let mut events = JoinedRows::default();
         let Explained { profile, facts, .. } = explain(source, &flags.reading(), console, &mut events)?;
         facts.need_work(source)?;
         facts.need_rows(source)?;

@@ -9,7 +9,7 @@ use super::report::names;
 use super::trace::{self, How};
 use crate::error::Result;
 use crate::export::clean_line;
-use crate::steps::{Extract as Table, Ops, Stretch};
+use crate::steps::{Extract as Table, Ops, TimeRange};
 
 /// So many operations are shown where the table goes to a file.
 const PREVIEW: usize = 5;
@@ -27,7 +27,7 @@ pub(super) struct Extract {
     output: Target,
     /// The stretch of time in microseconds on the trace's clock, ends included.
     #[arg(value_name = "START,END", allow_hyphen_values = true)]
-    window: Stretch,
+    window: TimeRange,
     /// Do as kernel_extractor does: durations are the difference of two floating-point numbers, noise included, and
     /// events without start_time and end_time among their args are passed over.
     #[arg(long)]
@@ -38,9 +38,9 @@ pub(super) struct Extract {
 
 impl Extract {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let mut ops = Ops::within(self.window.first, self.window.last).of_args(self.compat);
+        let mut ops = Ops::within(self.window.first, self.window.last).with_exact_times(self.compat);
         trace::read(&self.input, &self.how, console, &mut ops)?;
-        let all = ops.all;
+        let all = ops.total;
         let table = Table::new(ops);
         self.output.write(console, |mut out| table.write(self.compat, names(self.compat), &mut out))?;
         console.remark(format!("{} of {all} GPU operations lie in that time", table.ops().len()));

@@ -12,7 +12,7 @@ use super::names::NameFlags;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
-    self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, misfit, write_diff_folded, write_diff_svg,
+    self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, explain_mismatch, write_diff_folded, write_diff_svg,
     write_lines_folded, write_lines_svg,
 };
 use crate::import::{self, Event, Kind, Opened, Wants};
@@ -156,7 +156,7 @@ impl Flamegraph {
             (self.lines(before, console)?, self.lines(after, console)?);
         // What is read here is named alike.
         if is_folded || is_folded_too {
-            misfit(&before, &after).into_iter().for_each(|what| console.remark(what));
+            explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
         let mut options = self.options();
         let title = || "GPU time by launching stack, after against before".to_owned();

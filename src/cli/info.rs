@@ -35,7 +35,7 @@ fn facts(explained: &Explained) -> Table {
     let tally = &ledger.tally;
     let mut table = Table::new("facts", &["what", "value"]);
     let mut fact = |what: &str, value: Cell| table.row([what.into(), value]);
-    fact("kind", Cell::from(explained.facts.kind.words()));
+    fact("kind", Cell::from(explained.facts.kind.description()));
     if let Some((process, program)) = profile.process() {
         fact("program", Cell::from(program));
         fact("process", Cell::Text(process.to_string()));
@@ -54,12 +54,12 @@ fn facts(explained: &Explained) -> Table {
     }
     fact("activities linked", Cell::share(tally.activities.matched, tally.activities.seen));
     if let Some(linked) = &explained.facts.linked {
-        fact("GPU time linked", Cell::share(linked.linked_nanos, linked.nanos));
-        fact("launches with several activities", Cell::Count(linked.shared));
-        fact("most activities of a launch", Cell::Count(linked.most));
-        if linked.seen.events > 0 {
-            fact("events in the file", Cell::Count(linked.seen.events));
-            let whole = linked.seen.fractions == 0;
+        fact("GPU time linked", Cell::share(linked.linked_gpu_ns, linked.gpu_ns));
+        fact("launches with several activities", Cell::Count(linked.multi_op_launches));
+        fact("most activities of a launch", Cell::Count(linked.max_ops_per_launch));
+        if linked.counts.events > 0 {
+            fact("events in the file", Cell::Count(linked.counts.events));
+            let whole = linked.counts.fractional_times == 0;
             fact("times", Cell::from(if whole { "whole microseconds" } else { "nanoseconds" }));
         }
     }

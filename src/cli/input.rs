@@ -13,7 +13,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::console::{Console, usage};
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
-use crate::import::{self, CutOff, Kind, Linked, Opened, Options, Recorded, Seen, Tied};
+use crate::import::{
+    self, CaptureCoverage, Kind, LinkReport, Opened, Options, ReadCounts, RecordingSummary, WriterState,
+};
 use crate::profile::human;
 use crate::record::{Row, WindowEdge};
 use crate::run::ReadOptions;
@@ -59,9 +61,9 @@ pub(super) struct Facts {
     /// Whether a recording has sums in the place of single activities.
     pub(super) is_of_sums: bool,
     /// What became of the process of a recording that has not come to its end.
-    pub(super) cut_off: Option<CutOff>,
+    pub(super) writer_state: Option<WriterState>,
     /// How well a trace of another tool is linked.
-    pub(super) linked: Option<Linked>,
+    pub(super) linked: Option<LinkReport>,
     /// Steps of a trace, windows of a recording.
     pub(super) steps: u64,
     /// When they began and ended.
@@ -84,12 +86,12 @@ impl Facts {
     pub(super) fn need_work(&self, source: &Source) -> Result<()> {
         let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
         let names: Vec<_> =
-            linked.unknown.iter().take(MOST_CATEGORIES).map(|(name, _)| name.as_str()).collect();
+            linked.unknown_categories.iter().take(MOST_CATEGORIES).map(|(name, _)| name.as_str()).collect();
         let found = match names.is_empty() {
             true => "all of its events are the CPU's".to_owned(),
             false => format!("of its categories these are not known here: {}", names.join(", ")),
         };
-        let untimed = match linked.seen.untimed {
+        let untimed = match linked.counts.untimed {
             0 => String::new(),
             count => format!(", and {} events have no usable times", grouped(count)),
         };
@@ -126,7 +128,7 @@ impl Source {
         );
         if kind == Kind::Recording {
             let (mut steps, mut opened_at, mut step_times) = (0, None, Vec::new());
-            let Recorded { damaged, is_of_sums, cut_off, .. } =
+            let RecordingSummary { damaged, is_of_sums, writer_state, .. } =
                 self.recording(opened, &options, console, &mut |row| {
                     match row {
                         Row::Window { edge: WindowEdge::Open, time } => opened_at = Some(time.0),
@@ -138,22 +140,22 @@ impl Source {
                     }
                     each(row);
                 })?;
-            return Ok(Facts { kind, damaged, is_of_sums, cut_off, linked: None, steps, step_times });
+            return Ok(Facts { kind, damaged, is_of_sums, writer_state, linked: None, steps, step_times });
         }
         let linked = import::rows(opened, &options, each)?;
-        remark_on(self, &linked.seen, console);
-        if linked.linked < linked.ops {
+        remark_on(self, &linked.counts, console);
+        if linked.linked_ops < linked.ops {
             console.remark(format!("{self}: {}", unlinked(&linked)));
         }
-        if let Some((backward, tied)) = linked.backward {
-            console.remark(format!("{self}: {}", backward_pass(backward, tied, linked.nanos)));
+        if let Some((backward, attributed)) = linked.backward_ns {
+            console.remark(format!("{self}: {}", backward_pass(backward, attributed, linked.gpu_ns)));
         }
-        if let Some(tied) = linked.captured {
-            console.remark(format!("{self}: {}", captured(tied)));
+        if let Some(coverage) = linked.capture_coverage {
+            console.remark(format!("{self}: {}", captured(coverage)));
         }
         let (steps, step_times) = (linked.steps, linked.step_times.clone());
-        let (is_of_sums, cut_off) = (false, None);
-        Ok(Facts { kind, damaged: 0, is_of_sums, cut_off, linked: Some(linked), steps, step_times })
+        let (is_of_sums, writer_state) = (false, None);
+        Ok(Facts { kind, damaged: 0, is_of_sums, writer_state, linked: Some(linked), steps, step_times })
     }
 
     /// Opens it, of whatever kind it is.
@@ -177,7 +179,7 @@ impl Source {
         options: &Options,
         console: Console,
         each: &mut dyn FnMut(&Row<'_>),
-    ) -> Result<Recorded> {
+    ) -> Result<RecordingSummary> {
         let mut remarks = 0;
         let mut remark = |error: Error| {
             remarks += 1;
@@ -187,7 +189,7 @@ impl Source {
         };
         let recorded = import::recording(opened, options, &mut remark, each);
         let recorded = recorded.map_err(|error| error.within(self))?;
-        let Recorded { damaged, skipped, .. } = recorded;
+        let RecordingSummary { damaged, skipped, .. } = recorded;
         if damaged > REMARKS {
             console.remark(format!("{self}: {} more records are damaged", damaged - REMARKS));
         }
@@ -209,8 +211,8 @@ pub(super) fn sums_only(source: &Source) -> Error {
 }
 
 /// What is odd about a trace, and no failure.
-pub(super) fn remark_on(source: &Source, seen: &Seen, console: Console) {
-    if let Some(at) = seen.cut {
+pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
+    if let Some(at) = seen.truncated_at {
         console.remark(format!("{source}: cut short behind byte {at}; read {} whole events", seen.events));
     }
     if seen.untimed > 0 {
@@ -219,8 +221,8 @@ pub(super) fn remark_on(source: &Source, seen: &Seen, console: Console) {
 }
 
 /// How much of what a backward pass launched hangs under the forward pass, of so much GPU time in all.
-pub(super) fn backward_pass(backward: u64, tied: u64, all: u64) -> String {
-    let share = 100.0 * tied as f64 / backward.max(1) as f64;
+pub(super) fn backward_pass(backward: u64, attributed: u64, all: u64) -> String {
+    let share = 100.0 * attributed as f64 / backward.max(1) as f64;
     let all = 100.0 * backward as f64 / all.max(1) as f64;
     format!(
         "{share:.1} % of the GPU time of backward operators hangs under the forward ones; all of theirs is {all:.1} % of the \
@@ -229,42 +231,42 @@ pub(super) fn backward_pass(backward: u64, tied: u64, all: u64) -> String {
 }
 
 /// How much of what graphs launched hangs under the stacks that captured it.
-fn captured(tied: Tied) -> String {
-    let share = |nanos: u64| 100.0 * nanos as f64 / tied.all.max(1) as f64;
-    let mut text = match tied.all {
+fn captured(coverage: CaptureCoverage) -> String {
+    let share = |nanos: u64| 100.0 * nanos as f64 / coverage.total.max(1) as f64;
+    let mut text = match coverage.total {
         0 => "no graph is launched in it".to_owned(),
         all => format!(
             "{:.1} % of the {} of graphs hang under the stacks that captured them",
-            share(tied.tied),
+            share(coverage.attributed),
             human(all)
         ),
     };
-    if tied.guessed > 0 {
+    if coverage.guessed > 0 {
         let _ = write!(
             text,
             ", {:.1} % of these no more than guessed by count",
-            100.0 * tied.guessed as f64 / tied.tied as f64
+            100.0 * coverage.guessed as f64 / coverage.attributed as f64
         );
     }
-    if tied.ambiguous > 0 {
+    if coverage.ambiguous > 0 {
         let _ = write!(
             text,
             "; {:.1} % fit more than one captured call, and are tied to none",
-            share(tied.ambiguous)
+            share(coverage.ambiguous)
         );
     }
     text
 }
 
 /// How much of a trace hangs under no call, and why.
-fn unlinked(linked: &Linked) -> String {
-    let share = 100.0 * (linked.nanos - linked.linked_nanos) as f64 / linked.nanos.max(1) as f64;
+fn unlinked(linked: &LinkReport) -> String {
+    let share = 100.0 * (linked.gpu_ns - linked.linked_gpu_ns) as f64 / linked.gpu_ns.max(1) as f64;
     format!(
         "{} of {} GPU operations ({share:.1} % of the GPU time) have no launch in the trace; {} of them were \
          launched before it began",
-        grouped(linked.ops - linked.linked),
+        grouped(linked.ops - linked.linked_ops),
         grouped(linked.ops),
-        grouped(linked.before)
+        grouped(linked.launched_before_trace)
     )
 }
 

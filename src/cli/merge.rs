@@ -13,7 +13,7 @@ use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{Unit, clean_frame};
 use crate::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
-use crate::merge::{self, Launch, Report, Stack, Way};
+use crate::merge::{self, Launch, Method, Report, Stack};
 use crate::profile::{add_to, human, saturating_sum};
 use crate::record::IdMap;
 
@@ -131,12 +131,12 @@ impl Cpu {
         let (options, _bar) =
             watched(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
         let seen = opened.read(&options, &mut cpu)?;
-        if let Some(first) = seen.first_blank {
+        if let Some(first) = seen.first_non_event_line {
             console.remark(format!(
                 "{source}: passed over {} of {} lines ({:.1} %) that are not `TIME COMM PID TID CPU FRAMES`; the first is line {first}",
-                grouped(seen.blank),
+                grouped(seen.non_events),
                 grouped(seen.events),
-                100.0 * seen.blank as f64 / seen.events.max(1) as f64
+                100.0 * seen.non_events as f64 / seen.events.max(1) as f64
             ));
         }
         Ok(cpu)
@@ -349,7 +349,7 @@ fn number(id: Id<'_>) -> Option<i64> {
 type Lines = BTreeMap<String, Weight>;
 
 /// Every stack with the work of its launch, and the work that has no stack: all GPU time is there.
-fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Way)>]) -> Lines {
+fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Method)>]) -> Lines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&Work>| {
         let sum = sums.entry((stack, work.map(|work| work.frame))).or_default();
@@ -417,7 +417,7 @@ fn range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
 
 /// Says how much found its partner, and where that is less than half, how the clocks lie.
 fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Console) {
-    let (stacks, found) = (cpu.stacks.len() as u64, report.by.iter().sum::<u64>());
+    let (stacks, found) = (cpu.stacks.len() as u64, report.matched.iter().sum::<u64>());
     let with_stack = lines.iter().filter(|(line, _)| !line.starts_with("[no launch stack];"));
     let (all, part) = (
         saturating_sum(lines.values().map(|weight| weight.nanos)),
@@ -427,7 +427,7 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
         "{} of {} stacks have a launch, {} launches no stack; {:.1} % of the GPU time has a stack",
         grouped(found),
         grouped(stacks),
-        grouped(report.left),
+        grouped(report.launches_left),
         100.0 * part as f64 / all.max(1) as f64
     ));
     if found * 2 < stacks
@@ -447,16 +447,16 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
 
 /// Says so where matching by time is hardly better than chance.
 fn doubts(report: &Report, console: Console) {
-    let guessed = report.by[Way::Order as usize] + report.by[Way::Time as usize];
-    if report.by[Way::Time as usize] > 0 && report.doubtful * 100 > guessed {
+    let guessed = report.matched[Method::Order as usize] + report.matched[Method::Time as usize];
+    if report.matched[Method::Time as usize] > 0 && report.doubtful * 100 > guessed {
         console.remark(format!(
             "{} of {} stacks matched without an id are in doubt: clocks seem {} apart, launches only {}; \
              let the probe add a frame `[correlation N]`, or correct the clock with --offset {:.1}",
             grouped(report.doubtful),
             grouped(guessed),
-            human(report.distance.unsigned_abs()),
-            human(report.gap),
-            report.distance as f64 / 1e3,
+            human(report.clock_distance.unsigned_abs()),
+            human(report.median_gap),
+            report.clock_distance as f64 / 1e3,
         ));
     }
 }
@@ -492,15 +492,15 @@ fn summary(
     }
     writeln!(out, "\nUnique stacks: {}", lines.len())?;
     if let Some(report) = report {
-        let [by_id, by_order, by_time] = report.by;
+        let [by_id, by_order, by_time] = report.matched;
         writeln!(out, "Stacks matched: {by_id} by id, {by_order} by order, {by_time} by time")?;
         writeln!(out, "Stacks without a launch: {}", report.unmatched)?;
-        writeln!(out, "Launches without a stack: {}", report.left)?;
+        writeln!(out, "Launches without a stack: {}", report.launches_left)?;
         writeln!(out, "Ambiguous (another launch within the tolerance): {}", report.ambiguous)?;
         writeln!(
             out,
             "In doubt (clocks {} ns apart, gaps {} ns): {}",
-            report.distance, report.gap, report.doubtful
+            report.clock_distance, report.median_gap, report.doubtful
         )?;
     }
     Ok(())

@@ -14,7 +14,7 @@ use super::names::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
 use super::report::{self, Cell, Format, Table};
-use crate::analysis::{Held, Time, Told, standings};
+use crate::analysis::{CommunicationFilter, RankTime, Verdict, compare_ranks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
     self, GraphStacks, Lines, Names, Unit, clean_frame, folded_names, work_name, write_lines_folded,
@@ -74,7 +74,7 @@ struct Rank {
     source: String,
     busy: u64,
     idle: u64,
-    time: Time,
+    time: RankTime,
     linked: (u64, u64),
     /// Kernels by GPU time, ns, the heaviest first.
     kernels: Vec<(u64, String)>,
@@ -122,9 +122,9 @@ impl MergeRanks {
         if let Some(output) = &self.output {
             self.profile(&merged, output, console)?;
         }
-        if standings(&all.iter().map(|rank| rank.time).collect::<Vec<_>>())
+        if compare_ranks(&all.iter().map(|rank| rank.time).collect::<Vec<_>>())
             .iter()
-            .any(|one| one.held == Held::Unsure)
+            .any(|one| one.verdict == Verdict::Unsure)
         {
             console.remark(
                 "no straggler is named: over ten steps (of the profiler, or windows) and more no rank differs from the others by \
@@ -231,9 +231,9 @@ fn table(all: &[Rank]) -> Table {
     ];
     let mut table = Table::new("ranks", columns);
     let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
-    for ((at, rank), standing) in all.iter().enumerate().zip(standings(&times)) {
-        let mut held = standing.held.words().to_owned();
-        if let (Held::OthersWait, Some(name)) = (standing.held, waited_in(all, at)) {
+    for ((at, rank), standing) in all.iter().enumerate().zip(compare_ranks(&times)) {
+        let mut held = standing.verdict.mark().to_owned();
+        if let (Verdict::OthersWait, Some(name)) = (standing.verdict, waited_in(all, at)) {
             held = format!("{held} in {name}");
         }
         table.row([
@@ -265,13 +265,13 @@ impl Rank {
     fn of(rank: u32, source: &Source, explained: &Explained, ops: Ops) -> Self {
         let (profile, tally) = (&explained.profile, explained.ledger.tally.activities);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-        let (mut time, told) = (Time::default(), Told::default());
+        let (mut time, filter) = (RankTime::default(), CommunicationFilter::default());
         let mut collectives: BTreeMap<String, u64> = BTreeMap::new();
         let mut communicates: BTreeMap<Work, bool> = BTreeMap::new();
         for one in profile.works() {
             let name = work_name(profile, one.work).into_owned();
             time.add(one.work, &name, one.weight.nanos);
-            let is_communication = told.is_communication(one.work, &name);
+            let is_communication = filter.is_communication(one.work, &name);
             communicates.insert(one.work, is_communication);
             if is_communication {
                 add_to(collectives.entry(name.clone()).or_default(), one.weight.nanos);

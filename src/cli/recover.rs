@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{process_text, set_text};
 use crate::export::{self, Drawing};
 use crate::host::file::{self, Claim};
-use crate::import::{CutOff, Kind};
+use crate::import::{Kind, WriterState};
 use crate::profile::views::GPU;
 use crate::run::ReadOptions;
 use crate::settings::{self, ABOUT, Output, Settings};
@@ -72,7 +72,7 @@ pub(super) fn recover(
     }
     let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
     let Explained { profile, ledger, facts, .. } = explain_opened(&source, opened, &options, console, ())?;
-    if facts.cut_off == Some(CutOff::Alive) && !alive {
+    if facts.writer_state == Some(WriterState::Alive) && !alive {
         return Ok(None);
     }
     // Rows and the recording itself are no part of it.

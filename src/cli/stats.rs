@@ -79,7 +79,7 @@ impl Stats {
             compat: self.compat,
             gap_before_trim: self.gap_before_trim,
         };
-        let mut ops = Ops::with_steps().of_args(self.compat);
+        let mut ops = Ops::with_steps().with_exact_times(self.compat);
         trace::read(&self.input, &self.how, console, &mut ops)?;
         let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
         self.output.write(console, |mut out| table.write(names(self.compat), &mut out))?;

@@ -10,9 +10,9 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::names::NameFlags;
 use super::report::{Cell, Report, Table};
-use crate::analysis::{Delays, Doing, Share, Told, communication};
+use crate::analysis::{CommunicationFilter, LaunchDelays, StackShare, WorkClass, sum_communication};
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::{Events, JoinedActivity};
+use crate::events::{JoinedActivity, JoinedRows};
 use crate::export::{Names, event_place, folded_names, source_line, work_name};
 use crate::join::Origin;
 use crate::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
@@ -71,11 +71,11 @@ enum By {
 
 impl Top {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let mut delays = Delays::default();
-        let mut events = self.by.contains(&By::Comm).then(Events::default);
+        let mut delays = LaunchDelays::default();
+        let mut events = self.by.contains(&By::Comm).then(JoinedRows::default);
         let explained = explain(&self.input, &self.names.reading(), console, (&mut delays, &mut events))?;
         explained.facts.need_work(&self.input)?;
-        if explained.facts.cut_off.is_some() && explained.ledger.tally.activities.seen == 0 {
+        if explained.facts.writer_state.is_some() && explained.ledger.tally.activities.seen == 0 {
             let what =
                 format!("{}: its process had no GPU activity on record when it was cut off", self.input);
             return Err(Error::new(ErrorKind::Format, what));
@@ -103,12 +103,18 @@ impl Top {
 }
 
 impl Top {
-    fn communication(&self, explained: &Explained, events: Option<&mut Events>, most: usize) -> [Table; 2] {
+    fn communication(
+        &self,
+        explained: &Explained,
+        events: Option<&mut JoinedRows>,
+        most: usize,
+    ) -> [Table; 2] {
         let Explained { profile, facts, .. } = explained;
         let linked = facts.linked.as_ref();
         let collectives = linked
             .map(|linked| linked.collectives.iter().map(|name| kernel_name(name).into_owned()).collect());
-        let told = Told { patterns: self.comm.clone(), collectives: collectives.unwrap_or_default() };
+        let filter =
+            CommunicationFilter { patterns: self.comm.clone(), collectives: collectives.unwrap_or_default() };
         let last_step = linked.and_then(|linked| linked.last_step).filter(|_| self.as_hta);
         let is_counted = |event: &&JoinedActivity| match (last_step, event.origin) {
             (None, _) => true,
@@ -124,12 +130,12 @@ impl Top {
         for event in activities {
             let work = event.activity.work();
             doing.entry(work).or_insert_with(|| match work {
-                _ if told.is_communication(work, &work_name(profile, work)) => Doing::Communication,
-                Work::Kernel(_) | Work::Graph => Doing::Computation,
-                Work::Copy(_) | Work::Set => Doing::Memory,
+                _ if filter.is_communication(work, &work_name(profile, work)) => WorkClass::Communication,
+                Work::Kernel(_) | Work::Graph => WorkClass::Computation,
+                Work::Copy(_) | Work::Set => WorkClass::Memory,
             });
         }
-        let (devices, places) = communication(
+        let (devices, places) = sum_communication(
             activities.iter().filter(is_counted),
             |event| doing[&event.activity.work()],
             event_place,
@@ -159,7 +165,7 @@ impl Top {
         let exposed = saturating_sum(devices.values().map(|sum| sum.exposed));
         for (place, share) in places {
             let stack = folded_names(profile, place, self.names.names()).join(";");
-            let sum: &mut Share = known.entry(stack).or_default();
+            let sum: &mut StackShare = known.entry(stack).or_default();
             *sum = sum.and(share);
         }
         let mut stacks: Vec<_> = known.into_iter().collect();
@@ -373,19 +379,19 @@ pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -
 }
 
 /// From the call that launched to the start on the GPU, for each kind of work; longest in all first.
-fn delays(delays: &Delays, profile: &Profile, most: usize) -> Table {
+fn delays(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);
-    let mut delays: Vec<_> = delays.each().map(|(work, delay)| (work_name(profile, work), delay)).collect();
+    let mut delays: Vec<_> = delays.iter().map(|(work, delay)| (work_name(profile, work), delay)).collect();
     delays.sort_by(|(a_name, a), (b_name, b)| b.sum.cmp(&a.sum).then_with(|| a_name.cmp(b_name)));
     for (name, delay) in delays.into_iter().take(most) {
         table.row([
             Cell::Nanos(delay.average()),
             Cell::Nanos(delay.percentile(50)),
             Cell::Nanos(delay.percentile(95)),
-            Cell::Nanos(delay.longest),
+            Cell::Nanos(delay.max),
             Cell::Count(delay.count()),
-            Cell::Count(delay.early),
+            Cell::Count(delay.started_before_call),
             Cell::Kernels(vec![name.into_owned()]),
         ]);
     }

@@ -6,7 +6,7 @@ use super::console::Console;
 use super::input::{Source, remark_on, sums_only, watched};
 use super::recorded_steps::Events;
 use crate::error::{Error, ErrorKind, Result};
-use crate::import::{Fork, Kind, Options, Seen};
+use crate::import::{Fork, Kind, Options, ReadCounts};
 
 /// The flags that say how another tool's trace is read.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl
         if source.recording(opened, &options, console, &mut |row| events.row(row))?.is_of_sums {
             return Err(sums_only(source));
         }
-        Seen { untimed: events.untimed, ..Seen::default() }
+        ReadCounts { untimed: events.untimed, ..ReadCounts::default() }
     } else {
         opened.read_parallel(&options, sink)?
     };

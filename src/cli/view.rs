@@ -11,7 +11,7 @@ use super::input::Source;
 use super::report::{self, Cell, Report, Table};
 use super::top;
 use crate::error::Result;
-use crate::events::{Events, JoinedActivity};
+use crate::events::{JoinedActivity, JoinedRows};
 use crate::export::{event_place, stack_names, work_name};
 use crate::import;
 use crate::profile::views::UNIFIED;
@@ -78,7 +78,7 @@ impl View {
         {
             return Err(usage(format!("--from {from} is not before --to {to}")));
         }
-        let mut events = Events::default();
+        let mut events = JoinedRows::default();
         let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
         explained.facts.need_work(&self.input)?;
         explained.facts.need_rows(&self.input)?;

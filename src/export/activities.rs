@@ -1,9 +1,8 @@
-//! Every activity as a row of a CSV file, written as the join finds it: nothing is kept but the names.
+//! The activity table: a CSV file with a row per activity, written as the join finds them. Only names are stored.
 //!
-//! Rows stand in the order in which activities found their launch, which is nearly that of time. What has
-//! no partner has a row too, with the reason, and what was lost is counted in rows of kind `lost`. Launches without an
-//! activity are no rows: the table of stacks beside it (`stack_table`), to which `stack` and `created_stack` refer, counts
-//! them.
+//! Rows are in the order in which activities were matched to their launch, which is nearly that of time. Unmatched
+//! activities have a row with the reason, and losses are counted in rows of kind `lost`. Launches without an activity
+//! have no row: the table of stacks (`stack_table`), to which `stack` and `created_stack` refer, counts them.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -58,7 +57,7 @@ const HEADER: [&str; 34] = [
     "reason",
 ];
 
-/// The same of rows that were kept.
+/// The same table, from stored rows.
 #[cfg(feature = "cli")]
 pub(super) static CSV: Format = Format::of_events(
     "csv",
@@ -76,50 +75,49 @@ pub(super) static CSV: Format = Format::of_events(
     "A row for each activity (.csv)",
 );
 
-/// A [`Sink`] that writes the table of all activities. Rows that name kernels go to
-/// [`ActivityTable::row`], before the activities that refer to them.
+/// A [`Sink`] that writes the activity table. Rows that name kernels must be passed to [`ActivityTable::row`] before
+/// the activities that refer to them.
 #[derive(Debug)]
 pub struct ActivityTable<W: Write> {
     out: csv::Writer<W>,
-    /// How to show a kernel's name.
+    /// Turns a symbol into the name to show.
     show: fn(&str) -> String,
     names: IdMap<NameId, String>,
-    /// Whether some of them were forgotten.
-    forgot: bool,
+    /// Whether names were dropped.
+    dropped_names: bool,
     record: ByteRecord,
     text: String,
     failed: Option<csv::Error>,
 }
 
 impl<W: Write> ActivityTable<W> {
-    /// Begins the table. `show` turns a kernel's name as the tracer gave it into what stands in the table
+    /// Starts the table. `show` turns a kernel's symbol, as CUPTI gave it, into the name in the table
     /// (`symbolize::kernel_name`).
     ///
     /// # Errors
-    /// What `out` reports.
+    /// Errors of `out`.
     pub fn new(out: W, show: fn(&str) -> String) -> Result<Self> {
         let mut out = csv::Writer::from_writer(out);
         out.write_record(HEADER).map_err(table::error)?;
         let (names, record, text) = (IdMap::default(), ByteRecord::new(), String::new());
-        Ok(Self { out, show, names, forgot: false, record, text, failed: None })
+        Ok(Self { out, show, names, dropped_names: false, record, text, failed: None })
     }
 
-    /// Takes the name of a kernel, and writes what happened to unified memory and what was lost; passes over all
-    /// other rows.
+    /// Stores the name of a kernel, and writes rows for unified memory and losses; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => {
                 self.names.entry(*id).or_insert_with(|| clean::cell(&(self.show)(text)).into_owned());
             }
             Row::Unified(unified) => self.unified(unified),
-            // A launch that was captured is no loss: it runs as often as its graph is launched.
+            // A captured launch is not a loss: it runs as often as its graph is launched.
             Row::Loss { loss: Loss::LaunchesCaptured, .. } => {}
             Row::Loss { loss, count } => self.lost(*loss, *count),
             _ => {}
         }
     }
 
-    /// What left no other trace; how many of it there were is under `value`.
+    /// Writes a row for a loss; its count is in the column `value`.
     fn lost(&mut self, loss: Loss, count: u64) {
         self.field("lost");
         self.field(loss.label());
@@ -129,14 +127,15 @@ impl<W: Write> ActivityTable<W> {
         self.end();
     }
 
-    /// Forgets the names of kernels but those that `keep` names.
+    /// Drops the names of all kernels that `keep` does not select.
     pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         self.names.retain(|id, _| keep(*id));
         self.names.shrink_to_fit();
-        self.forgot = true;
+        self.dropped_names = true;
     }
 
-    /// A row without a launch: the tracer names none. Faults have their number under `value`.
+    /// Writes a row for unified memory. It has no launch, since CUPTI gives none. Faults have their count in the column
+    /// `value`.
     fn unified(&mut self, unified: &Unified) {
         let is_move = unified.kind.is_move();
         self.field("unified");
@@ -161,15 +160,15 @@ impl<W: Write> ActivityTable<W> {
         self.end();
     }
 
-    /// What went wrong, told once; the table is of no use then.
+    /// Returns the first error, once; the table is unusable after it.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take().map(table::error)
     }
 
-    /// Ends the table and gives the writer back.
+    /// Finishes the table and returns the writer.
     ///
     /// # Errors
-    /// The first thing that went wrong since it was begun; nothing was written from there on.
+    /// The first error since the start; nothing was written after it.
     pub fn finish(mut self) -> Result<W> {
         if let Some(error) = self.failed.take() {
             return Err(table::error(error));
@@ -179,7 +178,7 @@ impl<W: Write> ActivityTable<W> {
 
     fn field(&mut self, value: impl std::fmt::Display) {
         self.text.clear();
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = write!(self.text, "{value}");
         self.record.push_field(self.text.as_bytes());
     }
@@ -201,7 +200,7 @@ impl<W: Write> ActivityTable<W> {
         match work {
             Work::Kernel(id) => match self.names.get(&id) {
                 Some(name) => self.record.push_field(name.as_bytes()),
-                None if self.forgot => self.record.push_field(OTHER_KERNELS.as_bytes()),
+                None if self.dropped_names => self.record.push_field(OTHER_KERNELS.as_bytes()),
                 None => self.record.push_field(b""),
             },
             Work::Copy(kind) => self.record.push_field(kind.label().as_bytes()),
@@ -225,7 +224,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// From `grid_x` to `copies`.
+    /// Columns `grid_x` to `copies`.
     fn detail(&mut self, detail: &Detail) {
         match detail {
             Detail::Kernel(kernel) => {
@@ -257,7 +256,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// From `stack` to `launch_duration_ns`.
+    /// Columns `stack` to `launch_duration_ns`.
     fn launched(&mut self, launched: Launched) {
         match launched.context {
             ContextId::NONE => self.blank(1),
@@ -295,6 +294,6 @@ impl<W: Write> Sink for ActivityTable<W> {
         self.end();
     }
 
-    /// Is no activity: it stands in the table of stacks.
+    /// Ignored: the table of stacks counts launches without an activity.
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }

@@ -1,8 +1,8 @@
-//! Every activity as a row of an Arrow table (a Feather file), for pandas, polars, R and `gpuflame.read`: the columns of
+//! The activity table as Arrow (a Feather file), for pandas, polars, R and `gpuflame.read`, with the columns of
 //! [`super::columns`].
 //!
-//! It lies in the file as it lies in memory: who reads it copies nothing. Texts are dictionaries, each text once. What was
-//! lost is in the schema's metadata, under the names that it has in Parquet.
+//! The file has the layout of memory, so readers copy nothing. Texts are dictionaries with each text once. Losses
+//! are in the schema's metadata, under the same names as in Parquet.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -17,14 +17,14 @@ use super::callers::Callers;
 use super::columns::{COLUMNS, Column, Key, Line};
 use super::format::Format;
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::profile::Profile;
 use crate::record::IdMap;
 
-/// So many rows are held in columns before they are written.
-const BATCH: usize = 1 << 17;
+/// Number of rows per record batch.
+const ROWS_PER_BATCH: usize = 1 << 17;
 
-/// Arrow, with the names that the profile has.
+/// Arrow, with the names of the profile.
 pub(super) static ARROW: Format = Format::of_events(
     "arrow",
     &[".arrow", ".feather"],
@@ -33,53 +33,54 @@ pub(super) static ARROW: Format = Format::of_events(
 )
 .binary();
 
-fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
     let lines = || events.activities().iter().map(|event| Line { profile, callers: &callers, event });
-    // A file has one dictionary for each column: it is complete before the first row.
-    let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| Building::new(name, column)).collect();
-    lines().for_each(|line| columns.iter_mut().for_each(|column| column.learn(&line)));
-    let metadata = facts(profile, events);
-    let schema = Schema::new(columns.iter().map(Building::field).collect::<Vec<_>>()).with_metadata(metadata);
+    // A file has one dictionary per column, which must be complete before the first row.
+    let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| ColumnBuilder::new(name, column)).collect();
+    lines().for_each(|line| columns.iter_mut().for_each(|column| column.add_text(&line)));
+    let metadata = metadata(profile, events);
+    let schema =
+        Schema::new(columns.iter().map(ColumnBuilder::field).collect::<Vec<_>>()).with_metadata(metadata);
     let schema = Arc::new(schema);
-    columns.iter_mut().for_each(Building::learnt);
-    let mut writer = FileWriter::try_new(out, &schema).map_err(failed)?;
+    columns.iter_mut().for_each(ColumnBuilder::complete_dictionary);
+    let mut writer = FileWriter::try_new(out, &schema).map_err(io_error)?;
     let mut rows = lines();
     loop {
-        let batch: Vec<_> = rows.by_ref().take(BATCH).collect();
+        let batch: Vec<_> = rows.by_ref().take(ROWS_PER_BATCH).collect();
         if batch.is_empty() {
             break;
         }
         let arrays = columns.iter().map(|column| column.array(&batch)).collect::<std::result::Result<_, _>>();
-        let batch = RecordBatch::try_new(Arc::clone(&schema), arrays.map_err(failed)?).map_err(failed)?;
-        writer.write(&batch).map_err(failed)?;
+        let batch = RecordBatch::try_new(Arc::clone(&schema), arrays.map_err(io_error)?).map_err(io_error)?;
+        writer.write(&batch).map_err(io_error)?;
     }
-    writer.finish().map_err(failed)
+    writer.finish().map_err(io_error)
 }
 
-fn facts(profile: &Profile, events: &Events) -> HashMap<String, String> {
+fn metadata(profile: &Profile, events: &JoinedRows) -> HashMap<String, String> {
     let pending = events.calls().iter().filter(|call| call.pending).count();
     let lost =
         profile.lost().map(|(loss, count)| (format!("gpuflame.lost.{}", loss.label()), count.to_string()));
     lost.chain([("gpuflame.launches.pending".to_owned(), pending.to_string())]).collect()
 }
 
-fn failed(error: ArrowError) -> Error {
+fn io_error(error: ArrowError) -> Error {
     Error::new(ErrorKind::Io, error.to_string())
 }
 
-/// A column that is being put together.
-struct Building<'a> {
+/// A column under construction.
+struct ColumnBuilder<'a> {
     name: &'a str,
     column: &'a Column,
-    /// Where the text of a key stands in the dictionary.
+    /// Index of a key's text in the dictionary.
     places: IdMap<Key, i32>,
-    /// Where a text stands; empty when the dictionary is complete.
+    /// Index of a text; empty once the dictionary is complete.
     known: HashMap<String, i32>,
     texts: Arc<StringArray>,
 }
 
-impl<'a> Building<'a> {
+impl<'a> ColumnBuilder<'a> {
     fn new(name: &'a str, column: &'a Column) -> Self {
         let texts = Arc::new(StringArray::from(Vec::<String>::new()));
         Self { name, column, places: IdMap::default(), known: HashMap::new(), texts }
@@ -94,8 +95,8 @@ impl<'a> Building<'a> {
         Field::new(self.name, kind, true)
     }
 
-    /// Takes in the text of a row.
-    fn learn(&mut self, line: &Line<'_>) {
+    /// Adds the text of a row to the dictionary.
+    fn add_text(&mut self, line: &Line<'_>) {
         let Column::Text(get) = self.column else { return };
         let Some(key) = get(line) else { return };
         let Self { places, known, .. } = self;
@@ -105,8 +106,8 @@ impl<'a> Building<'a> {
         });
     }
 
-    /// There are no texts but those that were taken in.
-    fn learnt(&mut self) {
+    /// Completes the dictionary.
+    fn complete_dictionary(&mut self) {
         let mut texts: Vec<_> = std::mem::take(&mut self.known).into_iter().collect();
         texts.sort_unstable_by_key(|(_, place)| *place);
         self.texts = Arc::new(StringArray::from_iter_values(texts.into_iter().map(|(text, _)| text)));

@@ -1,4 +1,4 @@
-//! Who made a call: its name, thread and stack, looked up once for each context.
+//! The callers of contexts: name of the call, thread and stack, looked up once per context.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,14 +11,14 @@ use super::source::source_line;
 use crate::profile::{Place, Profile};
 use crate::record::{ContextId, IdMap, ThreadId};
 
-/// See the module's documentation.
+/// Cache of callers. See the module's documentation.
 pub(super) struct Callers<'a> {
     pub(super) profile: &'a Profile,
-    known: RefCell<IdMap<ContextId, Rc<Caller>>>,
+    callers: RefCell<IdMap<ContextId, Rc<Caller>>>,
     sources: RefCell<IdMap<Place, Option<Rc<Source>>>>,
 }
 
-/// Where in the source a stack stands.
+/// Source location of a stack.
 pub(super) struct Source {
     pub(super) language: &'static str,
     pub(super) file: String,
@@ -26,43 +26,43 @@ pub(super) struct Source {
 }
 
 pub(super) struct Caller {
-    /// The API call.
+    /// Name of the API call.
     pub(super) call: String,
     pub(super) thread: ThreadId,
-    /// What the system calls the thread; empty where nobody knows.
+    /// Name of the thread in the system; empty if unknown.
     pub(super) thread_name: String,
-    /// The frames, root first.
+    /// Frames, root first.
     pub(super) frames: Vec<CallerFrame>,
 }
 
 /// A frame of a caller's stack.
 pub(super) struct CallerFrame {
-    /// Fit for a folded stack.
+    /// Text for folded stacks.
     pub(super) text: String,
-    /// The same with all that may stand between two `;`: a number at its end is no weight there, and to be folded when
-    /// it is read again.
+    /// Text with everything that is allowed between two `;`, for formats that are read again: there a number at its
+    /// end is not a weight, and is folded on reading.
     pub(super) exact: String,
-    /// The source file; empty where it is not known.
+    /// Source file; empty if unknown.
     pub(super) file: String,
-    /// The line in it; 0 where it is not known.
+    /// Line; 0 if unknown.
     pub(super) line: u32,
-    /// What it is: `p` a function of Python, `r` a range, `c` anything else.
+    /// Kind: `p` Python, `r` range, `c` call or code.
     pub(super) letter: char,
 }
 
 impl Caller {
-    /// The innermost frame whose source is known: what called.
+    /// Innermost frame with a known source: the calling function.
     pub(super) fn source(&self) -> Option<&CallerFrame> {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
     }
 
-    /// What its frames are, a letter for each; empty where that is plain from themselves.
+    /// Kinds of its frames, a letter each; empty if all are call or code.
     pub(super) fn kinds(&self) -> String {
         let is_plain = self.frames.iter().all(|frame| frame.letter == 'c');
         if is_plain { String::new() } else { self.frames.iter().map(|frame| frame.letter).collect() }
     }
 
-    /// The stack for formats that are read again.
+    /// Stack for formats that are read again.
     pub(super) fn exact_stack(&self) -> String {
         self.frames.iter().map(|frame| frame.exact.as_str()).collect::<Vec<_>>().join(";")
     }
@@ -74,15 +74,15 @@ impl Caller {
 
 impl<'a> Callers<'a> {
     pub(super) fn of(profile: &'a Profile) -> Self {
-        Self { profile, known: RefCell::default(), sources: RefCell::default() }
+        Self { profile, callers: RefCell::default(), sources: RefCell::default() }
     }
 
     pub(super) fn get(&self, context: ContextId) -> Rc<Caller> {
-        let mut known = self.known.borrow_mut();
-        Rc::clone(known.entry(context).or_insert_with(|| Rc::new(self.look_up(context))))
+        let mut callers = self.callers.borrow_mut();
+        Rc::clone(callers.entry(context).or_insert_with(|| Rc::new(self.look_up(context))))
     }
 
-    /// The innermost frame of a stack of which it is known where in the source it stands.
+    /// Source location of the innermost frame that has one.
     pub(super) fn source(&self, place: Place) -> Option<Rc<Source>> {
         let look_up = || {
             let it = source_line(self.profile, place, Names::Kept)?;

@@ -1,19 +1,19 @@
-//! Makes any name fit for a file: symbols come from other people's binaries and may hold anything.
+//! Cleans names for output: symbols come from arbitrary binaries and may contain anything.
 
 use std::borrow::Cow;
 
 use crate::profile::turns;
 
-/// `name` as one frame of a folded stack, which readers split at `;`, at line ends and at the last blank:
+/// Cleans `name` as one frame of a folded stack, which readers split at `;`, at line ends and at the last blank:
 ///
-/// | in the name | in the frame | since |
+/// | in the name | in the frame | reason |
 /// |---|---|---|
 /// | `;` | `:` | it separates frames (inferno's collapsers do the same) |
-/// | control characters, U+2028, U+2029, U+FFFE, U+FFFF | a blank | they end lines, drive terminals, or are no XML |
-/// | marks of direction (U+202E and its like) | a blank | what follows would be shown backwards |
+/// | control characters, U+2028, U+2029, U+FFFE, U+FFFF | a blank | they end lines, control terminals, or are invalid in XML |
+/// | marks of direction (U+202E and similar) | a blank | the following text would be shown backwards |
 /// | a last word that is a number | `_` instead of the blank before it | readers would take it for a weight |
 /// | `#` at the start | `_#` | the line would be a comment |
-/// | nothing, or blanks only | `?` | readers drop empty frames |
+/// | empty, or blanks only | `?` | readers drop empty frames |
 pub(crate) fn frame(name: &str) -> Cow<'_, str> {
     let clean = field(name);
     let blank = clean.rfind(' ').filter(|blank| is_number(&clean[blank + 1..]));
@@ -30,12 +30,12 @@ pub(crate) fn frame(name: &str) -> Cow<'_, str> {
     clean.replace(';', ":").into()
 }
 
-/// `name` as a field of a table: on one line, and never empty.
+/// Cleans `name` as a field of a table: on one line, and never empty.
 pub(super) fn text(name: &str) -> String {
     field(name).into_owned()
 }
 
-/// The same, not copied if it is clean, as nearly all are.
+/// As [`text`], without a copy if the name is clean already, as nearly all are.
 pub(super) fn field(name: &str) -> Cow<'_, str> {
     if is_clean(name.as_bytes()) {
         return name.into();
@@ -48,7 +48,7 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same for a cell of a table that a spreadsheet might open, see [`guarded`].
+/// As [`field`], for a table that a spreadsheet might open, see [`guarded`].
 pub(crate) fn cell(name: &str) -> Cow<'_, str> {
     match field(name) {
         Cow::Borrowed(clean) => guarded(clean),
@@ -56,14 +56,15 @@ pub(crate) fn cell(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// What a spreadsheet might take for a formula gets a `'` before it, as spreadsheets do it. So does what looks like that
-/// already: a reader takes one `'` from where after all of them there is a `=`, `+`, `-` or `@`, and has the text.
+/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves, and before
+/// text that already looks like that. A reader recovers the text by removing one `'` if a `=`, `+`, `-` or `@`
+/// follows all of them.
 pub(crate) fn guarded(clean: &str) -> Cow<'_, str> {
     let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
     if is_formula { format!("'{clean}").into() } else { clean.into() }
 }
 
-/// Any text on a line of a terminal: its words as they are, and a blank for each character that would do something there.
+/// Cleans text for a line of a terminal: each character that would control the terminal becomes a blank.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return text.into();
@@ -71,14 +72,14 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
 }
 
-/// Whether nothing is to be done, as with nearly all names: a look at each character takes ten times as long. All bytes
-/// are looked at, many at once.
+/// Whether the name is clean, as nearly all are: testing character by character takes ten times as long. The loop
+/// has no early exit so that it compares many bytes at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);
     is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))
 }
 
-/// Not what ends a line somewhere, drives a terminal, turns the direction of what follows, or is forbidden in XML.
+/// Whether it neither ends a line, nor controls a terminal, nor changes the direction of text, nor is invalid in XML.
 fn is_printable(c: char) -> bool {
     let ends_a_line = matches!(c, '\u{2028}' | '\u{2029}');
     !(c.is_control() || ends_a_line || turns(c) || matches!(c, '\u{fffe}' | '\u{ffff}'))
@@ -94,20 +95,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_keeps_its_words_and_does_nothing() {
+    fn a_terminal_line_keeps_its_words_and_loses_control_characters() {
         assert_eq!(line(" a: 1\x1b[31m\r\u{202e}b\u{2028}"), " a: 1 [31m  b ");
         assert!(matches!(line("gemm, 22 us, \u{e9}"), Cow::Borrowed(_)));
     }
 
     #[test]
-    fn ordinary_names_stay_as_they_are() {
+    fn ordinary_names_are_unchanged() {
         for name in ["main", "gemm<float, 128>", "operator()", "déjà::vu", "[GPU_Memcpy HtoD]", "a b"] {
             assert_eq!(frame(name), name);
         }
     }
 
     #[test]
-    fn separators_and_control_characters_cannot_leak() {
+    fn separators_and_control_characters_are_replaced() {
         assert_eq!(frame("a;b\nc\rd\te\0f\x1b[31m\u{85}\u{2028}\u{ffff}x"), "a:b c d e f [31m   x");
         assert_eq!(frame("<[u8; 4]>::len"), "<[u8: 4]>::len");
         assert_eq!(text("a;b\nc"), "a;b c");
@@ -119,11 +120,11 @@ mod tests {
         for formula in ["=1+2", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)"] {
             assert_eq!(cell(formula), format!("'{formula}"));
         }
-        assert_eq!(cell("\t=1"), "'=1", "blanks at the start are gone by then");
+        assert_eq!(cell("\t=1"), "'=1", "leading blanks are trimmed first");
         assert_eq!(cell("gemm<float, 128>"), "gemm<float, 128>");
     }
 
-    /// As the comment at `guarded` says it.
+    /// Reads a cell as the comment at `guarded` specifies.
     fn read(cell: &str) -> &str {
         match cell.strip_prefix('\'') {
             Some(name) if name.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) => name,
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_has_each_cell_back_and_none_is_a_formula() {
+    fn guarded_cells_can_be_read_back_and_are_not_formulas() {
         for text in ["=1", "'=1", "''-2", "-", "'", "'quoted'", "@", "a'=b", "", "+3 %", "''"] {
             let cell = guarded(text);
             assert!(!cell.starts_with(['=', '+', '-', '@']), "{cell}");
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn no_frame_ends_like_a_weight() {
+    fn no_frame_ends_with_a_number_as_last_word() {
         assert_eq!(frame("kernel 12"), "kernel_12");
         assert_eq!(frame("kernel 1 2.5"), "kernel 1_2.5");
         assert_eq!(frame("kernel -1\n"), "kernel_-1");

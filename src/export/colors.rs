@@ -1,31 +1,32 @@
-//! Which colour a frame has in a picture: by what it is, and a little by its name.
+//! Colours of frames in pictures: by kind, slightly varied by name.
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 
-use super::flame::SMALL;
+use super::flame::MERGED_FRAME;
 use super::frame::Label;
 use crate::profile::{Cause, Kind};
 use crate::record::hash_one;
 
-/// What `inferno` calls the frame below all others.
-const WHOLE: &str = "";
-const WHOLE_COLOR: Color = Color { r: 205, g: 210, b: 205 };
+/// Name that `inferno` gives the bottom frame.
+const BOTTOM_FRAME: &str = "";
+const BOTTOM_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
-/// A colour for each of the frames.
+/// Palette with a colour per frame.
 pub(super) fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> PaletteMap {
     let mut colors = PaletteMap::default();
     for label in labels {
         colors.insert(label.name_first(), color(label.text, label.kind));
     }
-    // A frame that has no colour here gets one by chance.
-    colors.insert(WHOLE, WHOLE_COLOR);
-    colors.insert(SMALL, WHOLE_COLOR);
+    // Frames without an entry get a random colour.
+    colors.insert(BOTTOM_FRAME, BOTTOM_COLOR);
+    colors.insert(MERGED_FRAME, BOTTOM_COLOR);
     colors
 }
 
-/// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, teal for
-/// ranges, a quiet blue for functions of Python and a quiet green for the rest of the CPU's side; idle time is orange where the host was late, yellow while a
-/// launch was under way, blue where work waited. Names shade it a little, so that neighbours can be told apart.
+/// Warm colours for kernels, yellow for graphs, blue for copies, purple for fills, grey for anything missing, teal
+/// for ranges, pale blue for Python functions and pale green for other CPU frames. Idle time is orange if the host
+/// was late, yellow while a launch was in flight, blue while work waited. The name varies the shade so that
+/// neighbours can be told apart.
 fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_of_python_are_blue_and_others_green() {
+    fn python_functions_are_blue_and_native_functions_are_green() {
         for name in ["main", "forward (model.py:12)", ""] {
             let (python, code) = (color(name, Kind::Python), color(name, Kind::Code));
             assert!(python.b > python.g && python.g > python.r, "{python:?}");

@@ -1,22 +1,22 @@
-//! The columns that a table of activities has in Parquet and in Arrow, and where each gets its values from.
+//! The columns of the activity table in Parquet and Arrow, and the source of their values.
 //!
 //! | column | type | what |
 //! |---|---|---|
 //! | `kind` | text | `kernel`, `copy`, `set`, `graph` |
 //! | `name` | text | the kernel's name, the copy's direction, `memset` |
-//! | `device`, `context`, `stream` | int | where it ran |
-//! | `correlation` | int | ties it to its call, within a process |
-//! | `start_ns`, `end_ns`, `duration_ns` | long | since 1970; null where they were not collected |
+//! | `device`, `context`, `stream` | int | place where it ran |
+//! | `correlation` | int | correlation id, unique within a process |
+//! | `start_ns`, `end_ns`, `duration_ns` | long | since 1970; null if not collected |
 //! | `bytes` | long | moved or set |
 //! | `graph`, `graph_node` | int, long | the graph it was part of |
-//! | `grid_x` … `block_z`, `registers`, `static_shared`, `dynamic_shared` | int | of a kernel |
-//! | `call`, `stack` | text | the API call, and its frames from the root on, `;` in between |
-//! | `language`, `file`, `line` | text, text, int | where in the source the stack stands: its innermost frame that says so |
-//! | `thread`, `thread_name` | int, text | who called |
-//! | `launch_ns`, `launch_duration_ns` | long | when the call began, and how long it took |
-//! | `reason` | text | why it has no stack or no time; null where it has both |
+//! | `grid_x` … `block_z`, `registers`, `static_shared`, `dynamic_shared` | int | kernels only |
+//! | `call`, `stack` | text | the API call, and its frames, root first, separated by `;` |
+//! | `language`, `file`, `line` | text, text, int | source location of the innermost frame that has one |
+//! | `thread`, `thread_name` | int, text | the calling thread |
+//! | `launch_ns`, `launch_duration_ns` | long | start and duration of the call |
+//! | `reason` | text | why it has no stack or no time; null if it has both |
 //!
-//! The stack of a graph's node goes on with `[graph]` and where the node was made. Rows stand in the order of time.
+//! The stack of a graph node continues with `[graph]` and the stack that created the node. Rows are in order of time.
 
 use std::rc::Rc;
 
@@ -28,11 +28,11 @@ use crate::join::{Launched, Origin};
 use crate::profile::{Kind, Place, Profile};
 use crate::record::{Activity, ContextId, Detail, KernelDetail, Missing, Work};
 
-/// What a column gets from a row.
+/// Function that gives a column its value for a row.
 pub(super) enum Column {
     Int(fn(&Line<'_>) -> Option<i32>),
     Long(fn(&Line<'_>) -> Option<i64>),
-    /// What decides about the text: there are few, for many rows.
+    /// Key that determines the text: many rows share few keys.
     Text(fn(&Line<'_>) -> Option<Key>),
 }
 
@@ -72,30 +72,30 @@ pub(super) const COLUMNS: [(&str, Column); 31] = [
     ("reason", Text(|line| line.reason())),
 ];
 
-/// What decides about a text.
+/// Key that determines a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
-    /// What is said of such work.
+    /// Kind of the work.
     Kind(Work),
-    /// The work's name.
+    /// Name of the work.
     Name(Work),
-    /// The call of a context.
+    /// Name of a context's call.
     Call(ContextId),
-    /// The name of its thread.
+    /// Name of a context's thread.
     ThreadName(ContextId),
-    /// Its stack.
+    /// Stack of a context.
     Stack(ContextId),
-    /// The stack of what is no call by itself.
+    /// Stack of a place that is not a plain context.
     Place(Place),
-    /// What the innermost frame with a source is written in.
+    /// Language of the innermost frame with a source.
     Language(&'static str),
-    /// Its file, of a stack.
+    /// File of the innermost frame with a source.
     File(Place),
-    /// Why there is no stack, and whether there is no time.
+    /// Reason why there is no stack, and whether there is no time.
     Reason(Option<Missing>, bool),
 }
 
-/// A row, and where to look its names up.
+/// A row, with access to its names.
 pub(super) struct Line<'a> {
     pub(super) profile: &'a Profile,
     pub(super) callers: &'a Callers<'a>,
@@ -157,7 +157,7 @@ impl Line<'_> {
         (stack.is_some() || is_untimed).then_some(Key::Reason(stack, is_untimed))
     }
 
-    /// The text that belongs to a key of this row.
+    /// Text of a key of this row.
     pub(super) fn text(&self, key: Key) -> String {
         let caller = |context| -> Rc<Caller> { self.callers.get(context) };
         match key {

@@ -1,4 +1,4 @@
-//! Several profiles in one picture: two against each other, or the ranks of a job side by side.
+//! Pictures of several profiles: the difference of two, or the ranks of a job side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::profile::human;
 use crate::profile::views::GPU;
 
-/// Writes `STACK BEFORE AFTER` for each stack of either, as differential flame graphs are made of.
+/// Writes `STACK BEFORE AFTER` for each stack of either profile, the input format of differential flame graphs.
 ///
 /// # Errors
 /// What `out` reports.
@@ -26,72 +26,72 @@ pub fn write_diff_folded(before: &Lines, after: &Lines, out: &mut dyn Write) -> 
             writeln!(out, "# lost {when}: {count} {}", loss.label())?;
         }
     }
-    for (stack, a, b) in both(before, after) {
+    for (stack, a, b) in merge_weights(before, after) {
         writeln!(out, "{stack} {a} {b}")?;
     }
     Ok(())
 }
 
-/// Draws `after`; what grew is red, what shrank is blue. Stacks that are gone have no width: swap the two
-/// to see them.
+/// Draws `after`, with stacks that grew in red and stacks that shrank in blue. Stacks that are gone have no width: swap
+/// the two profiles to see them.
 ///
 /// # Errors
-/// What `out` reports; `Format` where `after` has no width at all.
+/// Errors of `out`; `Format` if `after` has no width.
 pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
-    let all = both(before, after);
-    let shift = svg::shift(before.total().max(after.total()), all.len());
+    let all = merge_weights(before, after);
+    let shift = svg::overflow_shift(before.total().max(after.total()), all.len());
     let line = |(stack, a, b)| format!("{} {} {}", after.name_first(stack), a >> shift, b >> shift);
     let lines: Vec<_> = all.into_iter().map(line).collect();
-    let mut inferno = inferno(options, difference(before, after, options.unit));
+    let mut inferno = inferno_options(options, difference_subtitle(before, after, options.unit));
     inferno.factor *= (1_u128 << shift) as f64;
     draw(&mut inferno, &lines, after.total(), out)
 }
 
-/// How stacks that somebody folded do not fit those that they are compared with: kernels that have short names on one side
-/// alone, and else stacks of which none is on both sides although kernels are, as with `--all-frames` on one.
-pub fn misfit(before: &Lines, after: &Lines) -> Option<String> {
-    let ([was, is], advice) = ([before, after].map(kernels), "compare recordings, or write both alike");
+/// Explains why two sets of folded stacks are not comparable, if they are not: kernels have short names on one side
+/// only, or no stack is on both sides although kernels are, as with `--all-frames` on one side.
+pub fn explain_mismatch(before: &Lines, after: &Lines) -> Option<String> {
+    let ([was, is], advice) = ([before, after].map(kernel_names), "compare recordings, or write both alike");
     for (short, whole, when, other) in [(&was, &is, "before", "after"), (&is, &was, "after", "before")] {
         let only_whole = whole.difference(short).filter_map(|name| short_kernel(name));
         let count = only_whole.filter(|name| short.contains(&name[..]) && !whole.contains(&name[..])).count();
         if count > 0 {
             return Some(format!(
-                "kernels have short names {when} and whole ones {other} ({count}), so their stacks do not meet; {advice}"
+                "kernels have short names {when} and whole ones {other} ({count}), so their stacks do not match; {advice}"
             ));
         }
     }
     let (shared, meets) = (was.intersection(&is).count(), |(stack, _)| after.get(stack).is_some());
     (shared > 0 && !before.iter().any(meets)).then(|| {
-        format!("no stack is in both, although kernels are ({shared}): one may have other frames (--all-frames, --python, --root); {advice}")
+        format!("no stack is in both files, although {shared} kernels are: one may have other frames (--all-frames, --python, --root); {advice}")
     })
 }
 
-/// The names of all kernels, on whichever GPU.
-fn kernels(lines: &Lines) -> BTreeSet<&str> {
+/// Names of all kernels, on any GPU.
+fn kernel_names(lines: &Lines) -> BTreeSet<&str> {
     lines.labels().filter_map(Label::kernel).map(|(_, name)| name).collect()
 }
 
-/// Draws folded stacks that are no longer a profile.
+/// Draws folded stacks, without a profile.
 ///
 /// # Errors
-/// What `out` reports; `Format` where they have no width at all.
+/// Errors of `out`; `Format` if they have no width.
 pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
-    let shift = svg::shift(lines.total(), lines.len());
+    let shift = svg::overflow_shift(lines.total(), lines.len());
     let line = |(stack, weight)| format!("{} {}", lines.name_first(stack), weight >> shift);
     let texts: Vec<_> = lines.iter().map(line).collect();
     let mut colors = colors::palette(lines.labels());
-    let mut subtitle = format!("{} in {} stacks", shown(lines.total(), options.unit), lines.len());
+    let mut subtitle = format!("{} in {} stacks", show_weight(lines.total(), options.unit), lines.len());
     svg::add_lost(&mut subtitle, lines.lost());
-    let mut inferno = inferno(options, subtitle);
+    let mut inferno = inferno_options(options, subtitle);
     inferno.palette_map = Some(&mut colors);
     inferno.factor *= (1_u128 << shift) as f64;
     draw(&mut inferno, &texts, lines.total(), out)
 }
 
-/// One line that says how much there was and is, and what cannot be seen.
-fn difference(before: &Lines, after: &Lines, unit: Unit) -> String {
+/// Subtitle: totals before and after, and the stacks that are not shown.
+fn difference_subtitle(before: &Lines, after: &Lines, unit: Unit) -> String {
     let (was, is) = (before.total(), after.total());
-    let mut text = format!("{} before, {} after", shown(was, unit), shown(is, unit));
+    let mut text = format!("{} before, {} after", show_weight(was, unit), show_weight(is, unit));
     if was > 0 {
         let percent = 100.0 * (is as f64 - was as f64) / was as f64;
         let _ = write!(text, " ({percent:+.1} %)");
@@ -101,7 +101,7 @@ fn difference(before: &Lines, after: &Lines, unit: Unit) -> String {
     let (count, weight) =
         gone.fold((0, 0_u64), |(count, sum), (_, weight)| (count + 1, sum.saturating_add(weight)));
     if count > 0 {
-        let _ = write!(text, "; not shown: {count} stacks that are gone ({})", shown(weight, unit));
+        let _ = write!(text, "; not shown: {count} stacks that are gone ({})", show_weight(weight, unit));
     }
     for (when, lines) in [("before", before), ("after", after)] {
         if lines.lost().count() > 0 {
@@ -112,22 +112,22 @@ fn difference(before: &Lines, after: &Lines, unit: Unit) -> String {
     text
 }
 
-fn shown(weight: u64, unit: Unit) -> String {
+fn show_weight(weight: u64, unit: Unit) -> String {
     match unit {
         Unit::Nanos | Unit::Micros => human(weight),
         Unit::Count => weight.to_string(),
     }
 }
 
-fn both<'a>(before: &'a Lines, after: &'a Lines) -> Vec<(&'a str, u64, u64)> {
+fn merge_weights<'a>(before: &'a Lines, after: &'a Lines) -> Vec<(&'a str, u64, u64)> {
     let mut both: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     before.iter().for_each(|(stack, weight)| both.entry(stack).or_default().0 = weight);
     after.iter().for_each(|(stack, weight)| both.entry(stack).or_default().1 = weight);
     both.into_iter().map(|(stack, (a, b))| (stack, a, b)).collect()
 }
 
-fn inferno<'a>(options: &Options, subtitle: String) -> flamegraph::Options<'a> {
-    let mut inferno = svg::inferno(options.title(&GPU), subtitle, options.unit, GPU.values[1].words);
+fn inferno_options<'a>(options: &Options, subtitle: String) -> flamegraph::Options<'a> {
+    let mut inferno = svg::inferno_options(options.title(&GPU), subtitle, options.unit, GPU.values[1].words);
     inferno.min_width = 0.01;
     inferno
 }

@@ -1,5 +1,5 @@
-//! Stacks as frames, root first: what stands below a sample's stack, the stack, and what stands upon it. All
-//! formats have them composed here, so that a stack is the same in each.
+//! Composes stacks as frames, root first: the frames below a sample's stack, the stack, and the frames on top of it.
+//! All formats use it, so a stack is the same in each format.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::record::{
     ContextId, Created, DeviceId, Frame as Captured, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
 };
 
-/// Stands between the launch of a graph and where its node was made.
+/// Frame between the launch of a graph and the stack that created its node.
 const GRAPH: &str = "[graph]";
 
 /// Composes the stacks of a view.
@@ -21,7 +21,7 @@ pub(super) struct Composer<'a> {
     view: &'a View,
     graph: GraphStacks,
     names: Names,
-    /// Whether what led to each of two calls is shown whole.
+    /// Whether the paths to both calls around an idle gap are shown completely.
     all_frames: bool,
     roots: Roots<'a>,
 }
@@ -32,7 +32,7 @@ impl<'a> Composer<'a> {
         Self { profile, view, graph, names, all_frames, roots: Roots::new(profile, view, options) }
     }
 
-    /// What the view holds, and then what it would have held had it not been lost.
+    /// Samples of the view, followed by a sample per loss that affects the view.
     pub(super) fn samples(&self) -> impl Iterator<Item = Cow<'a, Sample>> + use<'a> {
         let (profile, view) = (self.profile, self.view);
         let is_shown = |loss| view.lost.iter().any(|(lost, _)| *lost == loss);
@@ -56,9 +56,9 @@ impl<'a> Composer<'a> {
         frames
     }
 
-    /// The frames below the stack.
+    /// Frames below the stack.
     pub(super) fn below(&self, sample: &Sample) -> Vec<Frame<'a>> {
-        // Of what was lost nobody knows where it was.
+        // The place of lost samples is unknown.
         let is_lost = |tip| matches!(tip, Tip::Lost(_));
         let mut frames = match sample.leaf.tips().any(is_lost) {
             true => Vec::new(),
@@ -68,7 +68,7 @@ impl<'a> Composer<'a> {
         frames
     }
 
-    /// The frames of the stack.
+    /// Frames of the stack.
     pub(super) fn stack(&self, place: Place) -> Vec<Frame<'a>> {
         match place {
             Place::Between { after, thread, before } if self.all_frames => {
@@ -78,7 +78,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The frames of a stack of none but those that the profile knows, leaf first; `None` for any other.
+    /// Frames of a stack, leaf first, if it consists only of frames that the profile knows; `None` for any other stack.
     pub(super) fn known(&self, place: Place) -> Option<impl Iterator<Item = ShownFrameId> + use<'a>> {
         let profile = self.profile;
         let Place::Context(context) = place else { return None };
@@ -87,12 +87,12 @@ impl<'a> Composer<'a> {
         profile.shown(context).filter(|_| is_whole).map(|shown| profile.shown_stack(shown))
     }
 
-    /// Such a frame.
+    /// Frame that the profile knows.
     pub(super) fn known_frame(&self, id: ShownFrameId) -> Frame<'a> {
         known_frame(self.profile, id, self.names)
     }
 
-    /// A frame upon the stack.
+    /// Frame on top of the stack.
     pub(super) fn tip(&self, tip: Tip, device: Option<DeviceId>) -> Frame<'a> {
         let profile = self.profile;
         match tip {
@@ -117,8 +117,8 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Puts the text of the frame of a piece of work at the end of `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`.
-    /// Returns what it is, and how much of that is a tag.
+    /// Appends the frame text of a piece of work to `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`. Returns its
+    /// kind and the length of its tag.
     pub(super) fn push_work(&self, text: &mut String, work: Work, device: Option<DeviceId>) -> (Kind, usize) {
         let gpu = gpu(self.profile, device);
         let before = text.len();
@@ -140,15 +140,15 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// A sample of another view, of which time and number are shown, with a frame more upon its stack.
+/// Sample of another view, reduced to time and count, with one more frame on top.
 fn with(sample: &Sample, tip: Option<Tip>) -> Sample {
     let tips: Vec<Tip> = sample.leaf.tips().chain(tip).collect();
     let [amount, count, ..] = sample.values;
     Sample { leaf: Leaf::new(&tips), stream: None, values: [amount, count, 0, 0], ..*sample }
 }
 
-/// The frames of `place`, root first: its names if it has any, else addresses. What is missing from the
-/// stack, or is there instead of it, is a frame too.
+/// Frames of `place`, root first: names if there are any, else addresses. Markers for missing frames, or for a missing
+/// stack, are frames too.
 pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: Names) -> Vec<Frame<'_>> {
     let launched = |launch: Result<ContextId, Missing>| match launch {
         Ok(context) => context_frames(profile, context, names),
@@ -176,11 +176,7 @@ pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: 
     }
 }
 
-/// What two calls share, and then of each what it does not: so many functions, and the call.
-///
-/// ```text
-/// main;train;[after] slow_checkpoint;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel
-/// ```
+/// Frames shared by two calls, followed by the rest of each: at most `functions` frames, and the call.
 fn between(
     profile: &Profile,
     (after, thread, before): (ContextId, Option<ThreadId>, ContextId),
@@ -193,7 +189,7 @@ fn between(
     if thread.is_none() && is_call(&first) && is_call(&second) {
         return vec![Frame::new(Kind::Call, format!("[between {} and {}]", first[0].text, second[0].text))];
     }
-    // The calls themselves are not shared, though they may be the same.
+    // The calls themselves are never shared, even if they are equal.
     let longest = first.len().min(second.len()).saturating_sub(1);
     let is_same = |(a, b): &(&Frame<'_>, &Frame<'_>)| a.text == b.text;
     let shared = first.iter().zip(&second).take(longest).take_while(is_same).count();
@@ -217,12 +213,12 @@ fn between(
 
 const BEFORE: &str = "[before] ";
 
-/// The frame with a mark in front of its name.
+/// Frame with a mark before its name.
 fn marked<'a>(mark: &str, frame: Frame<'a>) -> Frame<'a> {
     Frame { text: format!("{mark}{}", frame.text).into(), tag: mark.len(), id: None, ..frame }
 }
 
-/// The stack on which a graph node was made, or why it is not known.
+/// Stack that created a graph node, or the reason why it is unknown.
 fn creation(profile: &Profile, created: Created, names: Names) -> Result<Vec<Frame<'_>>, &'static str> {
     match created {
         Created::Context(context) if profile.context(context).is_some() => {
@@ -248,7 +244,7 @@ fn context_frames(profile: &Profile, context: ContextId, names: Names) -> Vec<Fr
     frames
 }
 
-/// What stands for the frames that are missing below the root of a stack. One that was put together of two says that itself.
+/// Marker for frames missing below the root of a stack. A stack that was assembled from two has the marker inside.
 fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
     let label = profile.context(context)?.flags.label()?;
     let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));
@@ -258,11 +254,11 @@ fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
 
 fn known_frame(profile: &Profile, id: ShownFrameId, names: Names) -> Frame<'_> {
     let shown = profile.shown_frame(id);
-    let name = numbers::fold(shown.kind, profile.strings().get(shown.name).into(), names);
+    let name = numbers::fold_name(shown.kind, profile.strings().get(shown.name).into(), names);
     Frame { id: Some(id), ..Frame::new(shown.kind, name) }
 }
 
-/// A frame that nobody gave a name.
+/// Frame without a name.
 fn raw(profile: &Profile, frame: Captured) -> Frame<'_> {
     match frame.kind() {
         FrameKind::Native { address, .. } => Frame::new(Kind::Code, format!("0x{address:x}")),
@@ -276,12 +272,12 @@ fn raw(profile: &Profile, frame: Captured) -> Frame<'_> {
     }
 }
 
-/// `[GPU_Idle host late]`, with the GPU's number where there are several.
+/// Frame `[GPU_Idle host late]`, with the GPU's number if there are several.
 fn idle<'a>(profile: &Profile, cause: Cause, device: Option<DeviceId>) -> Frame<'a> {
     Frame::new(Kind::Idle(cause), format!("[{}_Idle {}]", gpu(profile, device), cause.label()))
 }
 
-/// `GPU`, or `GPU1` where more than one did anything.
+/// `GPU`, or `GPU1` if several GPUs did work.
 fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     match device {
         Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0).into(),
@@ -289,7 +285,7 @@ fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     }
 }
 
-/// The name of the API call that a stack made: its tip but for ranges.
+/// Name of the API call of a context: its innermost frame that is not a range.
 pub(super) fn call(profile: &Profile, context: ContextId) -> &str {
     let label = || {
         let frames = profile.stack(profile.context(context)?.stack);
@@ -302,7 +298,7 @@ pub(super) fn call(profile: &Profile, context: ContextId) -> &str {
     label().unwrap_or("[call unknown]")
 }
 
-/// The name of a piece of work by itself: the kernel's, the copy's direction, `memset`, or `graph`.
+/// Name of a piece of work on its own: the kernel's name, the direction of a copy, `memset`, or `graph`.
 pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
@@ -315,17 +311,17 @@ pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     }
 }
 
-/// The texts of the frames of `place` as they are, root first, a graph node's launch and where it was made.
+/// Unmodified frame texts of `place`, root first; for a graph node, of its launch and of the stack that created it.
 pub fn stack_names(profile: &Profile, place: Place) -> Vec<Cow<'_, str>> {
     folded_names(profile, place, Names::Kept)
 }
 
-/// The same, with what `names` makes of the numbers in them.
+/// As [`stack_names`], with numbers in names treated as `names` says.
 pub fn folded_names(profile: &Profile, place: Place, names: Names) -> Vec<Cow<'_, str>> {
     stack(profile, place, GraphStacks::Both, names).into_iter().map(|frame| frame.text).collect()
 }
 
-/// What an activity hangs under.
+/// Place that an activity is attributed to.
 #[cfg(feature = "cli")]
 pub fn event_place(event: &crate::events::JoinedActivity) -> Place {
     let launch = event.origin.context();

@@ -1,9 +1,8 @@
-//! The text that the CUPTI tracer of eunomia's tutorial prints, so that its parser and merger can be used
-//! on what we recorded.
+//! The text format of the CUPTI tracer in eunomia's tutorial, so that its parser and merger work on our recordings.
 //!
-//! Of rows that were kept calls come first, then activities, then waits and events that were put on streams; each in the
-//! order of time. While the application runs each comes when it is known, a launch right before the first that it
-//! launched. Kernels keep the names that the tracer gave them; what the format asks for and nobody recorded is 0.
+//! From stored rows, calls come first, then activities, then waits and recorded events, each sorted by time. While the
+//! application runs, each is written once it is known, a launch directly before its first activity. Kernels keep the
+//! names that CUPTI gave them; fields that the format has but were not recorded are 0.
 
 use std::io::Write;
 
@@ -16,7 +15,7 @@ use super::format::Format;
 use super::threads;
 use crate::error::{Error, Result};
 #[cfg(feature = "cli")]
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::join::{Launched, Origin, Sink};
 #[cfg(feature = "cli")]
 use crate::profile::Profile;
@@ -33,11 +32,12 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
     "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
 );
 
-/// Stacks of which it is known while the application runs who called, 8 MiB of them; calls of others have no name.
-pub(super) const MOST_CALLERS: usize = 1 << 18;
+/// Maximum number of stacks whose caller is stored while the application runs (8 MiB); calls of other stacks have no
+/// name.
+pub(super) const MAX_CALLERS: usize = 1 << 18;
 
 #[cfg(feature = "cli")]
-fn write(profile: &Profile, events: &Events, out: &mut dyn Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<()> {
     let callers = Callers::of(profile);
     let process = threads::process(profile);
     let mut text = Vec::new();
@@ -73,8 +73,8 @@ fn put(text: &mut Vec<u8>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// A [`Sink`] that writes it while the application runs. Rows that others refer to go to [`CuptiText::row`], before those
-/// that do.
+/// A [`Sink`] that writes the text while the application runs. Rows that other rows refer to must be passed to
+/// [`CuptiText::row`] first.
 #[derive(Debug)]
 pub struct CuptiText<W> {
     out: W,
@@ -82,28 +82,28 @@ pub struct CuptiText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     names: IdMap<NameId, String>,
-    /// The launch of the activity that comes next.
+    /// Launch of the next activity.
     met: Option<Launched>,
-    /// What is said of one row, which is written at once.
+    /// Text of one row, which is written at once.
     text: Vec<u8>,
     failed: Option<Error>,
 }
 
 impl<W: Write> CuptiText<W> {
-    /// Begins the text.
+    /// Starts the text.
     pub fn new(out: W) -> Self {
         let (labels, callers, names) = (IdMap::default(), IdMap::default(), IdMap::default());
         Self { out, process: 0, labels, callers, names, met: None, text: Vec::new(), failed: None }
     }
 
-    /// Takes what others refer to, and writes calls that launched nothing, what the tracer says of waits and events, and
-    /// what was lost; passes over all other rows.
+    /// Stores rows that other rows refer to, and writes calls that launched nothing, CUPTI's records of waits and
+    /// events, and losses; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Process { id, .. } => self.process = *id,
             Row::Label { id, text } => drop(self.labels.insert(*id, (*text).to_owned())),
             Row::Name { id, text } => drop(self.names.insert(*id, (*text).to_owned())),
-            Row::Context { id, thread, frames, .. } if self.callers.len() < MOST_CALLERS => {
+            Row::Context { id, thread, frames, .. } if self.callers.len() < MAX_CALLERS => {
                 let mut kinds = frames.iter().map(|frame| frame.kind());
                 if let Some(FrameKind::Label(label)) = kinds.find(|kind| !matches!(kind, FrameKind::Range(_)))
                 {
@@ -122,29 +122,29 @@ impl<W: Write> CuptiText<W> {
         self.put();
     }
 
-    /// Forgets the names of kernels but those that `keep` names.
+    /// Drops the names of all kernels that `keep` does not select.
     pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         self.names.retain(|id, _| keep(*id));
         self.names.shrink_to_fit();
     }
 
-    /// What went wrong, told once; the text is of no use then.
+    /// Returns the first error, once; the text is unusable after it.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
 
-    /// Ends the text and gives the writer back.
+    /// Finishes the text and returns the writer.
     ///
     /// # Errors
-    /// The first thing that went wrong since it was begun; nothing was written from there on.
+    /// The first error since the start; nothing was written after it.
     pub fn finish(self) -> Result<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// A call that waited or was about an event.
+    /// Writes a call that waited or concerned an event.
     fn host_call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
-        // It is there as a launch.
+        // It is listed as a launch already.
         if !label.is_some_and(|label| starts_work(label)) {
             self.call(id, begun, nanos, context);
         }
@@ -188,13 +188,13 @@ impl<W: Write> Sink for CuptiText<W> {
     }
 }
 
-/// Whether a call of this name that waits started work as well: it is a launch then.
+/// Whether a waiting call of this name started work as well: then it is a launch.
 pub(super) fn starts_work(name: &str) -> bool {
     name.contains("Memcpy") || name.contains("Memset")
 }
 
 fn say(text: &mut Vec<u8>, line: std::fmt::Arguments<'_>) {
-    // A vector takes whatever is written to it.
+    // Writing to a vector cannot fail.
     let _ = writeln!(text, "{line}");
 }
 
@@ -240,7 +240,7 @@ fn sync(sync: &Sync, text: &mut Vec<u8>) {
         _ => "UNKNOWN",
     };
     let (start, end) = (sync.start.0, sync.end.0);
-    // As CUPTI's samples print what there is none of.
+    // The form in which CUPTI's samples print absent values.
     let number = |id: Option<u32>| id.map_or_else(|| "-1".to_owned(), |id| id.to_string());
     let (stream, event) = (number(sync.stream.map(|id| id.0)), number(sync.event.map(|id| id.0)));
     say(

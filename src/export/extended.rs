@@ -1,12 +1,13 @@
-//! Extended folded stacks: a line for each call that started GPU work, with its time, program, process,
-//! thread and processor, as eunomia's tutorial profiler writes them.
+//! Extended folded stacks: a line per call that started GPU work, with its time, program, process, thread and
+//! processor, as eunomia's tutorial profiler writes them.
 //!
 //! ```text
 //! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel;[correlation 12]
 //! ```
 //!
-//! The last frame ties a line to its launch exactly. It may be left out: the tutorial's merger takes it for a function.
-//! Comments begin with `# `. Blanks in the program's name become `_`, since readers split at them. We do not record the processor.
+//! The last frame identifies the launch exactly. It can be omitted, because the tutorial's merger takes it for a
+//! function. Comments begin with `# `. Blanks in the program's name become `_`, since readers split at them. The
+//! processor is not recorded.
 
 use std::io::Write;
 
@@ -15,10 +16,10 @@ use super::format::Format;
 use super::options::Options;
 use super::threads;
 use crate::error::Result;
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::profile::Profile;
 
-/// A line for each call that has a stack.
+/// A line per call that has a stack.
 pub(super) static EXTENDED: Format = Format::of_events(
     "extended-folded",
     &[".txt"],
@@ -26,7 +27,7 @@ pub(super) static EXTENDED: Format = Format::of_events(
     "A line for each launch with its time, process and thread (.txt)",
 );
 
-fn write(profile: &Profile, events: &Events, options: &Options, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, options: &Options, out: &mut impl Write) -> Result<()> {
     for (loss, count) in profile.lost() {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }

@@ -1,7 +1,7 @@
-//! The tree that a flame graph is: frames by depth, with a weight where a stack ends.
+//! The tree of a flame graph: frames by depth, with a weight where a stack ends.
 //!
-//! Built once for each file. Stacks stay shared in it, and where no stack ends and none branches off a frame is 4 bytes:
-//! writing a hundred thousand deep stacks out costs that and one line's text, not all lines at once.
+//! It is built once per file. Stacks stay shared in it, and a frame at which no stack ends or branches off takes 4
+//! bytes: writing a hundred thousand deep stacks costs that plus the text of one line, not of all lines at once.
 
 use std::borrow::Cow;
 use std::io;
@@ -16,35 +16,35 @@ use crate::profile::{
 };
 use crate::record::{Created, DeviceId, IdMap, Work};
 
-/// See the module's documentation.
+/// Flame graph tree. See the module's documentation.
 pub(super) struct Flame {
     labels: Labels,
-    /// Positions of labels.
+    /// Tree of label numbers.
     tree: Tree,
-    /// What is known of each node of the tree, at [`NodeId::index`].
+    /// Data of the tree's nodes, at [`NodeId::index`].
     nodes: Vec<Node>,
-    /// All nodes, those of the same parent side by side and in the order of their names.
+    /// All nodes; siblings are adjacent and sorted by name.
     order: Vec<NodeId>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Node {
-    /// The weight of the stack that ends here, if one does.
+    /// Weight of the stack that ends here, if one does.
     own: Option<u64>,
-    /// Of the frame itself and of everything above it.
+    /// Weight of the frame and of everything above it.
     total: u64,
-    /// Where the children begin in `order`, and how many there are.
+    /// Index of the first child in `order`, and the number of children.
     children: (u32, u32),
 }
 
-/// The name of what is too narrow to be drawn by itself.
-pub(super) const SMALL: &str = "[too small to show]";
+/// Name of frames that are merged because they are too narrow to draw.
+pub(super) const MERGED_FRAME: &str = "[too small to show]";
 
-/// As long is what stands before a kernel's name.
+/// Length of the tag before a kernel's name.
 const TAG: usize = "[GPU_Kernel]".len();
 
 impl Flame {
-    /// The tree of all that `view` holds, by the value that the options choose.
+    /// Builds the tree of `view`, weighted by the value that the options select.
     pub(super) fn of(profile: &Profile, view: &View, options: &Options) -> Self {
         let composer = Composer::new(profile, view, options);
         let value = options.unit.value(view);
@@ -53,17 +53,17 @@ impl Flame {
         build.finish()
     }
 
-    /// The weight of everything.
+    /// Total weight.
     pub(super) fn total(&self) -> u64 {
         self.nodes[NodeId::ROOT.index()].total
     }
 
-    /// All frames that are in it, each once.
+    /// All distinct frames.
     pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> + Clone {
         self.labels.all()
     }
 
-    /// Those of them that [`Flame::lines`] shows.
+    /// Distinct frames that [`Flame::lines`] shows.
     pub(super) fn labels_from(&self, lightest: u64) -> impl Iterator<Item = Label<'_>> {
         let mut is_shown = vec![false; self.labels.shapes.len()];
         for (node, _, run) in self.tree.nodes() {
@@ -74,9 +74,8 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Calls `line` with each stack, `;` between what `text` makes of its frames, and its weight. Subtrees
-    /// lighter than `lightest` are drawn together, one for each parent. Depth is no matter: there is no
-    /// recursion.
+    /// Calls `line` with each stack (frame texts from `text`, separated by `;`) and its weight. Subtrees lighter than
+    /// `lightest` are merged, one merged frame per parent. The depth is unlimited, because there is no recursion.
     pub(super) fn lines<'a>(
         &'a self,
         lightest: u64,
@@ -89,7 +88,7 @@ impl Flame {
             path.truncate(level.path);
             let Some(&at) = level.left.split_off_first() else {
                 if level.small > 0 {
-                    push_name(&mut path, SMALL);
+                    push_name(&mut path, MERGED_FRAME);
                     line(&path, level.small)?;
                 }
                 levels.pop();
@@ -120,7 +119,7 @@ impl Flame {
 /// A node whose children are being written.
 struct Level<'a> {
     left: &'a [NodeId],
-    /// How long the path to it is.
+    /// Length of the path to it.
     path: usize,
     small: u64,
 }
@@ -132,13 +131,13 @@ fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
-/// Clean texts, each once.
+/// Interned clean texts.
 #[derive(Default)]
 struct Labels {
     texts: Strings,
-    /// What each is beside its text, by its number.
+    /// Kind and tag length of each text, by number.
     shapes: Vec<(Kind, usize)>,
-    /// Those of the frames that the profile knows: most, and seen again in every stack.
+    /// Labels of frames that the profile knows: most frames, and they recur in every stack.
     known: Vec<Option<u32>>,
 }
 
@@ -157,7 +156,7 @@ impl Labels {
         (0..self.shapes.len() as u32).map(|label| self.get(label))
     }
 
-    /// That of a frame that the profile knows, which `made` makes at first sight.
+    /// Label of a frame that the profile knows; `made` creates the frame on its first occurrence.
     fn of_known<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> Frame<'a>) -> u32 {
         let at = known.index();
         if at >= self.known.len() {
@@ -180,27 +179,27 @@ impl Labels {
         label as u32
     }
 
-    /// The place of each text in the order of all.
+    /// Rank of each text in sorted order.
     fn ranks(&self) -> Vec<u32> {
         let texts: Vec<&str> = self.all().map(|label| label.text).collect();
         let mut ranks = vec![0; texts.len()];
-        (0..).zip(order::of(&texts)).for_each(|(rank, at)| ranks[at as usize] = rank);
+        (0..).zip(order::sort_indices(&texts)).for_each(|(rank, at)| ranks[at as usize] = rank);
         ranks
     }
 }
 
-/// Labels of what stands upon stacks, by what it is and where.
+/// Labels of the frames on top of stacks, by tip and device.
 #[derive(Default)]
 struct Tips {
-    /// Those of kernels, of which there may be a hundred thousand.
+    /// Labels of kernels, of which there may be a hundred thousand.
     kernels: IdMap<Option<DeviceId>, Numbered<u32>>,
     others: IdMap<(Tip, Option<DeviceId>), u32>,
-    /// Room for a text.
+    /// Buffer for a text.
     text: String,
 }
 
 impl Tips {
-    /// That of a tip, which is made at first sight.
+    /// Label of a tip, created on its first occurrence.
     fn label(
         &mut self,
         labels: &mut Labels,
@@ -234,10 +233,10 @@ struct Build {
     tree: Tree,
     /// What is known of each node of the tree, as far as weights have come to it.
     nodes: Vec<Node>,
-    /// Where stacks end, by where they begin: most have several samples.
+    /// Nodes at which stacks end, by start node and place: most stacks have several samples.
     stacks: IdMap<(NodeId, PlaceKey), NodeId>,
     tips: Tips,
-    /// Room for the labels of one stack.
+    /// Buffer for the labels of one stack.
     leaf_first: Vec<u32>,
 }
 
@@ -292,8 +291,8 @@ impl Build {
         *own = Some(own.unwrap_or(0).saturating_add(weight));
     }
 
-    /// Where the frames of a stack upon `from` end. Nearly all stacks are frames that the profile knows and nothing
-    /// else: then no texts are made only to look for them.
+    /// Node at which a stack on top of `from` ends. Nearly all stacks consist only of frames that the profile knows:
+    /// for those no text is created just for the look-up.
     fn stack(&mut self, from: NodeId, composer: &Composer<'_>, place: Place) -> NodeId {
         let Some(known) = composer.known(place) else { return self.path(from, composer.stack(place)) };
         let Self { labels, tree, leaf_first, .. } = self;
@@ -302,13 +301,13 @@ impl Build {
         tree.chain(from, leaf_first.iter().rev().copied())
     }
 
-    /// Where what stands upon a stack that ends at `from` does: the same few kernels upon all stacks.
+    /// Node at which the tips on top of `from` end: the same few kernels recur on all stacks.
     fn upon(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
         let Self { labels, tree, tips, .. } = self;
         tree.chain(from, sample.leaf.tips().map(|tip| tips.label(labels, composer, (tip, sample.device))))
     }
 
-    /// Where these frames upon `from` end.
+    /// Node at which `frames` on top of `from` end.
     fn path(&mut self, from: NodeId, frames: Vec<Frame<'_>>) -> NodeId {
         let Self { labels, tree, .. } = self;
         let label = |frame: Frame<'_>| match frame.id {
@@ -329,7 +328,7 @@ impl Build {
     }
 }
 
-/// All nodes in the order of their parents and then of their names; the parents are told where theirs are.
+/// Sorts all nodes by parent and then by name, and stores each parent's range of children.
 fn children(tree: &Tree, ranks: &[u32], nodes: &mut [Node]) -> Vec<NodeId> {
     let mut found: Vec<(NodeId, u32, NodeId)> =
         tree.nodes().map(|(node, parent, run)| (parent, ranks[run[0] as usize], node)).collect();
@@ -345,9 +344,9 @@ fn children(tree: &Tree, ranks: &[u32], nodes: &mut [Node]) -> Vec<NodeId> {
 }
 
 impl Flame {
-    /// Gives each node its total.
+    /// Computes the totals of all nodes.
     fn add_up(&mut self) {
-        // Parents before their children, and then the other way round.
+        // Lists parents before their children, then sums in reverse order.
         let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
         let mut next = 0;
         while let Some(&(node, _)) = parents.get(next) {

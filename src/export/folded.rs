@@ -1,10 +1,10 @@
-//! Folded stacks: a line for each stack, `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
+//! Folded stacks: a line per stack, `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
 //!
-//! What every flame graph tool reads. Lines stand in the order of their frames' whole names. Comments begin
-//! with `# ` and never end in a number, since some readers look at nothing else.
+//! Every flame graph tool reads this format. Lines are sorted by their frames' whole names. Comments begin with `# `
+//! and never end with a number, because some readers look only at the last word.
 //!
-//! Kernels of templates have their short names; where two of the file would share one, on whichever GPUs, both have their whole names:
-//! sums of a kernel are the same with both.
+//! Template kernels have their short names. If two kernels of the file would share one, on any GPU, both keep their
+//! whole names, so that sums per kernel are the same with short and with whole names.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use super::short::short_kernels;
 use crate::error::Result;
 use crate::record::Loss;
 
-/// Folded stacks. The weights add up to what the view holds, exactly (microseconds are rounded line by line);
-/// stacks of no weight (launches without an activity, activities without times) have a line as well. A view
-/// that holds nothing gives an empty file.
+/// Folded stacks. The weights add up exactly to the view's total (microseconds are rounded line by line). Stacks
+/// without weight (launches without an activity, activities without times) have a line as well. An empty view gives
+/// an empty file.
 pub static FOLDED: Format =
     Format::of_views("folded", &[".folded"], write, "A line for each stack and its GPU time (.folded)");
 
@@ -64,10 +64,10 @@ fn shown(weight: u64, is_micros: bool) -> u64 {
     if is_micros { weight / 1000 + u64::from(weight % 1000 >= 500) } else { weight }
 }
 
-/// Writes stacks that are no longer a profile, those of time as nanoseconds or microseconds.
+/// Writes folded stacks without a profile; times in nanoseconds or microseconds.
 ///
 /// # Errors
-/// What `out` reports.
+/// Errors of `out`.
 #[cfg(feature = "cli")]
 pub fn write_lines_folded(lines: &super::lines::Lines, unit: Unit, out: &mut dyn Write) -> Result<()> {
     lost(lines.lost(), out)?;

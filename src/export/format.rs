@@ -1,4 +1,4 @@
-//! What a format is called, and the function that writes it.
+//! The description of a file format: its name, its file extensions, and the function that writes it.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -10,27 +10,27 @@ use crate::error::Result;
 #[cfg(feature = "cli")]
 use crate::error::{Error, ErrorKind};
 #[cfg(feature = "cli")]
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::profile::{Profile, View};
 
 /// A format of files.
 pub struct Format {
-    /// What selects it: lower case, no blanks.
+    /// Word that selects it: lower case, no blanks.
     pub word: &'static str,
-    /// What it is for, in one sentence, with its usual ending.
+    /// Purpose in one sentence, with its usual extension.
     pub about: &'static str,
-    /// The endings of file names that mean it, with the dot; the first is the one to use.
+    /// File extensions that select it, with the dot; the first is the default.
     pub endings: &'static [&'static str],
-    /// Whether it is binary, and so nothing for a terminal.
+    /// Whether it is binary, and therefore never written to a terminal.
     pub is_binary: bool,
-    /// Who writes it, and of what.
+    /// Function that writes it.
     pub writes: Writes,
 }
 
-/// What a format is made of, and the function that does.
+/// Input of a format, and the function that writes it.
 #[derive(Clone, Copy)]
 pub enum Writes {
-    /// From the samples of a view: sums are enough.
+    /// The samples of a view; sums are sufficient.
     View(DrawView),
     /// Single activities, sorted.
     #[cfg(feature = "cli")]
@@ -42,9 +42,9 @@ pub type DrawView = fn(&Drawing<'_>, &mut dyn Write) -> Result<()>;
 
 /// Writes single activities.
 #[cfg(feature = "cli")]
-pub type WriteEvents = fn(&Profile, &Events, &Options, &mut (dyn Write + Send)) -> Result<()>;
+pub type WriteEvents = fn(&Profile, &JoinedRows, &Options, &mut (dyn Write + Send)) -> Result<()>;
 
-/// A view that is to be drawn, perhaps in several formats: what these have in common is made once.
+/// A view to draw, possibly in several formats, which share the flame tree.
 pub struct Drawing<'a> {
     pub(super) profile: &'a Profile,
     pub(super) view: &'a View,
@@ -53,12 +53,12 @@ pub struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    /// Of what `view` holds of `profile`. Nothing is made yet.
+    /// Prepares `view` of `profile`. Nothing is computed yet.
     pub fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
         Self { profile, view, options, flame: OnceCell::new() }
     }
 
-    /// What it is of.
+    /// View.
     pub fn view(&self) -> &'a View {
         self.view
     }
@@ -75,7 +75,7 @@ impl fmt::Debug for Drawing<'_> {
 }
 
 impl Format {
-    /// A format of text, made of any view's samples. The first of `endings` is the one to use.
+    /// Creates a text format that is made from the samples of any view. The first of `endings` is the default.
     pub(super) const fn of_views(
         word: &'static str,
         endings: &'static [&'static str],
@@ -85,7 +85,7 @@ impl Format {
         Self { word, about, endings, is_binary: false, writes: Writes::View(write) }
     }
 
-    /// A format of text, made of single activities.
+    /// Creates a text format that is made from single activities.
     #[cfg(feature = "cli")]
     pub(super) const fn of_events(
         word: &'static str,
@@ -96,26 +96,26 @@ impl Format {
         Self { word, about, endings, is_binary: false, writes: Writes::Events(write) }
     }
 
-    /// The same, but nothing for a terminal.
+    /// Marks the format as binary.
     #[cfg(feature = "cli")]
     pub(super) const fn binary(self) -> Self {
         Self { is_binary: true, ..self }
     }
 
-    /// Whether it is made of sums, and so of any view.
+    /// Whether it is made from sums, and therefore supports any view.
     pub fn is_of_views(&self) -> bool {
         matches!(self.writes, Writes::View(_))
     }
 
-    /// Draws what `view` holds.
+    /// Draws `view`.
     ///
     /// # Errors
-    /// What `out` reports; `Setting` for a format that is not made of sums.
+    /// Errors of `out`; `Setting` for a format that is not made from sums.
     pub fn draw(&self, profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
         self.write(&Drawing::new(profile, view, options), out)
     }
 
-    /// The same of what may be drawn in other formats as well.
+    /// Draws a [`Drawing`], which may be drawn in other formats as well.
     ///
     /// # Errors
     /// As [`Format::draw`].
@@ -124,7 +124,7 @@ impl Format {
             Writes::View(write) => write(drawing, out),
             #[cfg(feature = "cli")]
             Writes::Events(_) => {
-                let message = format!("{} shows single activities and no sums", self.word);
+                let message = format!("{} shows single activities, not sums", self.word);
                 Err(Error::new(ErrorKind::Setting, message))
             }
         }

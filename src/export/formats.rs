@@ -1,8 +1,8 @@
-//! All formats there are: a new one is a line here.
+//! The list of all formats; a new format is a line here.
 
 use super::format::Format;
 
-/// All formats. The first of two that a file's ending names equally well counts.
+/// All formats. If a file extension fits two equally well, the first one is used.
 pub static FORMATS: &[&Format] = &[
     &super::folded::FOLDED,
     #[cfg(feature = "cli")]
@@ -28,11 +28,11 @@ pub static FORMATS: &[&Format] = &[
     &super::cupti_text::CUPTI_TEXT,
 ];
 
-/// Those that a process writes of itself: all that the shared library has, also where it is built together with the
-/// command.
+/// Formats that a process writes about itself: all formats that the shared library has, even in a build that includes
+/// the command.
 pub(crate) static LIVE: [&Format; 2] = [&super::folded::FOLDED, &super::svg::SVG];
 
-/// The format of this word.
+/// Format that `word` selects.
 pub fn format(word: &str) -> Option<&'static Format> {
     FORMATS.iter().copied().find(|format| format.word == word)
 }

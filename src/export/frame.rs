@@ -1,21 +1,21 @@
-//! A frame as formats show it, and its text in the ways in which they write it.
+//! A frame as formats show it, and its text in the variants that they need.
 
 use std::borrow::Cow;
 
 use super::clean;
-use super::drawn::SEPARATOR;
 use super::short::short_kernel;
+use super::short_name_svg::SEPARATOR;
 use crate::profile::{Kind, ShownFrameId};
 
 /// A frame of a composed stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     pub(super) kind: Kind,
-    /// What it is called, as it stands in a folded stack before it is made clean.
+    /// Text as in a folded stack, before cleaning.
     pub(super) text: Cow<'a, str>,
-    /// How much of the text is a tag and not a name: `[GPU_Kernel]` of `[GPU_Kernel]gemm`.
+    /// Length of the tag at the start of the text: `[GPU_Kernel]` of `[GPU_Kernel]gemm`.
     pub(super) tag: usize,
-    /// What the profile knows it by, if it does: its source and its module stand there.
+    /// Id in the profile, if it has one; source and module are stored there.
     pub(super) id: Option<ShownFrameId>,
 }
 
@@ -24,13 +24,13 @@ impl<'a> Frame<'a> {
         Self { kind, text: text.into(), tag: 0, id: None }
     }
 
-    /// Its text for formats that are read again, with all that may stand between two `;`: a number at its end is no weight
-    /// there, and to be folded when it is read again.
+    /// Text for formats that are read again, with everything that is allowed between two `;`: there a number at its
+    /// end is not a weight, and is folded on reading.
     pub(super) fn exact(&self) -> String {
         clean::text(&self.text).replace(';', ":")
     }
 
-    /// What it is: `p` a function of Python, `r` a range, `c` anything else.
+    /// Kind: `p` Python, `r` range, `c` call or code.
     pub(super) fn letter(&self) -> char {
         match self.kind {
             Kind::Python => 'p',
@@ -40,35 +40,35 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The text of a frame, made clean, which is written in two ways.
+/// Cleaned text of a frame, which is written in two forms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label<'a> {
     pub(super) kind: Kind,
-    /// As folded stacks have it: the tag first.
+    /// Text in the form of folded stacks: the tag first.
     pub(super) text: &'a str,
-    /// How much of it is a tag and not a name.
+    /// Length of the tag.
     pub(super) tag: usize,
 }
 
 impl<'a> Label<'a> {
-    /// Of a text that is clean.
+    /// Creates a label from clean text.
     pub(super) fn new(kind: Kind, text: &'a str, tag: usize) -> Self {
         Self { kind, text, tag }
     }
 
-    /// As folded stacks have it.
+    /// Text in the form of folded stacks.
     pub(super) fn text(self) -> Cow<'a, str> {
         self.text.into()
     }
 
-    /// Of a kernel: the tag and the whole name.
+    /// Tag and whole name, if it is a kernel.
     pub(super) fn kernel(self) -> Option<(&'a str, &'a str)> {
         self.text.split_at_checked(self.tag).filter(|_| self.kind == Kind::Kernel)
     }
 
-    /// As pictures have it: `gemm [GPU_Kernel]`. Where a frame is narrow its end is cut off, and the colour already
-    /// says that it is a kernel. A kernel of a template has its short name and its whole one, of which `drawn` makes what
-    /// is seen and what is told.
+    /// Text in the form of pictures: `gemm [GPU_Kernel]`. A narrow frame loses the end of its text, and the colour
+    /// already marks it as a kernel. A template kernel has both its short and its whole name, from which
+    /// `short_name_svg` makes the visible text and the tooltip.
     pub(super) fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {

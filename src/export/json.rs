@@ -1,4 +1,4 @@
-//! The comma of JSON that is written by hand: what large files are made of is not kept as a tree.
+//! The separating comma of JSON that is streamed: large files are never built as a tree.
 
 pub(super) fn comma(at: usize) -> &'static str {
     if at == 0 { "" } else { "," }

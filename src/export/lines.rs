@@ -1,5 +1,5 @@
-//! Folded stacks as data: several profiles in one, or what somebody else folded. Kinds of frames are kept beside
-//! the stacks, so that a picture of them has the colours of a picture of the profile.
+//! Folded stacks as data: several profiles merged, or stacks folded by another tool. The kinds of frames are stored
+//! with the stacks, so that a picture has the same colours as one drawn from a profile.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,18 +10,18 @@ use super::options::Options;
 use crate::profile::{Kind, Profile, View};
 use crate::record::Loss;
 
-/// Stacks, frames with `;` in between, and their weight, in their order.
+/// Sorted stacks (frames separated by `;`) and their weights.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     weights: BTreeMap<String, u64>,
-    /// What each frame is beside its text, and how much of that is a tag.
+    /// Kind and tag length of each frame.
     frames: HashMap<String, (Kind, usize)>,
     lost: BTreeMap<Loss, u64>,
 }
 
 impl Lines {
-    /// The stacks of `view`, those of no weight as well. Weights are in nanoseconds, or what else the options
-    /// choose.
+    /// Stacks of `view`, including those without weight. Weights are in nanoseconds, or in the unit that the options
+    /// select.
     pub fn of(profile: &Profile, view: &View, options: &Options) -> Self {
         let flame = Flame::of(profile, view, options);
         let mut lines = Self::default();
@@ -35,7 +35,7 @@ impl Lines {
         lines
     }
 
-    /// Adds the stacks of `other`, under a frame of their own, whose text is one of ours.
+    /// Adds the stacks of `other` under the root frame `root`, which must be clean text.
     pub fn add_under(&mut self, root: &str, other: Self) {
         let root = root.to_owned();
         for (stack, weight) in other.weights {
@@ -51,7 +51,7 @@ impl Lines {
         }
     }
 
-    /// Adds a line that somebody folded: what its frames are is told from their text, which is all there is.
+    /// Adds a line that was folded elsewhere; the kinds of its frames are derived from their text.
     pub fn add_folded(&mut self, stack: &str, weight: u64) {
         let frames: Vec<_> = stack.split(';').map(clean_frame).collect();
         let sum = self.weights.entry(frames.join(";")).or_default();
@@ -61,27 +61,27 @@ impl Lines {
         }
     }
 
-    /// The stacks and their weights.
+    /// Stacks and their weights.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.weights.iter().map(|(stack, weight)| (stack.as_str(), *weight))
     }
 
-    /// What was lost of the profiles that they are from.
+    /// Losses of the profiles that the stacks come from.
     pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.lost.iter().map(|(&loss, &count)| (loss, count))
     }
 
-    /// Whether there is none.
+    /// Whether there are no stacks.
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()
     }
 
-    /// How many there are.
+    /// Number of stacks.
     pub fn len(&self) -> usize {
         self.weights.len()
     }
 
-    /// The weight of all together.
+    /// Total weight.
     pub(super) fn total(&self) -> u64 {
         self.weights.values().fold(0, |sum, weight| sum.saturating_add(*weight))
     }
@@ -90,7 +90,7 @@ impl Lines {
         self.weights.get(stack).copied()
     }
 
-    /// All frames, each once.
+    /// All distinct frames.
     pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> {
         self.frames.keys().filter_map(|text| self.label(text))
     }
@@ -100,7 +100,7 @@ impl Lines {
         Some(Label::new(kind, text, tag))
     }
 
-    /// `stack` as pictures have it.
+    /// `stack` in the form of pictures.
     pub(super) fn name_first(&self, stack: &str) -> String {
         let frames = stack.split(';');
         let drawn = frames.map(|text| self.label(text).map_or(text.into(), Label::name_first));
@@ -108,7 +108,7 @@ impl Lines {
     }
 }
 
-/// What a frame of a folded file stands for, as `FOLDED` writes them.
+/// Kind and tag length of a frame in a folded file, as `FOLDED` writes them.
 fn read(text: &str) -> (Kind, usize) {
     match text.strip_prefix("[GPU") {
         Some(rest) if rest.contains("_Kernel]") => (Kind::Kernel, text.find(']').map_or(0, |end| end + 1)),

@@ -1,9 +1,10 @@
-//! Formats: a [`Profile`](crate::profile::Profile) and one of its views in, or joined rows, a file's bytes out.
+//! The exporters turn a [`Profile`](crate::profile::Profile) and one of its views, or joined rows, into the bytes of a
+//! file.
 //!
-//! Each is one function and a line of [`FORMATS`] (or, for rows that must not be kept, one sink). A format draws
-//! any view and knows none. It knows no clock, path or flag: the same input gives the same bytes, whatever the
-//! order in which the GPU's buffers came in. What was lost or has no partner is in every one of them: as frames
-//! and comments in folded files, as frames and the subtitle in pictures, as rows in tables.
+//! Each format is one function and a line of [`FORMATS`] (or, for rows that cannot be stored, one sink). A format draws
+//! any view without knowing it. It knows no clock, path or flag: the same input gives the same bytes, whatever the
+//! order in which CUPTI's buffers arrived. Every format shows what was lost or is unmatched: as frames and comments in
+//! folded files, as frames and in the subtitle of pictures, as rows in tables.
 
 mod activities;
 #[cfg(feature = "cli")]
@@ -19,7 +20,6 @@ mod columns;
 mod compare;
 mod compose;
 mod cupti_text;
-mod drawn;
 #[cfg(feature = "cli")]
 mod extended;
 mod flame;
@@ -43,6 +43,7 @@ mod roots;
 #[cfg(feature = "cli")]
 mod sbt;
 mod short;
+mod short_name_svg;
 mod source;
 #[cfg(feature = "cli")]
 mod speedscope;
@@ -64,7 +65,7 @@ pub(crate) use clean::frame as clean_frame;
 pub(crate) use clean::guarded;
 pub(crate) use clean::line as clean_line;
 #[cfg(feature = "cli")]
-pub use compare::{misfit, write_diff_folded, write_diff_svg, write_lines_svg};
+pub use compare::{explain_mismatch, write_diff_folded, write_diff_svg, write_lines_svg};
 #[cfg(feature = "cli")]
 pub use compose::event_place;
 pub use compose::{folded_names, stack_names, work_name};

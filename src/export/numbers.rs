@@ -1,18 +1,19 @@
-//! Numbers in names: `ProfilerStep#5` and `ProfilerStep#6` are the same thing twice, and so are two objects at other
-//! addresses. Left as they are they shatter a picture into a frame for each, and nothing of one run is found in another.
+//! Folds counting numbers in names: `ProfilerStep#5` and `ProfilerStep#6` are the same step twice, and so are two
+//! objects at different addresses. Unfolded, they split a picture into a frame each, and no frame of one run is
+//! found in another.
 //!
-//! Where names are folded such a number becomes `N`. That is done when a view is drawn, to what people write by hand
-//! (ranges, annotations, labels of threads) and to what Python prints for an object; never to GPU work, to symbols of
-//! code, operators, files and lines, GPUs and streams, whose digits are a part of the name (`AddBackward0`). Rows and
-//! recordings keep names as they are.
+//! Folding replaces such a number by `N`. It happens when a view is drawn, and applies to names that people write
+//! (ranges, annotations, thread labels) and to Python's representation of objects; never to GPU work, code symbols,
+//! operators, files and lines, GPUs and streams, whose digits are part of the name (`AddBackward0`). Rows and
+//! recordings keep names unchanged.
 
 use std::borrow::Cow;
 
 use super::options::Names;
 use crate::profile::Kind;
 
-/// Words that say that the number behind them counts something.
-const COUNTED: [&str; 12] = [
+/// Words that mark the number after them as a counter.
+const COUNTER_WORDS: [&str; 12] = [
     "step",
     "iter",
     "iteration",
@@ -26,28 +27,28 @@ const COUNTED: [&str; 12] = [
     "tid",
     "thread",
 ];
-/// What may stand between such a word and its number.
-const BETWEEN: &[u8] = b" _#:=";
-/// An address has at least so many digits.
-const ADDRESS_DIGITS: usize = 6;
-/// A number that stands alone is an id if it has at least so many.
-const ID_DIGITS: usize = 5;
-/// What torch.profiler puts before the class of a module.
-const MODULE: &str = "nn.Module: ";
-/// What a folded number becomes.
-const FOLDED: &str = "N";
+/// Characters allowed between such a word and its number.
+const COUNTER_SEPARATORS: &[u8] = b" _#:=";
+/// Minimum number of digits of an address.
+const MIN_ADDRESS_DIGITS: usize = 6;
+/// Minimum number of digits of an isolated number that counts as an id.
+const MIN_ID_DIGITS: usize = 5;
+/// Prefix that torch.profiler puts before the class of a module.
+const MODULE_PREFIX: &str = "nn.Module: ";
+/// Replacement of a folded number.
+const FOLDED_NUMBER: &str = "N";
 
-/// The name of a frame of this kind.
-pub(super) fn fold(kind: Kind, name: Cow<'_, str>, names: Names) -> Cow<'_, str> {
+/// Folds the name of a frame of this kind.
+pub(super) fn fold_name(kind: Kind, name: Cow<'_, str>, names: Names) -> Cow<'_, str> {
     let fold_part = |name, part| match name {
-        Cow::Borrowed(name) => numbers(name, part),
-        Cow::Owned(name) => Cow::Owned(numbers(&name, part).into_owned()),
+        Cow::Borrowed(name) => fold_numbers(name, part),
+        Cow::Owned(name) => Cow::Owned(fold_numbers(&name, part).into_owned()),
     };
     match (kind, names) {
         (_, Names::Kept) => name,
         (Kind::Range, _) => fold_part(name, 0),
-        (Kind::Python, Names::Modules) if name.starts_with(MODULE) => instance(name),
-        (Kind::Python, _) => match repr(&name) {
+        (Kind::Python, Names::Modules) if name.starts_with(MODULE_PREFIX) => fold_instance(name),
+        (Kind::Python, _) => match find_repr(&name) {
             Some(part) => fold_part(name, part),
             None => name,
         },
@@ -55,32 +56,32 @@ pub(super) fn fold(kind: Kind, name: Cow<'_, str>, names: Names) -> Cow<'_, str>
     }
 }
 
-/// Where in the name of a Python frame the print of an object begins: `<built-in method f of X object at 0x7f...>`, by
-/// itself or behind a file and line.
-fn repr(name: &str) -> Option<usize> {
-    let behind = name.find("): ").map_or(0, |at| at + 3);
-    name[behind..].starts_with('<').then_some(behind)
+/// Offset of an object's representation in the name of a Python frame: `<built-in method f of X object at 0x7f...>`,
+/// on its own or after a file and line.
+fn find_repr(name: &str) -> Option<usize> {
+    let after = name.find("): ").map_or(0, |at| at + 3);
+    name[after..].starts_with('<').then_some(after)
 }
 
-/// `nn.Module: Layer_17` as `nn.Module: Layer_N`.
-fn instance(name: Cow<'_, str>) -> Cow<'_, str> {
+/// Folds `nn.Module: Layer_17` to `nn.Module: Layer_N`.
+fn fold_instance(name: Cow<'_, str>) -> Cow<'_, str> {
     let class = name.trim_end_matches(|c: char| c.is_ascii_digit());
     match class.len() < name.len() && class.ends_with('_') {
-        true => Cow::Owned(format!("{class}{FOLDED}")),
+        true => Cow::Owned(format!("{class}{FOLDED_NUMBER}")),
         false => name,
     }
 }
 
-/// The name with its numbers folded, from the byte `from` on.
-pub(super) fn numbers(name: &str, from: usize) -> Cow<'_, str> {
+/// Folds the numbers in the name, from byte `from` on.
+pub(super) fn fold_numbers(name: &str, from: usize) -> Cow<'_, str> {
     let bytes = name.as_bytes();
     let mut folded = String::new();
-    // Everything before is in `folded`.
+    // Everything before `done` is in `folded` already.
     let mut done = 0;
     let mut at = from;
     while let Some(digits) = bytes[at..].iter().position(u8::is_ascii_digit).map(|ahead| at + ahead) {
-        let end = run(bytes, digits, u8::is_ascii_digit);
-        let (first, end) = match address(bytes, digits) {
+        let end = end_of_run(bytes, digits, u8::is_ascii_digit);
+        let (first, end) = match address_end(bytes, digits) {
             Some(end) => (digits + 2, end),
             None if is_counter(name, from, digits, end) => (digits, end),
             None => {
@@ -89,7 +90,7 @@ pub(super) fn numbers(name: &str, from: usize) -> Cow<'_, str> {
             }
         };
         folded.push_str(&name[done..first]);
-        folded.push_str(FOLDED);
+        folded.push_str(FOLDED_NUMBER);
         (done, at) = (end, end);
     }
     if done == 0 {
@@ -99,30 +100,30 @@ pub(super) fn numbers(name: &str, from: usize) -> Cow<'_, str> {
     Cow::Owned(folded)
 }
 
-/// Where the address ends that begins at `at` (`0x7f19a0c3d2e0`), if one does.
-fn address(bytes: &[u8], at: usize) -> Option<usize> {
+/// End of the address that begins at `at` (`0x7f19a0c3d2e0`), if there is one.
+fn address_end(bytes: &[u8], at: usize) -> Option<usize> {
     let digits = at + 2;
-    let end = bytes[at..].starts_with(b"0x").then(|| run(bytes, digits, u8::is_ascii_hexdigit))?;
-    (end - digits >= ADDRESS_DIGITS).then_some(end)
+    let end = bytes[at..].starts_with(b"0x").then(|| end_of_run(bytes, digits, u8::is_ascii_hexdigit))?;
+    (end - digits >= MIN_ADDRESS_DIGITS).then_some(end)
 }
 
-/// Whether the digits from `digits` to `end` count something, or are an id.
+/// Whether the digits from `digits` to `end` are a counter or an id.
 fn is_counter(name: &str, from: usize, digits: usize, end: usize) -> bool {
     let before = &name[from..digits];
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphabetic() || c == '_');
-    let is_id = end - digits >= ID_DIGITS
+    let is_id = end - digits >= MIN_ID_DIGITS
         && !is_part(before.chars().next_back())
         && !is_part(name[end..].chars().next());
-    is_id || before.ends_with('#') || ends_in_counted_word(before)
+    is_id || before.ends_with('#') || ends_with_counter_word(before)
 }
 
-/// Whether `text` ends in one of the words and what may stand behind it.
-fn ends_in_counted_word(text: &str) -> bool {
+/// Whether `text` ends with one of the words and characters allowed after it.
+fn ends_with_counter_word(text: &str) -> bool {
     let bytes = text.as_bytes();
-    let gap = bytes.iter().rev().take_while(|byte| BETWEEN.contains(byte)).count();
+    let gap = bytes.iter().rev().take_while(|byte| COUNTER_SEPARATORS.contains(byte)).count();
     let text = &text[..text.len() - gap];
     gap > 0
-        && COUNTED.iter().any(|word| {
+        && COUNTER_WORDS.iter().any(|word| {
             let Some(start) = text.len().checked_sub(word.len()).filter(|&at| text.is_char_boundary(at))
             else {
                 return false;
@@ -133,8 +134,8 @@ fn ends_in_counted_word(text: &str) -> bool {
         })
 }
 
-/// The end of the run of bytes that `is` accepts.
-fn run(bytes: &[u8], from: usize, is: impl Fn(&u8) -> bool) -> usize {
+/// End of the run of bytes that `is` accepts.
+fn end_of_run(bytes: &[u8], from: usize, is: impl Fn(&u8) -> bool) -> usize {
     from + bytes[from..].iter().take_while(|byte| is(byte)).count()
 }
 
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     fn range(name: &str) -> String {
-        fold(Kind::Range, name.into(), Names::Folded).into_owned()
+        fold_name(Kind::Range, name.into(), Names::Folded).into_owned()
     }
 
     #[test]
@@ -172,12 +173,12 @@ mod tests {
             ("größe step 4", "größe step N"),
         ] {
             assert_eq!(range(name), folded, "{name}");
-            assert_eq!(range(folded), folded, "what is folded stays");
+            assert_eq!(range(folded), folded, "folding twice changes nothing");
         }
     }
 
     #[test]
-    fn numbers_that_are_a_part_of_a_name_stay() {
+    fn numbers_that_are_part_of_a_name_are_kept() {
         for name in [
             "1F1B",
             "fp8",
@@ -208,8 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_people_and_python_write_is_folded() {
-        let python = |name: &str| fold(Kind::Python, name.into(), Names::Folded).into_owned();
+    fn only_ranges_and_python_objects_are_folded() {
+        let python = |name: &str| fold_name(Kind::Python, name.into(), Names::Folded).into_owned();
         assert_eq!(
             python("<built-in method run_backward of torch._C._EngineBase object at 0x7f19a0c3d2e0>"),
             "<built-in method run_backward of torch._C._EngineBase object at 0xN>"
@@ -225,15 +226,15 @@ mod tests {
         assert_eq!(python("<string>(1): <f at 0x7f19a0c3d2e0>"), "<string>(1): <f at 0xN>");
         for kind in [Kind::Code, Kind::Call, Kind::Kernel, Kind::Root, Kind::Loss] {
             assert_eq!(
-                fold(kind, "step 17 #5 0x123456 12345".into(), Names::Folded),
+                fold_name(kind, "step 17 #5 0x123456 12345".into(), Names::Folded),
                 "step 17 #5 0x123456 12345"
             );
         }
     }
 
     #[test]
-    fn instances_of_modules_are_folded_on_request_and_nothing_is_where_names_are_kept() {
-        let fold = |name: &'static str, names| fold(Kind::Python, name.into(), names).into_owned();
+    fn module_instances_are_folded_on_request_and_kept_names_are_unchanged() {
+        let fold = |name: &'static str, names| fold_name(Kind::Python, name.into(), names).into_owned();
         assert_eq!(fold("nn.Module: Layer_17", Names::Modules), "nn.Module: Layer_N");
         assert_eq!(fold("nn.Module: Conv2d", Names::Modules), "nn.Module: Conv2d");
         assert_eq!(fold("<f at 0x123456>", Names::Modules), "<f at 0xN>");

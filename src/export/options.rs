@@ -1,29 +1,30 @@
-//! What somebody who draws a view may choose.
+//! Options for drawing a view.
 
 use crate::profile::{Measure, View};
 pub use crate::settings::{GraphStacks, Names, Root, Unit};
 
-/// How to draw a view.
+/// Options for drawing a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What a stack weighs, where a format has one weight. Default: nanoseconds, or what the view counts first.
+    /// Weight of a stack, for formats with a single weight. Default: nanoseconds, or the first value of the view.
     pub unit: Unit,
-    /// The heading, where a format has one. Default: the view's.
+    /// Title, for formats that have one. Default: the view's.
     pub title: Option<String>,
-    /// What was recorded, where a format says that. Default: `gpuflame`.
+    /// Name of the recorded program, for formats that include it. Default: `gpuflame`.
     pub name: Option<String>,
-    /// Which stacks of a graph node to show. Default: both.
+    /// Stacks of a graph node to show. Default: both.
     pub graph: GraphStacks,
-    /// The frames below all stacks. Default: none.
+    /// Root frames below all stacks. Default: none.
     pub root: Vec<Root>,
-    /// What becomes of numbers in names. Default: they are folded.
+    /// Treatment of numbers in names. Default: they are folded.
     pub names: Names,
-    /// Whether all is shown that led to each of two calls between which a GPU was idle, and not only the first function that
-    /// they do not share. Default: false.
+    /// Whether the complete paths to both calls around an idle gap are shown, instead of only the first function
+    /// that they do not share. Default: false.
     pub all_frames: bool,
-    /// Whether folded stacks have the whole names of kernels. Default: short ones, where no two kernels of a file share them.
+    /// Whether folded stacks have the whole names of kernels. Default: false, short names unless two kernels of the
+    /// file share one.
     pub whole_kernels: bool,
-    /// Whether lines of single launches leave out `[correlation N]`, their last frame. Default: false.
+    /// Whether lines of single launches omit their last frame, `[correlation N]`. Default: false.
     pub without_correlation: bool,
 }
 
@@ -34,7 +35,7 @@ impl Options {
 }
 
 impl Unit {
-    /// Which of the values of `view` it shows.
+    /// Index of the value of `view` that it shows.
     pub(super) fn value(self, view: &View) -> usize {
         match self {
             Self::Nanos | Self::Micros => 0,
@@ -42,7 +43,7 @@ impl Unit {
         }
     }
 
-    /// Whether it divides what `view` counts by a thousand: nanoseconds, and nothing else.
+    /// Whether it divides the values of `view` by a thousand, which it does only for nanoseconds.
     pub(super) fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }

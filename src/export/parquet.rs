@@ -1,10 +1,9 @@
-//! Every activity as a row of Parquet, for DuckDB, Spark and whatever else asks questions over many runs. What columns
-//! there are stands in [`super::columns`].
+//! The activity table as Parquet, for queries over many runs with DuckDB, Spark and similar tools. [`super::columns`]
+//! lists the columns.
 //!
-//! What was lost is in the file's key-value metadata (`gpuflame.lost.*`),
-//! and how many launches had no activity (`gpuflame.launches.pending`).
-//! `run` and `rank` are no columns: they are the names of the folders (`run=A/rank=3/`), which both tools
-//! take for columns.
+//! Losses are in the file's key-value metadata (`gpuflame.lost.*`), as is the number of launches without an activity
+//! (`gpuflame.launches.pending`). `run` and `rank` are not columns: they are the names of the folders
+//! (`run=A/rank=3/`), which both tools read as columns.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -21,14 +20,14 @@ use super::callers::Callers;
 use super::columns::{COLUMNS, Column, Key, Line};
 use super::format::Format;
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::profile::Profile;
 use crate::record::IdMap;
 
-/// So many rows are held in columns before they are written.
-const GROUP: usize = 1 << 17;
+/// Number of rows per row group.
+const ROWS_PER_GROUP: usize = 1 << 17;
 
-/// Parquet, with the names that the profile has.
+/// Parquet, with the names of the profile.
 pub(super) static PARQUET: Format = Format::of_events(
     "parquet",
     &[".parquet"],
@@ -37,7 +36,7 @@ pub(super) static PARQUET: Format = Format::of_events(
 )
 .binary();
 
-fn write(profile: &Profile, events: &Events, out: &mut (impl Write + Send)) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) -> Result<()> {
     let pending = events.calls().iter().filter(|call| call.pending).count();
     let pending = KeyValue::new("gpuflame.launches.pending".to_owned(), pending.to_string());
     let lost = profile
@@ -49,26 +48,26 @@ fn write(profile: &Profile, events: &Events, out: &mut (impl Write + Send)) -> R
         .set_key_value_metadata(Some([pending].into_iter().chain(lost).collect()))
         .build();
     let mut writer =
-        SerializedFileWriter::new(out, Arc::new(schema().map_err(failed)?), Arc::new(properties))
-            .map_err(failed)?;
+        SerializedFileWriter::new(out, Arc::new(schema().map_err(io_error)?), Arc::new(properties))
+            .map_err(io_error)?;
     let (callers, mut texts) = (Callers::of(profile), IdMap::default());
     let mut rows = events.activities().iter().map(|event| Line { profile, callers: &callers, event });
     loop {
-        let group: Vec<_> = rows.by_ref().take(GROUP).collect();
+        let group: Vec<_> = rows.by_ref().take(ROWS_PER_GROUP).collect();
         if group.is_empty() {
             break;
         }
-        let mut columns = writer.next_row_group().map_err(failed)?;
+        let mut columns = writer.next_row_group().map_err(io_error)?;
         for (_, column) in &COLUMNS {
-            write_column(column, &group, &mut columns, &mut texts).map_err(failed)?;
+            write_column(column, &group, &mut columns, &mut texts).map_err(io_error)?;
         }
-        columns.close().map_err(failed)?;
+        columns.close().map_err(io_error)?;
     }
-    writer.close().map_err(failed)?;
+    writer.close().map_err(io_error)?;
     Ok(())
 }
 
-fn failed(error: ParquetError) -> Error {
+fn io_error(error: ParquetError) -> Error {
     Error::new(ErrorKind::Io, error.to_string())
 }
 
@@ -93,7 +92,7 @@ fn write_column<W: Write + Send>(
     texts: &mut IdMap<Key, ByteArray>,
 ) -> std::result::Result<(), ParquetError> {
     let mut writer = group.next_column()?.expect("there is a column for each of the schema");
-    // Values stand without gaps; the levels say which rows have one.
+    // Values are stored without gaps; the levels mark the rows that have one.
     match column {
         Column::Int(get) => {
             let (values, levels) = split(lines.iter().map(get));

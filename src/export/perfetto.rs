@@ -1,9 +1,9 @@
-//! Perfetto's own protobuf, with its native messages for GPU work: what the GPU did is on hardware queues
-//! (one a stream), kernels carry their grid and block, and every call points at what it submitted, which
-//! the viewer draws as flows. Calls say where in the source they stand, where that is known.
+//! Perfetto's protobuf, with its native messages for GPU work: GPU work is on hardware queues (one per stream), kernels
+//! carry their grid and block, and every call refers to the work it submitted, which the viewer draws as flows. Calls
+//! have their source location, if known.
 //!
-//! Field numbers are those of `protos/perfetto/trace/` in github.com/google/perfetto; the GPU extensions
-//! of `InternedData` and `TrackEvent` stand in `GpuInternedData` and `GpuTrackEvent`.
+//! Field numbers are those of `protos/perfetto/trace/` in github.com/google/perfetto; the GPU extensions of
+//! `InternedData` and `TrackEvent` are in `GpuInternedData` and `GpuTrackEvent`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +14,7 @@ use super::callers::{Caller, Callers};
 use super::format::Format;
 use super::{clean, threads};
 use crate::error::Result;
-use crate::events::{Call, Events, JoinedActivity};
+use crate::events::{JoinedActivity, JoinedRows, LaunchCall};
 use crate::join::Origin;
 use crate::profile::Profile;
 use crate::record::{Activity, ContextId, CorrelationId, Detail, IdMap, NameId, Nanos, Work};
@@ -72,7 +72,7 @@ mod proto {
     pub(super) struct TrackEvent {
         #[prost(message, repeated, tag = "4")]
         pub(super) annotations: Vec<Annotation>,
-        /// 1 begins a slice, 2 ends it, 3 is an instant.
+        /// 1: begin of a slice, 2: end, 3: instant.
         #[prost(int32, optional, tag = "9")]
         pub(super) kind: Option<i32>,
         #[prost(uint64, optional, tag = "10")]
@@ -249,18 +249,17 @@ mod proto {
 
 const CUDA: i32 = 4;
 const COMPUTE: i32 = 2;
-/// Everything is one sequence of packets.
+/// All packets belong to one sequence.
 const SEQUENCE: u32 = 1;
-/// The first packet resets what is interned; all others need it.
+/// The first packet resets interned data; all other packets need it.
 const CLEARED: u32 = 1;
 const NEEDS_STATE: u32 = 2;
 /// The tag of `Trace.packet`: field 1, a message.
 const PACKET: u8 = 0x0a;
-/// Kernels' launch parameters; the position is the iid less one.
+/// Launch parameters of kernels; the iid is the index plus one.
 const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shared_mem_dynamic"];
 
-/// Perfetto's protobuf. Times are nanoseconds since 1970. Activities whose times were not collected have no
-/// place in a time line.
+/// Perfetto's protobuf. Times are nanoseconds since 1970. Activities without times have no place on a time line.
 pub(super) static PERFETTO: Format = Format::of_events(
     "perfetto",
     &[".pftrace", ".perfetto-trace"],
@@ -269,11 +268,11 @@ pub(super) static PERFETTO: Format = Format::of_events(
 )
 .binary();
 
-fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let mut writer = Perfetto { callers: Callers::of(profile), names: InternedNames::default(), out };
     writer.names(profile, events)?;
     writer.tracks()?;
-    writer.losses(profile, events.begin())?;
+    writer.losses(profile, events.first_time())?;
     writer.marks(events)?;
     let mut submitted: IdMap<CorrelationId, Vec<(Nanos, u64)>> = IdMap::default();
     let timed = || events.activities().iter().zip(1_u64..).filter(|(e, _)| e.activity.duration().is_some());
@@ -293,17 +292,17 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     Ok(())
 }
 
-/// The numbers of what is interned, from 1.
+/// Numbers of interned data, from 1.
 #[derive(Default)]
 struct InternedNames {
     events: BTreeMap<String, u64>,
     contexts: BTreeMap<(u32, u32), u64>,
-    /// Queues (device, context, stream) and, behind them, stages (the name of the kind of work).
+    /// Queues (device, context, stream) and, numbered after them, stages (names of kinds of work).
     queues: BTreeMap<(u32, u32, u32), u64>,
     stages: BTreeMap<String, u64>,
     kernels: BTreeMap<NameId, u64>,
     stacks: BTreeMap<ContextId, u64>,
-    /// Who called: the function, its file and the line.
+    /// Callers: function, file and line.
     sources: BTreeMap<(String, String, u32), u64>,
 }
 
@@ -322,8 +321,8 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    /// Numbers all that the events refer to, and says what the numbers mean.
-    fn names(&mut self, profile: &Profile, events: &Events) -> Result<()> {
+    /// Numbers everything that the events refer to, and writes the table of numbers.
+    fn names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
         let activities = || events.activities().iter().map(|event| &event.activity);
         let names = &mut self.names;
         let callers = &self.callers;
@@ -378,14 +377,14 @@ impl<W: Write> Perfetto<'_, W> {
             arguments: (1..).zip(ARGUMENTS).map(|(iid, name)| named(iid, name)).collect(),
         };
         self.packet(proto::Packet {
-            timestamp: Some(events.begin().0),
+            timestamp: Some(events.first_time().0),
             interned: Some(interned),
             sequence_flags: Some(CLEARED),
             ..proto::Packet::default()
         })
     }
 
-    /// The process, whose track is 1, and its threads.
+    /// Writes the track of the process, which is 1, and the tracks of its threads.
     fn tracks(&mut self) -> Result<()> {
         let pid = Some(threads::process(self.callers.profile) as i32);
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
@@ -401,7 +400,7 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    /// What was lost, as instants of the process at the beginning.
+    /// Writes the losses as instants of the process at the beginning.
     fn losses(&mut self, profile: &Profile, begin: Nanos) -> Result<()> {
         for (loss, count) in profile.lost() {
             let lost = proto::TrackEvent {
@@ -417,8 +416,9 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    /// What the program marked: instants of the thread that did, or of the process where it launched nothing.
-    fn marks(&mut self, events: &Events) -> Result<()> {
+    /// Writes the instants that the program marked: on the marking thread, or on the process if that thread launched
+    /// nothing.
+    fn marks(&mut self, events: &JoinedRows) -> Result<()> {
         let threads = threads::of(self.callers.profile);
         for mark in events.marks() {
             let is_known = threads.iter().any(|(thread, _)| *thread == mark.thread);
@@ -435,7 +435,7 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    fn call(&mut self, call: &Call, submitted: Vec<u64>) -> Result<()> {
+    fn call(&mut self, call: &LaunchCall, submitted: Vec<u64>) -> Result<()> {
         let context = call.launched.context;
         let caller = self.callers.get(context);
         let track = Some(thread_track(caller.thread.0));
@@ -504,12 +504,12 @@ impl<W: Write> Perfetto<'_, W> {
     }
 }
 
-/// The function that called, its file and the line, where that is known.
+/// Calling function, file and line, if known.
 fn source(caller: &Caller) -> Option<(String, String, u32)> {
     caller.source().map(|frame| (frame.text.clone(), frame.file.clone(), frame.line))
 }
 
-/// The distinct things, in their order, numbered from 1.
+/// Numbers distinct things in sorted order, from 1.
 fn numbered<T: Ord>(things: impl Iterator<Item = T>) -> BTreeMap<T, u64> {
     let mut numbers: BTreeMap<T, u64> = things.map(|thing| (thing, 0)).collect();
     numbers.values_mut().zip(1..).for_each(|(number, iid)| *number = iid);
@@ -520,7 +520,7 @@ fn queue(activity: &Activity) -> (u32, u32, u32) {
     (activity.device.0, activity.context.0, activity.stream.0)
 }
 
-/// `Kernel`, `Memcpy HtoD`, `Memset`.
+/// Name of the stage: `Kernel`, `Memcpy HtoD`, `Memset`.
 fn stage(activity: &Activity) -> String {
     match activity.detail {
         Detail::Kernel(_) => "Kernel".to_owned(),
@@ -551,7 +551,7 @@ fn fact(name: &str, value: impl std::fmt::Display) -> proto::Extra {
     proto::Extra { name: Some(name.to_owned()), value: Some(value.to_string()) }
 }
 
-/// Track 1 is the process.
+/// Track of a thread; track 1 is the process.
 fn thread_track(thread: u32) -> u64 {
     u64::from(thread) + 2
 }

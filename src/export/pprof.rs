@@ -1,8 +1,8 @@
 //! pprof: the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope read.
 //!
-//! Samples have the values of their view: of GPU time `gpu_time` in nanoseconds, `launches` (activities), `bytes`, and
-//! `pending`, launches that had no activity (yet). Frames are lines of functions without addresses, since GPU work has none
-//! and names are known already. The file is gzipped, as the format asks.
+//! Samples have the values of their view. GPU time has `gpu_time` in nanoseconds, `launches` (activities), `bytes`, and
+//! `pending`, launches without an activity (yet). Frames are lines of functions without addresses, since GPU work has
+//! none and names are known already. The file is gzipped, as the format requires.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -12,7 +12,7 @@ use prost::Message;
 
 use super::format::{Drawing, Format};
 use super::options::Options;
-use super::stacks::{Apart, Row, Stack, Stacks};
+use super::stacks::{FrameRow, Granularity, Stack, Stacks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::views::GPU;
 use crate::profile::{Measure, Profile, View};
@@ -58,7 +58,7 @@ mod proto {
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Sample {
-        /// The locations of the stack, leaf first.
+        /// Locations of the stack, leaf first.
         #[prost(uint64, repeated, tag = "1")]
         pub(super) location_id: Vec<u64>,
         #[prost(int64, repeated, tag = "2")]
@@ -75,7 +75,7 @@ mod proto {
         pub(super) str: i64,
     }
 
-    /// A file that was mapped. The flags say that nobody needs to look for names in it.
+    /// A mapped file. Its flags tell readers not to symbolize it.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub(super) struct Mapping {
         #[prost(uint64, tag = "1")]
@@ -125,8 +125,8 @@ mod proto {
     }
 }
 
-/// Gzipped pprof. The samples' device is their label `gpu`; what is missing or lost is in frames, as
-/// everywhere, and in comments.
+/// Gzipped pprof. The label `gpu` is the device of a sample; missing and lost work is in frames, as in every format,
+/// and in comments.
 pub(super) static PPROF: Format = Format::of_views(
     "pprof",
     &[".pb.gz", ".pprof"],
@@ -137,7 +137,7 @@ pub(super) static PPROF: Format = Format::of_views(
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
-    // Without a name and a time in the header, so that the same profile is the same bytes.
+    // Without a name and a time in the header, so that the same profile gives the same bytes.
     let mut gz = GzBuilder::new().write(out, Compression::default());
     gz.write_all(&message(profile, view, options).encode_to_vec())?;
     gz.finish()?;
@@ -145,7 +145,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
 }
 
 fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile {
-    let Stacks { frames, samples } = Stacks::of(profile, view, options, Apart::Lines);
+    let Stacks { frames, samples } = Stacks::of(profile, view, options, Granularity::Lines);
     let mut strings = Strings::default();
     let mut sample_type: Vec<_> = view
         .values
@@ -197,7 +197,7 @@ fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile 
     }
 }
 
-/// The values of a sample. `pending` is the frame of launches without an activity, where those are counted by themselves.
+/// Values of a sample. `pending` is the frame of launches without an activity, if those are counted separately.
 fn values(sample: &Stack, view: &View, pending: Option<Option<u32>>) -> Vec<i64> {
     let shown = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let mut values: Vec<i64> = sample.values[..view.values.len()].iter().map(|&value| shown(value)).collect();
@@ -209,7 +209,7 @@ fn values(sample: &Stack, view: &View, pending: Option<Option<u32>>) -> Vec<i64>
     values
 }
 
-/// The table of strings, in which the format wants the empty one first.
+/// String table; the format requires the empty string at index 0.
 struct Strings {
     all: Vec<String>,
     ids: HashMap<String, i64>,
@@ -233,18 +233,18 @@ impl Strings {
     }
 }
 
-/// Where frames lie: in lines of functions, and in files that were mapped.
+/// Tables of functions and mapped files.
 struct Code<'a> {
     profile: &'a Profile,
     strings: Strings,
     mapping: Vec<proto::Mapping>,
     function: Vec<proto::Function>,
-    /// The functions, by name and file.
+    /// Functions by name and file.
     ids: BTreeMap<(i64, i64), u64>,
 }
 
 impl Code<'_> {
-    fn location(&mut self, frame: &Row, id: u64) -> proto::Location {
+    fn location(&mut self, frame: &FrameRow, id: u64) -> proto::Location {
         let (name, filename) = (self.strings.add(&frame.name), self.strings.add(&frame.file));
         let next = self.function.len() as u64 + 1;
         let function_id = *self.ids.entry((name, filename)).or_insert(next);
@@ -255,7 +255,7 @@ impl Code<'_> {
         proto::Location { id, mapping_id: self.mapping(&frame.module), line }
     }
 
-    /// The id of a mapped file; 0 for what lies in none.
+    /// Id of a mapped file; 0 if there is none.
     fn mapping(&mut self, module: &str) -> u64 {
         if module.is_empty() {
             return 0;

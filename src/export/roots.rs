@@ -1,4 +1,4 @@
-//! Frames below all stacks: which process, thread, GPU or stream it was.
+//! Root frames below all stacks: process, thread, GPU or stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,14 @@ use super::options::{Names, Options, Root};
 use crate::profile::{Kind, OTHER_THREADS, Place, Profile, Sample, View};
 use crate::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
-/// The roots that were asked for, and what their names need.
+/// The requested roots, and the data that their names need.
 pub(super) struct Roots<'a> {
     profile: &'a Profile,
     wanted: Vec<Root>,
     names: Names,
-    /// Names that several threads have.
+    /// Names that several threads share.
     shared_names: BTreeSet<&'a str>,
-    /// Numbers that several streams have.
+    /// Numbers that several streams share.
     shared_streams: BTreeSet<StreamId>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Roots<'a> {
 type Stream = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    /// Those that the options ask for and samples of `view` have.
+    /// Selects the roots that the options request and that samples of `view` have.
     pub(super) fn new(profile: &'a Profile, view: &View, options: &Options) -> Self {
         let has = |root: &Root| match root {
             Root::Process | Root::Thread => true,
@@ -33,19 +33,19 @@ impl<'a> Roots<'a> {
         let wanted: Vec<_> = options.root.iter().copied().filter(has).collect();
         let (mut shared_names, mut shared_streams) = (BTreeSet::new(), BTreeSet::new());
         if wanted.contains(&Root::Thread) {
-            shared_names = shared(profile.threads());
+            shared_names = find_shared(profile.threads());
         }
         if wanted.contains(&Root::Stream) {
             let streams = profile.samples(view).iter().filter_map(|sample| {
                 let (context, stream) = sample.stream?;
                 Some(((sample.device, context), stream))
             });
-            shared_streams = shared(streams);
+            shared_streams = find_shared(streams);
         }
         Self { profile, wanted, names: options.names, shared_names, shared_streams }
     }
 
-    /// The frames, outermost first.
+    /// Frames, outermost first.
     pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
         let name = |root: &Root| match root {
             Root::Process => self.process(),
@@ -75,9 +75,9 @@ impl<'a> Roots<'a> {
         }
         let name = self.profile.thread(id).filter(|name| !name.is_empty());
         if self.names != Names::Kept {
-            // A thread's number is another one in every run.
+            // A thread's number differs in every run.
             return match name {
-                Some(name) => format!("[thread {}]", numbers::numbers(name, 0)),
+                Some(name) => format!("[thread {}]", numbers::fold_numbers(name, 0)),
                 None => "[thread N]".to_owned(),
             };
         }
@@ -99,8 +99,8 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// The names that several have.
-fn shared<O: PartialEq, N: Ord + Copy>(all: impl Iterator<Item = (O, N)>) -> BTreeSet<N> {
+/// Names with more than one owner.
+fn find_shared<O: PartialEq, N: Ord + Copy>(all: impl Iterator<Item = (O, N)>) -> BTreeSet<N> {
     let mut owners: BTreeMap<N, O> = BTreeMap::new();
     let mut shared = BTreeSet::new();
     for (owner, name) in all {

@@ -13,10 +13,11 @@
 //! text     := length:n byte[length]          n := LEB128
 //! ```
 //!
-//! Calls are events of type 1 (kernel launch) with their stack, leaf first; kernels of type 2, where their graph's node
-//! was made standing in the place of their stack. Waits are of type 7 (for a stream), 8 (for a device) and 10 (for an event),
-//! calls that put an event on a stream of type 9; a wait of which the tracer says more has its numbers, and the stack of the
-//! call. What was lost is named by events of type 0 (unknown), since the format has no place for it.
+//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are of type 2; the stack that
+//! created their graph node takes the place of their stack. Waits are of type 7 (stream), 8 (device) and 10 (event),
+//! calls that record an event on a stream of type 9; a wait for which CUPTI gives a record has the record's numbers
+//! and the stack of the call. Losses are named by events of type 0 (unknown), since the format has no place for
+//! them.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -26,17 +27,17 @@ use super::compose::work_name;
 use super::format::Format;
 use super::{chrome, clean, threads};
 use crate::error::Result;
-use crate::events::{Call, Events, HostCall, JoinedActivity};
+use crate::events::{HostCall, JoinedActivity, JoinedRows, LaunchCall};
 use crate::profile::Profile;
 use crate::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, Sync, SyncKind};
 
 const HEADER: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
 const HAS_STACKS: u32 = 2;
-/// The files of frames that are functions of Python or ranges, and have none.
+/// File names of Python and range frames, which have no file.
 const PYTHON: &str = "<python>";
 const RANGE: &str = "<range>";
-/// Of an event's flags.
+/// Event flag: a stack follows.
 const HAS_STACK: u8 = 8;
 
 mod kind {
@@ -53,7 +54,7 @@ mod kind {
     pub(super) const EVENT_SYNC: u8 = 10;
 }
 
-/// TraceSmith's binary format: events in the order of time, those without times left out.
+/// TraceSmith's binary format: events sorted by time, without activities that have no times.
 pub(super) static SBT: Format = Format::of_events(
     "sbt",
     &[".sbt"],
@@ -62,14 +63,14 @@ pub(super) static SBT: Format = Format::of_events(
 )
 .binary();
 
-fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let mut body = Body {
         callers: Callers::of(profile),
         profile,
         bytes: Vec::new(),
         strings: Vec::new(),
         ids: HashMap::new(),
-        last: events.begin().0,
+        last: events.first_time().0,
     };
     let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
     let end = timed().map(|event| event.activity.end.0).max().unwrap_or(body.last);
@@ -89,7 +90,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     for (_, event) in all {
         match event {
             Event::Call(call) => body.call(call),
-            // The tracer says more of it.
+            // CUPTI's record of it is written instead.
             Event::Host(call) if synced.contains_key(&call.id.0) => continue,
             Event::Host(call) => body.host_call(call),
             Event::Sync(sync) => {
@@ -103,7 +104,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     let mut metadata = vec![1];
     text(&mut metadata, "");
     text(&mut metadata, "");
-    number(&mut metadata, events.begin().0);
+    number(&mut metadata, events.first_time().0);
     number(&mut metadata, end);
     text(&mut metadata, "");
     number(&mut metadata, threads::process(body.profile).into());
@@ -126,9 +127,9 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     Ok(())
 }
 
-/// What is written, in the order of time.
+/// An event to write.
 enum Event<'a> {
-    Call(&'a Call),
+    Call(&'a LaunchCall),
     Host(&'a HostCall),
     Sync(&'a Sync),
     Activity(&'a JoinedActivity),
@@ -140,24 +141,24 @@ struct Body<'a> {
     bytes: Vec<u8>,
     strings: Vec<String>,
     ids: HashMap<String, u64>,
-    /// The time of the event before.
+    /// Time of the previous event.
     last: u64,
 }
 
 impl Body<'_> {
-    fn call(&mut self, call: &Call) {
+    fn call(&mut self, call: &LaunchCall) {
         let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
         let caller = self.callers.get(call.launched.context);
-        // Whose stack is not known would have another when it is read again.
+        // A call without a known stack would get a wrong one when the file is read again.
         let id = if call.has_stack() { call.id.0.into() } else { 0 };
         let name = clean::text(&caller.call);
         self.event(kind::LAUNCH, (time, duration), [0, 0, id], &name, Some(&caller));
     }
 
-    /// A call that started no work.
+    /// Writes a call that started no work.
     fn host_call(&mut self, call: &HostCall) {
         let caller = self.callers.get(call.context);
-        let kind = match call.does {
+        let kind = match call.event_use {
             Some(EventUse::Record) => kind::EVENT_RECORD,
             Some(EventUse::Wait) => kind::EVENT_SYNC,
             None if caller.call.contains("Event") => kind::EVENT_SYNC,
@@ -168,7 +169,7 @@ impl Body<'_> {
         self.event(kind, (call.time.0, call.duration), [0, 0, call.id.0.into()], &name, Some(&caller));
     }
 
-    /// A wait as the tracer tells it, with the stack of the call where that is known.
+    /// Writes CUPTI's record of a wait, with the stack of the call if known.
     fn sync(&mut self, sync: &Sync, device: u32, context: Option<ContextId>) {
         let kind = match sync.kind {
             SyncKind::STREAM => kind::STREAM_SYNC,
@@ -182,7 +183,7 @@ impl Body<'_> {
         self.event(kind, times, place, &name, caller.as_deref());
     }
 
-    /// An event of (start, duration) at (device, stream, correlation) with a stack.
+    /// Writes an event with (start, duration), (device, stream, correlation) and a stack.
     fn event(
         &mut self,
         kind: u8,
@@ -200,11 +201,11 @@ impl Body<'_> {
         caller.into_iter().for_each(|caller| self.stack(caller));
     }
 
-    /// Thread and frames, leaf first.
+    /// Writes thread and frames, leaf first.
     fn stack(&mut self, caller: &Caller) {
         self.numbers([caller.thread.0.into(), caller.frames.len() as u64]);
         for frame in caller.frames.iter().rev() {
-            // What is neither code nor a call says so where others have their file.
+            // Python and range frames without a file have their kind in its place.
             let file = match frame.letter {
                 'p' if frame.file.is_empty() => PYTHON,
                 'r' if frame.file.is_empty() => RANGE,
@@ -215,7 +216,7 @@ impl Body<'_> {
         }
     }
 
-    /// An event of no known type, at the time of the first.
+    /// Writes an event of unknown type, at the time of the first event.
     fn lost(&mut self, text: &str) {
         self.head(kind::UNKNOWN, 0, self.last);
         let name = self.string(text);
@@ -251,7 +252,7 @@ impl Body<'_> {
                 let shared = u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared);
                 self.numbers([shared, kernel.registers.into()]);
             }
-            // Eight numbers, as a kernel has them.
+            // Eight numbers, like a kernel.
             Detail::Graph => self.numbers([0; 8]),
             Detail::Copy(_) | Detail::Set(_) => self.numbers([0, 0, activity.bytes()]),
         }
@@ -260,7 +261,7 @@ impl Body<'_> {
 
     fn head(&mut self, kind: u8, flags: u8, time: u64) {
         self.bytes.extend([kind, flags]);
-        // Times of a damaged recording may lie anywhere; others ascend.
+        // Times of a damaged recording may be arbitrary; all others ascend.
         self.numbers([time.saturating_sub(self.last)]);
         self.last = self.last.max(time);
     }

@@ -1,43 +1,45 @@
-//! Short names of kernels: what a person calls them. `vectorized_elementwise_kernel<GeluCUDAKernelImpl>` for 250 characters.
+//! Shortens kernel names to the form that people use: `vectorized_elementwise_kernel<GeluCUDAKernelImpl>` for 250
+//! characters.
 //!
-//! A kernel of a template is called by its function, and by what it was made to compute, if an argument of the template
-//! says that: the innermost functor that has a name. Namespaces, types of numbers, sizes, layouts, lambdas and parameters
-//! are left out. That is a rule over the text that a demangler writes, with no list of kernels; what does not read like that
-//! stays as it is. Several kernels may have one short name: whoever adds up goes by whole ones.
+//! A template kernel is named by its function and, if a template argument gives it, by its computation: the
+//! innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. This is a
+//! rule over the demangler's output, without a list of kernels; names that cannot be parsed are unchanged. Several
+//! kernels may share a short name, so sums must use whole names.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
-/// So deep templates are read: real ones have 12, and names come from other people's files.
-const DEEPEST: usize = 32;
-/// Of so many names it is known which are different: a picture has a few hundred, and this takes a megabyte.
-const MOST: usize = 10_000;
+/// Maximum nesting depth of templates that are parsed: real ones have 12, and names come from arbitrary files.
+const MAX_DEPTH: usize = 32;
+/// Maximum number of distinct names compared: a picture has a few hundred, and this takes a megabyte.
+const MAX_NAMES: usize = 10_000;
 
-/// The short name of a kernel; `None` where it has no shorter one than it has.
+/// Short name of a kernel; `None` if it is not shorter.
 pub(super) fn short_kernel(name: &str) -> Option<String> {
     shortened(name).filter(|short| short.len() < name.len())
 }
 
 fn shortened(name: &str) -> Option<String> {
-    // One that is no template is as long as whoever wrote it wanted it.
+    // A name that is not a template is as long as its author chose.
     if !name.contains(['<', '(']) {
         return None;
     }
-    let path = Path::read(without_return_type(name)?)?;
-    let own = path.own()?;
+    let path = Path::parse(without_return_type(name)?)?;
+    let own = path.naming_part()?;
     let name = path.distinct_name(own);
-    let computed: Vec<_> = own.arguments().filter_map(|argument| Functor::of(argument, DEEPEST)).collect();
+    let computed: Vec<_> =
+        own.arguments().filter_map(|argument| Functor::parse(argument, MAX_DEPTH)).collect();
     let computed = computed.iter().find(|functor| functor.is_function).or(computed.first());
     Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
 }
 
-/// Short names for those of `names` that no other of them would share, for people. None where there are very many: what is read by
-/// programs alone may be long.
+/// Short names, for human readers, of those `names` whose short name is unique. Empty if there are very many names:
+/// files that only programs read may be long.
 pub(crate) fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
         different.insert(name);
-        if different.len() > MOST {
+        if different.len() > MAX_NAMES {
             return HashMap::new();
         }
     }
@@ -53,35 +55,35 @@ pub(crate) fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap
     owners.into_iter().filter_map(|(short, whole)| Some((whole?, short))).collect()
 }
 
-/// `void at::f<int>(int)` without the first word, or without the type that a template gives.
+/// Strips the return type of `void at::f<int>(int)`, or one that is a template.
 fn without_return_type(name: &str) -> Option<&str> {
-    let blanks = outer(name, b' ').filter(|at| !name[at + 1..].starts_with("const"));
+    let blanks = find_outside_brackets(name, b' ').filter(|at| !name[at + 1..].starts_with("const"));
     let Some(blank) = blanks.last() else { return Some(name) };
     let before = &name[..blank];
-    let is_type = before == "void" || before.contains('<') && Path::read(before).is_some();
+    let is_type = before == "void" || before.contains('<') && Path::parse(before).is_some();
     is_type.then(|| &name[blank + 1..])
 }
 
-/// What a kernel computes, as an argument of its template says.
+/// Computation of a kernel, as given by an argument of its template.
 struct Functor<'a> {
     name: &'a str,
-    /// It is a function or calls itself one, and no more than a type that has a name.
+    /// True for a lambda, a function or a type named like a functor; false for any other type.
     is_function: bool,
 }
 
 impl<'a> Functor<'a> {
-    fn of(argument: &'a str, deepest: usize) -> Option<Self> {
-        let deepest = deepest.checked_sub(1)?;
-        let path = Path::read(argument.trim())?;
-        let own = path.own().filter(|own| !own.is_data() && !path.is_of_data())?;
-        let inner = own.arguments().filter_map(|argument| Self::of(argument, deepest));
+    fn parse(argument: &'a str, depth_left: usize) -> Option<Self> {
+        let depth_left = depth_left.checked_sub(1)?;
+        let path = Path::parse(argument.trim())?;
+        let own = path.naming_part().filter(|own| !own.is_data_type() && !path.is_in_data_library())?;
+        let inner = own.arguments().filter_map(|argument| Self::parse(argument, depth_left));
         let inner = { inner }.find(|functor| functor.is_function);
         let is_function = path.has_lambda || own.is_function();
         Some(inner.unwrap_or(Self { name: own.name, is_function }))
     }
 }
 
-/// `at::native::f<int>(int)::{lambda()#1}::operator()`, taken apart.
+/// `at::native::f<int>(int)::{lambda()#1}::operator()`, split into its parts.
 struct Path<'a> {
     parts: Vec<Part<'a>>,
     has_lambda: bool,
@@ -90,44 +92,44 @@ struct Path<'a> {
 #[derive(Clone, Copy)]
 struct Part<'a> {
     name: &'a str,
-    /// What stands between `<` and `>`.
+    /// Text between `<` and `>`.
     arguments: &'a str,
 }
 
 impl<'a> Path<'a> {
-    /// `None` of what is no path: a number, `float const*`, `(Kind)1`.
-    fn read(text: &'a str) -> Option<Self> {
+    /// Parses a path. `None` for other text: a number, `float const*`, `(Kind)1`.
+    fn parse(text: &'a str) -> Option<Self> {
         let mut path = Self { parts: Vec::new(), has_lambda: false };
         let mut rest = text;
         loop {
             if rest.starts_with('{') {
-                rest = &rest[closing(rest)?..];
+                rest = &rest[closing_bracket(rest)?..];
                 path.has_lambda = true;
-            } else if let Some(behind) = rest.strip_prefix("(anonymous namespace)") {
-                rest = behind;
+            } else if let Some(after) = rest.strip_prefix("(anonymous namespace)") {
+                rest = after;
             } else {
-                let (part, behind) = Part::read(rest)?;
+                let (part, after) = Part::parse(rest)?;
                 path.parts.push(part);
-                rest = behind;
+                rest = after;
             }
-            // Parameters, of a function in which a lambda lies or of the kernel.
+            // Parameters, of the function around a lambda or of the kernel.
             while rest.starts_with('(') {
-                rest = &rest[closing(rest)?..];
+                rest = &rest[closing_bracket(rest)?..];
             }
             rest = rest.strip_prefix(" const").unwrap_or(rest);
             rest = match rest.strip_prefix("::") {
-                Some(behind) => behind,
+                Some(after) => after,
                 None => return rest.is_empty().then_some(path),
             };
         }
     }
 
-    /// The part that it is called by.
-    fn own(&self) -> Option<Part<'a>> {
+    /// Part that gives it its name.
+    fn naming_part(&self) -> Option<Part<'a>> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }
 
-    /// Its name, and where that says nothing the one before it as well: `gemvx::kernel`.
+    /// Name of the part; if it is only `kernel`, preceded by the part before it: `gemvx::kernel`.
     fn distinct_name(&self, own: Part<'a>) -> String {
         let before = self.parts.iter().rev().skip_while(|part| part.name != own.name).nth(1);
         match before.filter(|_| own.name.eq_ignore_ascii_case("kernel")) {
@@ -136,15 +138,15 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Whether it is of a library of containers and layouts.
-    fn is_of_data(&self) -> bool {
+    /// Whether it belongs to a library of containers and layouts.
+    fn is_in_data_library(&self) -> bool {
         matches!(self.parts[..], [Part { name: "std" | "cute", .. }, _, ..])
     }
 }
 
 impl<'a> Part<'a> {
-    /// A name and the arguments of its template, and what stands behind them.
-    fn read(text: &'a str) -> Option<(Self, &'a str)> {
+    /// Parses a name with its template arguments. Returns the remaining text as well.
+    fn parse(text: &'a str) -> Option<(Self, &'a str)> {
         let is_in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | '.' | '~' | '@' | '#');
         let mut end = text.find(|c| !is_in_name(c)).unwrap_or(text.len());
         if &text[..end] == "operator" {
@@ -160,7 +162,7 @@ impl<'a> Part<'a> {
         if !rest.starts_with('<') {
             return Some((Self { name, arguments: "" }, rest));
         }
-        let end = closing(rest)?;
+        let end = closing_bracket(rest)?;
         Some((Self { name, arguments: &rest[1..end - 1] }, &rest[end..]))
     }
 
@@ -168,20 +170,20 @@ impl<'a> Part<'a> {
         let mut rest = self.arguments;
         std::iter::from_fn(move || {
             let whole = rest;
-            let end = outer(whole, b',').next();
+            let end = find_outside_brackets(whole, b',').next();
             rest = end.map_or("", |end| &whole[end + 1..]);
             (!whole.is_empty()).then(|| end.map_or(whole, |end| &whole[..end]))
         })
     }
 
-    /// A function, or what calls itself one.
+    /// Whether it is named like a function or functor.
     fn is_function(self) -> bool {
         const WORDS: [&str; 5] = ["unctor", "ernel", "mpl", "Op", "_op"];
         WORDS.iter().any(|word| self.name.contains(word))
     }
 
-    /// A type of what is computed with, of where it lies or of how it is reached.
-    fn is_data(self) -> bool {
+    /// Whether it is a type of data, of a memory layout or of an access method.
+    fn is_data_type(self) -> bool {
         const NAMES: [&str; 14] = [
             "long",
             "short",
@@ -223,30 +225,30 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Where `wanted` stands in `text`, in no brackets.
-fn outer(text: &str, wanted: u8) -> impl Iterator<Item = usize> {
-    let mut depths = Depths::default();
+/// Positions of `wanted` in `text` outside all brackets.
+fn find_outside_brackets(text: &str, wanted: u8) -> impl Iterator<Item = usize> {
+    let mut depths = BracketDepth::default();
     text.bytes()
         .enumerate()
         .filter(move |(_, byte)| depths.next(*byte) == 0 && *byte == wanted)
         .map(|(at, _)| at)
 }
 
-/// Where what `text` begins with ends, which is a bracket.
-fn closing(text: &str) -> Option<usize> {
-    let mut depths = Depths::default();
+/// Position after the bracket that closes the one at the start of `text`.
+fn closing_bracket(text: &str) -> Option<usize> {
+    let mut depths = BracketDepth::default();
     text.bytes().position(|byte| depths.next(byte) == 0).map(|at| at + 1)
 }
 
-/// How many brackets are open. Those of `operator<` and `->` are none; they stand in names of functions, where what comes
-/// of it is that the name is not shortened.
+/// Counter of open brackets. `operator<` and `->` contain no brackets; they occur in names of functions, and the only
+/// effect of counting them is that the name is not shortened.
 #[derive(Default)]
-struct Depths {
+struct BracketDepth {
     depth: usize,
     before: u8,
 }
 
-impl Depths {
+impl BracketDepth {
     fn next(&mut self, byte: u8) -> usize {
         match byte {
             b'<' | b'(' | b'{' | b'[' => self.depth += 1,
@@ -263,9 +265,10 @@ impl Depths {
 mod tests {
     use super::*;
 
-    /// As torch.profiler, Nsight Systems and our own demangler write them, of PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL.
+    /// Names as torch.profiler, Nsight Systems and our own demangler write them, from PyTorch, cuBLAS, cuDNN, CUB,
+    /// vLLM and NCCL.
     #[test]
-    fn kernels_are_called_by_their_function_and_what_they_compute() {
+    fn a_short_name_consists_of_the_function_and_its_functor() {
         for (name, short) in [
             (
                 "at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, \
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_name_that_two_would_have_is_nobody_s() {
+    fn a_short_name_shared_by_two_kernels_is_not_used() {
         let names = ["gemm<float>", "gemm<half>", "add<int>", "scale<int>", "scale", "plain"];
         let short = short_kernels(names.into_iter().chain(["add<int>"]));
         assert_eq!(short.into_iter().collect::<Vec<_>>(), [("add<int>", "add".to_owned())]);
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_like_no_kernel_of_cpp_stays() {
+    fn names_that_do_not_parse_as_cpp_are_unchanged() {
         let deep = format!("{}int{}", "a<".repeat(5000), ">".repeat(5000));
         for name in [
             "",
@@ -397,7 +400,7 @@ mod tests {
         assert_eq!(
             short_kernel(&deep).as_deref(),
             Some("a<a>"),
-            "an honest compiler writes no such name; it costs no stack"
+            "no compiler writes such a name; it must not overflow the stack"
         );
     }
 }

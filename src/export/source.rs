@@ -1,4 +1,4 @@
-//! Where in the source a stack stands, and in which language that is written.
+//! The source location of a stack, and its programming language.
 
 use std::borrow::Cow;
 
@@ -6,20 +6,20 @@ use super::compose::stack;
 use super::options::{GraphStacks, Names};
 use crate::profile::{Kind, Place, Profile};
 
-/// A line of a source file that called.
+/// A source line that made a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine<'a> {
-    /// The function, as its frame is shown.
+    /// Function, as its frame is shown.
     pub function: Cow<'a, str>,
-    /// What it is written in; empty where nobody knows.
+    /// Programming language; empty if unknown.
     pub language: &'static str,
-    /// The file, with its folder as far as that is known.
+    /// File, with its folder if known.
     pub file: &'a str,
-    /// The line in it.
+    /// Line.
     pub line: u32,
 }
 
-/// The innermost frame of a stack of which it is known in which line of a file it stands.
+/// Source line of the innermost frame that has one.
 pub fn source_line(profile: &Profile, place: Place, names: Names) -> Option<SourceLine<'_>> {
     let mut frames = stack(profile, place, GraphStacks::Both, names);
     while let Some(frame) = frames.pop() {
@@ -33,7 +33,7 @@ pub fn source_line(profile: &Profile, place: Place, names: Names) -> Option<Sour
     None
 }
 
-/// Languages, and how names of their files end.
+/// Languages and their file extensions.
 const LANGUAGES: [(&str, &[&str]); 9] = [
     ("Python", &["py", "pyx"]),
     ("C", &["c", "h"]),
@@ -47,7 +47,7 @@ const LANGUAGES: [(&str, &[&str]); 9] = [
 ];
 
 fn language(kind: Kind, file: &str) -> &'static str {
-    // What a Python program runs need not be a file: `<string>`.
+    // Python code need not come from a file: `<string>`.
     if kind == Kind::Python {
         return "Python";
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_language_is_told_by_the_name_of_the_file() {
+    fn the_language_follows_from_the_file_extension() {
         let of = |file| language(Kind::Code, file);
         assert_eq!(
             ["/src/a.cu", "b.rs", "x/y.c", "Makefile", "", "a.b/c"].map(of),

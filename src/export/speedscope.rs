@@ -1,23 +1,22 @@
-//! speedscope's own JSON: the stacks of all GPUs together, those of each where there are several, and what was
-//! lost, if anything was.
+//! speedscope's JSON: the stacks of all GPUs together, those of each GPU if there are several, and the losses, if any.
 
 use std::io::Write;
 
 use super::format::{Drawing, Format};
 use super::json::comma;
-use super::stacks::{Apart, Stack, Stacks};
+use super::stacks::{Granularity, Stack, Stacks};
 use crate::error::Result;
 use crate::profile::{Measure, Profile, View, quoted, saturating_sum};
 use crate::record::DeviceId;
 
-/// For <https://www.speedscope.app>. Stacks of no weight are left out, since they would have no width.
+/// Format of <https://www.speedscope.app>. Stacks without weight are omitted, since they would have no width.
 pub(super) static SPEEDSCOPE: Format =
     Format::of_views("speedscope", &[".speedscope.json"], write, "speedscope's JSON (.speedscope.json)");
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
-    // Each frame of the table is a box of its own in the viewer, and a function is to be one box.
-    let Stacks { frames, samples } = Stacks::of(profile, view, options, Apart::Functions);
+    // The viewer draws each frame of the table as a separate box, and a function should be one box.
+    let Stacks { frames, samples } = Stacks::of(profile, view, options, Granularity::Functions);
     write!(
         out,
         "{{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":\"gpuflame\",\
@@ -55,7 +54,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// What was lost, as a profile of its own in which each kind is a frame as wide as its number.
+/// Writes the losses as a profile of its own, in which each kind of loss is a frame as wide as its count.
 fn losses(profile: &Profile, first_frame: usize, out: &mut dyn Write) -> Result<()> {
     let counts: Vec<u64> = profile.lost().map(|(_, count)| count).collect();
     if counts.is_empty() {
@@ -77,7 +76,7 @@ fn heading(view: &View) -> &'static str {
     if view == &crate::profile::views::GPU { "GPU time by stack" } else { view.title }
 }
 
-/// Which value of a sample is its weight.
+/// Value of a sample that is its weight.
 struct Weights {
     value: usize,
     unit: Measure,

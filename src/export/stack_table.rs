@@ -1,4 +1,4 @@
-//! The table beside that of activities, to which its columns `stack` and `created_stack` refer.
+//! The table of stacks, to which the columns `stack` and `created_stack` of the activity table refer.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -27,11 +27,11 @@ const HEADER: [&str; 11] = [
     "line",
 ];
 
-/// A row for each stack: who called, from where, how many activities have it as `stack` and as `created_stack`, and how
-/// many launches of it had none; and the line of source that called, if that is known.
+/// Writes a row per stack: thread, call and frames; the number of activities that have it as `stack` and as
+/// `created_stack`; the number of its launches without an activity; and the calling source line, if known.
 ///
 /// # Errors
-/// What `out` reports.
+/// Errors of `out`.
 pub fn write_stacks_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let mut counts: BTreeMap<ContextId, [u64; 3]> = BTreeMap::new();
     for sample in profile.samples(&GPU) {

@@ -1,4 +1,4 @@
-//! Samples as sorted stacks of numbered frames: what formats with a table of frames are made of.
+//! Samples as sorted stacks of numbered frames, for formats with a frame table.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,52 +9,51 @@ use super::options::Options;
 use crate::profile::{Profile, Values, View, add_values};
 use crate::record::DeviceId;
 
-/// See the module's documentation. Frames are numbered in the order of their names, stacks stand in that of
-/// their frames.
+/// Frame table and stacks. Frames are numbered in the order of their names, and stacks are sorted by their frames.
 pub(super) struct Stacks {
-    pub(super) frames: Vec<Row>,
+    pub(super) frames: Vec<FrameRow>,
     pub(super) samples: Vec<Stack>,
 }
 
 /// A frame of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Row {
+pub(super) struct FrameRow {
     pub(super) name: String,
-    /// The source file; empty where it is not known.
+    /// Source file; empty if unknown.
     pub(super) file: String,
-    /// The line in it; 0 where it is not known.
+    /// Line; 0 if unknown.
     pub(super) line: u32,
-    /// The file that was mapped; empty where there was none.
+    /// Mapped file; empty if there is none.
     pub(super) module: String,
 }
 
-/// A stack, root first, and how much of it there is on a device.
+/// A stack, root first, and its values on a device.
 pub(super) struct Stack {
     pub(super) frames: Vec<u32>,
     pub(super) device: Option<DeviceId>,
     pub(super) values: Values,
 }
 
-/// What tells two frames apart.
+/// Granularity at which frames are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Apart {
+pub(super) enum Granularity {
     /// A frame is a line of a function.
     Lines,
-    /// A frame is a function; its line is the first of those that were seen.
+    /// A frame is a function; its line is the smallest one seen.
     Functions,
 }
 
 impl Stacks {
-    pub(super) fn of(profile: &Profile, view: &View, options: &Options, apart: Apart) -> Self {
+    pub(super) fn of(profile: &Profile, view: &View, options: &Options, granularity: Granularity) -> Self {
         let composer = Composer::new(profile, view, options);
-        let mut table = Table::default();
+        let mut table = FrameTable::default();
         let mut sums: HashMap<(Vec<u32>, Option<DeviceId>), Values> = HashMap::new();
         for sample in composer.samples() {
             let frames = composer.frames(&sample);
-            let frames = frames.iter().map(|frame| table.number(row(profile, frame), apart)).collect();
+            let frames = frames.iter().map(|frame| table.intern(row(profile, frame), granularity)).collect();
             add_values(sums.entry((frames, sample.device)).or_default(), sample.values);
         }
-        let (frames, ranks) = table.sorted();
+        let (frames, ranks) = table.into_sorted();
         let sorted: BTreeMap<_, _> = sums
             .into_iter()
             .map(|((stack, device), values)| {
@@ -67,11 +66,11 @@ impl Stacks {
     }
 }
 
-fn row(profile: &Profile, frame: &Frame<'_>) -> Row {
+fn row(profile: &Profile, frame: &Frame<'_>) -> FrameRow {
     let text = |id| clean::text(profile.strings().get(id));
     let shown = frame.id.map(|id| profile.shown_frame(id));
     let source = shown.and_then(|shown| shown.source);
-    Row {
+    FrameRow {
         name: clean::text(&frame.text),
         file: source.map_or_else(String::new, |source| text(source.file)),
         line: source.map_or(0, |source| source.line),
@@ -79,18 +78,18 @@ fn row(profile: &Profile, frame: &Frame<'_>) -> Row {
     }
 }
 
-/// Frames in order of first sight.
+/// Frames in order of first occurrence.
 #[derive(Default)]
-struct Table {
-    rows: Vec<Row>,
-    numbers: HashMap<Row, u32>,
+struct FrameTable {
+    rows: Vec<FrameRow>,
+    numbers: HashMap<FrameRow, u32>,
 }
 
-impl Table {
-    fn number(&mut self, row: Row, apart: Apart) -> u32 {
-        let key = match apart {
-            Apart::Lines => row.clone(),
-            Apart::Functions => Row { line: 0, ..row.clone() },
+impl FrameTable {
+    fn intern(&mut self, row: FrameRow, granularity: Granularity) -> u32 {
+        let key = match granularity {
+            Granularity::Lines => row.clone(),
+            Granularity::Functions => FrameRow { line: 0, ..row.clone() },
         };
         let next = self.rows.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
@@ -104,8 +103,8 @@ impl Table {
         number
     }
 
-    /// The frames in their order, and the place in it of each number.
-    fn sorted(self) -> (Vec<Row>, Vec<u32>) {
+    /// Sorted frames, and the rank of each number.
+    fn into_sorted(self) -> (Vec<FrameRow>, Vec<u32>) {
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_unstable_by_key(|&at| &self.rows[at]);
         let mut ranks = vec![0; order.len()];

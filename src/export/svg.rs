@@ -1,4 +1,4 @@
-//! A flame graph as one SVG file that searches and zooms in a browser, through the `inferno` crate.
+//! A flame graph as one SVG file with search and zoom in a browser, drawn by the `inferno` crate.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -8,20 +8,20 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::clean;
 use super::colors;
-use super::drawn::Drawn;
 use super::format::{Drawing, Format};
 use super::frame::Label;
 use super::options::Unit;
+use super::short_name_svg::ShortNameSvg;
 use crate::error::Result;
 use crate::profile::Measure;
 use crate::record::Loss;
 
-/// A picture. Where nothing has any width it says so in words.
+/// A picture. If no frame has any width, it explains why.
 pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
 
-/// Frames narrower than one ten-thousandth of the picture are drawn together: no screen shows them, and
-/// it keeps the file (and what it takes to make it) small however many stacks there are.
-const SHARE: u64 = 10_000;
+/// Frames narrower than one ten-thousandth of the picture are merged: no screen shows them, and it bounds the size of
+/// the file and the cost of drawing it, however many stacks there are.
+const MIN_WIDTH_FRACTION: u64 = 10_000;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
@@ -32,13 +32,13 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     if flame.total() == 0 {
         return write_empty(title, (view.nothing)(profile), &subtitle, out);
     }
-    let lightest = flame.total() / SHARE;
+    let lightest = flame.total() / MIN_WIDTH_FRACTION;
     let mut lines = Vec::new();
     flame.lines(lightest, Label::name_first, |stack, weight| {
         lines.push((stack.to_owned(), weight));
         Ok(())
     })?;
-    let shift = shift(flame.total(), lines.len());
+    let shift = overflow_shift(flame.total(), lines.len());
     let lines: Vec<_> =
         lines.into_iter().map(|(stack, weight)| format!("{stack} {}", weight >> shift)).collect();
     let mut colors = colors::palette(flame.labels_from(lightest));
@@ -47,37 +47,38 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
         Measure::Nanos => options.unit,
         Measure::Bytes | Measure::Count => Unit::Count,
     };
-    let mut inferno = inferno(title, subtitle, unit, value.words);
+    let mut inferno = inferno_options(title, subtitle, unit, value.words);
     inferno.palette_map = Some(&mut colors);
-    inferno.min_width = 100.0 / SHARE as f64;
+    inferno.min_width = 100.0 / MIN_WIDTH_FRACTION as f64;
     inferno.factor *= (1_u128 << shift) as f64;
     draw(&mut inferno, &lines, out)
 }
 
-/// Has `inferno` draw lines of folded stacks, kernels by their short names.
+/// Draws lines of folded stacks with `inferno`, kernels by their short names.
 pub(super) fn draw(
     inferno: &mut flamegraph::Options<'_>,
     lines: &[String],
     out: &mut dyn Write,
 ) -> Result<()> {
-    let mut drawn = Drawn::new(out);
+    let mut drawn = ShortNameSvg::new(out);
     flamegraph::from_lines(inferno, lines.iter().map(String::as_str), &mut drawn)?;
     Ok(drawn.finish()?)
 }
 
-/// By how many bits weights are too large: whoever draws them adds them up, and records that lie may say anything.
-pub(super) fn shift(total: u64, lines: usize) -> u32 {
+/// Number of bits by which weights must be reduced so that their sum cannot overflow in `inferno`: damaged
+/// recordings may contain any value.
+pub(super) fn overflow_shift(total: u64, lines: usize) -> u32 {
     let fits = total < 1 << 62;
     if fits { 0 } else { usize::BITS - lines.leading_zeros() + 1 }
 }
 
-/// Draws a picture into nothing. What the libraries look up once, under the loader's lock, they have then found.
+/// Draws a picture and discards it, so that libraries complete the one-time look-ups that need the loader's lock.
 pub fn draw_once() {
-    let mut inferno = inferno("", String::new(), Unit::Count, "");
+    let mut inferno = inferno_options("", String::new(), Unit::Count, "");
     let _ = draw(&mut inferno, &["a;b 1".to_owned()], &mut std::io::sink());
 }
 
-/// Goes on with what was lost.
+/// Appends the losses.
 pub(super) fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) {
     let mut is_incomplete = false;
     for (loss, count) in lost {
@@ -89,8 +90,13 @@ pub(super) fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, 
     }
 }
 
-/// How all our pictures look. `words` is what so many are called in the unit of counts.
-pub(super) fn inferno<'a>(title: &str, subtitle: String, unit: Unit, words: &str) -> flamegraph::Options<'a> {
+/// Look of all our pictures. `words` is the plural noun of the unit of counts.
+pub(super) fn inferno_options<'a>(
+    title: &str,
+    subtitle: String,
+    unit: Unit,
+    words: &str,
+) -> flamegraph::Options<'a> {
     let mut inferno = flamegraph::Options::default();
     inferno.title = clean::text(title);
     inferno.subtitle = Some(subtitle);
@@ -105,7 +111,7 @@ pub(super) fn inferno<'a>(title: &str, subtitle: String, unit: Unit, words: &str
     inferno
 }
 
-/// A picture that says that there is nothing to draw. (`inferno` would call it an error.)
+/// Writes a picture that states that there is nothing to draw. (`inferno` would return an error.)
 fn write_empty(title: &str, why: &str, subtitle: &str, out: &mut dyn Write) -> Result<()> {
     let text = |y: u32, size: u32, text: &str| {
         format!(

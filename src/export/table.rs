@@ -1,10 +1,10 @@
-//! The summary table as CSV: a row for each kernel, copy direction or fill on each device, then rows for
-//! what is missing or lost.
+//! The summary table as CSV: a row per kernel, copy direction or fill on each device, then rows for missing and lost
+//! work.
 //!
-//! `kind` says which: `kernel`, `copy`, `set` and `graph` rows add up to everything that ran; a `missing` row says
-//! how much of that (or how many launches beside it) is shown for a reason instead of under a stack, or
-//! without a time; a `lost` row counts what left no other trace; a `unified` row is what moved in unified
-//! memory, beside all of it. There are no comments.
+//! The column `kind` distinguishes them: `kernel`, `copy`, `set` and `graph` rows add up to everything that ran; a
+//! `missing` row is the part of that (or the number of launches in addition to it) that has a reason instead of a
+//! stack, or no time; a `lost` row counts losses that left no other trace; a `unified` row is what moved in unified
+//! memory, in addition to everything else. There are no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -34,12 +34,12 @@ const HEADER: [&str; 14] = [
     "symbol",
 ];
 
-/// Writes the summary table of `profile`: heaviest first, then by name and device. `share_percent` is of
-/// the durations of all activities on all devices; `symbol` is a kernel's name as the tracer gave it,
-/// which tells overloads apart.
+/// Writes the summary table of `profile`, sorted by time (largest first), then name and device. `share_percent` is
+/// relative to the durations of all activities on all devices; `symbol` is a kernel's name as CUPTI gave it, which
+/// distinguishes overloads.
 ///
 /// # Errors
-/// What `out` reports.
+/// Errors of `out`.
 pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let mut table = csv::Writer::from_writer(out);
     table.write_record(HEADER).map_err(error)?;
@@ -49,8 +49,8 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let names: Vec<_> = works.iter().map(|work| work_name(profile, work.work)).collect();
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let mut row = Row::default();
-    let equal = order::runs(&works, |a, b| a.weight.nanos == b.weight.nanos);
-    for at in order::within(equal, &names) {
+    let equal = order::find_runs(&works, |a, b| a.weight.nanos == b.weight.nanos);
+    for at in order::sort_within(equal, &names) {
         let (work, name) = (works[at as usize], names[at as usize]);
         table.write_byte_record(row.fill(profile, name, work, total)).map_err(error)?;
     }
@@ -68,7 +68,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A row of work, in room that is used again: tables may have a hundred thousand.
+/// A row of work, in reused buffers: tables may have a hundred thousand rows.
 #[derive(Default)]
 struct Row {
     fields: csv::ByteRecord,
@@ -120,7 +120,7 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
     row
 }
 
-/// Beside the work: it takes no share of the time. For faults, `bytes` is empty and `count` is how many.
+/// Row for unified memory, which has no share of the time. For faults, `bytes` is empty and `count` is their number.
 fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     let mut row: [String; 14] = Default::default();
     row[0] = "unified".to_owned();
@@ -135,7 +135,7 @@ fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     row
 }
 
-/// Percent, to four places.
+/// Percentage with four decimal places.
 fn share(nanos: u64, total: u64) -> String {
     let mut text = String::new();
     push_share(&mut text, nanos, total);
@@ -144,18 +144,18 @@ fn share(nanos: u64, total: u64) -> String {
 
 fn push_share(text: &mut String, nanos: u64, total: u64) {
     let (nanos, total) = (u128::from(nanos), u128::from(total.max(1)));
-    // Numbers of 128 bits take four times as long to write.
+    // Formatting 128-bit numbers takes four times as long.
     let share = u64::try_from((nanos * 2_000_000 + total) / (total * 2)).unwrap_or(u64::MAX);
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));
     text.push('.');
-    // Four digits, and one before them that keeps the zeros.
+    // Four digits, with a leading one that keeps the zeros.
     text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 
 pub(super) fn error(error: csv::Error) -> Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error.into(),
-        other => Error::new(ErrorKind::Io, format!("the table could not be written: {other:?}")),
+        other => Error::new(ErrorKind::Io, format!("cannot write the table: {other:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! Files written from profiles made by hand, compared whole where they are small.
+//! Tests of files written from hand-made profiles, compared completely if they are small.
 
 #[cfg(feature = "cli")]
 use std::io::Read as _;
@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use super::*;
 use crate::error::ErrorKind;
 #[cfg(feature = "cli")]
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::join::Join;
 use crate::profile::views::{GPU, IDLE};
 #[cfg(feature = "cli")]
@@ -127,7 +127,7 @@ fn csv(profile: &Profile) -> String {
 }
 
 #[test]
-fn a_line_for_each_stack_in_the_order_of_its_frames() {
+fn folded_lines_are_sorted_by_their_frames() {
     let profile = Sketch::new()
         .context(2, 0, &["main", "decode", "forward", "cudaLaunchKernel"])
         .context(3, 0, &["main", "decode", "cudaMemcpyAsync"])
@@ -156,7 +156,7 @@ fn contexts_that_look_the_same_share_a_line() {
     assert_eq!(folded(&profile, Unit::Nanos), "main;run;[GPU_Kernel]gemm 21\n");
 }
 
-/// Two nodes of a graph that was launched on one stack and made on another.
+/// Two nodes of a graph that was launched on one stack and created on another.
 fn graph() -> Profile {
     let node = |launch, created| Place::Node { launch, created };
     let (launch, made) = (Ok(ContextId(2)), Created::Context(ContextId(3)));
@@ -174,7 +174,7 @@ fn graph() -> Profile {
 }
 
 #[test]
-fn a_graph_node_shows_its_launch_and_what_is_new_in_where_it_was_made() {
+fn a_graph_node_shows_its_launch_and_the_new_frames_of_its_creation() {
     let expected = "\
 [device graph];[graph];main;serve;capture;layer;cudaLaunchKernel;[GPU_Kernel]gemm 4
 main;serve;step;cudaGraphLaunch;[GPU_Graph] 5
@@ -193,7 +193,7 @@ main;serve;step;cudaGraphLaunch;[graph];capture;layer;cudaLaunchKernel;[GPU_Kern
 }
 
 #[test]
-fn one_stack_of_a_graph_node_is_shown_where_that_is_asked_for() {
+fn a_graph_node_shows_only_one_of_its_stacks_on_request() {
     let shown =
         |graph_stacks| drawn(&FOLDED, &graph(), &GPU, &Options { graph: graph_stacks, ..Options::default() });
     let launch = "\
@@ -213,9 +213,9 @@ main;serve;step;cudaGraphLaunch;[graph];[graph node unknown];[timestamp not coll
     assert_eq!(shown(GraphStacks::Capture), capture);
 }
 
-/// Its root is the other's, which may be whole.
+/// The root of such a stack is that of the other part, which may be complete.
 #[test]
-fn a_stack_that_was_put_together_of_two_says_itself_what_is_missing() {
+fn a_stack_assembled_from_two_gets_no_truncation_marker_at_its_root() {
     let mut sketch = Sketch::new();
     sketch.context(3, ContextFlags::TRUNCATED, &[]);
     let stack =
@@ -232,7 +232,7 @@ fn a_stack_that_was_put_together_of_two_says_itself_what_is_missing() {
 }
 
 #[test]
-fn what_is_missing_or_lost_is_in_the_file() {
+fn missing_and_lost_work_is_in_the_folded_file() {
     let profile = Sketch::new()
         .context(2, 0, &["main", "cudaLaunchKernel"])
         .context(3, ContextFlags::TRUNCATED, &["deep", "cudaLaunchKernel"])
@@ -310,7 +310,7 @@ main;[GPU1_Memset] 40
     assert_eq!(folded(&profile, Unit::Nanos), expected);
 }
 
-/// What each kernel sums up to, by its whole name, in lines of which some have `short` ones for it.
+/// Sums per kernel, by whole name; `short` maps short names that occur in the lines to whole ones.
 fn sums<'a>(text: &'a str, short: &[(&'a str, &'a str)]) -> std::collections::BTreeMap<&'a str, u64> {
     let mut sums = std::collections::BTreeMap::new();
     for line in text.lines() {
@@ -323,7 +323,7 @@ fn sums<'a>(text: &'a str, short: &[(&'a str, &'a str)]) -> std::collections::BT
 }
 
 #[test]
-fn short_names_change_no_kernel_s_sum_also_where_two_would_have_one_on_two_gpus() {
+fn short_names_leave_sums_per_kernel_unchanged_even_across_gpus() {
     let mut sketch = Sketch::new();
     sketch.devices.push(1);
     let names = ["gemm<float>", "gemm<half>", "add<int>", "relu<int>"];
@@ -349,7 +349,7 @@ fn short_names_change_no_kernel_s_sum_also_where_two_would_have_one_on_two_gpus(
 }
 
 #[test]
-fn hostile_names_make_neither_frames_nor_lines_nor_weights() {
+fn hostile_names_cannot_forge_frames_lines_or_weights() {
     let mut sketch = Sketch::new();
     sketch.profile.push(&Row::Name { id: NameId(3), text: "bad;kernel\n[GPU_Kernel]fake 77" });
     sketch.profile.push(&Row::Name { id: NameId(4), text: "" });
@@ -448,7 +448,7 @@ fn picture() -> Profile {
 }
 
 #[test]
-fn the_picture_says_what_its_width_means_and_what_is_missing() {
+fn the_picture_states_its_unit_and_the_missing_work() {
     let text = svg(&picture(), &titled("a < b"));
     assert!(text.contains("a &lt; b"), "the title is escaped");
     assert!(text.contains(
@@ -467,7 +467,7 @@ fn the_same_profile_gives_the_same_picture() {
 }
 
 #[test]
-fn an_empty_picture_says_so() {
+fn an_empty_picture_states_that_nothing_was_recorded() {
     let text = svg(&Profile::default(), &titled("a & b\0"));
     assert!(text.contains("No GPU activity was recorded.") && text.contains("a &amp; b<"), "{text}");
     let untimed =
@@ -477,7 +477,7 @@ fn an_empty_picture_says_so() {
 }
 
 #[test]
-fn what_is_too_narrow_is_drawn_together_and_the_total_stays_exact() {
+fn narrow_frames_are_merged_and_the_total_stays_exact() {
     let mut sketch = Sketch::new();
     sketch.context(2, 0, &["main", "large"]).ran(2, GEMM, 1, 100_000_000);
     for i in 0..2000 {
@@ -529,7 +529,7 @@ fn activities_launched_outside_of_a_window_are_not_in_the_table() {
     assert_eq!(lines.len(), 1);
 }
 
-/// A disk with so many bytes left.
+/// A disk with this many bytes left.
 struct Disk(usize);
 
 impl Write for Disk {
@@ -544,7 +544,7 @@ impl Write for Disk {
 }
 
 #[test]
-fn a_full_disk_is_an_error_and_nothing_worse() {
+fn a_full_disk_is_an_io_error() {
     let profile = picture();
     for room in [0, 10, 100] {
         assert!(FOLDED.draw(&profile, &GPU, &Options::default(), &mut Disk(room)).is_err());
@@ -559,8 +559,8 @@ fn a_full_disk_is_an_error_and_nothing_worse() {
 }
 
 #[test]
-#[ignore = "draws a picture for a person to look at, and says where it lies"]
-fn a_picture_to_look_at() {
+#[ignore = "draws a picture for visual inspection and prints its path"]
+fn a_picture_for_visual_inspection() {
     let mut sketch = Sketch::new();
     let (mut chance, mut id) = (Chance::new(7), 2);
     for layer in ["attention", "mlp", "rmsnorm", "softmax"] {
@@ -583,7 +583,7 @@ fn a_picture_to_look_at() {
     eprintln!("{}", path.display());
 }
 
-/// Two GPUs, of which the second waited for the first.
+/// Two GPUs; the second waited for the first.
 fn idle() -> Profile {
     let mut sketch = Sketch::new();
     sketch.devices = vec![0, 1];
@@ -620,7 +620,7 @@ fn idle() -> Profile {
 }
 
 #[test]
-fn idle_time_hangs_under_the_stack_that_ended_it() {
+fn idle_time_is_under_the_stack_that_ended_it() {
     let expected = "\
 # GPU 0: window 10000000 ns = busy 5999470 ns + idle 4000530 ns; late 0 ns
 # GPU 1: window 10000000 ns = busy 7990980 ns + idle 2009020 ns; late 21 ns
@@ -637,7 +637,7 @@ main;load_batch;cudaMemcpyAsync;[GPU1_Idle launch latency] 9000
 }
 
 #[test]
-fn the_picture_of_idle_time_says_how_long_and_why() {
+fn the_idle_picture_states_duration_and_causes() {
     let text = drawn(&SVG, &idle(), &IDLE, &Options::default());
     let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 66.6 % host late, 0.1 % launch latency, 0.0 % dependency \
                     or sync, 33.3 % before the first work, 0.0 % after the last, 3 activities came too late to \
@@ -647,7 +647,7 @@ fn the_picture_of_idle_time_says_how_long_and_why() {
     assert!(text.contains("No GPU activity was recorded."));
 }
 
-/// A profile in which each view has something, and nothing else but this loss.
+/// A profile in which each view has a sample, and this loss is the only one.
 #[cfg(feature = "cli")]
 fn of_all_views(loss: Loss, count: u64) -> Profile {
     let mut profile = Sketch::new()
@@ -666,15 +666,15 @@ fn of_all_views(loss: Loss, count: u64) -> Profile {
 
 #[cfg(feature = "cli")]
 #[test]
-fn what_was_lost_is_in_every_format_of_every_view_and_in_the_table() {
-    let mut events = Events::default();
+fn losses_are_in_every_format_of_every_view_and_in_the_table() {
+    let mut events = JoinedRows::default();
     let mut join = Join::default();
     [Row::Launch(launch(5, 2)), Row::Activity(kernel(5, 100, 110))]
         .iter()
         .for_each(|row| join.push(row, &mut events));
     join.as_if_over(&mut events);
     events.sort();
-    // A number that is in no file by chance.
+    // A number that does not occur in a file by chance.
     let count = 918_273;
     for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::LaunchesCaptured) {
         let profile = of_all_views(loss, count);
@@ -703,7 +703,7 @@ fn what_was_lost_is_in_every_format_of_every_view_and_in_the_table() {
     }
 }
 
-/// What there is to read in a file, unpacked.
+/// Readable text of a file, unpacked.
 #[cfg(feature = "cli")]
 fn readable(bytes: &[u8]) -> String {
     let mut unpacked = Vec::new();
@@ -715,7 +715,7 @@ fn readable(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn stacks_of_graph_nodes_that_are_cut_are_composed_in_one_way() {
+fn truncated_stacks_of_graph_nodes_are_composed_identically_in_all_formats() {
     let node = |launch, made| Place::Node {
         launch: Ok(ContextId(launch)),
         created: Created::Context(ContextId(made)),
@@ -729,7 +729,7 @@ fn stacks_of_graph_nodes_that_are_cut_are_composed_in_one_way() {
         .sample(node(4, 3), Leaf::work(GEMM), Some(0), 1, 3)
         .sample(node(2, 99), Leaf::work(GEMM), Some(0), 1, 4)
         .done();
-    // Two that are cut may be of one stack. Of a cut one and a whole one nobody can say what they share.
+    // Two truncated stacks may have the same root. What a truncated and a complete stack share is unknown.
     let both = "\
 [stack cut short];serve;step;cudaGraphLaunch;[graph];[graph node unknown];[GPU_Kernel]gemm 4
 [stack cut short];serve;step;cudaGraphLaunch;[graph];capture;cudaLaunchKernel;[GPU_Kernel]gemm 1
@@ -755,7 +755,7 @@ serve;capture;cudaLaunchKernel;[graph];[stack cut short];serve;capture;cudaLaunc
 
 #[cfg(feature = "cli")]
 #[test]
-fn a_view_may_have_a_path_upon_its_stacks() {
+fn a_view_may_add_several_frames_on_top_of_its_stacks() {
     let mut sketch = Sketch::new();
     let stall = Tip::Named(Kind::Marker, sketch.profile.intern("[stall: long scoreboard]"));
     let leaf = Leaf::new(&[Tip::Work(GEMM), stall]);
@@ -794,10 +794,10 @@ fn speedscope_has_a_frame_for_each_function_and_its_first_line() {
 
 #[cfg(feature = "cli")]
 #[test]
-fn calls_say_where_in_the_source_they_stand() {
+fn calls_have_their_source_location() {
     let mut sketch = Sketch::new();
     let profile = sketch.located(2, "decode.c", 40).ran(2, GEMM, 1, 5).done();
-    let mut events = Events::default();
+    let mut events = JoinedRows::default();
     let mut join = Join::default();
     join.push(&Row::Launch(launch(5, 2)), &mut events);
     join.as_if_over(&mut events);

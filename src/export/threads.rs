@@ -1,10 +1,10 @@
-//! Which process and which threads a profile is of.
+//! The process and the threads of a profile.
 
 use super::clean;
 use crate::profile::Profile;
 use crate::record::ThreadId;
 
-/// The process, as far as a recording tells: its main thread has its number, and was there first.
+/// Process id, or else the smallest thread id: the main thread has the process's number and was there first.
 pub(super) fn process(profile: &Profile) -> u32 {
     if let Some((process, _)) = profile.process() {
         return process;
@@ -14,7 +14,7 @@ pub(super) fn process(profile: &Profile) -> u32 {
     threads.map(|context| context.thread.0).min().unwrap_or(0)
 }
 
-/// All threads that launched, in order, and what they are called.
+/// All threads that launched, sorted, with their names.
 pub(super) fn of(profile: &Profile) -> Vec<(ThreadId, String)> {
     let contexts = profile.contexts();
     let mut threads: Vec<_> = contexts

@@ -1,5 +1,5 @@
-//! What CUPTI's `activity_trace` samples, and the tools that grew out of them, print: a record a line, with
-//! more of it on indented lines behind. Times are nanoseconds.
+//! Reads the text that CUPTI's `activity_trace` samples, and tools derived from them, print: one record per line,
+//! continued on indented lines after it. Times are nanoseconds.
 //!
 //! ```text
 //! RUNTIME [ 10, 20 ] duration 10, "cudaLaunchKernel", cbid 211, processId 7, threadId 8, correlationId 3
@@ -10,31 +10,31 @@
 
 use std::io::BufRead;
 
-use super::json::number::{integer, unsigned};
+use super::json::number::{parse_integer, parse_unsigned};
 use super::lines::{self, Line};
 use super::model::*;
-use super::{Id, Seen, Text};
+use super::{Id, ReadCounts, Text};
 use crate::error::Result;
 
-pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<Seen> {
+pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCounts> {
     let mut record: Vec<u8> = Vec::new();
-    let mut seen = lines::each(input, |line: Line<'_>, seen| {
+    let mut counts = lines::for_each_line(input, |line: Line<'_>, counts| {
         if line.bytes.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) && !record.is_empty() {
             record.push(b' ');
             record.extend_from_slice(line.bytes.trim_ascii());
         } else {
-            emit(&record, seen, sink);
+            emit(&record, counts, sink);
             record.clear();
             record.extend_from_slice(line.bytes);
         }
         Ok(())
     })?;
-    emit(&record, &mut seen, sink);
-    Ok(seen)
+    emit(&record, &mut counts, sink);
+    Ok(counts)
 }
 
-/// Hands on a record, if it is one of those we know.
-fn emit(record: &[u8], seen: &mut Seen, sink: &mut impl Sink) {
+/// Passes a record to `sink` if its kind is known.
+fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
     let text = String::from_utf8_lossy(record);
     let kind = text.split_ascii_whitespace().next().unwrap_or_default();
     let known = matches!(
@@ -51,12 +51,12 @@ fn emit(record: &[u8], seen: &mut Seen, sink: &mut impl Sink) {
     if !known {
         return;
     }
-    seen.events += 1;
-    // A name may hold anything, also what looks like a field.
-    let (name, fields) = quoted(&text);
+    counts.events += 1;
+    // A name may contain anything, even text that looks like a field.
+    let (name, fields) = split_quoted(&text);
     let fields = Fields(&fields);
     let Some((start, end)) = fields.times() else {
-        seen.untimed += 1;
+        counts.untimed += 1;
         return;
     };
     match kind {
@@ -74,17 +74,17 @@ fn emit(record: &[u8], seen: &mut Seen, sink: &mut impl Sink) {
             name: Text::from(fields.word("type").unwrap_or("Sync")),
             start,
             end,
-            context: fields.small("contextId"),
-            stream: fields.small("streamId"),
-            event: fields.small("eventId"),
+            context: fields.u32("contextId"),
+            stream: fields.u32("streamId"),
+            event: fields.u32("eventId"),
             correlation: fields.correlation(),
             ..Sync::default()
         })),
-        _ => sink.event(&Event::Op(op(kind, name, &fields, start, end))),
+        _ => sink.event(&Event::Op(build_op(kind, name, &fields, start, end))),
     }
 }
 
-fn op<'a>(kind: &str, name: &'a str, fields: &Fields<'a>, start: i64, end: i64) -> Op<'a> {
+fn build_op<'a>(kind: &str, name: &'a str, fields: &Fields<'a>, start: i64, end: i64) -> Op<'a> {
     let kind = match kind {
         "MEMSET" => OpKind::Set,
         "MEMCPY" | "MEMCPY2" => OpKind::Copy,
@@ -96,22 +96,22 @@ fn op<'a>(kind: &str, name: &'a str, fields: &Fields<'a>, start: i64, end: i64) 
         start,
         end,
         process: Id::None,
-        device: fields.small("deviceId"),
-        context: fields.small("contextId"),
-        stream: fields.small("streamId"),
+        device: fields.u32("deviceId"),
+        context: fields.u32("contextId"),
+        stream: fields.u32("streamId"),
         correlation: fields.correlation(),
-        graph: fields.small("graphId").filter(|&id| id != 0),
+        graph: fields.u32("graphId").filter(|&id| id != 0),
         graph_node: fields.number("graphNodeId").filter(|&id| id != 0),
         bytes: fields.number("size").unwrap_or(0),
-        grid: fields.three("grid"),
-        block: fields.three("block"),
-        shared: fields.small("static").unwrap_or(0) + fields.small("dynamic").unwrap_or(0),
+        grid: fields.xyz("grid"),
+        block: fields.xyz("block"),
+        shared: fields.u32("static").unwrap_or(0) + fields.u32("dynamic").unwrap_or(0),
         ..Op::default()
     }
 }
 
-/// The text between the first and the last quote, and the record without it.
-fn quoted(text: &str) -> (&str, String) {
+/// Text between the first and the last quote, and the record without it.
+fn split_quoted(text: &str) -> (&str, String) {
     match (text.find('"'), text.rfind('"')) {
         (Some(first), Some(last)) if first < last => {
             (&text[first + 1..last], format!("{}{}", &text[..first], &text[last + 1..]))
@@ -120,7 +120,7 @@ fn quoted(text: &str) -> (&str, String) {
     }
 }
 
-/// `key value` pairs with commas and brackets between them.
+/// `key value` pairs separated by commas and brackets.
 struct Fields<'a>(&'a str);
 
 impl<'a> Fields<'a> {
@@ -139,10 +139,10 @@ impl<'a> Fields<'a> {
     }
 
     fn number(&self, key: &str) -> Option<u64> {
-        unsigned(self.word(key)?.as_bytes())
+        parse_unsigned(self.word(key)?.as_bytes())
     }
 
-    fn small(&self, key: &str) -> Option<u32> {
+    fn u32(&self, key: &str) -> Option<u32> {
         u32::try_from(self.number(key)?).ok()
     }
 
@@ -151,17 +151,17 @@ impl<'a> Fields<'a> {
     }
 
     fn id(&self, key: &str) -> Id<'static> {
-        self.word(key).and_then(|word| integer(word.as_bytes())).map_or(Id::None, Id::Number)
+        self.word(key).and_then(|word| parse_integer(word.as_bytes())).map_or(Id::None, Id::Number)
     }
 
-    fn three(&self, key: &str) -> [u32; 3] {
+    fn xyz(&self, key: &str) -> [u32; 3] {
         let mut words = self.after(key);
         [(); 3].map(|()| words.next().and_then(|word| word.parse().ok()).unwrap_or(0))
     }
 
-    /// `[ start, end ]`, the first bracket.
+    /// `[ start, end ]`, which is the first bracket of a record.
     fn times(&self) -> Option<(i64, i64)> {
         let (start, end) = self.0.split_once('[')?.1.split_once(']')?.0.split_once(',')?;
-        Some((integer(start.trim().as_bytes())?, integer(end.trim().as_bytes())?))
+        Some((parse_integer(start.trim().as_bytes())?, parse_integer(end.trim().as_bytes())?))
     }
 }

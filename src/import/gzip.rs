@@ -1,7 +1,7 @@
-//! Compressed traces: inflated on one thread, read on another.
+//! Reads compressed traces: one thread inflates, another reads.
 //!
-//! What is inflated stays where it is: the scanner reads it there, and the few bytes of an event that the end of
-//! one parcel cuts go in front of the next.
+//! Inflated bytes are not copied: the scanner reads them in the block they were inflated into, and the few bytes of
+//! an event that is split between two blocks are prepended to the second one.
 
 use std::fmt;
 use std::io::{BufReader, Cursor, ErrorKind, Read};
@@ -10,48 +10,49 @@ use std::thread;
 
 use flate2::read::MultiGzDecoder;
 
-use super::json::buffer::{Buffer, Lack, Source};
+use super::json::buffer::{Buffer, RefillError, Source};
 use super::options::Options;
 use crate::error::Result;
 
-/// What goes from thread to thread at once, and how many of these there are.
-const PARCEL: usize = 256 << 10;
-const PARCELS: usize = 32;
-/// So many are given back at once. The reading thread is the slower one: the other waits for every parcel that
-/// comes back, and to wake it takes longer than to give sixteen.
-const AT_ONCE: usize = PARCELS / 2;
-/// How much of a parcel stays free in front, for what was left of the one before. Most events take less.
-const HEADROOM: usize = 32 << 10;
-/// Compressed bytes that are read at once.
-const INPUT: usize = 128 << 10;
+/// Size of a block, the unit that is passed between the threads, and the number of blocks.
+const BLOCK_BYTES: usize = 256 << 10;
+const BLOCK_COUNT: usize = 32;
+/// Number of blocks that are returned together. The reading thread is the slower one, so the inflating thread waits
+/// for every block; waking it once per block costs more than returning sixteen at a time.
+const RETURN_BATCH: usize = BLOCK_COUNT / 2;
+/// Free space at the front of a block, for the unread bytes of the block before. Most events are smaller.
+const HEADROOM_BYTES: usize = 32 << 10;
+/// Number of compressed bytes per read.
+const INPUT_BYTES: usize = 128 << 10;
 
 pub(super) fn is_gzip(head: &[u8]) -> bool {
     head.starts_with(&[0x1f, 0x8b])
 }
 
-type Input = BufReader<Counting>;
+type InputReader = BufReader<CountingReader>;
 
-/// A stream that is inflated, or passed through.
-pub(super) enum Unzip {
-    Gzip(Box<MultiGzDecoder<Input>>),
-    Plain(Input),
-    /// Nothing more comes but this error; so many compressed bytes were taken.
-    Cut(Option<std::io::Error>, u64),
+/// A stream that is inflated or passed through unchanged.
+pub(super) enum Inflater {
+    Gzip(Box<MultiGzDecoder<InputReader>>),
+    Plain(InputReader),
+    /// A truncated stream: only this error is still to be returned. The second field is the number of compressed
+    /// bytes read.
+    Truncated(Option<std::io::Error>, u64),
 }
 
-impl fmt::Debug for Unzip {
+impl fmt::Debug for Inflater {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_gzip() { "Gzip" } else { "Plain" })
     }
 }
 
-/// Remembers how many compressed bytes were taken.
-pub(super) struct Counting {
+/// Counts the compressed bytes read.
+pub(super) struct CountingReader {
     input: Box<dyn Read + Send>,
     count: u64,
 }
 
-impl Read for Counting {
+impl Read for CountingReader {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = self.input.read(bytes)?;
         self.count += count as u64;
@@ -59,7 +60,7 @@ impl Read for Counting {
     }
 }
 
-impl Unzip {
+impl Inflater {
     /// Inflates `input`, which may be several gzip files in a row.
     pub(super) fn new(input: Box<dyn Read + Send>) -> Self {
         Self::Gzip(Box::new(MultiGzDecoder::new(Self::input(input))))
@@ -70,46 +71,46 @@ impl Unzip {
         Self::Plain(Self::input(input))
     }
 
-    fn input(input: Box<dyn Read + Send>) -> Input {
-        BufReader::with_capacity(INPUT, Counting { input, count: 0 })
+    fn input(input: Box<dyn Read + Send>) -> InputReader {
+        BufReader::with_capacity(INPUT_BYTES, CountingReader { input, count: 0 })
     }
 
     pub(super) fn is_gzip(&self) -> bool {
-        matches!(self, Self::Gzip(_) | Self::Cut(..))
+        matches!(self, Self::Gzip(_) | Self::Truncated(..))
     }
 
-    /// The same stream, of which all was read before this error.
-    pub(super) fn cut(self, error: std::io::Error) -> Self {
-        Self::Cut(Some(error), self.taken())
+    /// Replaces the stream, whose data has all been read, by one that only returns this error.
+    pub(super) fn truncated(self, error: std::io::Error) -> Self {
+        Self::Truncated(Some(error), self.bytes_read())
     }
 
-    fn taken(&self) -> u64 {
+    fn bytes_read(&self) -> u64 {
         match self {
-            Self::Cut(_, taken) => *taken,
+            Self::Truncated(_, bytes_read) => *bytes_read,
             Self::Gzip(gzip) => gzip.get_ref().get_ref().count,
             Self::Plain(input) => input.get_ref().count,
         }
     }
 
-    /// Has `read` read `head` and what comes out, while a thread of its own puts it in.
-    pub(super) fn piped<T: Send>(
+    /// Calls `read` with `head` and the output of the stream, which a second thread inflates meanwhile.
+    pub(super) fn read_with_thread<T: Send>(
         self,
         head: Vec<u8>,
         options: &Options,
-        read: impl FnOnce(Piped) -> Result<T>,
+        read: impl FnOnce(BlockReader) -> Result<T>,
     ) -> Result<T> {
-        let (full, parcels) = sync_channel(PARCELS);
-        let (give_back, empty) = sync_channel(PARCELS);
-        let size = HEADROOM + options.buffer.clamp(1, PARCEL);
-        (0..PARCELS).for_each(|_| drop(give_back.send(Buffer::new(size))));
+        let (full, blocks) = sync_channel(BLOCK_COUNT);
+        let (returns, empty) = sync_channel(BLOCK_COUNT);
+        let size = HEADROOM_BYTES + options.buffer.clamp(1, BLOCK_BYTES);
+        (0..BLOCK_COUNT).for_each(|_| drop(returns.send(Buffer::new(size))));
         thread::scope(|scope| {
-            scope.spawn(move || self.fill(head, &empty, &full, options));
-            read(Piped { parcels, give_back, read: Vec::new(), size, parcel: Buffer::new(0) })
+            scope.spawn(move || self.fill_blocks(head, &empty, &full, options));
+            read(BlockReader { blocks, returns, used: Vec::new(), size, block: Buffer::new(0) })
         })
     }
 
-    /// Until the end, an error, or until nobody reads any more.
-    fn fill(
+    /// Fills blocks until the end of the stream, an error, or until the reader is gone.
+    fn fill_blocks(
         self,
         head: Vec<u8>,
         empty: &Receiver<Buffer>,
@@ -117,12 +118,12 @@ impl Unzip {
         options: &Options,
     ) {
         let mut input = Cursor::new(head).chain(self);
-        let mut told = 0;
-        while let Ok(mut parcel) = empty.recv() {
-            parcel.clear(HEADROOM);
+        let mut reported = 0;
+        while let Ok(mut block) = empty.recv() {
+            block.clear(HEADROOM_BYTES);
             let mut ended = None;
-            while !parcel.is_full() && ended.is_none() {
-                match parcel.read(&mut input) {
+            while !block.is_full() && ended.is_none() {
+                match block.read(&mut input) {
                     Ok(0) => ended = Some(Ok(())),
                     Ok(_) => {}
                     Err(error) if options.accept_cut && error.kind() == ErrorKind::UnexpectedEof => {
@@ -131,17 +132,17 @@ impl Unzip {
                     Err(error) => ended = Some(Err(error)),
                 }
             }
-            let taken = input.get_ref().1.taken();
-            options.tell(taken - told);
-            told = taken;
-            if full.send(Ok(parcel)).is_err() {
+            let bytes_read = input.get_ref().1.bytes_read();
+            options.add_bytes_read(bytes_read - reported);
+            reported = bytes_read;
+            if full.send(Ok(block)).is_err() {
                 return;
             }
             match ended {
                 None => {}
                 Some(Ok(())) => return,
                 Some(Err(error)) => {
-                    // Nobody may be there to hear it.
+                    // The reader may be gone already.
                     let _ = full.send(Err(error));
                     return;
                 }
@@ -150,82 +151,82 @@ impl Unzip {
     }
 }
 
-impl Read for Unzip {
+impl Read for Inflater {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Self::Gzip(gzip) => gzip.read(bytes).map_err(|error| {
-                let what = format!("the gzip data is cut short or damaged ({error})");
+                let what = format!("the gzip data is truncated or damaged ({error})");
                 std::io::Error::new(error.kind(), what)
             }),
             Self::Plain(input) => input.read(bytes),
-            Self::Cut(error, _) => error.take().map_or(Ok(0), Err),
+            Self::Truncated(error, _) => error.take().map_or(Ok(0), Err),
         }
     }
 }
 
-/// The reading end.
-pub(super) struct Piped {
-    parcels: Receiver<std::io::Result<Buffer>>,
-    give_back: SyncSender<Buffer>,
-    /// Parcels that were read and not given back yet.
-    read: Vec<Buffer>,
-    /// Bytes of a parcel.
+/// The reading end of the two threads' exchange.
+pub(super) struct BlockReader {
+    blocks: Receiver<std::io::Result<Buffer>>,
+    returns: SyncSender<Buffer>,
+    /// Blocks that were read and not returned yet.
+    used: Vec<Buffer>,
+    /// Size of a block in bytes.
     size: usize,
-    /// What [`Read`] reads from.
-    parcel: Buffer,
+    /// Block that [`Read`] reads from.
+    block: Buffer,
 }
 
-impl Piped {
-    /// The next parcel; `None` at the end.
+impl BlockReader {
+    /// Next block; `None` at the end.
     fn next(&self) -> std::io::Result<Option<Buffer>> {
-        self.parcels.recv().ok().transpose()
+        self.blocks.recv().ok().transpose()
     }
 
-    /// Has a parcel filled again. Other buffers are dropped.
-    fn give_back(&mut self, parcel: Buffer) {
-        if parcel.size() == self.size {
-            self.read.push(parcel);
+    /// Returns a block to be filled again. Buffers of another size are dropped.
+    fn return_block(&mut self, block: Buffer) {
+        if block.size() == self.size {
+            self.used.push(block);
         }
-        if self.read.len() == AT_ONCE {
-            // At the end nobody takes them.
-            self.read.drain(..).for_each(|parcel| drop(self.give_back.send(parcel)));
+        if self.used.len() == RETURN_BATCH {
+            // At the end the inflating thread no longer receives them.
+            self.used.drain(..).for_each(|block| drop(self.returns.send(block)));
         }
     }
 }
 
-impl Source for Piped {
-    fn refill(&mut self, buffer: &mut Buffer) -> std::result::Result<bool, Lack> {
+impl Source for BlockReader {
+    fn refill(&mut self, buffer: &mut Buffer) -> std::result::Result<bool, RefillError> {
         let unread = buffer.unread().len();
-        if unread > HEADROOM {
-            // An event larger than a parcel: such are put together in a buffer that grows.
+        if unread > HEADROOM_BYTES {
+            // An event larger than a block is assembled in a buffer that grows.
             let mut grown = Buffer::new(0);
             grown.append(buffer.unread())?;
-            self.give_back(std::mem::replace(buffer, grown));
+            self.return_block(std::mem::replace(buffer, grown));
             while buffer.unread().len() < 2 * unread {
-                let Some(parcel) = self.next()? else { return Ok(true) };
-                buffer.append(parcel.unread())?;
-                self.give_back(parcel);
+                let Some(block) = self.next()? else { return Ok(true) };
+                buffer.append(block.unread())?;
+                self.return_block(block);
             }
             return Ok(false);
         }
-        let Some(mut parcel) = self.next()? else { return Ok(true) };
-        assert!(parcel.prepend(buffer.unread()), "the headroom is as large as that");
-        self.give_back(std::mem::replace(buffer, parcel));
+        let Some(mut block) = self.next()? else { return Ok(true) };
+        assert!(block.prepend(buffer.unread()), "the headroom is as large as that");
+        self.return_block(std::mem::replace(buffer, block));
         Ok(false)
     }
 }
 
-impl Read for Piped {
+impl Read for BlockReader {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        while self.parcel.unread().is_empty() {
-            let Some(parcel) = self.next()? else { return Ok(0) };
-            let read = std::mem::replace(&mut self.parcel, parcel);
-            self.give_back(read);
+        while self.block.unread().is_empty() {
+            let Some(block) = self.next()? else { return Ok(0) };
+            let used = std::mem::replace(&mut self.block, block);
+            self.return_block(used);
         }
-        let unread = self.parcel.unread();
+        let unread = self.block.unread();
         let count = bytes.len().min(unread.len());
         bytes[..count].copy_from_slice(&unread[..count]);
-        self.parcel.consume(count);
+        self.block.consume(count);
         Ok(count)
     }
 }

@@ -1,14 +1,14 @@
-//! Text files, line by line, with the number of each for messages.
+//! Reads text files line by line and numbers the lines for messages.
 
 use std::io::BufRead;
 
-use super::Seen;
+use super::ReadCounts;
 use crate::error::{Error, ErrorKind, Result};
 
-/// No honest line is longer.
-const LONGEST: u64 = 64 << 20;
+/// Longest line accepted; real traces stay far below.
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
-/// A line without its end.
+/// A line without its line break.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
     pub(super) bytes: &'a [u8],
@@ -16,35 +16,35 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Blank, or beginning with `#`.
+    /// Whether it is blank or starts with `#`.
     pub(super) fn is_comment(&self) -> bool {
         matches!(self.bytes.trim_ascii_start(), [] | [b'#', ..])
     }
 
-    /// That something is wrong with it.
-    pub(super) fn odd(&self, what: &str) -> Error {
+    /// Creates an error about this line; `what` completes "line N has ...".
+    pub(super) fn error(&self, what: &str) -> Error {
         Error::new(ErrorKind::Format, format!("line {} has {what}", self.number))
     }
 }
 
 /// Calls `take` with each line.
-pub(super) fn each(
+pub(super) fn for_each_line(
     mut input: impl BufRead,
-    mut take: impl FnMut(Line<'_>, &mut Seen) -> Result<()>,
-) -> Result<Seen> {
-    let mut seen = Seen::default();
+    mut take: impl FnMut(Line<'_>, &mut ReadCounts) -> Result<()>,
+) -> Result<ReadCounts> {
+    let mut counts = ReadCounts::default();
     let mut bytes = Vec::new();
     for number in 1.. {
         bytes.clear();
-        let count = std::io::Read::take(&mut input, LONGEST).read_until(b'\n', &mut bytes)?;
+        let count = std::io::Read::take(&mut input, MAX_LINE_BYTES).read_until(b'\n', &mut bytes)?;
         if count == 0 {
             break;
         }
-        if count as u64 == LONGEST {
-            return Err(Line { bytes: &bytes, number }.odd("more than 64 MiB: this is no text"));
+        if count as u64 == MAX_LINE_BYTES {
+            return Err(Line { bytes: &bytes, number }.error("more than 64 MiB: not a text file"));
         }
-        seen.bytes += count as u64;
-        take(Line { bytes: bytes.trim_ascii_end(), number }, &mut seen)?;
+        counts.bytes += count as u64;
+        take(Line { bytes: bytes.trim_ascii_end(), number }, &mut counts)?;
     }
-    Ok(seen)
+    Ok(counts)
 }

@@ -1,120 +1,124 @@
-//! Which call launched which operation: by correlation id, within a process where the trace says which.
-//! [`Linked`] tells how far that went, for the user as well.
+//! Links each operation to the call that launched it, by correlation id, within a process if the trace gives
+//! processes. [`LinkReport`] is the result in numbers, which users see as well.
 
 use std::collections::BTreeSet;
 
-use super::Seen;
-use super::capture::Tied;
+use super::ReadCounts;
+use super::graph_captures::CaptureCoverage;
 use super::work::{CallRecord, OpRecord};
 use crate::record::IdMap;
 
-/// What could be linked, and what could not.
+/// Counts of linked and unlinked operations, and facts about the trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Linked {
-    /// What was seen while reading.
-    pub seen: Seen,
-    /// GPU operations.
+pub struct LinkReport {
+    /// Counts gathered while reading.
+    pub counts: ReadCounts,
+    /// Number of GPU operations.
     pub ops: u64,
-    /// Of those, with a launch.
-    pub linked: u64,
-    /// Of those without one, launched before the trace began.
-    pub before: u64,
-    /// Nanoseconds of all operations.
-    pub nanos: u64,
-    /// Nanoseconds of those with a launch.
-    pub linked_nanos: u64,
+    /// Operations with a launch.
+    pub linked_ops: u64,
+    /// Operations without a launch that were launched before the trace began.
+    pub launched_before_trace: u64,
+    /// GPU time of all operations, in ns.
+    pub gpu_ns: u64,
+    /// GPU time of operations with a launch, in ns.
+    pub linked_gpu_ns: u64,
     /// Launches with more than one operation (graphs).
-    pub shared: u64,
-    /// The most operations of one launch.
-    pub most: u64,
-    /// Operations that begin before their launch does.
-    pub early: u64,
+    pub multi_op_launches: u64,
+    /// Maximum number of operations of one launch.
+    pub max_ops_per_launch: u64,
+    /// Operations that start before their launch.
+    pub started_before_launch: u64,
     /// Launches without an operation.
-    pub pending: u64,
+    pub launches_without_op: u64,
     /// Records of waits for an event, a stream or a device.
-    pub syncs: u64,
+    pub sync_records: u64,
     /// Steps of the profiler, or of the program as the trace has them.
     pub steps: u64,
     /// Calls that wait, or make a stream wait.
-    pub waits: u64,
-    /// Kernels that the trace calls parts of collectives, by name.
+    pub wait_calls: u64,
+    /// Kernels that the trace marks as parts of collectives, by name.
     pub collectives: BTreeSet<String>,
-    /// When steps began and ended, on the clock of the rows; one that several threads have, once.
+    /// Steps as (start, end), on the clock of the rows; a step that several threads report is listed once.
     pub step_times: Vec<(u64, u64)>,
-    /// When the last of several steps began, on the clock of the rows.
+    /// Start of the last step, on the clock of the rows, if there are several.
     pub last_step: Option<i64>,
-    /// Nanoseconds of what backward operators launched, and of them those that hang under a forward operator; only where
-    /// that was asked for.
-    pub backward: Option<(u64, u64)>,
-    /// How much of what graphs launched hangs under the stacks of other files that captured them; only where such are given.
-    pub captured: Option<Tied>,
-    /// Categories that nobody knows here, with the number of their events, the most frequent first.
-    pub unknown: Vec<(String, u64)>,
-    /// What was added to all times, so that none is below 1.
+    /// GPU time launched by backward operators, and how much of that time is attributed to forward operators, in ns;
+    /// only if requested.
+    pub backward_ns: Option<(u64, u64)>,
+    /// Share of the graphs' GPU time that is attributed to stacks of capture traces; only if such traces were given.
+    pub capture_coverage: Option<CaptureCoverage>,
+    /// Unknown categories with their number of events, the most frequent first.
+    pub unknown_categories: Vec<(String, u64)>,
+    /// Offset added to all times, so that none is below 1.
     pub offset: i64,
-    /// The first id of a call, and the start of the first operation with a launch.
-    pub(super) first: (u64, i64),
+    /// Smallest correlation id of a call, and the earliest start of an operation with a launch.
+    pub(super) first_linked: (u64, i64),
 }
 
-impl Linked {
-    /// Whether `op` was launched before the trace began, if it has no call: its id is smaller than that of
-    /// any call, or it began before anything that was launched in the trace.
+impl LinkReport {
+    /// Whether `op`, which has no call, was launched before the trace began: its id is smaller than that of any
+    /// call, or it starts before every operation that was launched within the trace.
     pub(super) fn launched_before(&self, op: &OpRecord) -> bool {
-        let (first_id, first_start) = self.first;
+        let (first_id, first_start) = self.first_linked;
         (op.correlation != 0 && op.correlation < first_id) || op.start < first_start
     }
 }
 
-/// Links all operations, and counts; `processes` are those of the threads.
-pub(super) fn all(ops: &mut [OpRecord], calls: &mut [CallRecord], processes: &[u32]) -> Linked {
-    let index = Index::new(calls, processes);
+/// Links all operations, and counts them. `processes` is indexed by thread.
+pub(super) fn link_operations(
+    ops: &mut [OpRecord],
+    calls: &mut [CallRecord],
+    processes: &[u32],
+) -> LinkReport {
+    let index = CallIndex::new(calls, processes);
     for op in ops.iter_mut() {
-        op.call = if op.correlation == 0 { None } else { index.find(calls, op) };
+        op.call = if op.correlation == 0 { None } else { index.find_call(calls, op) };
     }
     for op in ops.iter() {
         if let Some(call) = op.call {
             calls[call as usize].ops += 1;
         }
     }
-    count(ops, calls)
+    count_links(ops, calls)
 }
 
-fn count(ops: &[OpRecord], calls: &[CallRecord]) -> Linked {
+fn count_links(ops: &[OpRecord], calls: &[CallRecord]) -> LinkReport {
     let first_id = calls.iter().map(|call| call.correlation).filter(|&id| id != 0).min();
     let first_start = ops.iter().filter(|op| op.call.is_some()).map(|op| op.start).min();
-    let mut linked = Linked {
+    let mut linked = LinkReport {
         ops: ops.len() as u64,
-        first: (first_id.unwrap_or(0), first_start.unwrap_or(i64::MIN)),
-        shared: calls.iter().filter(|call| call.ops > 1).count() as u64,
-        most: calls.iter().map(|call| u64::from(call.ops)).max().unwrap_or(0),
-        ..Linked::default()
+        first_linked: (first_id.unwrap_or(0), first_start.unwrap_or(i64::MIN)),
+        multi_op_launches: calls.iter().filter(|call| call.ops > 1).count() as u64,
+        max_ops_per_launch: calls.iter().map(|call| u64::from(call.ops)).max().unwrap_or(0),
+        ..LinkReport::default()
     };
     for op in ops {
         let nanos = op.end.saturating_sub(op.start).max(0) as u64;
-        linked.nanos = linked.nanos.saturating_add(nanos);
+        linked.gpu_ns = linked.gpu_ns.saturating_add(nanos);
         match op.call {
             Some(call) => {
-                linked.linked += 1;
-                linked.linked_nanos = linked.linked_nanos.saturating_add(nanos);
-                linked.early += u64::from(op.start < calls[call as usize].start);
+                linked.linked_ops += 1;
+                linked.linked_gpu_ns = linked.linked_gpu_ns.saturating_add(nanos);
+                linked.started_before_launch += u64::from(op.start < calls[call as usize].start);
             }
-            None => linked.before += u64::from(linked.launched_before(op)),
+            None => linked.launched_before_trace += u64::from(linked.launched_before(op)),
         }
     }
     linked
 }
 
-/// Calls by correlation id: their positions, in the order of ids and then of the file. A map would take eight times the
-/// memory, at the moment when most is held.
-struct Index<'a> {
+/// Indices of calls, sorted by correlation id and then file order. A hash map would take eight times the memory, at the
+/// moment of peak memory use.
+struct CallIndex<'a> {
     sorted: Vec<u32>,
-    /// The process of each thread.
+    /// Processes, indexed by thread.
     of_thread: &'a [u32],
-    /// The processes that made calls.
+    /// Processes that made calls.
     processes: IdMap<u32, ()>,
 }
 
-impl<'a> Index<'a> {
+impl<'a> CallIndex<'a> {
     fn new(calls: &[CallRecord], of_thread: &'a [u32]) -> Self {
         let processes = calls.iter().map(|call| (of_thread[call.thread as usize], ())).collect();
         let with_id = (0..).zip(calls).filter(|(_, call)| call.correlation != 0);
@@ -123,18 +127,18 @@ impl<'a> Index<'a> {
         Self { sorted, of_thread, processes }
     }
 
-    /// The call with the operation's id: in its own process, if the trace has calls of that. Of several, the
-    /// last that began before the operation did.
-    fn find(&self, calls: &[CallRecord], op: &OpRecord) -> Option<u32> {
+    /// Finds the call with the operation's id: in the operation's own process, if that process has calls in the
+    /// trace. If several calls have the id, takes the last that began before the operation.
+    fn find_call(&self, calls: &[CallRecord], op: &OpRecord) -> Option<u32> {
         let in_process = op.process != 0 && self.processes.contains_key(&op.process);
         let id = |at: &u32| calls[*at as usize].correlation;
         let first = self.sorted.partition_point(|at| id(at) < op.correlation);
-        let same = self.sorted[first..].iter().take_while(|at| id(at) == op.correlation);
+        let candidates = self.sorted[first..].iter().take_while(|at| id(at) == op.correlation);
         let mut best: Option<u32> = None;
-        for &at in same {
+        for &at in candidates {
             let call = &calls[at as usize];
             let fits = !in_process || self.of_thread[call.thread as usize] == op.process;
-            if fits && best.is_none_or(|best| rank(call, op) >= rank(&calls[best as usize], op)) {
+            if fits && best.is_none_or(|best| match_key(call, op) >= match_key(&calls[best as usize], op)) {
                 best = Some(at);
             }
         }
@@ -142,8 +146,8 @@ impl<'a> Index<'a> {
     }
 }
 
-/// How well a call fits.
-fn rank(call: &CallRecord, op: &OpRecord) -> (bool, i64) {
+/// Sort key of candidate calls: the greatest matches best.
+fn match_key(call: &CallRecord, op: &OpRecord) -> (bool, i64) {
     let began_before = call.start <= op.start;
     (began_before, if began_before { call.start } else { call.start.saturating_neg() })
 }

@@ -1,55 +1,55 @@
-//! Reads what other tools wrote: traces of torch.profiler, Paddle, vLLM, Nsight Systems, rocprofv3 and
-//! others become one stream of [`Event`]s, in file order, with times as exact nanoseconds.
+//! The importers read traces written by torch.profiler, Paddle, vLLM, Nsight Systems, rocprofv3 and more tools as one
+//! stream of [`Event`]s, in file order, with times as exact nanoseconds.
 //!
-//! [`open()`] tells what a file is by its content, [`Opened::read`] hands its events to a [`Sink`]; nothing is
-//! kept, files may be larger than memory. [`rows()`] finds out what belongs together (a GPU operation, the
-//! call that launched it, what that thread was in) and makes of it the rows that our own capture makes, and
-//! [`recording()`] reads those.
+//! [`open()`] detects the format by content, [`Opened::read`] passes its events to a [`Sink`]. Nothing is stored, so
+//! files may be larger than memory. [`rows()`] links the events (a GPU operation, the call that launched it, the slices
+//! that were open on that thread) and emits the same rows that our own capture records; [`recording()`] reads those
+//! rows from a recording.
 
 pub mod json;
 
-mod capture;
-mod collect;
+mod call_stacks;
 mod cupti_text;
-mod edges;
+mod detect;
 mod folded;
-mod frames;
+mod graph_captures;
 mod gzip;
-mod kind;
-mod late;
+mod host_delays;
 mod lines;
 mod link;
 mod model;
-mod names;
+mod name_table;
 mod nsys;
 mod open;
+mod operator_links;
 mod options;
 mod recording;
 mod rocprof;
 mod rows;
 mod sbt;
+mod slice_edges;
 mod slices;
-mod stack;
+mod stack_frames;
 mod text;
-mod told;
+mod trace_collector;
 mod work;
 
-pub use capture::Tied;
-pub use collect::Collect;
-pub use json::Seen;
-pub use link::Linked;
+pub use graph_captures::CaptureCoverage;
+pub use json::ReadCounts;
+pub use link::LinkReport;
 pub use model::{
     Begin, Call, CpuKind, CpuOp, End, Event, Flow, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink,
     SliceKind, StackLine, Sync, ThreadName, Wants,
 };
-pub use names::NameNumbers;
+pub use name_table::NameTable;
 pub use open::{Kind, Opened, open};
 pub use options::Options;
-pub use recording::{CutOff, Recorded, recording};
+pub use recording::{RecordingSummary, WriterState, recording};
 pub use rows::rows;
 pub use text::Text;
+pub use trace_collector::TraceCollector;
 
-/// A number of microseconds as people write it, in nanoseconds; `None` where it is no number.
+/// Parses a decimal number of microseconds into nanoseconds. `None` if `text` is not a number.
 pub(crate) fn json_micros(text: &str) -> Option<i64> {
-    json::number::micros(text.as_bytes()).map(|(nanos, _)| nanos)
+    json::number::parse_micros(text.as_bytes()).map(|(nanos, _)| nanos)
 }

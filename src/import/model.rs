@@ -1,61 +1,61 @@
-//! The events that foreign traces are made of, whatever the tool and the format.
+//! The event model that every foreign trace is read into, whatever the tool and the format.
 //!
-//! All borrow from the reader's buffer. Times are nanoseconds on the trace's own clock, which may begin
-//! anywhere, also below zero. What a trace does not say is `None`.
+//! Events borrow from the reader's buffer. Times are nanoseconds on the trace's own clock, whose zero may be
+//! anywhere, so times may be negative. Fields that a trace does not provide are `None`.
 
 use super::Text;
 
-/// One event of a trace.
+/// An event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A GPU did something: a kernel, a copy, a fill.
+    /// Work of a GPU: a kernel, a copy, a fill.
     Op(Op<'a>),
-    /// A call of the runtime or the driver; among others those that launched the GPU operations.
+    /// A call of the runtime or the driver, including those that launched the GPU operations.
     Call(Call<'a>),
     /// An operator, a range or a step on the CPU.
     Cpu(CpuOp<'a>),
-    /// A Python function ran.
+    /// A call of a Python function.
     Python(PythonFrame<'a>),
-    /// A slice of a thread begins whose end is an event of its own.
+    /// Start of a slice whose end is an event of its own.
     Begin(Begin<'a>),
-    /// The slice of a thread ends that began last and has not ended.
+    /// End of the innermost slice that is still open on the thread.
     End(End<'a>),
-    /// An arrow from an operator of the forward pass to one of the backward pass begins or ends.
+    /// Start or end of a flow from a forward operator to a backward operator.
     Flow(Flow<'a>),
-    /// Something waited for something on a GPU.
+    /// A wait for an event, a stream or a device.
     Sync(Sync<'a>),
-    /// What a process or a thread is called.
+    /// Name of a process or a thread.
     Thread(ThreadName<'a>),
-    /// Something about the trace as a whole.
+    /// A property of the whole trace.
     Property(Property<'a>),
     /// A line of a folded file: a stack and its weight, without times.
     Folded(Folded<'a>),
-    /// A line of an extended folded file: a stack at a time.
+    /// A line of an extended folded file: a stack with its time.
     Stack(StackLine<'a>),
-    /// An event that is none of these, a flow, a counter; of a category that we do not know where it has one.
+    /// Any other event, such as a counter, with its category if it has one.
     Other(Text<'a>),
 }
 
-/// Who an event belongs to: a process or a thread, which traces give as numbers or as text.
+/// Process or thread of an event, which traces give as a number or as text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Id<'a> {
-    /// The trace does not say.
+    /// Not given.
     #[default]
     None,
-    /// A number, also where it stands in quotes (`"25738"`) or has a remark (`"123(Python)"`).
+    /// A number, including a quoted one (`"25738"`) and one with a suffix (`"123(Python)"`).
     Number(i64),
     /// Anything else (`Device_0`, `stream 7`).
     Text(Text<'a>),
 }
 
-/// What kind of work an [`Op`] is.
+/// Kind of work of an [`Op`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OpKind {
     /// A kernel.
     #[default]
     Kernel,
-    /// A copy; its name says from where to where, if anything does.
+    /// A copy; only its name may give the direction.
     Copy,
     /// A fill.
     Set,
@@ -66,92 +66,92 @@ pub enum OpKind {
 pub struct Op<'a> {
     /// The kind of operation.
     pub kind: OpKind,
-    /// The name as it stands in the file.
+    /// Name as written in the file.
     pub name: Text<'a>,
-    /// When it began, ns of the trace's clock.
+    /// Start, in ns on the trace's clock.
     pub start: i64,
-    /// When it ended; before `start` where the trace says so.
+    /// End; before `start` if the trace has it that way.
     pub end: i64,
-    /// The process that launched it. Kineto does not say: there its process field is the device.
+    /// Process that launched it. Kineto does not give it: its process field of GPU work is the device.
     pub process: Id<'a>,
     /// The GPU.
     pub device: Option<u32>,
-    /// The context on it.
+    /// Context on that device.
     pub context: Option<u32>,
-    /// The stream of that context.
+    /// Stream of that context.
     pub stream: Option<u32>,
-    /// The id of the call that launched it. Several operations may have the same.
+    /// Correlation id of the call that launched it. Several operations may share one.
     pub correlation: Option<u64>,
-    /// The id of the CPU operator around that call.
+    /// External id: that of the CPU operator around the call.
     pub external: Option<u64>,
-    /// The graph it was launched by.
+    /// Graph that it was launched by.
     pub graph: Option<u32>,
-    /// The node of that graph.
+    /// Node of that graph.
     pub graph_node: Option<u64>,
-    /// Bytes moved or set; 0 where unknown.
+    /// Bytes moved or set; 0 if unknown.
     pub bytes: u64,
-    /// Blocks in x, y, z; 0 where unknown.
+    /// Blocks in x, y, z; 0 if unknown.
     pub grid: [u32; 3],
-    /// Threads a block in x, y, z; 0 where unknown.
+    /// Threads per block in x, y, z; 0 if unknown.
     pub block: [u32; 3],
-    /// Registers of each thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Shared memory, bytes a block.
+    /// Shared memory in bytes per block.
     pub shared: u32,
-    /// Whether the trace says that it is a part of a collective.
+    /// Whether the trace marks it as part of a collective.
     pub collective: bool,
-    /// All frames of the stack on which its graph node was made, root first, with `;` between them, or the frame that
-    /// says why there is none, where the trace has it, as ours do.
+    /// Stack on which its graph node was created, as our own exports give it: all frames, root first, separated by `;`,
+    /// or a single frame that gives the reason why there is no stack.
     pub created: Text<'a>,
-    /// What those frames are: a letter for each, `p` of Python, `r` a range, `c` a call or code. `f`: it is no stack but the
-    /// name of its innermost frame, and what that is the trace says in its [`Property`] `stackFrames`.
+    /// Kinds of those frames, one letter each: `p` Python, `r` range, `c` call or code. A lone `f` means that `created`
+    /// is not a stack but the id of its innermost frame in the [`Property`] `stackFrames`.
     pub created_kinds: Text<'a>,
-    /// Whether its times stand among its arguments, as Paddle has them.
+    /// Whether its exact times are among its arguments, as Paddle writes them.
     pub in_args: bool,
-    /// Why it has no launch, in the word that our own exports have for it.
+    /// Reason why it has no launch, in the word that our own exports use.
     pub reason: Text<'a>,
 }
 
 /// A call of the GPU's runtime or driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Call<'a> {
-    /// The function that was called.
+    /// Name of the function.
     pub name: Text<'a>,
-    /// When it began, ns of the trace's clock.
+    /// Start, in ns on the trace's clock.
     pub start: i64,
-    /// When it returned, ns of the trace's clock.
+    /// Return, in ns on the trace's clock.
     pub end: i64,
-    /// The process that called.
+    /// Calling process.
     pub process: Id<'a>,
-    /// The thread that called.
+    /// Calling thread.
     pub thread: Id<'a>,
-    /// The id that the GPU operations of this call carry.
+    /// Correlation id, which the GPU operations of this call share.
     pub correlation: Option<u64>,
-    /// The id of the CPU operator around it.
+    /// External id of the CPU operator around it.
     pub external: Option<u64>,
-    /// Whether it is a call of the driver, which may lie inside one of the runtime.
+    /// Whether it is a driver call, which may be nested in a runtime call.
     pub driver: bool,
-    /// All frames of its stack, root first, with `;` between them, where the trace has them itself, as ours do.
+    /// Whole stack, as our own exports give it: frames, root first, separated by `;`.
     pub stack: Text<'a>,
-    /// What those frames are, as in [`Op::created_kinds`].
+    /// Kinds of those frames, as in [`Op::created_kinds`].
     pub stack_kinds: Text<'a>,
-    /// The kernel that it launches, where the trace says so.
+    /// Kernel that it launches, if the trace gives it.
     pub kernel: Text<'a>,
-    /// The stream that it launches on, where the trace says so.
+    /// Stream that it launches on, if the trace gives it.
     pub stream: Option<u32>,
-    /// The node that it makes of a graph, where the trace says so.
+    /// Graph node that it creates, if the trace gives it.
     pub graph_node: Option<u64>,
-    /// Whether the trace says that it launches, though there is no operation of it.
+    /// Whether the trace marks it as a launch although it has no operation for it.
     pub pending: bool,
 }
 
-/// What a [`CpuOp`] is.
+/// Kind of a [`CpuOp`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CpuKind {
     /// An operator of a framework (`aten::mm`).
     #[default]
     Operator,
-    /// A range that somebody marked (`record_function`, NVTX).
+    /// A range that the program marked (`record_function`, NVTX).
     Range,
     /// A step of the profiler (`ProfilerStep#5`, `ProfileStep#5[15.2 ms]`).
     Step,
@@ -162,48 +162,48 @@ pub enum CpuKind {
 pub struct CpuOp<'a> {
     /// The kind of CPU operation.
     pub kind: CpuKind,
-    /// The name as it stands in the file.
+    /// Name as written in the file.
     pub name: Text<'a>,
-    /// When it began, ns of the trace's clock.
+    /// Start, in ns on the trace's clock.
     pub start: i64,
-    /// When it ended, ns of the trace's clock.
+    /// End, in ns on the trace's clock.
     pub end: i64,
-    /// The process, as the trace names it.
+    /// Process, as the trace names it.
     pub process: Id<'a>,
-    /// The thread, as the trace names it.
+    /// Thread, as the trace names it.
     pub thread: Id<'a>,
-    /// The id that calls and GPU operations made within it carry.
+    /// External id, which calls and GPU operations made inside it share.
     pub external: Option<u64>,
-    /// The Python functions that called it, innermost first, with `;` between them.
+    /// Python functions that called it, innermost first, separated by `;`.
     pub call_stack: Text<'a>,
-    /// The number that an operator of the forward pass and its partner of the backward pass share.
+    /// Sequence number, which a forward operator and its backward operator share.
     pub sequence: Option<u64>,
-    /// Whether its times stand among its arguments.
+    /// Whether its exact times are among its arguments.
     pub in_args: bool,
-    /// Of a backward operator: the thread of the forward pass, as the profiler numbers it.
+    /// Thread of the forward operator, in the profiler's own numbering; backward operators only.
     pub forward_thread: Option<u64>,
 }
 
-/// A Python function's stay on the stack.
+/// A call of a Python function.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PythonFrame<'a> {
     /// File, line and function, as the trace writes them.
     pub name: Text<'a>,
-    /// When it was entered.
+    /// Entry.
     pub start: i64,
-    /// When it was left.
+    /// Return.
     pub end: i64,
-    /// The process, as the trace names it.
+    /// Process, as the trace names it.
     pub process: Id<'a>,
-    /// The thread, as the trace names it.
+    /// Thread, as the trace names it.
     pub thread: Id<'a>,
-    /// The frame's number.
+    /// Number of the frame.
     pub id: Option<u64>,
-    /// The number of the frame that called it.
+    /// Number of the calling frame.
     pub parent: Option<u64>,
 }
 
-/// What a slice is that [`Begin`] tells of.
+/// Kind of the slice that a [`Begin`] opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SliceKind {
     /// A call of the runtime or the driver.
@@ -214,118 +214,118 @@ pub enum SliceKind {
     Python,
 }
 
-/// The beginning of a slice.
+/// Start of a slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Begin<'a> {
     /// The kind of slice.
     pub kind: SliceKind,
-    /// The name as it stands in the file.
+    /// Name as written in the file.
     pub name: Text<'a>,
-    /// When it began, ns of the trace's clock.
+    /// Start, in ns on the trace's clock.
     pub time: i64,
-    /// The process, as the trace names it.
+    /// Process, as the trace names it.
     pub process: Id<'a>,
-    /// The thread, as the trace names it.
+    /// Thread, as the trace names it.
     pub thread: Id<'a>,
-    /// Of a call: the id that its GPU operations carry.
+    /// Correlation id, for calls.
     pub correlation: Option<u64>,
 }
 
-/// The end of a slice.
+/// End of a slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct End<'a> {
-    /// When it ended, ns of the trace's clock.
+    /// End, in ns on the trace's clock.
     pub time: i64,
-    /// The process, as the trace names it.
+    /// Process, as the trace names it.
     pub process: Id<'a>,
-    /// The thread, as the trace names it.
+    /// Thread, as the trace names it.
     pub thread: Id<'a>,
 }
 
-/// One end of an arrow from the forward pass to the backward pass.
+/// Start or end of a flow from the forward pass to the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow<'a> {
-    /// What both ends share.
+    /// Id that both ends share.
     pub id: u64,
-    /// Whether it begins here, at an operator of the forward pass.
+    /// Whether this is the start, at the forward operator.
     pub begins: bool,
-    /// When, ns of the trace's clock.
+    /// Time in ns on the trace's clock.
     pub time: i64,
-    /// The process, as the trace names it.
+    /// Process, as the trace names it.
     pub process: Id<'a>,
-    /// The thread, as the trace names it.
+    /// Thread, as the trace names it.
     pub thread: Id<'a>,
 }
 
 /// A wait for an event, a stream or a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sync<'a> {
-    /// What kind of wait, in the trace's words.
+    /// Kind of wait, in the trace's words.
     pub name: Text<'a>,
-    /// When it began, ns of the trace's clock.
+    /// Start, in ns on the trace's clock.
     pub start: i64,
-    /// When it ended, ns of the trace's clock.
+    /// End, in ns on the trace's clock.
     pub end: i64,
     /// The GPU.
     pub device: Option<u32>,
-    /// The context of that GPU.
+    /// Context of that device.
     pub context: Option<u32>,
-    /// The stream that waited.
+    /// Stream that waited.
     pub stream: Option<u32>,
-    /// The event that was waited for, as CUPTI numbers it.
+    /// Event that was waited for, in CUPTI's numbering.
     pub event: Option<u32>,
-    /// The id of the call.
+    /// Correlation id of the call.
     pub correlation: Option<u64>,
 }
 
-/// The name of a process (no thread) or a thread.
+/// Name of a thread, or of a process if `thread` is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadName<'a> {
-    /// The process, as the trace names it.
+    /// Process, as the trace names it.
     pub process: Id<'a>,
-    /// The thread; `None` where the process itself is named.
+    /// Thread; `None` if the process itself is named.
     pub thread: Id<'a>,
-    /// The thread's name.
+    /// Name.
     pub name: Text<'a>,
 }
 
-/// A key of the whole trace and its value.
+/// A key of the whole trace with its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Property<'a> {
-    /// The property's key.
+    /// Key.
     pub key: Text<'a>,
-    /// The value as it stands in the file (JSON).
+    /// Value as written in the file (JSON).
     pub value: &'a [u8],
 }
 
-/// A stack and its weight.
+/// A stack with its weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Folded<'a> {
-    /// The frames, root first, with `;` between them.
+    /// Frames, root first, separated by `;`.
     pub frames: Text<'a>,
-    /// The weight in the file's unit, which it does not say.
+    /// Weight, in a unit that the file does not name.
     pub weight: u64,
 }
 
-/// A stack at a time.
+/// A stack with its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StackLine<'a> {
-    /// When the stack was taken, ns of the trace's clock.
+    /// Time of the sample, in ns on the trace's clock.
     pub time: i64,
-    /// The program's name.
+    /// Name of the program.
     pub comm: Text<'a>,
-    /// The process, as the trace names it.
+    /// Process, as the trace names it.
     pub process: u32,
-    /// The thread, as the trace names it.
+    /// Thread, as the trace names it.
     pub thread: u32,
-    /// The processor; -1 where it is unknown.
+    /// Processor; -1 if unknown.
     pub cpu: i32,
-    /// The frames, root first, with `;` between them.
+    /// Frames, root first, separated by `;`.
     pub frames: Text<'a>,
 }
 
-/// Kinds of events that a [`Sink`] asks for. Others may be passed over without being read: most of a trace
-/// is arguments that nobody wants.
+/// Kinds of events that a [`Sink`] requests. A reader may skip all other events without parsing them: most of a trace
+/// is arguments that no sink needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants(u16);
 
@@ -352,31 +352,31 @@ impl Wants {
     pub const EDGES: Self = Self(1 << 9);
     /// [`Event::Flow`].
     pub const FLOWS: Self = Self(1 << 10);
-    /// What arguments of CPU slices tell beside their times and Python functions: ids, sequence numbers.
+    /// Arguments of CPU slices other than times and Python functions: ids, sequence numbers.
     pub const DETAILS: Self = Self(1 << 11);
     /// Everything but [`Wants::OTHER`], [`Wants::FLOWS`] and [`Wants::EDGES`].
     pub const ALL: Self = Self(((1 << 8) - 1) | Self::DETAILS.0);
 
-    /// What either of the two wants.
+    /// Union of the two.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` is asked for.
+    /// Whether all of `other` is requested.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// A consumer of events, which come in the order of the file.
+/// A consumer of events, which arrive in file order.
 pub trait Sink {
-    /// What to hand on. Asked once; events that were not asked for may come nevertheless.
+    /// Events that this sink needs. Called once; other events may arrive nevertheless.
     fn wants(&self) -> Wants {
         Wants::ALL
     }
 
-    /// The next event.
+    /// Receives the next event.
     fn event(&mut self, event: &Event<'_>);
 }
 
@@ -390,12 +390,12 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// A sink that several threads can fill, each with a stretch of the file. The result must be the same as
-/// that of one sink which gets everything.
+/// A sink that several threads can fill, each with the events of one part of the file. The result must equal that of
+/// one sink that receives all events.
 pub trait Fork: Sink + Send + Sized {
-    /// An empty sink for a later stretch of the file.
+    /// Creates an empty sink for a later part of the file.
     fn fork(&self) -> Self;
 
-    /// Takes in what `later` got, all of which stands behind what this one got.
+    /// Appends the contents of `later`, whose part of the file follows this one.
     fn join(&mut self, later: Self);
 }

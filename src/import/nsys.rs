@@ -1,40 +1,41 @@
-//! Nsight Systems' sqlite exports. Tables and columns differ between versions: what is there is read.
+//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions, so only those that exist are
+//! queried.
 
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, Row};
 
 use super::model::*;
-use super::{Id, Seen, Text};
+use super::{Id, ReadCounts, Text};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The words of a table that is asked for: each column, or what stands for it where the table has none.
-struct Columns<'a>(&'a [(&'a str, &'a str)]);
+/// Columns to select, each with the SQL expression that replaces it if the table lacks the column.
+struct WantedColumns<'a>(&'a [(&'a str, &'a str)]);
 
 /// Reads the database at `path`.
-pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<Seen> {
-    // `immutable`: no lock and no journal beside somebody's file, which may lie on a read-only disk.
+pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
+    // `immutable`: sqlite creates no lock or journal next to the user's file, whose folder may be read-only.
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let base = Connection::open_with_flags(uri(path), flags).map_err(told)?;
-    let tables = tables(&base)?;
+    let base = Connection::open_with_flags(sqlite_uri(path), flags).map_err(sqlite_error)?;
+    let tables = list_tables(&base)?;
     let has = |table: &str| tables.iter().any(|name| name == table);
     if !has("StringIds")
         || !tables.iter().any(|name| name.starts_with("CUPTI_ACTIVITY_KIND_") || name == "NVTX_EVENTS")
     {
-        let what = "is an sqlite file, but no Nsight Systems export with CUDA in it \
-                    (`nsys profile -t cuda …`, then `nsys export --type sqlite`)";
+        let what = "is an sqlite file, but not an Nsight Systems export with CUDA data \
+                    (run `nsys profile -t cuda …`, then `nsys export --type sqlite`)";
         return Err(Error::new(ErrorKind::Format, what));
     }
-    let mut reading = Reading { base: &base, sink, seen: Seen::default() };
+    let mut reader = NsysReader { base: &base, sink, counts: ReadCounts::default() };
     if has("CUPTI_ACTIVITY_KIND_RUNTIME") {
-        reading.calls()?;
+        reader.read_calls()?;
     }
     if has("NVTX_EVENTS") {
-        reading.ranges()?;
+        reader.read_ranges()?;
     }
     if has("ThreadNames") {
-        reading.threads()?;
+        reader.read_threads()?;
     }
     for (table, kind) in [
         ("CUPTI_ACTIVITY_KIND_KERNEL", OpKind::Kernel),
@@ -42,30 +43,30 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<Seen> {
         ("CUPTI_ACTIVITY_KIND_MEMSET", OpKind::Set),
     ] {
         if has(table) {
-            reading.ops(table, kind)?;
+            reader.read_ops(table, kind)?;
         }
     }
     if has("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION") {
-        reading.syncs()?;
+        reader.read_syncs()?;
     }
-    let mut seen = reading.seen;
-    seen.bytes = path.metadata()?.len();
-    Ok(seen)
+    let mut counts = reader.counts;
+    counts.bytes = path.metadata()?.len();
+    Ok(counts)
 }
 
-struct Reading<'a, S> {
+struct NsysReader<'a, S> {
     base: &'a Connection,
     sink: &'a mut S,
-    seen: Seen,
+    counts: ReadCounts,
 }
 
-impl<S: Sink> Reading<'_, S> {
-    fn ops(&mut self, table: &str, kind: OpKind) -> Result<()> {
+impl<S: Sink> NsysReader<'_, S> {
+    fn read_ops(&mut self, table: &str, kind: OpKind) -> Result<()> {
         let name = match kind {
             OpKind::Kernel => "(SELECT value FROM StringIds WHERE id = demangledName)",
             OpKind::Copy | OpKind::Set => "NULL",
         };
-        let wanted = Columns(&[
+        let wanted = WantedColumns(&[
             ("start", "NULL"),
             ("end", "NULL"),
             ("globalPid", "NULL"),
@@ -87,7 +88,7 @@ impl<S: Sink> Reading<'_, S> {
             ("blockY", "0"),
             ("blockZ", "0"),
         ]);
-        self.each(table, &wanted, name, |row, sink| {
+        self.for_each_row(table, &wanted, name, |row, sink| {
             let text: Option<String> = row.get(0)?;
             let number = |at: usize| row.get::<_, Option<i64>>(at + 1);
             let id = |at: usize| Ok::<_, rusqlite::Error>(number(at)?.and_then(|n| u32::try_from(n).ok()));
@@ -106,7 +107,7 @@ impl<S: Sink> Reading<'_, S> {
                 name: Text::from(name),
                 start,
                 end,
-                process: process(number(2)?),
+                process: process_of(number(2)?),
                 device: id(4)?,
                 context: id(5)?,
                 stream: id(6)?,
@@ -124,13 +125,17 @@ impl<S: Sink> Reading<'_, S> {
         })
     }
 
-    fn calls(&mut self) -> Result<()> {
-        let wanted =
-            Columns(&[("start", "NULL"), ("end", "NULL"), ("globalTid", "NULL"), ("correlationId", "NULL")]);
+    fn read_calls(&mut self) -> Result<()> {
+        let wanted = WantedColumns(&[
+            ("start", "NULL"),
+            ("end", "NULL"),
+            ("globalTid", "NULL"),
+            ("correlationId", "NULL"),
+        ]);
         let name = "(SELECT value FROM StringIds WHERE id = nameId)";
-        self.each("CUPTI_ACTIVITY_KIND_RUNTIME", &wanted, name, |row, sink| {
+        self.for_each_row("CUPTI_ACTIVITY_KIND_RUNTIME", &wanted, name, |row, sink| {
             let name: Option<String> = row.get(0)?;
-            let name = bare(name.as_deref().unwrap_or("[call without a name]"));
+            let name = strip_version(name.as_deref().unwrap_or("[call without a name]"));
             let (Some(start), Some(end)) = (row.get(1)?, row.get(2)?) else { return Ok(false) };
             let global: Option<i64> = row.get(3)?;
             let correlation: Option<i64> = row.get(4)?;
@@ -138,8 +143,8 @@ impl<S: Sink> Reading<'_, S> {
                 name: Text::from(name),
                 start,
                 end,
-                process: process(global),
-                thread: thread(global),
+                process: process_of(global),
+                thread: thread_of(global),
                 correlation: correlation.and_then(|n| u64::try_from(n).ok()).filter(|&n| n != 0),
                 driver: !name.starts_with("cuda"),
                 ..Call::default()
@@ -148,12 +153,12 @@ impl<S: Sink> Reading<'_, S> {
         })
     }
 
-    /// Push and pop ranges only: others need not nest.
-    fn ranges(&mut self) -> Result<()> {
+    /// Reads push/pop ranges only: other kinds of ranges need not nest.
+    fn read_ranges(&mut self) -> Result<()> {
         let wanted =
-            Columns(&[("start", "NULL"), ("end", "NULL"), ("globalTid", "NULL"), ("eventType", "59")]);
+            WantedColumns(&[("start", "NULL"), ("end", "NULL"), ("globalTid", "NULL"), ("eventType", "59")]);
         let name = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))";
-        self.each("NVTX_EVENTS", &wanted, name, |row, sink| {
+        self.for_each_row("NVTX_EVENTS", &wanted, name, |row, sink| {
             let name: Option<String> = row.get(0)?;
             let (Some(start), Some(end)) = (row.get(1)?, row.get(2)?) else { return Ok(false) };
             let global: Option<i64> = row.get(3)?;
@@ -166,27 +171,31 @@ impl<S: Sink> Reading<'_, S> {
                 name: Text::from(name.as_deref().unwrap_or("[range without a name]")),
                 start,
                 end,
-                process: process(global),
-                thread: thread(global),
+                process: process_of(global),
+                thread: thread_of(global),
                 ..CpuOp::default()
             }));
             Ok(true)
         })
     }
 
-    fn threads(&mut self) -> Result<()> {
-        let wanted = Columns(&[("globalTid", "NULL")]);
+    fn read_threads(&mut self) -> Result<()> {
+        let wanted = WantedColumns(&[("globalTid", "NULL")]);
         let name = "(SELECT value FROM StringIds WHERE id = nameId)";
-        self.each("ThreadNames", &wanted, name, |row, sink| {
+        self.for_each_row("ThreadNames", &wanted, name, |row, sink| {
             let (name, global): (Option<String>, Option<i64>) = (row.get(0)?, row.get(1)?);
             let name = Text::from(name.as_deref().unwrap_or_default());
-            sink.event(&Event::Thread(ThreadName { process: process(global), thread: thread(global), name }));
+            sink.event(&Event::Thread(ThreadName {
+                process: process_of(global),
+                thread: thread_of(global),
+                name,
+            }));
             Ok(true)
         })
     }
 
-    fn syncs(&mut self) -> Result<()> {
-        let wanted = Columns(&[
+    fn read_syncs(&mut self) -> Result<()> {
+        let wanted = WantedColumns(&[
             ("start", "NULL"),
             ("end", "NULL"),
             ("deviceId", "NULL"),
@@ -194,7 +203,7 @@ impl<S: Sink> Reading<'_, S> {
             ("correlationId", "NULL"),
             ("syncType", "0"),
         ]);
-        self.each("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", &wanted, "NULL", |row, sink| {
+        self.for_each_row("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", &wanted, "NULL", |row, sink| {
             let (Some(start), Some(end)) = (row.get(1)?, row.get(2)?) else { return Ok(false) };
             let name = match row.get::<_, i64>(6)? {
                 1 => "Event Sync",
@@ -217,54 +226,56 @@ impl<S: Sink> Reading<'_, S> {
         })
     }
 
-    /// Calls `take` with each row of `table`: `first`, then the wanted columns. It says whether it was of use.
-    fn each(
+    /// Calls `take` with each row of `table`: the expression `first`, then the wanted columns. `take` returns
+    /// whether the row had usable times.
+    fn for_each_row(
         &mut self,
         table: &str,
-        wanted: &Columns<'_>,
+        wanted: &WantedColumns<'_>,
         first: &str,
         mut take: impl FnMut(&Row<'_>, &mut S) -> rusqlite::Result<bool>,
     ) -> Result<()> {
-        let mut there: Vec<String> = Vec::new();
+        let mut existing: Vec<String> = Vec::new();
         self.base
             .pragma(None, "table_info", table, |row| {
-                there.push(row.get(1)?);
+                existing.push(row.get(1)?);
                 Ok(())
             })
-            .map_err(told)?;
+            .map_err(sqlite_error)?;
         let mut query = format!("SELECT {first}");
-        for (column, otherwise) in wanted.0 {
-            let is_there = there.iter().any(|name| name == column);
+        for (column, fallback) in wanted.0 {
+            let exists = existing.iter().any(|name| name == column);
             query.push_str(&format!(
                 ", {}",
-                if is_there { format!("\"{column}\"") } else { (*otherwise).to_owned() }
+                if exists { format!("\"{column}\"") } else { (*fallback).to_owned() }
             ));
         }
         query.push_str(&format!(" FROM \"{table}\""));
-        let mut statement = self.base.prepare(&query).map_err(told)?;
-        let mut rows = statement.query([]).map_err(told)?;
-        while let Some(row) = rows.next().map_err(told)? {
-            self.seen.events += 1;
-            if !take(row, self.sink).map_err(told)? {
-                self.seen.untimed += 1;
+        let mut statement = self.base.prepare(&query).map_err(sqlite_error)?;
+        let mut rows = statement.query([]).map_err(sqlite_error)?;
+        while let Some(row) = rows.next().map_err(sqlite_error)? {
+            self.counts.events += 1;
+            if !take(row, self.sink).map_err(sqlite_error)? {
+                self.counts.untimed += 1;
             }
         }
         Ok(())
     }
 }
 
-fn tables(base: &Connection) -> Result<Vec<String>> {
-    let mut statement = base.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").map_err(told)?;
-    let names = statement.query_map([], |row| row.get(0)).map_err(told)?;
-    names.collect::<rusqlite::Result<_>>().map_err(told)
+fn list_tables(base: &Connection) -> Result<Vec<String>> {
+    let mut statement =
+        base.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").map_err(sqlite_error)?;
+    let names = statement.query_map([], |row| row.get(0)).map_err(sqlite_error)?;
+    names.collect::<rusqlite::Result<_>>().map_err(sqlite_error)
 }
 
-fn told(error: rusqlite::Error) -> Error {
+fn sqlite_error(error: rusqlite::Error) -> Error {
     Error::new(ErrorKind::Format, format!("sqlite: {error}"))
 }
 
-/// The path as sqlite wants it, so that it is opened as it lies there.
-fn uri(path: &Path) -> String {
+/// Percent-encodes the path as a sqlite URI that opens the file unchanged.
+fn sqlite_uri(path: &Path) -> String {
     let mut uri = "file:".to_owned();
     for &byte in path.as_os_str().as_encoded_bytes() {
         match byte {
@@ -275,19 +286,23 @@ fn uri(path: &Path) -> String {
     uri + "?mode=ro&immutable=1"
 }
 
-/// A process is the upper bits of a global id, with the machine's number, a thread the lowest 24.
-fn process(global: Option<i64>) -> Id<'static> {
+/// Process of a global id: its upper bits, which include the machine's number. The lowest 24 bits are the thread.
+fn process_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id >> 24))
 }
 
-fn thread(global: Option<i64>) -> Id<'static> {
+fn thread_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id & 0xff_ffff))
 }
 
-/// `cudaLaunchKernel_v7000` without its version.
-fn bare(name: &str) -> &str {
+/// Strips the version from names such as `cudaLaunchKernel_v7000`.
+fn strip_version(name: &str) -> &str {
     match name.rsplit_once("_v") {
-        Some((bare, version)) if version.len() >= 4 && version.bytes().all(|b| b.is_ascii_digit()) => bare,
+        Some((strip_version, version))
+            if version.len() >= 4 && version.bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            strip_version
+        }
         _ => name,
     }
 }

@@ -1,4 +1,4 @@
-//! How a trace is read, whatever its kind.
+//! Options for reading a trace, whatever its format.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::json;
 
-/// How to read another tool's trace.
+/// Options for reading another tool's trace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The size of the buffer in bytes; it grows where a single event is larger. Default: 1 MiB.
+    /// Size of the read buffer in bytes; it grows if a single event is larger. Default: 1 MiB.
     pub buffer: usize,
-    /// How many threads may read a plain JSON file. The result does not depend on it. Default: 2.
+    /// Maximum number of threads that read a plain JSON file. The result does not depend on it. Default: 2.
     pub threads: usize,
-    /// Whether a file that ends in mid-event counts as one that ends before it. Default: false, an error.
+    /// Whether a file that ends in the middle of an event is read up to the event before. Default: false, an error.
     pub accept_cut: bool,
-    /// Whether what operators of a backward pass launch hangs under the operator of the forward pass whose gradient it is, and
-    /// `[backward]`, where the trace tells which that is. Default: false, under autograd's own thread, which launched it and
-    /// knows no code of the model.
+    /// Whether launches of backward operators are attributed to the stack of the forward operator whose gradient they
+    /// compute, followed by `[backward]`, if the trace links the two. Default: false: they stay on autograd's own
+    /// thread, which launched them and has no code of the model on its stack.
     pub backward_under_forward: bool,
-    /// Traces of the captures of graphs that this one launches. Default: none.
+    /// Traces taken while the graphs that this trace launches were captured. Default: none.
     pub graph_captures: Vec<PathBuf>,
-    /// Where to count the bytes read, of [`Opened::size`](super::Opened::size). Default: nowhere.
+    /// Counter of bytes read so far, out of [`Opened::size`](super::Opened::size). Default: none.
     pub progress: Option<Arc<AtomicU64>>,
 }
 
@@ -39,12 +39,12 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(super) fn reading(&self) -> json::Reading {
-        json::Reading { buffer: self.buffer, accept_cut: self.accept_cut }
+    pub(super) fn json_options(&self) -> json::JsonOptions {
+        json::JsonOptions { buffer: self.buffer, accept_cut: self.accept_cut }
     }
 
-    /// So many bytes more were read.
-    pub(super) fn tell(&self, count: u64) {
+    /// Adds `count` to the bytes read so far.
+    pub(super) fn add_bytes_read(&self, count: u64) {
         if let Some(progress) = &self.progress {
             progress.fetch_add(count, Ordering::Relaxed);
         }

@@ -1,50 +1,50 @@
-//! Reads our own recordings, as far as they go: a damaged row is told of and passed over, and what follows a
-//! place where the file is cut short is lost, what came before it is not. One that lacks its end is told of too.
+//! Reads our own recordings as far as they are readable: a damaged row is reported and skipped, and a truncated file
+//! keeps all rows before the truncation. A recording without an end row is reported as well.
 
 use super::{Opened, Options};
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::alive::Identity;
 use crate::record::{Mark, Reader, Row, Standing, WriterId};
 
-/// What was found in a recording beside its rows.
+/// Facts about a recording other than its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
-    /// Rows that could not be read.
+pub struct RecordingSummary {
+    /// Number of rows that could not be read.
     pub damaged: u64,
-    /// Rows of a kind that only later versions know.
+    /// Number of rows of kinds that only later versions know.
     pub skipped: u64,
-    /// Whether there are sums in the place of single activities.
+    /// Whether it has sums instead of single activities.
     pub is_of_sums: bool,
-    /// What became of the process that wrote it, if it did not come to its end.
-    pub cut_off: Option<CutOff>,
+    /// State of the process that wrote it, if the recording has no end row.
+    pub writer_state: Option<WriterState>,
 }
 
-/// A process that has not come to the end of its recording.
+/// State of a process whose recording has no end row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CutOff {
-    /// It is gone.
+pub enum WriterState {
+    /// The process no longer exists.
     Gone,
-    /// It still runs.
+    /// The process is still running.
     Alive,
-    /// Nobody here can tell.
+    /// The state cannot be determined here, for example on another machine.
     Unknown,
-    /// It had no more memory, and ran on without being recorded.
-    Starved,
-    /// It came to its end, and could not write its files.
-    Unwritten,
+    /// The process ran out of memory and continued without being recorded.
+    OutOfMemory,
+    /// The process exited but could not write its output files.
+    OutputsFailed,
 }
 
-/// Calls `each` with every row of a recording, and `remark` with what is wrong with those that cannot be read.
+/// Calls `each` with every row of a recording, and `remark` with an error for each row that cannot be read.
 ///
 /// # Errors
-/// `Io`, and `Format` where there is nothing to be had.
+/// `Io`, and `Format` if nothing can be read.
 pub fn recording(
     opened: Opened,
     options: &Options,
     remark: &mut dyn FnMut(Error),
     each: &mut dyn FnMut(&Row<'_>),
-) -> Result<Recorded> {
-    // The reading may be on another thread, the rows stay on this one.
+) -> Result<RecordingSummary> {
+    // The bytes may be read on another thread; the rows are passed on this one.
     opened.bytes(options, |input| {
         let mut reader = Reader::new(input)?;
         let mut damaged = 0;
@@ -60,33 +60,43 @@ pub fn recording(
             }
         }
         let standing = reader.standing();
-        let cut_off = (!reader.is_whole()).then(|| match reader.is_starved() {
-            true => CutOff::Starved,
-            false if standing.is_over => CutOff::Unwritten,
-            false => cut_off(reader.writer()),
+        let writer_state = (!reader.is_whole()).then(|| match reader.is_starved() {
+            true => WriterState::OutOfMemory,
+            false if standing.is_over => WriterState::OutputsFailed,
+            false => writer_state(reader.writer()),
         });
-        if let Some(cut_off) = cut_off.filter(|_| damaged == 0 || reader.mark().is_some()) {
-            let sentence = sentence(cut_off, reader.mark(), standing);
+        if let Some(writer_state) = writer_state.filter(|_| damaged == 0 || reader.mark().is_some()) {
+            let sentence = describe_missing(writer_state, reader.mark(), standing);
             remark(Error::new(ErrorKind::Format, sentence));
         }
-        Ok(Recorded { damaged, skipped: reader.skipped(), is_of_sums: reader.has_sums(), cut_off })
+        Ok(RecordingSummary {
+            damaged,
+            skipped: reader.skipped(),
+            is_of_sums: reader.has_sums(),
+            writer_state,
+        })
     })
 }
 
-fn cut_off(writer: Option<&WriterId>) -> CutOff {
+fn writer_state(writer: Option<&WriterId>) -> WriterState {
     let Some(WriterId { process, thread, started, namespace, boot }) = writer.cloned() else {
-        return CutOff::Unknown;
+        return WriterState::Unknown;
     };
     match (Identity { process, thread, started, namespace, boot }).is_alive() {
-        Some(true) => CutOff::Alive,
-        Some(false) => CutOff::Gone,
-        None => CutOff::Unknown,
+        Some(true) => WriterState::Alive,
+        Some(false) => WriterState::Gone,
+        None => WriterState::Unknown,
     }
 }
 
-/// What is to be known of it. What changed nothing was not written down: the process may have ended long after. A file
-/// system that takes nothing any more takes no word on that either, but the process has said so.
-fn sentence(cut_off: CutOff, mark: Option<&Mark>, Standing { is_late, is_over }: Standing) -> String {
+/// Sentence that names the missing data for the user. Data that had not changed was not written again, so the process
+/// may have ended long after the last mark. If the file system accepts no more writes, the file cannot state that
+/// either, but the process has printed it.
+fn describe_missing(
+    writer_state: WriterState,
+    mark: Option<&Mark>,
+    Standing { is_late, is_over }: Standing,
+) -> String {
     let after = mark.map(|mark| format!("after {:.1} s", mark.time.since(mark.began) as f64 / 1e9));
     let later = after.as_ref().map(|after| format!(", {after} or later")).unwrap_or_default();
     let held = match mark {
@@ -95,38 +105,40 @@ fn sentence(cut_off: CutOff, mark: Option<&Mark>, Standing { is_late, is_over }:
     };
     let last = match mark {
         Some(_) if is_late => {
-            format!("it could not be written any more: all that it did from then on, and {held}, are missing")
+            format!("the file could no longer be written: everything after that, and {held}, are missing")
         }
         Some(Mark { open: 0, .. }) if is_over => "nothing that it launched is missing".to_owned(),
         Some(_) if is_over => format!("{held} are missing"),
         Some(mark) => {
             let seconds = f64::from(mark.interval_ms) / 1e3;
             format!(
-                "at most {seconds} s of what it did, and {held}, are missing, unless it said that checkpoints stop"
+                "at most the last {seconds} s, and {held}, are missing, unless it printed that checkpoints stop"
             )
         }
         None => format!("launches of the last second, and {held}, are missing"),
     };
-    match (cut_off, after) {
-        (CutOff::Alive, Some(after)) if is_late => {
+    match (writer_state, after) {
+        (WriterState::Alive, Some(after)) if is_late => {
             format!(
-                "its process still runs; this is what it had done {after}, when it could not be written any more"
+                "its process is still running; this is its state {after}, when the file could no longer be written"
             )
         }
-        (CutOff::Alive, Some(after)) => format!("its process still runs; this is what it had done {after}"),
-        (CutOff::Unwritten, _) => {
-            format!("its process came to its end and could not write its files{later}; {last}")
+        (WriterState::Alive, Some(after)) => {
+            format!("its process is still running; this is its state {after}")
         }
-        (CutOff::Gone, Some(_)) => format!("its process ended without its exit hooks{later}; {last}"),
-        (CutOff::Unknown, Some(_)) => {
-            format!("its process ended without its exit hooks, or still runs elsewhere{later}; {last}")
+        (WriterState::OutputsFailed, _) => {
+            format!("its process exited but could not write its files{later}; {last}")
         }
-        (CutOff::Gone | CutOff::Alive | CutOff::Unknown, None) => {
-            format!("its process was killed, or still runs: {last}")
+        (WriterState::Gone, Some(_)) => format!("its process ended without its exit hooks{later}; {last}"),
+        (WriterState::Unknown, Some(_)) => {
+            format!("its process ended without its exit hooks, or is still running elsewhere{later}; {last}")
         }
-        (CutOff::Starved, _) => format!(
-            "recording ended for want of memory{later}, while its process ran on: all that it did from then on is \
-             missing, and {held}"
+        (WriterState::Gone | WriterState::Alive | WriterState::Unknown, None) => {
+            format!("its process was killed, or is still running: {last}")
+        }
+        (WriterState::OutOfMemory, _) => format!(
+            "recording stopped for lack of memory{later}, while its process continued: everything after that, and \
+             {held}, are missing"
         ),
     }
 }
@@ -137,49 +149,49 @@ mod tests {
     use crate::record::Nanos;
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn the_sentence_names_the_missing_part_of_an_unfinished_recording() {
         let mark = Mark { began: Nanos(1_000), time: Nanos(12_345_000_000), interval_ms: 1500, open: 7 };
         let [on_time, late, over] = [(false, false), (true, false), (false, true)]
             .map(|(is_late, is_over)| Standing { is_late, is_over });
-        let said = |cut_off, standing| sentence(cut_off, Some(&mark), standing);
+        let describe = |writer_state, standing| describe_missing(writer_state, Some(&mark), standing);
         assert_eq!(
-            said(CutOff::Gone, on_time),
-            "its process ended without its exit hooks, after 12.3 s or later; at most 1.5 s of what it did, and 7 \
-             activities that CUPTI still held, are missing, unless it said that checkpoints stop"
+            describe(WriterState::Gone, on_time),
+            "its process ended without its exit hooks, after 12.3 s or later; at most the last 1.5 s, and 7 \
+             activities that CUPTI still held, are missing, unless it printed that checkpoints stop"
         );
         assert_eq!(
-            said(CutOff::Gone, late),
-            "its process ended without its exit hooks, after 12.3 s or later; it could not be written any more: all that it \
-             did from then on, and 7 activities that CUPTI still held, are missing"
+            describe(WriterState::Gone, late),
+            "its process ended without its exit hooks, after 12.3 s or later; the file could no longer be written: \
+             everything after that, and 7 activities that CUPTI still held, are missing"
         );
         assert_eq!(
-            said(CutOff::Alive, on_time),
-            "its process still runs; this is what it had done after 12.3 s"
+            describe(WriterState::Alive, on_time),
+            "its process is still running; this is its state after 12.3 s"
         );
         assert_eq!(
-            said(CutOff::Alive, late),
-            "its process still runs; this is what it had done after 12.3 s, when it could not be written any more"
+            describe(WriterState::Alive, late),
+            "its process is still running; this is its state after 12.3 s, when the file could no longer be written"
         );
         assert_eq!(
-            said(CutOff::Starved, on_time),
-            "recording ended for want of memory, after 12.3 s or later, while its process ran on: all that it did from \
-             then on is missing, and 7 activities that CUPTI still held"
+            describe(WriterState::OutOfMemory, on_time),
+            "recording stopped for lack of memory, after 12.3 s or later, while its process continued: everything \
+             after that, and 7 activities that CUPTI still held, are missing"
         );
         assert_eq!(
-            said(CutOff::Unwritten, over),
-            "its process came to its end and could not write its files, after 12.3 s or later; 7 activities that CUPTI \
-             still held are missing"
+            describe(WriterState::OutputsFailed, over),
+            "its process exited but could not write its files, after 12.3 s or later; 7 activities that CUPTI still \
+             held are missing"
         );
         assert_eq!(
-            sentence(CutOff::Unwritten, Some(&Mark { open: 0, ..mark }), over),
-            "its process came to its end and could not write its files, after 12.3 s or later; nothing that it \
-             launched is missing"
+            describe_missing(WriterState::OutputsFailed, Some(&Mark { open: 0, ..mark }), over),
+            "its process exited but could not write its files, after 12.3 s or later; nothing that it launched is \
+             missing"
         );
         assert_eq!(
-            said(CutOff::Unwritten, Standing { is_late: true, is_over: true }),
-            "its process came to its end and could not write its files, after 12.3 s or later; it could not be written any \
-             more: all that it did from then on, and 7 activities that CUPTI still held, are missing"
+            describe(WriterState::OutputsFailed, Standing { is_late: true, is_over: true }),
+            "its process exited but could not write its files, after 12.3 s or later; the file could no longer be \
+             written: everything after that, and 7 activities that CUPTI still held, are missing"
         );
-        assert!(said(CutOff::Unknown, on_time).contains("or still runs elsewhere"));
+        assert!(describe(WriterState::Unknown, on_time).contains("or is still running elsewhere"));
     }
 }

@@ -1,39 +1,39 @@
-//! What `rocprofv3 --output-format json` writes: records that refer to tables of kernels, agents and
-//! operation names in the same file, which is therefore read as a whole.
+//! Reads the JSON of `rocprofv3 --output-format json`. Its records refer to tables of kernels, agents and operation
+//! names in the same file, so the file is held in memory as a whole.
 
 use std::collections::HashMap;
 use std::io::Read;
 
 use super::json::document::{Document, Node};
 use super::model::*;
-use super::{Id, Seen, Text};
+use super::{Id, ReadCounts, Text};
 use crate::error::{Error, ErrorKind, Result};
 
-pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<Seen> {
+pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
     let document = Document::read(input)?;
     let root = document.root()?;
     let Some(tools) = root.get("rocprofiler-sdk-tool") else {
-        return Err(Error::new(ErrorKind::Format, "JSON without `rocprofiler-sdk-tool`: not of rocprofv3"));
+        return Err(Error::new(ErrorKind::Format, "JSON without `rocprofiler-sdk-tool`: not from rocprofv3"));
     };
-    let mut seen = Seen { bytes: document.bytes(), ..Seen::default() };
+    let mut counts = ReadCounts { bytes: document.bytes(), ..ReadCounts::default() };
     for tool in tools.items() {
-        Process::new(tool).read(sink, &mut seen);
+        ProcessSection::new(tool).read(sink, &mut counts);
     }
-    Ok(seen)
+    Ok(counts)
 }
 
-/// The part of one process.
-struct Process<'a> {
+/// The part of the file that belongs to one process.
+struct ProcessSection<'a> {
     process: Id<'a>,
     kernels: HashMap<u64, Text<'a>>,
-    /// GPUs by the handle of their agent, numbered as they come.
+    /// GPUs by the handle of their agent, numbered in file order.
     devices: HashMap<u64, u32>,
     /// Names by kind and operation.
     operations: Vec<Vec<Text<'a>>>,
     records: Option<Node<'a>>,
 }
 
-impl<'a> Process<'a> {
+impl<'a> ProcessSection<'a> {
     fn new(tool: Node<'a>) -> Self {
         let process = tool.get("metadata").and_then(|data| data.get("pid")).and_then(Node::integer);
         let symbols = tool.get("kernel_symbols").into_iter().flat_map(Node::items);
@@ -68,7 +68,7 @@ impl<'a> Process<'a> {
         }
     }
 
-    fn read(&self, sink: &mut impl Sink, seen: &mut Seen) {
+    fn read(&self, sink: &mut impl Sink, counts: &mut ReadCounts) {
         for (table, records) in self.records.into_iter().flat_map(Node::entries) {
             let kind = match table.raw() {
                 b"kernel_dispatch" => Some(OpKind::Kernel),
@@ -77,25 +77,25 @@ impl<'a> Process<'a> {
                 _ => continue,
             };
             for record in records.items() {
-                seen.events += 1;
-                let record = Record::new(record);
+                counts.events += 1;
+                let record = RocprofRecord::new(record);
                 let (Some(start), Some(end)) = (record.start, record.end) else {
-                    seen.untimed += 1;
+                    counts.untimed += 1;
                     continue;
                 };
                 sink.event(&match kind {
-                    Some(kind) => self.op(kind, &record, start, end),
-                    None => self.call(&record, start, end),
+                    Some(kind) => self.op_event(kind, &record, start, end),
+                    None => self.call_event(&record, start, end),
                 });
             }
         }
     }
 
-    fn op(&self, kind: OpKind, record: &Record<'a>, start: i64, end: i64) -> Event<'a> {
+    fn op_event(&self, kind: OpKind, record: &RocprofRecord<'a>, start: i64, end: i64) -> Event<'a> {
         let kernel = record.kernel.and_then(|id| self.kernels.get(&id).copied());
         let name = match kind {
             OpKind::Kernel => kernel.unwrap_or(Text::from("[kernel without a name]")),
-            OpKind::Copy | OpKind::Set => copy_name(self.operation(record)),
+            OpKind::Copy | OpKind::Set => copy_name(self.operation_name(record)),
         };
         Event::Op(Op {
             kind,
@@ -115,9 +115,9 @@ impl<'a> Process<'a> {
         })
     }
 
-    fn call(&self, record: &Record<'a>, start: i64, end: i64) -> Event<'a> {
+    fn call_event(&self, record: &RocprofRecord<'a>, start: i64, end: i64) -> Event<'a> {
         Event::Call(Call {
-            name: self.operation(record),
+            name: self.operation_name(record),
             start,
             end,
             process: self.process,
@@ -127,16 +127,16 @@ impl<'a> Process<'a> {
         })
     }
 
-    fn operation(&self, record: &Record<'a>) -> Text<'a> {
+    fn operation_name(&self, record: &RocprofRecord<'a>) -> Text<'a> {
         let operations = record.kind.and_then(|kind| self.operations.get(kind as usize));
         let name = operations.zip(record.operation).and_then(|(names, at)| names.get(at as usize));
         name.copied().unwrap_or(Text::from("[operation without a name]"))
     }
 }
 
-/// A record's fields, whatever kind it is.
+/// Fields of a record of any kind.
 #[derive(Default)]
-struct Record<'a> {
+struct RocprofRecord<'a> {
     kind: Option<u64>,
     operation: Option<u64>,
     thread: Option<i64>,
@@ -150,10 +150,10 @@ struct Record<'a> {
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
-    what: std::marker::PhantomData<&'a ()>,
+    lifetime: std::marker::PhantomData<&'a ()>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> RocprofRecord<'a> {
     fn new(node: Node<'a>) -> Self {
         let mut record = Self::default();
         for (key, value) in node.entries() {
@@ -166,28 +166,28 @@ impl<'a> Record<'a> {
                 }
                 b"start_timestamp" => record.start = value.integer(),
                 b"end_timestamp" => record.end = value.integer(),
-                b"stream_id" => record.stream = small(handle(Some(value))),
+                b"stream_id" => record.stream = to_u32(handle(Some(value))),
                 b"dst_agent_id" => record.agent = handle(Some(value)),
                 b"bytes" => record.bytes = value.unsigned().unwrap_or(0),
-                b"dispatch_info" => record.dispatch(value),
+                b"dispatch_info" => record.read_dispatch_info(value),
                 _ => {}
             }
         }
         record
     }
 
-    fn dispatch(&mut self, info: Node<'a>) {
+    fn read_dispatch_info(&mut self, info: Node<'a>) {
         for (key, value) in info.entries() {
             match key.raw() {
                 b"agent_id" => self.agent = handle(Some(value)),
                 b"kernel_id" => self.kernel = value.unsigned(),
-                b"group_segment_size" => self.shared = small(value.unsigned()).unwrap_or(0),
-                b"workgroup_size" => self.block = three(value),
-                b"grid_size" => self.grid = three(value),
+                b"group_segment_size" => self.shared = to_u32(value.unsigned()).unwrap_or(0),
+                b"workgroup_size" => self.block = parse_xyz(value),
+                b"grid_size" => self.grid = parse_xyz(value),
                 _ => {}
             }
         }
-        // AMD counts a grid in threads, everybody else in blocks.
+        // AMD gives the grid size in threads; every other vendor gives it in blocks.
         for (grid, block) in self.grid.iter_mut().zip(self.block) {
             *grid = grid.div_ceil(block.max(1));
         }
@@ -198,15 +198,15 @@ fn handle(node: Option<Node<'_>>) -> Option<u64> {
     node?.get("handle")?.unsigned()
 }
 
-fn small(value: Option<u64>) -> Option<u32> {
+fn to_u32(value: Option<u64>) -> Option<u32> {
     value.and_then(|value| u32::try_from(value).ok())
 }
 
-fn three(node: Node<'_>) -> [u32; 3] {
-    ["x", "y", "z"].map(|axis| small(node.get(axis).and_then(Node::unsigned)).unwrap_or(0))
+fn parse_xyz(node: Node<'_>) -> [u32; 3] {
+    ["x", "y", "z"].map(|axis| to_u32(node.get(axis).and_then(Node::unsigned)).unwrap_or(0))
 }
 
-/// `MEMORY_COPY_HOST_TO_DEVICE` as everybody else writes it.
+/// Short name of a copy direction, as other tools write it, from names such as `MEMORY_COPY_HOST_TO_DEVICE`.
 fn copy_name(operation: Text<'_>) -> Text<'_> {
     let raw = operation.raw();
     for (ending, name) in [

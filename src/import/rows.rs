@@ -1,23 +1,23 @@
-//! Events to rows: the same rows that our own capture makes, so that everything behind the join works on
+//! Turns events into rows: the same rows that our own capture records, so that everything after the join works on
 //! other tools' traces.
 //!
-//! A launch's stack is what its thread was in at the time: Python frames, ranges and operators, told by the
-//! times that enclose the call (`stack`). An operation's launch is told by its correlation id (`link`).
-//! Ids are numbered anew, since those of a trace may be larger than ours, repeat between processes, or
-//! belong to calls that the trace does not have: each launch comes right before its operations, operations
-//! launched before the trace began have ids below all launches, and others without a launch ids beyond.
+//! The stack of a launch consists of the slices that enclose the call on its thread: Python frames, ranges and
+//! operators (`call_stacks`). The launch of an operation is found by correlation id (`link`). Ids are renumbered,
+//! because those of a trace may exceed our range, repeat between processes, or belong to calls that the trace lacks:
+//! each launch comes directly before its operations, operations launched before the trace began get ids below all
+//! launches, and other operations without a launch get ids above them.
 
 use std::cmp::Reverse;
 
-use super::capture::{self, Captured, Does, Made};
-use super::collect::{Collect, SyncRecord};
-use super::frames::StackFrames;
-use super::late::{self, Late};
-use super::link::{self, Linked};
-use super::slices::{ROOT, Rank, StackTree};
-use super::stack::Stacks;
+use super::call_stacks::StackBuilder;
+use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
+use super::host_delays::{self, GapLabels, HostDelays};
+use super::link::{self, LinkReport};
+use super::slices::{FrameClass, ROOT, StackTree};
+use super::stack_frames::StackFrames;
+use super::trace_collector::{SyncRecord, TraceCollector};
 use super::work::OpRecord;
-use super::{Kind, NameNumbers, Opened, Options, Text};
+use super::{Kind, NameTable, Opened, Options, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
     Activity, ContextFlags, ContextId, CorrelationId, Created, DeviceId, EventId, Frame, GpuContextId,
@@ -25,83 +25,90 @@ use crate::record::{
     ThreadId,
 };
 
-/// Reads any trace that has GPU operations, and calls `each` with its rows. Our own recordings have rows
-/// already: see [`recording`](super::recording()).
+/// Reads any trace that has GPU operations, and calls `each` with its rows. Our own recordings contain rows already:
+/// see [`recording`](super::recording()).
 ///
 /// # Errors
 /// As [`Opened::read`]; `Format` for folded stacks, which have no operations.
-pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<Linked> {
+pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<LinkReport> {
     let path = opened.path().display();
     if let kind @ (Kind::Folded | Kind::ExtendedFolded) = opened.kind() {
         let what = format!(
-            "{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are, and `gpuflame run --formats gfr` \
-             leaves a recording, which can be asked for more"
+            "{path}: {kind} have no GPU operations; draw them with `gpuflame flamegraph`, or make a recording with \
+             `gpuflame run --formats gfr`, which every command can read"
         );
         return Err(Error::new(ErrorKind::Format, what));
     }
-    let mut collect = Collect::new(options.backward_under_forward, None);
+    let mut collector = TraceCollector::new(options.backward_under_forward, None);
     if !options.graph_captures.is_empty() {
-        collect.captured = Some(captures(options)?);
+        collector.graph_captures = Some(read_captures(options)?);
     }
-    let seen = opened.read(options, &mut collect)?;
-    Ok(Linked { seen, ..collect.finish(each) })
+    let counts = opened.read(options, &mut collector)?;
+    Ok(LinkReport { counts, ..collector.emit_rows(each) })
 }
 
-/// What the traces of captures tell.
-fn captures(options: &Options) -> Result<Captured> {
-    let mut captured = Captured::default();
+/// Reads the graph captures from the capture traces.
+fn read_captures(options: &Options) -> Result<GraphCaptures> {
+    let mut captured = GraphCaptures::default();
     for path in &options.graph_captures {
         let opened = super::open(path)?;
-        let mut collect = Collect::new(false, Some(captured));
-        let before = collect.captured.as_ref().map(Captured::counts);
-        opened
-            .read(&Options { graph_captures: Vec::new(), progress: None, ..options.clone() }, &mut collect)?;
-        captured = collect.into_captured();
+        let mut collector = TraceCollector::new(false, Some(captured));
+        let before = collector.graph_captures.as_ref().map(GraphCaptures::counts);
+        opened.read(
+            &Options { graph_captures: Vec::new(), progress: None, ..options.clone() },
+            &mut collector,
+        )?;
+        captured = collector.into_graph_captures();
         if Some(captured.counts()) == before {
-            let what = "no capture of a graph is in it (calls between cudaStreamBeginCapture and cudaStreamEndCapture, or \
-                        hip's); give the trace that was taken while the graphs were captured";
+            let what = "contains no capture of a graph (calls between cudaStreamBeginCapture and cudaStreamEndCapture, \
+                        or HIP's); give the trace that was taken while the graphs were captured";
             return Err(Error::new(ErrorKind::Format, what).within(path.display()));
         }
     }
     Ok(captured)
 }
 
-impl Collect {
-    /// Links, and calls `each` with all rows.
-    pub fn finish(mut self, each: &mut dyn FnMut(&Row<'_>)) -> Linked {
-        for (edges, intervals) in self.edges.iter_mut().zip(&mut self.intervals) {
-            edges.slices(&mut self.calls, intervals);
+impl TraceCollector {
+    /// Links the operations, and calls `each` with all rows.
+    pub fn emit_rows(mut self, each: &mut dyn FnMut(&Row<'_>)) -> LinkReport {
+        for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
+            edges.pair_into_slices(&mut self.calls, slices);
         }
         let mut linked = {
             let processes: Vec<u32> = self.thread_facts.iter().map(|(process, ..)| *process).collect();
-            link::all(&mut self.ops, &mut self.calls, &processes)
+            link::link_operations(&mut self.ops, &mut self.calls, &processes)
         };
-        (linked.syncs, linked.steps, linked.waits) = (self.syncs.len() as u64, self.steps, self.waits);
-        linked.unknown =
-            self.categories.texts().map(str::to_owned).zip(self.others.iter().copied()).collect();
-        linked.unknown.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
+        (linked.sync_records, linked.steps, linked.wait_calls) =
+            (self.syncs.len() as u64, self.steps, self.wait_calls);
+        linked.unknown_categories = self
+            .unknown_categories
+            .texts()
+            .map(str::to_owned)
+            .zip(self.category_counts.iter().copied())
+            .collect();
+        linked.unknown_categories.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         let times = times.chain(self.syncs.iter().map(|sync| sync.start));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
         if self.backward_under_forward {
-            self.told.tie();
+            self.operator_links.link_forward();
         }
         if !self.has_python {
             self.split_call_stacks();
         }
         let mut stacks = StackTree::default();
-        let spans = late::spans(&self.ops, &self.calls, self.intervals.len());
-        let insides = self.find_stacks(&mut stacks, spans);
+        let spans = host_delays::delay_spans(&self.ops, &self.calls, self.slices.len());
+        let delay_stacks = self.find_stacks(&mut stacks, spans);
         if self.backward_under_forward {
-            let mark = self.labels.number(Text::from("[backward]"));
-            self.told.hang(mark, &mut self.calls, &mut stacks);
-            linked.backward = Some(self.told.nanos(&self.ops));
+            let mark = self.labels.intern(Text::from("[backward]"));
+            self.operator_links.attach_to_forward(mark, &mut self.calls, &mut stacks);
+            linked.backward_ns = Some(self.operator_links.backward_nanos(&self.ops));
         }
         let given: Vec<Option<u32>> = std::mem::take(&mut self.given_stacks)
             .texts()
-            .map(|stack| given_stack(stack, &self.frames, &mut self.labels, &mut stacks))
+            .map(|stack| parse_given_stack(stack, &self.stack_frames, &mut self.labels, &mut stacks))
             .collect();
-        for (&call, &stack) in &self.given {
+        for (&call, &stack) in &self.given_stack_of_call {
             if let Some(stack) = given[stack as usize] {
                 self.calls[call as usize].stack = stack;
             }
@@ -109,109 +116,109 @@ impl Collect {
         let created =
             self.created.iter().map(|(&op, number)| (op, number.and_then(|number| given[number as usize])));
         let mut created = created.collect();
-        linked.captured = self.tie(&mut stacks, &mut created);
+        linked.capture_coverage = self.attribute_graph_ops(&mut stacks, &mut created);
         linked.last_step = (self.steps > 1).then(|| self.last_step.saturating_add(linked.offset));
         self.step_times.sort_unstable();
         self.step_times.dedup();
-        let shown =
-            |&(start, end): &(i64, i64)| (shifted(start, linked.offset).0, shifted(end, linked.offset).0);
+        let shown = |&(start, end): &(i64, i64)| {
+            (to_row_time(start, linked.offset).0, to_row_time(end, linked.offset).0)
+        };
         linked.step_times = self.step_times.iter().map(shown).collect();
         linked.collectives =
             self.collectives.keys().map(|&kernel| self.kernels.text(kernel).to_owned()).collect();
-        self.name_rows(each);
-        let contexts = self.context_rows(&stacks, insides, created, linked.offset, each);
-        self.work_rows(&contexts, &mut linked, each);
+        self.emit_names(each);
+        let contexts = self.emit_contexts(&stacks, delay_stacks, created, linked.offset, each);
+        self.emit_work(&contexts, &mut linked, each);
         linked
     }
 
-    /// Finds the stacks of all calls, and what threads were in at the times that `spans` ask for.
+    /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`.
     fn find_stacks(&mut self, stacks: &mut StackTree, spans: Vec<Vec<(i64, i64)>>) -> Vec<Vec<(i64, u32)>> {
-        let mut insides = Vec::new();
-        let mut names = late::Names::new(std::mem::take(&mut self.labels));
-        for (intervals, spans) in std::mem::take(&mut self.intervals).into_iter().zip(spans) {
-            let mut late = Late::new(spans, names);
-            let mut of_thread = Stacks { tree: &mut *stacks, told: &mut self.told, late: &mut late };
-            of_thread.thread(intervals, &mut self.calls);
-            insides.push(late.found);
-            names = late.names;
+        let mut delay_stacks = Vec::new();
+        let mut labels = GapLabels::new(std::mem::take(&mut self.labels));
+        for (slices, spans) in std::mem::take(&mut self.slices).into_iter().zip(spans) {
+            let mut delays = HostDelays::new(spans, labels);
+            let mut of_thread =
+                StackBuilder { tree: &mut *stacks, links: &mut self.operator_links, delays: &mut delays };
+            of_thread.build_thread(slices, &mut self.calls);
+            delay_stacks.push(delays.stacks);
+            labels = delays.labels;
         }
-        self.labels = names.into_labels();
-        insides
+        self.labels = labels.into_labels();
+        delay_stacks
     }
 
-    /// What this file tells of captured graphs, and those before it.
-    fn into_captured(mut self) -> Captured {
-        let mut captured = self.captured.take().unwrap_or_default();
-        for (edges, intervals) in self.edges.iter_mut().zip(&mut self.intervals) {
-            edges.slices(&mut self.calls, intervals);
+    /// Adds the graph captures of this trace to those of the traces before.
+    fn into_graph_captures(mut self) -> GraphCaptures {
+        let mut captured = self.graph_captures.take().unwrap_or_default();
+        for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
+            edges.pair_into_slices(&mut self.calls, slices);
         }
         if !self.has_python {
             self.split_call_stacks();
         }
         let mut stacks = StackTree::default();
-        let nowhere = vec![Vec::new(); self.intervals.len()];
-        self.find_stacks(&mut stacks, nowhere);
-        captured.add(&self.noted, &self.calls, &self.kernels, &stacks, &self.labels);
-        // Our own exports say of each operation of a graph where its node was made.
+        let no_spans = vec![Vec::new(); self.slices.len()];
+        self.find_stacks(&mut stacks, no_spans);
+        captured.add_captures(&self.graph_calls, &self.calls, &self.kernels, &stacks, &self.labels);
+        // Our own exports give, for graph operations, the stack that created the node.
         for (&op, &given) in &self.created {
             let node = self.ops[op as usize].graph_node;
             if let (Some(given), true) = (given, node != 0) {
                 let text = self.given_stacks.text(given).to_owned();
-                let Some(stack) = given_stack(&text, &self.frames, &mut self.labels, &mut stacks) else {
+                let Some(stack) = parse_given_stack(&text, &self.stack_frames, &mut self.labels, &mut stacks)
+                else {
                     continue;
                 };
-                let stack = captured.stack(&stacks, &self.labels, stack);
-                captured.node(node, stack);
+                let stack = captured.intern_stack(&stacks, &self.labels, stack);
+                captured.add_node(node, stack);
             }
         }
         captured
     }
 
-    /// Hangs what graphs launched under the stacks of the files that captured them; `created` is where each operation was
-    /// made, or that nobody knows.
-    fn tie(
+    /// Attributes the operations of graph launches to the stacks that captured them. Stores the creating stack of an
+    /// operation in `created`, or `None` if it is unknown.
+    fn attribute_graph_ops(
         &mut self,
         stacks: &mut StackTree,
         created: &mut IdMap<u32, Option<u32>>,
-    ) -> Option<capture::Tied> {
-        let captured = self.captured.take()?;
-        let launches = self.noted.iter().filter(|note| note.does == Does::Launch);
-        let launches: Vec<u32> = launches.map(|note| note.call).collect();
-        let (made, tied) = captured.tie(&launches, &self.ops, &self.calls, &self.kernels);
-        for (op, made) in made {
-            let stack = match made {
-                Made::Unknown => None,
-                Made::By(stack, guessed) => {
+    ) -> Option<CaptureCoverage> {
+        let captured = self.graph_captures.take()?;
+        let launches = self.graph_calls.iter().filter(|graph_call| graph_call.role == GraphRole::Launch);
+        let launches: Vec<u32> = launches.map(|graph_call| graph_call.call).collect();
+        let (origins, coverage) = captured.attribute(&launches, &self.ops, &self.calls, &self.kernels);
+        for (op, origin) in origins {
+            let stack = match origin {
+                NodeOrigin::Unknown => None,
+                NodeOrigin::CapturedBy(stack, guessed) => {
                     let mut node = ROOT;
-                    for (name, rank) in captured.frames(stack) {
-                        node = stacks.child((node, self.labels.number(Text::from(name)), rank));
+                    for (name, class) in captured.frames(stack) {
+                        node = stacks.child((node, self.labels.intern(Text::from(name)), class));
                     }
                     if guessed {
-                        node = stacks.child((
-                            node,
-                            self.labels.number(Text::from(capture::GUESSED)),
-                            Rank::Call,
-                        ));
+                        node =
+                            stacks.child((node, self.labels.intern(Text::from(GUESSED)), FrameClass::Call));
                     }
                     Some(node)
                 }
             };
             created.insert(op, stack);
         }
-        Some(tied)
+        Some(coverage)
     }
 
-    /// Has the Python functions in arguments of operators be labels, outermost first.
+    /// Splits the Python call stacks from operator arguments into labels, outermost first.
     fn split_call_stacks(&mut self) {
         for functions in std::mem::take(&mut self.call_stacks).texts() {
             let functions = functions.split(';').rev().filter(|function| !function.is_empty());
-            self.told
-                .lists
-                .push(functions.map(|function| self.labels.number(Text::from(function))).collect());
+            self.operator_links
+                .python_stacks
+                .push(functions.map(|function| self.labels.intern(Text::from(function))).collect());
         }
     }
 
-    fn name_rows(&self, each: &mut dyn FnMut(&Row<'_>)) {
+    fn emit_names(&self, each: &mut dyn FnMut(&Row<'_>)) {
         for (id, text) in (0..).zip(self.kernels.texts()) {
             each(&Row::Name { id: NameId(id), text });
         }
@@ -220,15 +227,16 @@ impl Collect {
         }
     }
 
-    /// A context for each (stack, thread) that launched, or that a GPU waited in, and when it did. Gives them by call.
-    fn context_rows(
+    /// Emits a context for each (stack, thread) that launched work or that a GPU waited for, and the times of these
+    /// waits. Returns the contexts by call.
+    fn emit_contexts(
         &self,
         stacks: &StackTree,
-        insides: Vec<Vec<(i64, u32)>>,
+        delay_stacks: Vec<Vec<(i64, u32)>>,
         created: IdMap<u32, Option<u32>>,
         offset: i64,
         each: &mut dyn FnMut(&Row<'_>),
-    ) -> Contexts {
+    ) -> RowContexts {
         let threads = self.thread_numbers();
         for (&id, (_, _, name)) in threads.iter().zip(&self.thread_facts) {
             if !name.is_empty() {
@@ -242,19 +250,19 @@ impl Collect {
             let id = *known.entry((stack, thread)).or_insert(next);
             if id == next {
                 frames.clear();
-                frames.extend(stacks.leaf_first(stack).map(frame));
+                frames.extend(stacks.leaf_first(stack).map(to_frame));
                 let thread = threads[thread as usize];
                 each(&Row::Context { id, thread, flags: ContextFlags::default(), frames: &frames });
             }
             id
         };
-        for (number, inside) in (0..).zip(insides) {
+        for (number, inside) in (0..).zip(delay_stacks) {
             for (since, stack) in inside {
                 let context = match stack {
                     ROOT => ContextId::NONE,
                     stack => context(stack, number, each),
                 };
-                let (thread, since) = (threads[number as usize], shifted(since, offset));
+                let (thread, since) = (threads[number as usize], to_row_time(since, offset));
                 each(&Row::Inside(Inside { thread, since, context }));
             }
         }
@@ -268,10 +276,10 @@ impl Collect {
             let context = stack.map(|stack| context(stack, thread, each));
             created.insert(op, context.map_or(Created::Unknown, Created::Context));
         }
-        Contexts { calls, created }
+        RowContexts { calls, created }
     }
 
-    /// The threads' own numbers, and others for those that have none, or one that another process uses.
+    /// Thread ids: the trace's own, or a new one for a thread without a number or with one that another process uses.
     fn thread_numbers(&self) -> Vec<ThreadId> {
         let mut used: IdMap<ThreadId, ()> = IdMap::default();
         let mut spare = 1 << 31;
@@ -286,16 +294,16 @@ impl Collect {
         self.thread_facts.iter().map(number).collect()
     }
 
-    fn work_rows(&self, contexts: &Contexts, linked: &mut Linked, each: &mut dyn FnMut(&Row<'_>)) {
+    fn emit_work(&self, contexts: &RowContexts, linked: &mut LinkReport, each: &mut dyn FnMut(&Row<'_>)) {
         let offset = linked.offset;
-        let nanos = |time: i64| shifted(time, offset);
-        // By call, and by time within each.
+        let nanos = |time: i64| to_row_time(time, offset);
+        // Ordered by call, and by time within a call.
         let mut order: Vec<u32> = (0..self.ops.len() as u32).collect();
         order.sort_by_key(|&at| {
             let op = &self.ops[at as usize];
             (op.call, op.start)
         });
-        let mut correlation = linked.before as u32;
+        let mut correlation = linked.launched_before_trace as u32;
         let mut before = 0;
         let first_linked = order.partition_point(|&at| self.ops[at as usize].call.is_none());
         let (orphans, mut rest) = order.split_at(first_linked);
@@ -318,12 +326,12 @@ impl Collect {
                 within: id,
                 context,
             }));
-            linked.pending += u64::from(call.ops == 0);
+            linked.launches_without_op += u64::from(call.ops == 0);
             let count = call.ops as usize;
             let (own, others) = rest.split_at(count);
             for &at in own {
                 let created = contexts.created.get(&at).copied();
-                each(&Row::Activity(Activity { created, ..activity(&self.ops[at as usize], id, &nanos) }));
+                each(&Row::Activity(Activity { created, ..to_activity(&self.ops[at as usize], id, &nanos) }));
             }
             rest = others;
         }
@@ -341,7 +349,7 @@ impl Collect {
             each(&Row::Activity(Activity {
                 created: contexts.created.get(&at).copied(),
                 device_launched: reason == Some(&Missing::DeviceGraph),
-                ..activity(op, CorrelationId(id), &nanos)
+                ..to_activity(op, CorrelationId(id), &nanos)
             }));
         }
         let mut syncs: Vec<&SyncRecord> = self.syncs.iter().collect();
@@ -363,58 +371,59 @@ impl Collect {
     }
 }
 
-/// Of what the rows about work refer to.
-struct Contexts {
-    /// Those of the calls that are shown, in their order.
+/// Contexts that the rows of work refer to.
+struct RowContexts {
+    /// Contexts of the calls that become rows, in call order.
     calls: Vec<ContextId>,
-    /// Where operations of graphs were made, by position.
+    /// Origin of the graph nodes of operations, by index.
     created: IdMap<u32, Created>,
 }
 
-/// The stack whose frames are in this text, root first, behind a letter for each: `p` of Python, `r` a range. Where there
-/// are none, ranges are told as we write them. `f`: a stack of which the innermost frame is named; `None`: there is none of
-/// that name.
-fn given_stack(
+/// Parses a stack given as text: a letter per frame (`p` Python, `r` range), a line break, and the frames, root first.
+/// Without letters, ranges are recognised by the form in which we write them. The letter `f` alone means that the text
+/// is the id of the innermost frame in `stackFrames`; `None` if there is no such frame.
+fn parse_given_stack(
     text: &str,
     frames: &StackFrames,
-    labels: &mut NameNumbers,
+    labels: &mut NameTable,
     tree: &mut StackTree,
 ) -> Option<u32> {
     let (kinds, stack) = text.split_once('\n').unwrap_or(("", text));
     if kinds == "f" {
-        let stack = frames.stack(stack)?.into_iter();
+        let stack = frames.find_stack(stack)?.into_iter();
         return Some(
-            stack
-                .fold(ROOT, |node, (frame, rank)| tree.child((node, labels.number(Text::from(frame)), rank))),
+            stack.fold(ROOT, |node, (frame, class)| {
+                tree.child((node, labels.intern(Text::from(frame)), class))
+            }),
         );
     }
     let mut kinds = kinds.bytes();
     Some(stack.split(';').fold(ROOT, |node, frame| {
-        let rank = match kinds.next() {
-            Some(b'p') => Rank::Python,
-            Some(b'r') => Rank::Range,
-            None if frame.starts_with("[range") => Rank::Range,
-            _ => Rank::Call,
+        let class = match kinds.next() {
+            Some(b'p') => FrameClass::Python,
+            Some(b'r') => FrameClass::Range,
+            None if frame.starts_with("[range") => FrameClass::Range,
+            _ => FrameClass::Call,
         };
-        tree.child((node, labels.number(Text::from(frame)), rank))
+        tree.child((node, labels.intern(Text::from(frame)), class))
     }))
 }
 
-/// A time of the trace as rows have it.
-fn shifted(time: i64, offset: i64) -> Nanos {
+/// Converts a time of the trace to the clock of the rows.
+fn to_row_time(time: i64, offset: i64) -> Nanos {
     Nanos(time.saturating_add(offset).max(0) as u64)
 }
 
-fn frame((label, rank): (u32, Rank)) -> Frame {
-    let kind = match rank {
-        Rank::Python => LabelKind::Python,
-        Rank::Range => LabelKind::Range,
-        Rank::Operator | Rank::Call => LabelKind::Call,
+fn to_frame((label, class): (u32, FrameClass)) -> Frame {
+    let kind = match class {
+        FrameClass::Python => LabelKind::Python,
+        FrameClass::Range => LabelKind::Range,
+        FrameClass::Operator | FrameClass::Call => LabelKind::Call,
     };
     Frame::label_of(kind, LabelId(label))
 }
 
-fn activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> Nanos) -> Activity {
+fn to_activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> Nanos) -> Activity {
     Activity {
         correlation,
         device: DeviceId(op.device),

@@ -1,4 +1,4 @@
-//! TraceSmith's binary format, version 0.1: a 72-byte header, a table of strings, and events of varints.
+//! Reads TraceSmith's binary format, version 0.1: a 72-byte header, a string table, and events made of varints.
 //!
 //! ```text
 //! "SBT\0" | u16 major | u16 minor | u32 flags | u32 header size | u64 x 6: metadata, strings, devices,
@@ -7,119 +7,125 @@
 //! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
 //! ```
 //!
-//! The file has no checksum and lengths in it may be anything: every one is held against what is there.
+//! The file has no checksum and its lengths may be arbitrary, so every length is checked against the file size.
 
 use std::io::Read;
 
 use super::model::*;
-use super::{Id, Seen, Text};
+use super::{Id, ReadCounts, Text};
 use crate::error::{Error, ErrorKind, Result};
 
-const HEADER: usize = 72;
-/// No larger file is taken into memory.
-const LARGEST: u64 = 4 << 30;
+const HEADER_BYTES: usize = 72;
+/// Largest file that is read into memory.
+const MAX_FILE_BYTES: u64 = 4 << 30;
 
-pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<Seen> {
+pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
     let mut bytes = Vec::new();
-    input.take(LARGEST).read_to_end(&mut bytes)?;
-    let header = bytes.get(..HEADER).ok_or_else(|| odd(0, "the file is shorter than its 72-byte header"))?;
+    input.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    let header = bytes
+        .get(..HEADER_BYTES)
+        .ok_or_else(|| format_error(0, "the file is shorter than its 72-byte header"))?;
     let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     let u64_at = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
     if (u16_at(4), header[64]) != (0, 0) {
         let what = format!(
-            "version {}.{}, compression {}: only 0.x without compression is known",
+            "version {}.{}, compression {}: only version 0.x without compression is supported",
             u16_at(4),
             u16_at(6),
             header[64]
         );
-        return Err(odd(4, &what));
+        return Err(format_error(4, &what));
     }
     let strings = match u64_at(24) {
         0 => Vec::new(),
-        at => strings(Cursor::at(&bytes, at)?)?,
+        at => read_strings(SbtCursor::at(&bytes, at)?)?,
     };
-    let mut seen = Seen { bytes: bytes.len() as u64, ..Seen::default() };
+    let mut counts = ReadCounts { bytes: bytes.len() as u64, ..ReadCounts::default() };
     let (at, count) = (u64_at(40), u64_at(56));
     if (at, u64_at(24)) == (0, 0) {
-        return Err(odd(16, "no section is said to be anywhere: the program that wrote it was stopped"));
+        return Err(format_error(
+            16,
+            "the header has no section offsets: the program that wrote it was stopped",
+        ));
     }
     if count > 0 {
-        events(Cursor::at(&bytes, at)?, count, &strings, &mut seen, sink)?;
+        read_events(SbtCursor::at(&bytes, at)?, count, &strings, &mut counts, sink)?;
     }
-    Ok(seen)
+    Ok(counts)
 }
 
-fn odd(at: usize, what: &str) -> Error {
+fn format_error(at: usize, what: &str) -> Error {
     Error::new(ErrorKind::Format, format!("SBT, byte {at}: {what}"))
 }
 
-fn strings<'a>(mut at: Cursor<'a>) -> Result<Vec<&'a [u8]>> {
-    at.section(2)?;
-    let count = at.varint()?;
+fn read_strings<'a>(mut at: SbtCursor<'a>) -> Result<Vec<&'a [u8]>> {
+    at.expect_section(2)?;
+    let count = at.read_varint()?;
     let mut strings = Vec::new();
     for _ in 0..count {
-        let length = at.varint()?;
-        strings.push(at.bytes(length)?);
+        let length = at.read_varint()?;
+        strings.push(at.read_bytes(length)?);
     }
     Ok(strings)
 }
 
-fn events(
-    mut at: Cursor<'_>,
+fn read_events(
+    mut at: SbtCursor<'_>,
     count: u64,
     strings: &[&[u8]],
-    seen: &mut Seen,
+    counts: &mut ReadCounts,
     sink: &mut impl Sink,
 ) -> Result<()> {
-    at.section(4)?;
-    let mut time = at.varint()?;
+    at.expect_section(4)?;
+    let mut time = at.read_varint()?;
     for _ in 0..count {
-        let record = Record::read(&mut at, time, strings)?;
+        let record = SbtRecord::read(&mut at, time, strings)?;
         time = record.time;
-        seen.events += 1;
-        sink.event(&record.event());
+        counts.events += 1;
+        sink.event(&record.to_event());
     }
     Ok(())
 }
 
-/// An event as it stands in the file.
-struct Record<'a> {
+/// An event as stored in the file.
+struct SbtRecord<'a> {
     kind: u8,
     time: u64,
     duration: u64,
     device: u32,
     stream: u32,
-    /// 0 where it has none.
+    /// 0 if it has none.
     correlation: u64,
     name: Text<'a>,
     thread: u32,
-    /// Its frames, root first, `;` in between, and what they are; empty where it has none.
+    /// Frames, root first, separated by `;`, and their kinds; empty if it has none.
     stack: (String, String),
     /// Grid, block, shared memory, registers.
     kernel: [u32; 8],
     bytes: u64,
 }
 
-impl<'a> Record<'a> {
-    /// Reads the one that follows another at `before`.
-    fn read(at: &mut Cursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
-        let (kind, flags) = (at.byte()?, at.byte()?);
+impl<'a> SbtRecord<'a> {
+    /// Reads an event; `before` is the time of the one before it.
+    fn read(at: &mut SbtCursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
+        let (kind, flags) = (at.read_byte()?, at.read_byte()?);
         // Unsorted times wrap around.
-        let time = before.wrapping_add(at.varint()?);
-        let duration = if flags & 1 != 0 { at.varint()? } else { 0 };
-        let [device, stream, correlation, name] = [at.varint()?, at.varint()?, at.varint()?, at.varint()?];
+        let time = before.wrapping_add(at.read_varint()?);
+        let duration = if flags & 1 != 0 { at.read_varint()? } else { 0 };
+        let [device, stream, correlation, name] =
+            [at.read_varint()?, at.read_varint()?, at.read_varint()?, at.read_varint()?];
         let name = strings.get(name as usize).copied().map_or(Text::from("[name lost]"), Text::plain);
-        let (device, stream) = (small(device), small(stream));
+        let (device, stream) = (saturate_u32(device), saturate_u32(stream));
         let (mut kernel, mut bytes) = ([0; 8], 0);
         if flags & 2 != 0 {
             for value in &mut kernel {
-                *value = small(at.varint()?);
+                *value = saturate_u32(at.read_varint()?);
             }
         }
         if flags & 4 != 0 {
-            at.varint()?;
-            at.varint()?;
-            bytes = at.varint()?;
+            at.read_varint()?;
+            at.read_varint()?;
+            bytes = at.read_varint()?;
         }
         let (mut thread, mut stack) = (0, Default::default());
         if flags & 8 != 0 {
@@ -128,10 +134,10 @@ impl<'a> Record<'a> {
         Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, bytes })
     }
 
-    /// The format has a copy's direction in the type, and any name.
-    fn event(&self) -> Event<'_> {
+    /// Converts it to an event. The format gives the direction of a copy in the type, and an arbitrary name.
+    fn to_event(&self) -> Event<'_> {
         let (name, (start, end)) = (self.name, self.times());
-        let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.id());
+        let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.correlation_id());
         match self.kind {
             1 => Event::Call(Call {
                 name,
@@ -141,15 +147,15 @@ impl<'a> Record<'a> {
                 thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
                 stack: Text::from(&*self.stack.0),
                 stack_kinds: Text::from(&*self.stack.1),
-                // Without a kernel behind it: the type says that it launches.
+                // Even without a kernel, because the type marks a launch.
                 pending: correlation.is_some(),
                 ..Call::default()
             }),
-            2 => self.op(OpKind::Kernel, name),
-            3 => self.op(OpKind::Copy, Text::from("HtoD")),
-            4 => self.op(OpKind::Copy, Text::from("DtoH")),
-            5 => self.op(OpKind::Copy, Text::from("DtoD")),
-            6 => self.op(OpKind::Set, name),
+            2 => self.op_event(OpKind::Kernel, name),
+            3 => self.op_event(OpKind::Copy, Text::from("HtoD")),
+            4 => self.op_event(OpKind::Copy, Text::from("DtoH")),
+            5 => self.op_event(OpKind::Copy, Text::from("DtoD")),
+            6 => self.op_event(OpKind::Set, name),
             7 | 8 | 10 => {
                 Event::Sync(Sync { name, start, end, device, stream, correlation, ..Sync::default() })
             }
@@ -157,7 +163,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    fn op<'b>(&'b self, kind: OpKind, name: Text<'b>) -> Event<'b> {
+    fn op_event<'b>(&'b self, kind: OpKind, name: Text<'b>) -> Event<'b> {
         let (start, end) = self.times();
         let [x, y, z, a, b, c, shared, registers] = self.kernel;
         Event::Op(Op {
@@ -167,7 +173,7 @@ impl<'a> Record<'a> {
             end,
             device: Some(self.device),
             stream: Some(self.stream),
-            correlation: self.id(),
+            correlation: self.correlation_id(),
             bytes: self.bytes,
             grid: [x, y, z],
             block: [a, b, c],
@@ -184,19 +190,20 @@ impl<'a> Record<'a> {
         (start, start.saturating_add(self.duration as i64))
     }
 
-    fn id(&self) -> Option<u64> {
+    fn correlation_id(&self) -> Option<u64> {
         Some(self.correlation).filter(|&id| id != 0)
     }
 }
 
-/// The thread, and its frames, which stand leaf first: of each its address, function, file and line. Our own exports have
-/// in the place of a file what is no code.
-fn read_stack(at: &mut Cursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
-    let thread = small(at.varint()?);
+/// Reads the thread and its frames, which are stored leaf first, each with address, function, file and line. Our own
+/// exports put the kind of a frame that is not code in place of the file.
+fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
+    let thread = saturate_u32(at.read_varint()?);
     let (mut frames, mut kinds) = (Vec::new(), Vec::new());
-    for _ in 0..at.varint()? {
-        let [address, function, file, _] = [at.varint()?, at.varint()?, at.varint()?, at.varint()?];
-        kinds.push(strings.get(file as usize).map_or('c', |file| kind_of(file)));
+    for _ in 0..at.read_varint()? {
+        let [address, function, file, _] =
+            [at.read_varint()?, at.read_varint()?, at.read_varint()?, at.read_varint()?];
+        kinds.push(strings.get(file as usize).map_or('c', |file| frame_kind(file)));
         frames.push(match strings.get(function as usize) {
             Some(name) if !name.is_empty() => String::from_utf8_lossy(name).replace(';', ":"),
             _ => format!("0x{address:x}"),
@@ -207,8 +214,8 @@ fn read_stack(at: &mut Cursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, S
     Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
 }
 
-/// What a frame is, by its file: a program of Python need not have one (`<string>`).
-fn kind_of(file: &[u8]) -> char {
+/// Kind of a frame, by its file. Python code need not have a file (`<string>`).
+fn frame_kind(file: &[u8]) -> char {
     match file {
         b"<range>" => 'r',
         _ if file.starts_with(b"<") || file.ends_with(b".py") => 'p',
@@ -216,57 +223,62 @@ fn kind_of(file: &[u8]) -> char {
     }
 }
 
-fn small(value: u64) -> u32 {
+fn saturate_u32(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-struct Cursor<'a> {
+struct SbtCursor<'a> {
     all: &'a [u8],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> SbtCursor<'a> {
     fn at(all: &'a [u8], at: u64) -> Result<Self> {
         match usize::try_from(at) {
-            Ok(at) if at >= HEADER && at < all.len() => Ok(Self { all, at }),
-            _ => Err(odd(0, &format!("a section is said to begin at byte {at} of {}", all.len()))),
+            Ok(at) if at >= HEADER_BYTES && at < all.len() => Ok(Self { all, at }),
+            _ => Err(format_error(
+                0,
+                &format!("a section offset is {at}, but the file has {} bytes", all.len()),
+            )),
         }
     }
 
-    fn section(&mut self, expected: u8) -> Result<()> {
+    fn expect_section(&mut self, expected: u8) -> Result<()> {
         let at = self.at;
-        match self.byte()? {
+        match self.read_byte()? {
             found if found == expected => Ok(()),
-            found => Err(odd(at, &format!("section {found} where section {expected} should begin"))),
+            found => Err(format_error(at, &format!("found section {found}, expected section {expected}"))),
         }
     }
 
-    fn byte(&mut self) -> Result<u8> {
-        let byte = *self.all.get(self.at).ok_or_else(|| odd(self.at, "the file ends here, in mid-record"))?;
+    fn read_byte(&mut self) -> Result<u8> {
+        let byte =
+            *self.all.get(self.at).ok_or_else(|| format_error(self.at, "the file ends inside a record"))?;
         self.at += 1;
         Ok(byte)
     }
 
-    fn bytes(&mut self, length: u64) -> Result<&'a [u8]> {
+    fn read_bytes(&mut self, length: u64) -> Result<&'a [u8]> {
         let end = usize::try_from(length).ok().and_then(|length| self.at.checked_add(length));
         let bytes = end.and_then(|end| self.all.get(self.at..end));
-        let bytes = bytes
-            .ok_or_else(|| odd(self.at, &format!("a string of {length} bytes goes beyond the file's end")))?;
+        let bytes = bytes.ok_or_else(|| {
+            format_error(self.at, &format!("a string of {length} bytes exceeds the end of the file"))
+        })?;
         self.at += bytes.len();
         Ok(bytes)
     }
 
-    fn varint(&mut self) -> Result<u64> {
+    fn read_varint(&mut self) -> Result<u64> {
         let start = self.at;
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
+            let byte = self.read_byte()?;
             value |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err(odd(start, "a number of more than ten bytes"))
+        Err(format_error(start, "a number has more than ten bytes"))
     }
 }
 
@@ -291,8 +303,8 @@ mod tests {
     }
 
     /// A file of three events: a launch, its kernel, and a copy.
-    fn file() -> Vec<u8> {
-        let mut file = vec![0; HEADER];
+    fn sample_file() -> Vec<u8> {
+        let mut file = vec![0; HEADER_BYTES];
         file[..4].copy_from_slice(b"SBT\0");
         file[6] = 1;
         let strings = file.len() as u64;
@@ -311,8 +323,8 @@ mod tests {
     #[test]
     fn launches_kernels_and_copies_are_read() {
         let mut lines = Lines::default();
-        let seen = read(&*file(), &mut lines).unwrap();
-        assert_eq!(seen.events, 3);
+        let counts = read(&*sample_file(), &mut lines).unwrap();
+        assert_eq!(counts.events, 3);
         let expected = [
             "call \"launch\" 1000 cSome(5)",
             "Kernel \"gemm\" 1010..1030 sSome(7) cSome(5) 0",
@@ -322,8 +334,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_anywhere_is_an_error_and_no_more() {
-        let file = file();
+    fn a_file_truncated_anywhere_is_a_format_error() {
+        let file = sample_file();
         for length in 0..file.len() {
             let error = read(&file[..length], &mut Lines::default()).unwrap_err();
             assert!(error.to_string().starts_with("SBT, byte "), "{length}: {error}");

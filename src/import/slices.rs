@@ -1,71 +1,72 @@
-//! Slices of time on threads, and stacks of them: what is shared by those who find out what a thread was in.
+//! The slices of threads and the tree of their stacks, shared by the modules that find the stack of a thread.
 
 use std::cmp::Reverse;
 
 use super::model::{CpuKind, SliceKind};
 use crate::record::IdMap;
 
-/// A slice: a stretch of time on a thread, with a name.
+/// A named stretch of time on a thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Interval {
+pub(super) struct Slice {
     pub(super) start: i64,
-    /// The first moment behind it.
+    /// First moment after it.
     pub(super) end: i64,
-    /// Its label, and in the two lowest bits what it is.
-    what: u32,
-    /// Of a call its number, of other slices their place among those in the file.
+    /// Label; the two lowest bits are the [`FrameClass`].
+    label_and_class: u32,
+    /// Number of the call; for other slices, their number among the slices of the file.
     pub(super) number: u32,
 }
 
-const _: () = assert!(size_of::<Interval>() == 24, "a slice grew: a large trace has a million of them");
+const _: () = assert!(size_of::<Slice>() == 24, "a slice grew: a large trace has a million of them");
 
-/// No list, nothing told.
-pub(super) const NOBODY: u32 = u32::MAX;
+/// Index that stands for no entry.
+pub(super) const NONE: u32 = u32::MAX;
 
-impl Interval {
-    pub(super) fn new((start, end): (i64, i64), label: u32, rank: Rank, number: u32) -> Self {
-        Self { start, end, what: label << 2 | rank as u32, number }
+impl Slice {
+    pub(super) fn new((start, end): (i64, i64), label: u32, class: FrameClass, number: u32) -> Self {
+        Self { start, end, label_and_class: label << 2 | class as u32, number }
     }
 
     pub(super) fn label(&self) -> u32 {
-        self.what >> 2
+        self.label_and_class >> 2
     }
 
-    pub(super) fn rank(&self) -> Rank {
-        match self.what & 3 {
-            0 => Rank::Python,
-            1 => Rank::Range,
-            2 => Rank::Operator,
-            _ => Rank::Call,
+    pub(super) fn class(&self) -> FrameClass {
+        match self.label_and_class & 3 {
+            0 => FrameClass::Python,
+            1 => FrameClass::Range,
+            2 => FrameClass::Operator,
+            _ => FrameClass::Call,
         }
     }
 
-    /// The number of the call, if it is one.
+    /// Number of the call, if it is one.
     pub(super) fn call(&self) -> Option<u32> {
-        (self.rank() == Rank::Call).then_some(self.number)
+        (self.class() == FrameClass::Call).then_some(self.number)
     }
 
-    /// What sorts slices that begin together: the outer one is longer, or the lower in rank, or earlier in the file.
-    pub(super) fn depth(&self) -> (Reverse<i64>, u32, u32) {
-        (Reverse(self.end), self.what & 3, self.number)
+    /// Sort key for slices that begin together. The outer slice is the longer one, else the one of lower class, else
+    /// the earlier one in the file.
+    pub(super) fn nesting_key(&self) -> (Reverse<i64>, u32, u32) {
+        (Reverse(self.end), self.label_and_class & 3, self.number)
     }
 
-    /// The last moment at which it is open.
+    /// Last moment at which it is open.
     pub(super) fn last_moment(&self) -> i64 {
         self.start.max(self.end.saturating_sub(1))
     }
 }
 
-/// What a slice is; of two that cover the same time the one that stands first here is the outer one.
+/// Class of a slice. If two slices cover the same time, the one whose class is listed first is the outer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Rank {
+pub(super) enum FrameClass {
     Python,
     Range,
     Operator,
     Call,
 }
 
-impl Rank {
+impl FrameClass {
     pub(super) fn of(kind: SliceKind) -> Self {
         match kind {
             SliceKind::Python => Self::Python,
@@ -76,20 +77,20 @@ impl Rank {
     }
 }
 
-/// All stacks, as a tree: of each node its parent, and what it is called as what.
+/// All stacks as a tree. Each node has a parent, a label and a class.
 #[derive(Debug, Default)]
 pub(super) struct StackTree {
     nodes: Vec<Node>,
     index: IdMap<Node, u32>,
 }
 
-type Node = (u32, u32, Rank);
+type Node = (u32, u32, FrameClass);
 
-/// The stack of nothing.
+/// The empty stack.
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl StackTree {
-    /// The stack of `label` upon `parent`.
+    /// Stack of `parent` with one more frame.
     pub(super) fn child(&mut self, child: Node) -> u32 {
         let next = self.nodes.len() as u32;
         let node = *self.index.entry(child).or_insert(next);
@@ -99,25 +100,25 @@ impl StackTree {
         node
     }
 
-    /// What stands in `stack` above `below`, which is a part of it, innermost first.
-    pub(super) fn path_above(&self, stack: u32, below: u32, path: &mut Vec<(u32, Rank)>) {
+    /// Frames of `stack` above its ancestor `below`, innermost first.
+    pub(super) fn path_above(&self, stack: u32, below: u32, path: &mut Vec<(u32, FrameClass)>) {
         path.clear();
         let mut at = stack;
         while at != below
-            && let Some(&(parent, label, rank)) = self.nodes.get(at as usize)
+            && let Some(&(parent, label, class)) = self.nodes.get(at as usize)
         {
-            path.push((label, rank));
+            path.push((label, class));
             at = parent;
         }
     }
 
-    /// The labels of a stack and what they are, innermost first.
-    pub(super) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = (u32, Rank)> {
+    /// Labels and classes of a stack, innermost first.
+    pub(super) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = (u32, FrameClass)> {
         let mut at = stack;
         std::iter::from_fn(move || {
-            let &(parent, label, rank) = self.nodes.get(at as usize)?;
+            let &(parent, label, class) = self.nodes.get(at as usize)?;
             at = parent;
-            Some((label, rank))
+            Some((label, class))
         })
     }
 }

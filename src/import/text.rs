@@ -1,10 +1,10 @@
-//! Text as it stands in a trace: bytes, perhaps with escapes, not always UTF-8. It is decoded only where
-//! somebody looks at it, since most of a trace is names that nobody asked for.
+//! Text as written in a trace: bytes, perhaps with escapes, not always UTF-8. Decoding is deferred until a
+//! reader uses the text, since most names in a trace are never requested.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// A string of a trace.
+/// A string of a trace, not decoded yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Text<'a> {
     raw: &'a [u8],
@@ -12,28 +12,27 @@ pub struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// Text that means what its bytes say.
+    /// Creates text without escapes.
     pub const fn plain(raw: &'a [u8]) -> Self {
         Self { raw, escaped: false }
     }
 
-    /// The inside of a JSON string. `escaped`: whether there may be a backslash in it.
+    /// Creates text from the inside of a JSON string. `escaped`: whether it may contain a backslash.
     pub fn json(raw: &'a [u8], escaped: bool) -> Self {
         Self { raw, escaped }
     }
 
-    /// The bytes as they stand in the file.
+    /// Bytes as written in the file.
     pub fn raw(self) -> &'a [u8] {
         self.raw
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     pub fn is_empty(self) -> bool {
         self.raw.is_empty()
     }
 
-    /// What it says. Bytes that are no UTF-8 and escapes that mean nothing become U+FFFD; control bytes
-    /// stay.
+    /// Decoded text. Invalid UTF-8 and invalid escapes become U+FFFD; control bytes are kept.
     pub fn decode(self) -> Cow<'a, str> {
         if self.escaped && self.raw.contains(&b'\\') {
             Cow::Owned(unescape(self.raw))
@@ -61,11 +60,11 @@ fn unescape(raw: &[u8]) -> String {
     while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
         bytes.extend_from_slice(&rest[..at]);
         rest = &rest[at + 1..];
-        let Some((&letter, behind)) = rest.split_first() else {
-            push(&mut bytes, char::REPLACEMENT_CHARACTER);
+        let Some((&letter, after)) = rest.split_first() else {
+            push_char(&mut bytes, char::REPLACEMENT_CHARACTER);
             break;
         };
-        rest = behind;
+        rest = after;
         let letter = match letter {
             b'n' => '\n',
             b't' => '\t',
@@ -73,10 +72,10 @@ fn unescape(raw: &[u8]) -> String {
             b'b' => '\u{8}',
             b'f' => '\u{c}',
             b'"' | b'\\' | b'/' => char::from(letter),
-            b'u' => unicode(&mut rest),
+            b'u' => decode_unicode(&mut rest),
             _ => char::REPLACEMENT_CHARACTER,
         };
-        push(&mut bytes, letter);
+        push_char(&mut bytes, letter);
     }
     bytes.extend_from_slice(rest);
     match String::from_utf8(bytes) {
@@ -85,12 +84,12 @@ fn unescape(raw: &[u8]) -> String {
     }
 }
 
-/// The character behind `\u`, which may take a second `\u` (UTF-16 surrogates).
-fn unicode(rest: &mut &[u8]) -> char {
-    let Some(first) = hex4(rest) else { return char::REPLACEMENT_CHARACTER };
+/// Decodes the character after `\u`, which may need a second `\u` (UTF-16 surrogates).
+fn decode_unicode(rest: &mut &[u8]) -> char {
+    let Some(first) = parse_hex4(rest) else { return char::REPLACEMENT_CHARACTER };
     *rest = &rest[4..];
     if let 0xd800..0xdc00 = first
-        && let Some(low) = rest.strip_prefix(b"\\u").and_then(hex4)
+        && let Some(low) = rest.strip_prefix(b"\\u").and_then(parse_hex4)
         && let 0xdc00..0xe000 = low
     {
         *rest = &rest[6..];
@@ -100,11 +99,11 @@ fn unicode(rest: &mut &[u8]) -> char {
     char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-fn hex4(bytes: &[u8]) -> Option<u32> {
+fn parse_hex4(bytes: &[u8]) -> Option<u32> {
     bytes.get(..4)?.iter().try_fold(0, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)?))
 }
 
-fn push(bytes: &mut Vec<u8>, letter: char) {
+fn push_char(bytes: &mut Vec<u8>, letter: char) {
     bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
 }
 
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_mean_what_json_says() {
+    fn escapes_are_decoded_as_json_defines_them() {
         for (raw, expected) in [
             (r"plain", "plain"),
             (r#"a\"b\\c\/d"#, "a\"b\\c/d"),
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_shown_and_the_rest_stays() {
+    fn invalid_escapes_and_bytes_become_replacement_characters() {
         assert_eq!(decoded(r"a\qb"), "a\u{fffd}b");
         assert_eq!(decoded(r"a\ud83dx"), "a\u{fffd}x");
         assert_eq!(decoded(r"a\u12"), "a\u{fffd}12");

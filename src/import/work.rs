@@ -1,7 +1,7 @@
-//! The calls and GPU operations of a trace as `rows` keeps them until all of it is read: not before then is it
-//! known which call launched which operation (`link`), and in what stack (`stack`).
+//! Records of the calls and GPU operations of a trace, kept until the whole trace is read: only then can `link` find
+//! the operations' launches, and `call_stacks` the calls' stacks.
 //!
-//! Names, processes and threads are numbers here, given by `rows`.
+//! Names, processes and threads are the numbers that `trace_collector` assigned.
 
 use crate::record::Detail;
 
@@ -10,11 +10,11 @@ use crate::record::Detail;
 pub(super) struct OpRecord {
     pub(super) start: i64,
     pub(super) end: i64,
-    /// 0 where it has none.
+    /// 0 if it has none.
     pub(super) correlation: u64,
-    /// 0 where the trace does not say.
+    /// 0 if the trace does not give it.
     pub(super) process: u32,
-    /// The call that launched it.
+    /// Call that launched it.
     pub(super) call: Option<u32>,
     pub(super) device: u32,
     pub(super) context: u32,
@@ -31,18 +31,18 @@ pub(super) struct CallRecord {
     pub(super) end: i64,
     pub(super) correlation: u64,
     pub(super) thread: u32,
-    /// The stack it ends, known later.
+    /// Stack whose innermost frame is this call; set once all slices are known.
     pub(super) stack: u32,
-    /// Operations it launched.
+    /// Number of operations that it launched.
     pub(super) ops: u32,
-    /// Whether it launches whenever it is made.
+    /// Whether every call of this function launches work.
     pub(super) launches: bool,
 }
 
 const _: () = assert!(size_of::<CallRecord>() == 40, "a call grew: a large trace has hundreds of thousands");
 
 impl CallRecord {
-    /// Whether it becomes a row: calls that launch nothing are only frames of others.
+    /// Whether it becomes a row: calls that launch nothing only appear as frames in other calls' stacks.
     pub(super) fn is_shown(&self) -> bool {
         self.ops > 0 || self.launches
     }

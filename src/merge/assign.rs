@@ -1,27 +1,29 @@
-//! The best one-to-one assignment of points on a line: as near as possible in all, none beyond a limit.
+//! Optimal one-to-one assignment of points on a line: least total distance, and no pair farther apart than a limit.
 //!
-//! Minimises the sum over all pairs of their distance, where a point of ours without a partner costs the
-//! limit. Points of both sides are taken in order, and each may take back what was decided before:
+//! Minimises the summed distance of the pairs, where a point in `ours` without a partner costs the limit. Points are
+//! visited in ascending order, from both sides, and each may revise earlier decisions:
 //!
-//! - a *seat* is what a later point of ours can still get, for `its position + cost`: one of theirs that
-//!   is free, or one that is taken, whose owner then falls back to what it had before;
-//! - a *regret* is what a later point of theirs can offer to one of ours that is badly off.
+//! - a *seat* is a partner that a later point in `ours` can still get, at the cost `its position + cost`: a free
+//!   point in
+//!   `theirs`, or a taken one whose owner then falls back to its earlier choice;
+//! - a *regret* is the gain that a later point in `theirs` can offer to a badly matched point in `ours`.
 //!
-//! Each point makes one of either, so this is `n log n` (the problem is known as mice and holes). Which
-//! points are in a pair follows from who stands at the ends of such chains; who with whom then follows
-//! from the order, since crossing pairs are never nearer.
+//! Each point adds one seat or one regret, so this is `n log n` (the problem is known as mice and holes). The ends of
+//! such chains determine which points are paired. The pairs then follow from the order, since crossing pairs are never
+//! shorter.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What a chain of changed decisions ends in: the point that gains or loses its partner.
+/// End of a chain of revised decisions: the point that gains or loses its partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Ours(usize),
     Theirs(usize),
 }
 
-/// The pairs (position in `ours`, position in `theirs`), both sorted. Pairs lie nearer than `limit`.
+/// Returns the pairs (index in `ours`, index in `theirs`). Both inputs must be sorted. The points of a pair are less
+/// than `limit` apart.
 pub fn assign(ours: &[i64], theirs: &[i64], limit: u64) -> Vec<(usize, usize)> {
     let limit = i128::from(limit);
     let mut is_paired = (vec![false; ours.len()], vec![false; theirs.len()]);

@@ -1,9 +1,9 @@
-//! Puts CPU stacks that one tool took at launches (an eBPF probe on `cudaLaunchKernel`) onto the kernels
-//! that another tool recorded: by id where the stacks carry one, else by order, else by time.
+//! The merger matches CPU stacks that one tool captured at launches (an eBPF probe on `cudaLaunchKernel`) to the
+//! kernels that another tool recorded: by correlation id if the stacks have one, else by order, else by time.
 //!
-//! A recording of ours never needs this. What is matched by order or time is a guess, and the
-//! [`Report`] says how good a guess: how many stacks have another launch within reach, and how far the two
-//! clocks seem to be apart compared with the gaps between launches.
+//! Our own recordings never need it. A match by order or time is a guess, and the [`Report`] rates it: how many stacks
+//! have another launch within reach, and how far apart the two clocks seem to be, compared with the gaps between
+//! launches.
 
 mod assign;
 
@@ -14,51 +14,51 @@ use std::collections::{BTreeMap, HashMap};
 
 pub use assign::assign;
 
-/// A stack that was taken at a launch.
+/// A stack captured at a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// When, in nanoseconds.
+    /// Time, in ns.
     pub time: i64,
-    /// The process.
+    /// Process.
     pub process: i64,
-    /// The thread.
+    /// Thread.
     pub thread: i64,
-    /// The correlation id, where the probe could see it.
+    /// Correlation id, if the probe could read it.
     pub correlation: Option<u64>,
-    /// The frames, root first; a number of the caller's table.
+    /// Frames, root first, as a number in the caller's table.
     pub frames: u32,
 }
 
 /// A call that launched GPU work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// When it began, ns.
+    /// Start, in ns.
     pub time: i64,
-    /// The process; `None` where the trace does not say.
+    /// Process; `None` if the trace does not give it.
     pub process: Option<i64>,
-    /// The thread; `None` where the trace does not say.
+    /// Thread; `None` if the trace does not give it.
     pub thread: Option<i64>,
-    /// The id that its work carries.
+    /// Correlation id, which its GPU work shares.
     pub correlation: u64,
 }
 
-/// How a stack found its launch.
+/// Method by which a stack was matched to its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// By its correlation id: certain.
+pub enum Method {
+    /// By correlation id: certain.
     Id,
-    /// By its place in the order of its thread, of as many launches as stacks.
+    /// By position within its thread, if the thread has as many launches as stacks.
     Order,
-    /// The nearest launch by time, within a tolerance.
+    /// By time: the nearest launch within the tolerance.
     Time,
 }
 
-/// How stacks and launches are matched.
+/// Options of the matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Stacks and launches farther apart than this are no pair, in nanoseconds. Default: 10 ms.
+    /// Maximum distance between a stack and its launch, in ns. Default: 10 ms.
     pub tolerance: u64,
-    /// Added to the times of the stacks. Default: 0.
+    /// Offset added to the times of the stacks, in ns. Default: 0.
     pub offset: i64,
 }
 
@@ -68,39 +68,39 @@ impl Default for Options {
     }
 }
 
-/// What was matched, and how sure it is.
+/// Counts of matches, and how certain they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Matched by id, by order and by time.
-    pub by: [u64; 3],
+    /// Number of matches by id, by order and by time.
+    pub matched: [u64; 3],
     /// Stacks without a launch.
     pub unmatched: u64,
     /// Launches without a stack.
-    pub left: u64,
-    /// Of those matched by order or time: another launch of the same threads was within the tolerance.
+    pub launches_left: u64,
+    /// Matches by order or time that have another launch of the same threads within the tolerance.
     pub ambiguous: u64,
-    /// Of those matched by time: would have another nearest launch if the clocks were off by as much as they seem
-    /// to be.
+    /// Matches by time that would change if the clocks were off by `clock_distance`.
     pub doubtful: u64,
-    /// How far the launches' clock seems to be ahead, of those matched by order or time: the distance of a stack
-    /// to a launch that most stacks have to one. Not that of the pairs, which are as near as can be, right or wrong.
-    pub distance: i64,
-    /// The median gap between launches.
-    pub gap: u64,
+    /// Estimate of how far the launches' clock is ahead, from stacks not matched by id, in ns: the distance from
+    /// stack to launch that occurs for most stacks. The pairs themselves say nothing about it, since they are as
+    /// close as possible, right or wrong.
+    pub clock_distance: i64,
+    /// Median gap between launches, in ns.
+    pub median_gap: u64,
 }
 
-/// Gives for each stack the position of its launch.
+/// Returns, for each stack, the index of its launch.
 pub fn merge(
     stacks: &[Stack],
     launches: &[Launch],
     options: &Options,
-) -> (Vec<Option<(usize, Way)>>, Report) {
-    let mut pairs: Vec<Option<(usize, Way)>> = vec![None; stacks.len()];
+) -> (Vec<Option<(usize, Method)>>, Report) {
+    let mut pairs: Vec<Option<(usize, Method)>> = vec![None; stacks.len()];
     let mut taken = vec![false; launches.len()];
-    by_id(stacks, launches, &mut pairs, &mut taken);
+    match_by_id(stacks, launches, &mut pairs, &mut taken);
     let mut report = Report::default();
     let (mut votes, mut gaps, mut close) = (Vec::new(), Vec::new(), Vec::new());
-    for (mut ours, mut theirs) in groups(stacks, launches, &pairs, &taken) {
+    for (mut ours, mut theirs) in group_candidates(stacks, launches, &pairs, &taken) {
         ours.sort_by_key(|&at| stacks[at].time);
         theirs.sort_by_key(|&at| launches[at].time);
         let ours_at: Vec<i64> =
@@ -108,41 +108,46 @@ pub fn merge(
         let theirs_at: Vec<i64> = theirs.iter().map(|&at| launches[at].time).collect();
         gaps.extend(theirs_at.windows(2).map(|pair| pair[1].abs_diff(pair[0])));
         let (way, found) = match ours.len() == theirs.len() {
-            true => (Way::Order, (0..ours.len()).map(|at| (at, at)).collect()),
-            false => (Way::Time, assign(&ours_at, &theirs_at, options.tolerance)),
+            true => (Method::Order, (0..ours.len()).map(|at| (at, at)).collect()),
+            false => (Method::Time, assign(&ours_at, &theirs_at, options.tolerance)),
         };
         for (our, their) in found {
             pairs[ours[our]] = Some((theirs[their], way));
             taken[theirs[their]] = true;
             let near = nearest_two(&theirs_at, ours_at[our]);
             report.ambiguous += u64::from(near[1].is_some_and(|second| second < options.tolerance));
-            if way == Way::Time {
+            if way == Method::Time {
                 close.push(near);
             }
         }
-        vote(&ours_at, &theirs_at, options.tolerance, &mut votes);
+        collect_votes(&ours_at, &theirs_at, options.tolerance, &mut votes);
     }
-    report.gap = median(&mut gaps);
-    report.distance = most_voted(&mut votes, (report.gap / 8).max(1_000));
-    let far = report.distance.unsigned_abs().max(1);
-    // Twice the shift is what makes the second nearest the nearest.
+    report.median_gap = median(&mut gaps);
+    report.clock_distance = find_most_voted(&mut votes, (report.median_gap / 8).max(1_000));
+    let far = report.clock_distance.unsigned_abs().max(1);
+    // Shifting by half the difference of the two distances swaps nearest and second nearest.
     report.doubtful = close
         .iter()
         .filter(|near| matches!(near, [Some(first), Some(second)] if second - first <= 2 * far))
         .count() as u64;
     for pair in &pairs {
         match pair {
-            Some((_, way)) => report.by[*way as usize] += 1,
+            Some((_, way)) => report.matched[*way as usize] += 1,
             None => report.unmatched += 1,
         }
     }
-    report.left = taken.iter().filter(|taken| !**taken).count() as u64;
+    report.launches_left = taken.iter().filter(|taken| !**taken).count() as u64;
     (pairs, report)
 }
 
-/// Ids are unique within a process. Processes are compared where both sides name one that the other
-/// knows as well.
-fn by_id(stacks: &[Stack], launches: &[Launch], pairs: &mut [Option<(usize, Way)>], taken: &mut [bool]) {
+/// Matches by correlation id. Ids are unique within a process; processes are compared if the launches have one that
+/// the stack names.
+fn match_by_id(
+    stacks: &[Stack],
+    launches: &[Launch],
+    pairs: &mut [Option<(usize, Method)>],
+    taken: &mut [bool],
+) {
     if stacks.iter().all(|stack| stack.correlation.is_none()) {
         return;
     }
@@ -157,18 +162,18 @@ fn by_id(stacks: &[Stack], launches: &[Launch], pairs: &mut [Option<(usize, Way)
         if let Some(&at) = found
             && !taken[at]
         {
-            *pair = Some((at, Way::Id));
+            *pair = Some((at, Method::Id));
             taken[at] = true;
         }
     }
 }
 
-/// What may belong together: the same thread; what is left over of the same process, since tools number
-/// threads differently; and what is left over of that.
-fn groups(
+/// Groups stacks and launches that may belong together: first by thread; then the rest by process, since tools number
+/// threads differently; then the rest as a whole.
+fn group_candidates(
     stacks: &[Stack],
     launches: &[Launch],
-    pairs: &[Option<(usize, Way)>],
+    pairs: &[Option<(usize, Method)>],
     taken: &[bool],
 ) -> Vec<(Vec<usize>, Vec<usize>)> {
     let ours = || (0..stacks.len()).filter(|&at| pairs[at].is_none() && stacks[at].correlation.is_none());
@@ -185,31 +190,31 @@ fn groups(
     let mut groups = Vec::new();
     let mut processes: BTreeMap<i64, Group> = BTreeMap::new();
     for ((process, _), group) in threads {
-        sort_out(group, &mut groups, processes.entry(process).or_default());
+        keep_if_two_sided(group, &mut groups, processes.entry(process).or_default());
     }
     let mut rest = Group::default();
     for (_, group) in processes {
-        sort_out(group, &mut groups, &mut rest);
+        keep_if_two_sided(group, &mut groups, &mut rest);
     }
     groups.push(rest);
     groups
 }
 
-/// A group with two sides stands by itself; one side alone goes to those `beyond`.
-fn sort_out(
+/// Keeps a group that has both stacks and launches; a one-sided group is added to `rest`.
+fn keep_if_two_sided(
     group: (Vec<usize>, Vec<usize>),
     groups: &mut Vec<(Vec<usize>, Vec<usize>)>,
-    beyond: &mut (Vec<usize>, Vec<usize>),
+    rest: &mut (Vec<usize>, Vec<usize>),
 ) {
     if group.0.is_empty() || group.1.is_empty() {
-        beyond.0.extend(group.0);
-        beyond.1.extend(group.1);
+        rest.0.extend(group.0);
+        rest.1.extend(group.1);
     } else {
         groups.push(group);
     }
 }
 
-/// The distances of the two times nearest to `time`, of sorted ones.
+/// Distances from `time` to the two nearest of the sorted `times`.
 fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
     let at = times.partition_point(|&other| other < time);
     let near = &times[at.saturating_sub(2)..times.len().min(at + 2)];
@@ -218,23 +223,25 @@ fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
     [distances.first().copied(), distances.get(1).copied()]
 }
 
-/// So many stacks of a group vote for the distance of the two clocks.
-const VOTERS: usize = 1_000;
-/// Each for its distances to so many launches before and behind it: among them is the true one, if the clocks are
-/// not farther apart than so many launches take.
-const CHOICES: usize = 64;
+/// Maximum number of stacks per group that vote on the clock distance.
+const MAX_VOTERS: usize = 1_000;
+/// Each stack votes for its distances to this many launches before it and after it. The true distance is among them
+/// unless the clocks are farther apart than that many launches take.
+const NEIGHBOURS_PER_VOTE: usize = 64;
 
-fn vote(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i64>) {
-    for &time in ours.iter().step_by(ours.len().div_ceil(VOTERS).max(1)) {
+fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i64>) {
+    for &time in ours.iter().step_by(ours.len().div_ceil(MAX_VOTERS).max(1)) {
         let at = theirs.partition_point(|&other| other < time);
-        let near = &theirs[at.saturating_sub(CHOICES)..theirs.len().min(at + CHOICES)];
+        let near =
+            &theirs[at.saturating_sub(NEIGHBOURS_PER_VOTE)..theirs.len().min(at + NEIGHBOURS_PER_VOTE)];
         let distances = near.iter().map(|other| other.saturating_sub(time));
         votes.extend(distances.filter(|distance| distance.unsigned_abs() <= tolerance));
     }
 }
 
-/// The middle of the `width` that has most votes; of several the one nearest to 0, as where all gaps are alike.
-fn most_voted(votes: &mut [i64], width: u64) -> i64 {
+/// Midpoint of the `width`-wide interval with the most votes. Ties go to the one closest to 0: with evenly spaced
+/// launches every shift by one gap fits equally well.
+fn find_most_voted(votes: &mut [i64], width: u64) -> i64 {
     votes.sort_unstable();
     let (mut first, mut best) = (0, (0, std::cmp::Reverse(u64::MAX), 0));
     for last in 0..votes.len() {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::record::testing::Chance;
 
-/// The least cost by trying all orderly assignments.
+/// Least cost over all order-preserving assignments, by dynamic programming.
 fn least_cost(ours: &[i64], theirs: &[i64], limit: u64) -> u64 {
     let mut row = vec![0_u64; theirs.len() + 1];
     for (count, &our) in (1..).zip(ours) {
@@ -21,7 +21,7 @@ fn cost(ours: &[i64], theirs: &[i64], limit: u64, pairs: &[(usize, usize)]) -> u
 }
 
 #[test]
-fn the_assignment_costs_as_little_as_any_of_the_oracle() {
+fn the_assignment_has_the_least_cost_of_all_assignments() {
     for seed in 0..3000 {
         let mut chance = Chance::new(seed);
         let mut points = |most: u64, range: u64| {
@@ -43,10 +43,10 @@ fn the_assignment_costs_as_little_as_any_of_the_oracle() {
 }
 
 #[test]
-fn the_nearest_is_not_always_the_best() {
-    // Both are nearest to 11, which only one can have.
+fn the_best_assignment_need_not_pair_nearest_points() {
+    // Both are nearest to 11, but only one can have it.
     assert_eq!(assign(&[10, 12], &[0, 11, 13], 100), [(0, 1), (1, 2)]);
-    // Nobody within reach.
+    // No point within reach.
     assert_eq!(assign(&[0], &[10], 10), []);
     assert_eq!(assign(&[0, 10, 20], &[], 10), []);
 }
@@ -59,59 +59,59 @@ fn launch(time: i64, thread: i64, correlation: u64) -> Launch {
     Launch { time, process: Some(1), thread: Some(thread), correlation }
 }
 
-fn found(pairs: &[Option<(usize, Way)>]) -> Vec<Option<usize>> {
+fn found(pairs: &[Option<(usize, Method)>]) -> Vec<Option<usize>> {
     pairs.iter().map(|pair| pair.map(|(at, _)| at)).collect()
 }
 
 #[test]
-fn threads_are_kept_apart_though_their_times_mix() {
+fn threads_are_matched_separately_even_if_their_times_interleave() {
     let stacks = [stack(0, 7, None), stack(10, 8, None), stack(20, 7, None)];
     let launches = [launch(1, 8, 1), launch(2, 7, 2), launch(21, 7, 3)];
     let (pairs, report) = merge(&stacks, &launches, &Options::default());
     assert_eq!(found(&pairs), [Some(1), Some(0), Some(2)]);
-    assert_eq!(report.by, [0, 3, 0]);
+    assert_eq!(report.matched, [0, 3, 0]);
 }
 
 #[test]
-fn threads_that_the_other_tool_numbers_differently_are_matched_within_their_process() {
+fn threads_with_other_numbers_are_matched_within_their_process() {
     let stacks = [stack(0, 1, None), stack(10, 1, None), stack(20, 1, None)];
     let launches = [launch(1, 0x7f00, 1), launch(11, 0x7f01, 2)];
     let (pairs, report) = merge(&stacks, &launches, &Options { tolerance: 5, offset: 0 });
     assert_eq!(found(&pairs), [Some(0), Some(1), None]);
-    assert_eq!((report.by, report.unmatched, report.left), ([0, 0, 2], 1, 0));
+    assert_eq!((report.matched, report.unmatched, report.launches_left), ([0, 0, 2], 1, 0));
 }
 
 #[test]
-fn ids_are_exact_whatever_the_clocks_say_and_time_admits_its_doubts() {
+fn matching_by_id_survives_clock_skew_and_matching_by_time_reports_its_doubts() {
     let count = 1000;
     let launches: Vec<_> = (0..count).map(|at| launch(at * 15_000, 7, at as u64 + 1)).collect();
     let off_by = |at: i64, id| stack(at * 15_000 - 20_000, 7, id);
     let with_ids: Vec<_> = (0..count).map(|at| off_by(at, Some(at as u64 + 1))).collect();
     let (pairs, report) = merge(&with_ids, &launches, &Options::default());
     assert_eq!(found(&pairs), (0..count as usize).map(Some).collect::<Vec<_>>());
-    assert_eq!((report.by, report.ambiguous, report.doubtful), ([1000, 0, 0], 0, 0));
-    // One stack was lost, so that the order says nothing any more.
+    assert_eq!((report.matched, report.ambiguous, report.doubtful), ([1000, 0, 0], 0, 0));
+    // One stack was lost, so matching by order is impossible.
     let without: Vec<_> = (1..count).map(|at| off_by(at, None)).collect();
     let (_, report) = merge(&without, &launches, &Options::default());
-    assert_eq!(report.by, [0, 0, 999]);
+    assert_eq!(report.matched, [0, 0, 999]);
     assert_eq!(report.ambiguous, 999);
     assert!(report.doubtful > 900, "{report:?}");
-    assert_eq!(report.gap, 15_000);
+    assert_eq!(report.median_gap, 15_000);
 }
 
 #[test]
-fn a_known_offset_makes_times_right_again() {
+fn a_known_offset_corrects_matching_by_time() {
     let launches: Vec<_> = (0..100).map(|at| launch(at * 15_000, 7, at as u64 + 1)).collect();
     let stacks: Vec<_> = (1..100).map(|at| stack(at * 15_000 - 20_000, 7, None)).collect();
     let (pairs, report) = merge(&stacks, &launches, &Options { offset: 20_000, ..Options::default() });
     assert_eq!(found(&pairs), (1..100).map(Some).collect::<Vec<_>>());
-    assert_eq!((report.distance, report.doubtful), (0, 0));
+    assert_eq!((report.clock_distance, report.doubtful), (0, 0));
 }
 
 #[test]
-fn clocks_apart_are_noticed_though_every_pair_is_near() {
-    // Gaps of 2 to 32 us, a stack in a hundred lost, and a clock that is 20 us late: pairs shift by one or two, and
-    // lie a few us apart. Nine in ten would be wrong, and the report must not call them sure.
+fn clock_skew_is_detected_even_if_every_pair_is_close() {
+    // Gaps of 2 to 32 us, one stack in a hundred lost, and a clock that is 20 us late: pairs shift by one or two
+    // launches and are only a few us apart. Nine in ten are wrong, and the report must not call them certain.
     let (mut state, mut time) = (7_u64, 0_i64);
     let mut gap = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -127,11 +127,11 @@ fn clocks_apart_are_noticed_though_every_pair_is_near() {
     let (pairs, report) = merge(&stacks, &launches, &Options::default());
     let right =
         pairs.iter().zip(kept.clone()).filter(|(pair, at)| pair.is_some_and(|(found, _)| found == *at));
-    assert!(right.count() < 1_000, "if it is right after all, this test says nothing");
-    assert_eq!(report.distance, 20_000);
+    assert!(right.count() < 1_000, "most matches are right: the skew is too small for this test");
+    assert_eq!(report.clock_distance, 20_000);
     assert!(report.doubtful > 4_000, "{report:?}");
-    let options = Options { offset: report.distance, ..Options::default() };
+    let options = Options { offset: report.clock_distance, ..Options::default() };
     let (pairs, report) = merge(&stacks, &launches, &options);
     assert_eq!(found(&pairs), kept.map(Some).collect::<Vec<_>>());
-    assert_eq!((report.distance, report.doubtful), (0, 0));
+    assert_eq!((report.clock_distance, report.doubtful), (0, 0));
 }

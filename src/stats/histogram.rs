@@ -1,25 +1,24 @@
-//! A log-linear histogram of durations, for percentiles of each kernel on each device.
+//! A log-linear histogram of durations, for percentiles per kernel and device.
 //!
-//! Values up to 1,024 have a bucket each. Beyond, every power of two is cut into 64 buckets, and a bucket
-//! answers with its middle: the relative error is at most 1/128 = 0.8 %. Only buckets that were hit are
-//! stored (10 bytes each): kernels hit a few dozen, while the dense tables of the `hdrhistogram` crate
-//! take 80 to 170 KB for each name at this precision over the same range, which a program with a
-//! thousand kernels cannot afford inside somebody else's process.
+//! Values up to 1,024 have a bucket each. Beyond, every power of two is divided into 64 buckets, and a bucket returns
+//! its midpoint: the relative error is at most 1/128 = 0.8 %. Only buckets that were hit are stored (10 bytes each).
+//! Kernels hit a few dozen buckets, while the dense tables of the `hdrhistogram` crate take 80 to 170 KB per name at
+//! this precision over the same range, which a program with a thousand kernels cannot afford inside another process.
 
-/// Values below this have a bucket each.
+/// Values up to this one have a bucket each.
 const LINEAR: u64 = 1 << LINEAR_BITS;
 const LINEAR_BITS: u32 = 10;
-/// Buckets for each power of two beyond, as a power of two.
+/// Number of buckets per power of two beyond `LINEAR`, as a power of two.
 const SUB_BITS: u32 = 6;
 
-/// See the module's documentation. Any `u64` can be recorded.
+/// A histogram of any `u64` values. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// Ascending, with `counts` in step: the look-up then runs through 2 bytes a bucket.
+    /// Buckets that were hit, ascending, parallel to `counts`: the search then touches only 2 bytes per bucket.
     buckets: Vec<u16>,
     counts: Vec<u64>,
     total: u64,
-    /// Where the last value went; kernels take about as long as they did a moment ago.
+    /// Index of the last bucket hit; kernels take about as long as they did a moment ago.
     last: usize,
 }
 
@@ -34,7 +33,7 @@ impl Histogram {
         self.counts[self.last] += 1;
     }
 
-    /// Counts what `other` has counted.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: Self) {
         if self.total == 0 {
             *self = other;
@@ -48,13 +47,13 @@ impl Histogram {
         self.last = 0;
     }
 
-    /// How many values were recorded.
+    /// Number of values recorded.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The `percent`th percentile by nearest rank: the smallest value that at least that share of all
-    /// values do not exceed. Exact up to 1,024, within 0.8 % beyond; 0 where nothing was recorded.
+    /// The `percent`th percentile by nearest rank: the smallest value that at least this share of all values does not
+    /// exceed. Exact up to 1,024, within 0.8 % beyond; 0 if nothing was recorded.
     pub fn percentile(&self, percent: u8) -> u64 {
         let rank = (u128::from(self.total) * u128::from(percent)).div_ceil(100).max(1) as u64;
         let mut below = 0;
@@ -67,7 +66,7 @@ impl Histogram {
         0
     }
 
-    /// Bytes held on the heap.
+    /// Heap memory in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<u16>() + self.counts.capacity() * size_of::<u64>()
     }
@@ -90,7 +89,7 @@ fn bucket_of(value: u64) -> u16 {
     }
     let octave = value.ilog2();
     let within = (value >> (octave - SUB_BITS)) - (1 << SUB_BITS);
-    // The first bucket beyond begins at 1,024, which has one of its own: hence the 1.
+    // The first bucket beyond begins at 1,024, which has a bucket of its own: hence the 1.
     (LINEAR + 1 + (u64::from(octave - LINEAR_BITS) << SUB_BITS) + within) as u16
 }
 
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_answers_zero() {
+    fn an_empty_histogram_returns_zero() {
         assert_eq!(Histogram::default().percentile(50), 0);
     }
 
@@ -129,7 +128,7 @@ mod tests {
         while value < u64::MAX / 100 * 99 {
             let answer = middle_of(bucket_of(value));
             let error = answer.abs_diff(value) as f64 / value as f64;
-            assert!(error <= 0.01, "{value} is answered with {answer}");
+            assert!(error <= 0.01, "{answer} is returned for {value}");
             value += value / 99;
         }
         assert!(middle_of(bucket_of(u64::MAX)) > u64::MAX / 100 * 99);
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_by_nearest_rank() {
+    fn percentiles_use_the_nearest_rank() {
         let hundred = histogram(1..=100);
         assert_eq!([50, 95, 99, 100].map(|p| hundred.percentile(p)), [50, 95, 99, 100]);
         let three = histogram([30, 10, 20]);
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_the_buckets_hit_and_not_the_values() {
+    fn memory_depends_on_the_buckets_hit_and_not_on_the_number_of_values() {
         let few = histogram((0..1_000_000).map(|i| 3_000_000 + i % 1000));
         assert!(few.heap_bytes() < 200, "{} bytes", few.heap_bytes());
         let all = histogram(

@@ -1,4 +1,4 @@
-//! Summaries of many numbers in little space. Knows nothing of GPUs.
+//! Compact summaries of many numbers. This module knows nothing about GPUs.
 
 mod histogram;
 

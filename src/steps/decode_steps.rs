@@ -1,4 +1,4 @@
-//! How long the decoding steps of an inference server take, from a frame that each step enters once.
+//! Measures the latency of an inference server's decoding steps, by a Python frame that each step enters once.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{CpuKind, CpuOp, Event, Fork, Sink, Wants};
 
-/// The servers whose steps we can tell.
+/// Servers whose steps are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framework {
-    /// Steps begin in the scheduler's `get_next_batch_to_run`.
+    /// Each step begins in the scheduler's `get_next_batch_to_run`.
     Sglang,
-    /// Steps begin in the engine core's `step_with_batch_queue`.
+    /// Each step begins in the engine core's `step_with_batch_queue`.
     Vllm,
     /// Steps are the profiler's `ProfileStep#N[15.2 ms]`.
     FastDeploy,
@@ -34,9 +34,9 @@ impl FromStr for Framework {
 }
 
 impl Framework {
-    /// Whether a Python frame of this name begins a step: by file and function; the line in between changes
-    /// with every release.
-    fn begins(self, name: &str) -> bool {
+    /// Whether a Python frame of this name begins a step. Only file and function are compared: the line between them
+    /// changes with every release.
+    fn begins_step(self, name: &str) -> bool {
         let (file, function) = match self {
             Self::Sglang => ("sglang/srt/managers/scheduler.py", "get_next_batch_to_run"),
             Self::Vllm => ("vllm/v1/engine/core.py", "step_with_batch_queue"),
@@ -50,8 +50,8 @@ impl Framework {
         })
     }
 
-    /// What was looked for, in a sentence.
-    fn looked_for(self) -> &'static str {
+    /// Name of the frame or step, for messages.
+    fn marker(self) -> &'static str {
         match self {
             Self::Sglang => "Python frame `…sglang/srt/managers/scheduler.py(…): get_next_batch_to_run`",
             Self::Vllm => "Python frame `…vllm/v1/engine/core.py(…): step_with_batch_queue`",
@@ -69,20 +69,22 @@ pub struct DecodeSteps {
 }
 
 impl DecodeSteps {
-    /// A sink that has seen nothing.
+    /// Creates an empty sink.
     pub fn new(framework: Framework) -> Self {
         Self { framework, starts: Vec::new(), durations: Vec::new() }
     }
 
     fn is_step(&self, step: &CpuOp<'_>) -> bool {
-        self.framework == Framework::FastDeploy && step.kind == CpuKind::Step && has_time(&step.name.decode())
+        self.framework == Framework::FastDeploy
+            && step.kind == CpuKind::Step
+            && has_duration(&step.name.decode())
     }
 
-    /// The steps of `min` to `max` nanoseconds. For servers whose steps are the gaps between frames, only
-    /// the first half of the time is looked at: later there is less to decode.
+    /// Returns the steps of `min` to `max` ns. For servers whose steps are the gaps between frames, only the first
+    /// half of the time counts, because later fewer requests are decoded.
     ///
     /// # Errors
-    /// `Format` where there are none.
+    /// `Format` if there are none.
     pub fn latencies(mut self, min: i64, max: i64) -> Result<Latencies> {
         if self.framework != Framework::FastDeploy {
             self.starts.sort_unstable();
@@ -96,9 +98,9 @@ impl DecodeSteps {
         self.durations.retain(|duration| (min..=max).contains(duration));
         if self.durations.is_empty() {
             let what = match found {
-                0 => format!("no steps found: the trace has no {}", self.framework.looked_for()),
+                0 => format!("no steps found: the trace has no {}", self.framework.marker()),
                 _ => format!(
-                    "none of the {found} steps takes {} to {} ms; give other bounds (--min-ms, --max-ms)",
+                    "none of the {found} steps takes {} to {} ms; give other limits (--min-ms, --max-ms)",
                     super::micros(min / 1000),
                     super::micros(max / 1000)
                 ),
@@ -107,7 +109,7 @@ impl DecodeSteps {
         }
         let mut sorted = self.durations.clone();
         sorted.sort_unstable();
-        Ok(Latencies { in_order: self.durations, sorted })
+        Ok(Latencies { in_trace_order: self.durations, sorted })
     }
 }
 
@@ -118,7 +120,7 @@ impl Sink for DecodeSteps {
 
     fn event(&mut self, event: &Event<'_>) {
         match event {
-            Event::Python(frame) if self.framework.begins(&frame.name.decode()) => {
+            Event::Python(frame) if self.framework.begins_step(&frame.name.decode()) => {
                 self.starts.push(frame.start)
             }
             Event::Cpu(step) if self.is_step(step) => self.durations.push(step.end - step.start),
@@ -138,31 +140,31 @@ impl Fork for DecodeSteps {
     }
 }
 
-/// `ProfileStep#N[15.2 ms]`, whatever follows.
-fn has_time(name: &str) -> bool {
+/// Whether `name` begins with `ProfileStep#N[15.2 ms]`.
+fn has_duration(name: &str) -> bool {
     let digits = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let Some(rest) = name.strip_prefix("ProfileStep#") else { return false };
     let number = digits(rest);
     let Some(rest) = rest[number..].strip_prefix('[').filter(|_| number > 0) else { return false };
-    let behind = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    behind.len() < rest.len() && behind.trim_start().starts_with("ms]")
+    let after = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    after.len() < rest.len() && after.trim_start().starts_with("ms]")
 }
 
-/// How long steps took.
+/// Latencies of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
-    in_order: Vec<i64>,
+    in_trace_order: Vec<i64>,
     sorted: Vec<i64>,
 }
 
 impl Latencies {
-    /// Nanoseconds, in the order of the trace.
+    /// Latencies in ns, in trace order.
     pub fn all(&self) -> &[i64] {
-        &self.in_order
+        &self.in_trace_order
     }
 
-    /// What to print: a name and a value in milliseconds each. Percentiles are linear between neighbours;
-    /// the deviation is that of the population.
+    /// Rows to print: a name and a value in ms. Percentiles are interpolated linearly; the standard deviation is
+    /// that of the population.
     pub fn rows(&self) -> Vec<(&'static str, f64)> {
         let count = self.sorted.len() as f64;
         let mean = self.sorted.iter().map(|&value| i128::from(value)).sum::<i128>() as f64 / count;
@@ -186,13 +188,13 @@ impl Latencies {
         low + (high - low) * at.fract()
     }
 
-    /// Writes `latency_ms` and a line for each step.
+    /// Writes `latency_ms` and a line per step.
     ///
     /// # Errors
-    /// What `out` reports.
+    /// Errors of `out`.
     pub fn write(&self, out: &mut impl Write) -> Result<()> {
         writeln!(out, "latency_ms")?;
-        for nanos in &self.in_order {
+        for nanos in &self.in_trace_order {
             writeln!(out, "{}.{:06}", nanos / 1_000_000, nanos % 1_000_000)?;
         }
         Ok(())

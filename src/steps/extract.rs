@@ -1,4 +1,4 @@
-//! The operations of a stretch of time, as a table in the order of their start.
+//! Extracts the operations of a time range as a table, ordered by start.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -7,64 +7,65 @@ use super::ops::{Ops, TracedOp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::json_micros;
 
-/// A stretch of time, ends included, in nanoseconds on the trace's clock.
+/// A time range including both ends, in ns on the trace's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
-    /// The first nanosecond of the stretch.
+pub struct TimeRange {
+    /// First nanosecond.
     pub first: i64,
-    /// The last nanosecond, inclusive.
+    /// Last nanosecond, inclusive.
     pub last: i64,
 }
 
-impl FromStr for Stretch {
+impl FromStr for TimeRange {
     type Err = Error;
 
-    /// `START,END` in microseconds, with as many digits behind the point as you like.
+    /// Parses `START,END` in microseconds, with any number of digits after the decimal point.
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |what: &str| {
+        let invalid = |what: &str| {
             let message =
                 format!("Invalid time range format. Expected: start,end (microseconds); `{text}` {what}");
             Error::new(ErrorKind::Setting, message)
         };
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
         let [first, last] = parts[..] else {
-            return Err(wrong("is not two numbers with a comma between them"));
+            return Err(invalid("is not two numbers separated by a comma"));
         };
-        let number =
-            |text: &str| json_micros(text).ok_or_else(|| wrong(&format!("has no number in `{text}`")));
-        let window = Self { first: number(first)?, last: number(last)? };
-        if window.first > window.last { Err(wrong("ends before it starts")) } else { Ok(window) }
+        let number = |text: &str| {
+            json_micros(text).ok_or_else(|| invalid(&format!("has `{text}`, which is not a number")))
+        };
+        let range = Self { first: number(first)?, last: number(last)? };
+        if range.first > range.last { Err(invalid("ends before it starts")) } else { Ok(range) }
     }
 }
 
-/// The operations of the stretch, as a table.
+/// The operations of a time range, as a table.
 #[derive(Clone, Debug)]
 pub struct Extract {
     ops: Ops,
 }
 
 impl Extract {
-    /// Puts the operations in order; those that began at the same time stay in that of the file.
+    /// Sorts the operations by start; operations with the same start stay in file order.
     pub fn new(mut ops: Ops) -> Self {
         ops.ops.sort_by_key(|op| op.start);
         Self { ops }
     }
 
-    /// The operations, by start.
+    /// Operations, by start.
     pub fn ops(&self) -> &[TracedOp] {
         &self.ops.ops
     }
 
-    /// The name of one of them.
+    /// Name of an operation.
     pub fn name(&self, op: &TracedOp) -> &str {
         self.ops.names.text(op.name)
     }
 
-    /// Writes the table, with names as `name` gives them. `compat`: durations as the difference of two `f64`, whose last digits
-    /// are noise.
+    /// Writes the table, with names passed through `name`. With `compat`, durations are the difference of two `f64`,
+    /// whose last digits are noise.
     ///
     /// # Errors
-    /// What `out` reports.
+    /// Errors of `out`.
     pub fn write(&self, compat: bool, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
         writeln!(out, "kernel_name,start_time_us,end_time_us,duration_us")?;
         if compat { self.write_floats(name, out) } else { self.write_exact(name, out) }
@@ -98,7 +99,7 @@ impl Extract {
     }
 }
 
-/// As [`super::micros`], without making a string of it: there may be millions.
+/// As [`super::micros`], but without allocating a string: there may be millions of operations.
 fn push_micros(nanos: i64, line: &mut Vec<u8>) {
     let mut digits = *b"00000000000000000000.000";
     let (mut whole, fraction) = (nanos.unsigned_abs() / 1000, (nanos.unsigned_abs() % 1000) as u16);
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_elsewhere() {
+    fn push_micros_writes_the_same_text_as_micros() {
         for nanos in [0, 1, 10, 100, 1000, 12_345, 120_300, -1, -1_500, i64::MAX, i64::MIN] {
             let mut line = Vec::new();
             push_micros(nanos, &mut line);
@@ -130,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_two_numbers_of_microseconds() {
-        assert_eq!("1,2".parse::<Stretch>().unwrap(), Stretch { first: 1000, last: 2000 });
-        let window = "2684054.000, 2687705.2505".parse::<Stretch>().unwrap();
-        assert_eq!(window, Stretch { first: 2_684_054_000, last: 2_687_705_251 });
+    fn a_time_range_is_two_numbers_of_microseconds() {
+        assert_eq!("1,2".parse::<TimeRange>().unwrap(), TimeRange { first: 1000, last: 2000 });
+        let range = "2684054.000, 2687705.2505".parse::<TimeRange>().unwrap();
+        assert_eq!(range, TimeRange { first: 2_684_054_000, last: 2_687_705_251 });
         for (text, what) in
             [("1", "comma"), ("1,2,3", "comma"), ("1,x", "`x`"), ("1,NaN", "`NaN`"), ("3,2", "ends before")]
         {
-            let message = text.parse::<Stretch>().unwrap_err().to_string();
+            let message = text.parse::<TimeRange>().unwrap_err().to_string();
             assert!(message.starts_with("Invalid time range format. Expected: start,end"), "{message}");
             assert!(message.contains(what), "{message}");
         }

@@ -1,8 +1,8 @@
-//! What ran when, and where the GPU stood still in between: for other tools' traces, in one pass.
+//! The step analyses show what ran when and where the GPU was idle in between, for other tools' traces, in one pass.
 //!
-//! Three questions: which operations lie in a stretch of time ([`Extract`]), what an average step of an
-//! inference server looks like and where its bubbles are ([`Stats`]), and how long steps take
-//! ([`DecodeSteps`]). Times are integers to the last; only averages are fractions.
+//! There are three: the operations in a time range ([`Extract`]), the average step of an inference server and its
+//! bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). Times are integers throughout; only averages are
+//! fractions.
 
 mod average;
 mod decode_steps;
@@ -11,13 +11,13 @@ mod ops;
 
 pub use average::{Average, Bubbles, Stats, StatsOptions, StatsReport};
 pub use decode_steps::{DecodeSteps, Framework, Latencies};
-pub use extract::{Extract, Stretch};
+pub use extract::{Extract, TimeRange};
 pub use ops::{Ops, TracedOp, TracedStep};
 
-/// A text as a field of a CSV file, in quotes where it must be.
+/// Formats `text` as a CSV field, quoted if necessary.
 fn quoted(text: &str) -> crate::error::Result<Vec<u8>> {
     if text.is_empty() {
-        // A line of one empty field would get quotes, so as not to be an empty line.
+        // The writer would quote a single empty field, because the line would be empty otherwise.
         return Ok(Vec::new());
     }
     let mut out = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b',')).from_writer(Vec::new());
@@ -28,7 +28,7 @@ fn quoted(text: &str) -> crate::error::Result<Vec<u8>> {
     Ok(field)
 }
 
-/// Nanoseconds as microseconds, exactly, in the shortest form that has a point: `12.345`, `7.0`.
+/// Formats nanoseconds as microseconds, exactly, in the shortest form with a decimal point: `12.345`, `7.0`.
 pub(crate) fn micros(nanos: i64) -> String {
     let (whole, fraction) = (nanos.unsigned_abs() / 1000, nanos.unsigned_abs() % 1000);
     let digits = format!("{fraction:03}");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use gpuflame::merge::{Launch, Options, Stack, Way, merge};
+use gpuflame::merge::{Launch, Method, Options, Stack, merge};
 
 const LAUNCHES: usize = 92_732;
 const ROUNDS: usize = 5;
@@ -46,7 +46,7 @@ fn main() {
         }
         let (pairs, report) = result.unwrap();
         let is_right =
-            |(pair, at): &(&Option<(usize, Way)>, &usize)| pair.is_some_and(|(found, _)| found == **at);
+            |(pair, at): &(&Option<(usize, Method)>, &usize)| pair.is_some_and(|(found, _)| found == **at);
         let right = pairs.iter().zip(&kept).filter(is_right).count();
         let share = 100.0 * right as f64 / kept.len() as f64;
         println!("{name:34} {:9.2}  {share:5.1} %  {:>8}", best * 1e3, report.doubtful);

@@ -219,8 +219,8 @@ fn a_recording_whose_process_did_not_end_it_is_read_and_that_is_said() {
     fs::write(folder.join("killed.gfr"), &whole[..whole.len() - 5]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "killed.gfr", "--format", "folded"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, hand::FOLDED));
-    let expected = "gpuflame: killed.gfr: its process was killed, or still runs: launches of the last second, and \
-                    activities that CUPTI had not handed over, are missing\n";
+    let expected = "gpuflame: killed.gfr: its process was killed, or is still running: launches of the last second, \
+                    and activities that CUPTI had not handed over, are missing\n";
     assert_eq!(ran.stderr, expected);
 }
 

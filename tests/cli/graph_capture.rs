@@ -137,5 +137,5 @@ fn a_file_without_a_capture_is_refused_by_name() {
     write(&folder, "run.json", &[launch(1000, &[("x", 7, "")])]);
     fs::copy(folder.join("run.json"), folder.join("capture.json")).unwrap();
     gpuflame(&folder, ["flamegraph", "run.json", "--graph-capture", "capture.json"])
-        .fails(1, &["capture.json", "no capture of a graph"]);
+        .fails(1, &["capture.json", "contains no capture of a graph"]);
 }

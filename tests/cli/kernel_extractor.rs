@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use gpuflame::import::json::{Reading, read};
+use gpuflame::import::json::{JsonOptions, read};
 use gpuflame::steps::{Bubbles, Extract, Ops, Stats, StatsOptions};
 use serde_json::{Value, json};
 
-const READING: Reading = Reading { buffer: 1 << 16, accept_cut: false };
+const READING: JsonOptions = JsonOptions { buffer: 1 << 16, accept_cut: false };
 
 /// A generator of numbers below a bound.
 struct Random(u64);

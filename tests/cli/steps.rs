@@ -173,23 +173,23 @@ fn what_cannot_be_read_or_averaged_says_why_and_what_next_and_leaves_no_file() {
     fs::write(folder.join("trace.json"), "").unwrap();
     both(1, &["trace.json", "is empty", "was the program that wrote it stopped"]);
     fs::write(folder.join("trace.json"), "{\"traceEvents\": [{\"ph\": \"X\"").unwrap();
-    both(1, &["trace.json", "cut short at byte 27, in event 0", "0 events before it are whole"]);
+    both(1, &["trace.json", "truncated at byte 27, in event 0", "the 0 events before it are complete"]);
     fs::write(folder.join("trace.json"), "{\"schema\": \"1.0.1\", \"nodes\": []}").unwrap();
     both(1, &["trace.json", "execution trace", "give the Kineto trace of the same run"]);
     fs::write(folder.join("trace.json"), "{\"name\": \"package\", \"version\": 1}").unwrap();
     both(1, &["trace.json", "JSON without `traceEvents`"]);
     fs::write(folder.join("trace.json"), "hello, world\n").unwrap();
-    both(1, &["trace.json", "no trace that gpuflame knows"]);
+    both(1, &["trace.json", "not a trace in a known format"]);
     trace(&folder, &[kernel("a", "1.000", "2.000"), kernel("b", "3.000", "4.000")]);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(&fs::read(folder.join("trace.json")).unwrap()).unwrap();
     let gzip = gzip.finish().unwrap();
     for length in [12, gzip.len() / 2, gzip.len() - 1] {
         fs::write(folder.join("trace.json"), &gzip[..length]).unwrap();
-        both(1, &["trace.json", "gzip data is cut short or damaged"]);
+        both(1, &["trace.json", "gzip data is truncated or damaged"]);
     }
     trace(&folder, &[kernel("a", "1.000", "2.000")]);
-    refused(&["stats", "trace.json", "out.csv"], 1, &["No ProfileStep events found", "once a step"]);
+    refused(&["stats", "trace.json", "out.csv"], 1, &["No ProfileStep events found", "once per step"]);
     refused(
         &["extract", "trace.json", "out.csv", "1"],
         2,
@@ -199,7 +199,7 @@ fn what_cannot_be_read_or_averaged_says_why_and_what_next_and_leaves_no_file() {
     refused(&["stats", "trace.json", "out.csv", "none", "1", "--min-ms", "2"], 2, &["swap them"]);
     trace(&folder, &[step(1, "0.000", "50000.000"), kernel("a", "1.000", "2.000")]);
     let what =
-        ["No decode ProfileStep events found after filtering", "shortest takes 50.0 ms", "give other bounds"];
+        ["No decode ProfileStep events found after filtering", "shortest takes 50.0 ms", "give other limits"];
     refused(&["stats", "trace.json", "out.csv"], 1, &what);
     trace(&folder, &[step(1, "0.000", "500.000"), kernel("a", "1000.000", "2000.000")]);
     refused(&["stats", "trace.json", "out.csv"], 1, &["All ProfileSteps are empty", "1 GPU operations"]);

@@ -350,7 +350,7 @@ fn the_ranks_of_a_real_job_agree_as_well() {
     assert!(tar.status().unwrap().success());
     let answer = agrees_with_merge_ranks(&folder, "duckdb");
     assert_eq!(answer["ranks"].as_array().unwrap().len(), 8);
-    // Its 262 operations are 2.825 ms (see tests/import/traces.rs), 1.746 of them in NCCL, as Python's json adds up.
+    // Its 262 operations are 2.825 ms (see tests/import/real_traces.rs), 1.746 of them in NCCL, as Python's json adds up.
     let last = &answer["ranks"][7];
     assert_eq!((&answer["straggler"], &last["communication_ns"]), (&7.into(), &1_746_000.into()));
     assert_eq!(last["work_ns"], 2_825_000 - 1_746_000);
@@ -403,7 +403,7 @@ fn what_was_folded_by_other_flags_than_what_it_is_compared_with_is_remarked_on()
     let other_way = said("whole.folded", "gpu.folded");
     assert!(other_way.contains("kernels have short names after and whole ones before (1), "), "{other_way}");
     let frames = said("whole.folded", "all.folded");
-    assert!(frames.starts_with("gpuflame: no stack is in both, although kernels are (1): "), "{frames}");
+    assert!(frames.starts_with("gpuflame: no stack is in both files, although 1 kernels are: "), "{frames}");
     // Of those that fit, and of programs that have nothing in common, there is nothing to be said.
     for (before, after) in
         [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]

@@ -1,7 +1,7 @@
 //! What must hold of any bytes: the scanner neither panics nor hangs, gives the same with two sizes of
 //! buffer, and reads as many events as `serde_json` does of all that is JSON.
 
-use gpuflame::import::json::{Reading, read};
+use gpuflame::import::json::{JsonOptions, read};
 use gpuflame::import::{Event, Sink};
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ impl Sink for Lines {
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let scan = |buffer| {
         let mut lines = Lines::default();
-        let seen = read(bytes, Reading { buffer, accept_cut: false }, &mut lines);
+        let seen = read(bytes, JsonOptions { buffer, accept_cut: false }, &mut lines);
         (seen.map_err(|error| error.to_string()), lines)
     };
     let shown = || String::from_utf8_lossy(bytes).into_owned();

@@ -242,7 +242,7 @@ fn a_file_of_a_process_that_lives_is_told_from_one_that_is_gone() {
     running.until(1100);
     let info = cli(&running.folder, &["info", FILE]).ok();
     assert!(
-        info.stderr.contains("out.gfr: its process still runs; this is what it had done after "),
+        info.stderr.contains("out.gfr: its process is still running; this is its state after "),
         "{}",
         info.stderr
     );
@@ -262,7 +262,7 @@ fn a_process_lives_as_long_as_its_exit_takes() {
         // Whoever has ended by then has had the time.
         std::thread::sleep(Duration::from_millis(200));
         let info = cli(&running.folder, &["info", FILE]).ok();
-        assert!(info.stderr.contains("its process still runs"), "{formats}: {}", info.stderr);
+        assert!(info.stderr.contains("its process is still running"), "{formats}: {}", info.stderr);
         let_outputs_go(&running.folder);
         assert_eq!(running.ended().code, Some(7));
     }
@@ -691,7 +691,7 @@ fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_
     let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
     assert!(read.ledger().tally.activities.matched >= 1100);
     let remarks = read.remarks().join("\n");
-    assert!(remarks.contains("could not be written any more: all that it did from then on"), "{remarks}");
+    assert!(remarks.contains("the file could no longer be written: everything after that"), "{remarks}");
 }
 
 #[test]
@@ -700,7 +700,7 @@ fn rows_of_a_program_that_came_to_its_exit_are_not_said_to_be_of_one_that_did_no
     let running = until_rows_have_no_room(run);
     let alive = cli(&running.folder, &["info", FILE]).ok().stderr;
     assert!(
-        alive.contains("its process still runs; ") && alive.contains("could not be written any more"),
+        alive.contains("its process is still running; ") && alive.contains("could no longer be written"),
         "{alive}"
     );
     running.tell("go");
@@ -715,14 +715,14 @@ fn rows_of_a_program_that_came_to_its_exit_are_not_said_to_be_of_one_that_did_no
     let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
     assert!((1100..launches).contains(&read.ledger().tally.activities.matched), "{:?}", read.ledger().tally);
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
-    assert!(remark.contains("its process came to its end and could not write its files, after "), "{remark}");
-    assert!(remark.contains("could not be written any more: all that it did from then on"), "{remark}");
+    assert!(remark.contains("its process exited but could not write its files, after "), "{remark}");
+    assert!(remark.contains("the file could no longer be written: everything after that"), "{remark}");
 }
 
 #[test]
 fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_what_is_missing() {
     assert_stays(false, "; nothing that it launched is missing");
-    let late = "; it could not be written any more: all that it did from then on, and 0 activities that CUPTI still held, \
+    let late = "; the file could no longer be written: everything after that, and 0 activities that CUPTI still held, \
                 are missing";
     assert_stays(true, late);
 }
@@ -779,7 +779,7 @@ fn assert_stays(more: bool, missing: &str) {
     assert_eq!(done.ledger("what there was is "), [told], "{}", done.stderr);
     let read = gpuflame::read(&kept, &gpuflame::ReadOptions::default()).unwrap();
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
-    assert!(remark.contains("its process came to its end and could not write its files, after "), "{remark}");
+    assert!(remark.contains("its process exited but could not write its files, after "), "{remark}");
     assert!(remark.ends_with(missing), "{remark}");
     fs::remove_file(filler).unwrap();
     cli(&disk.0, &["recover", FILE]).ok();
@@ -803,7 +803,7 @@ fn assert_told_once(trouble: &str, why: &str) {
     }
     // No more comes, and the process lives all the same.
     let info = cli(&running.folder, &["info", FILE]).ok();
-    assert!(info.stderr.contains("its process still runs"), "{}", info.stderr);
+    assert!(info.stderr.contains("its process is still running"), "{}", info.stderr);
     running.tell("go");
     let done = running.ended();
     let launches = fs::read(done.folder.join("launched")).unwrap();
@@ -819,8 +819,8 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
     // What is there already can be written over where there is no room for more; else the program's own word counts.
     let said = match trouble {
-        "full" | "quota" => "it could not be written any more: all that it did from then on, and 0 ",
-        _ => "are missing, unless it said that checkpoints stop",
+        "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
+        _ => "are missing, unless it printed that checkpoints stop",
     };
     assert!(remark.contains(said), "{trouble}: {remark}");
 }

@@ -223,7 +223,7 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
         }
         let info = command(&folder, ["info", "out.gfr"]).ok();
         assert!(
-            info.stderr.contains("recording ended for want of memory, after "),
+            info.stderr.contains("recording stopped for lack of memory, after "),
             "{kib} KiB: {}",
             info.stderr
         );

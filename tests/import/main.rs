@@ -1,13 +1,13 @@
-//! Other tools' traces: read exactly, in any state.
+//! Tests of the importers, with complete, damaged and truncated traces.
 #![cfg(feature = "cli")]
 
 #[path = "../support/mod.rs"]
 mod support;
 
-mod damaged;
-mod idle;
-mod json;
-mod odd;
-mod others;
-mod stacks;
-mod traces;
+mod call_stacks;
+mod idle_culprits;
+mod json_scanner;
+mod other_formats;
+mod random_damage;
+mod real_traces;
+mod unusual_files;

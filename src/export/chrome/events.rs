@@ -1,4 +1,4 @@
-//! Single events, as both who has a whole recording and who has a row at a time write them.
+//! Writes single events, for the exporter of complete recordings and for the live one.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::record::{
     Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, Sync, SyncKind, ThreadId, Work,
 };
 
-/// The text of events, one after another.
+/// Text of consecutive events.
 #[derive(Debug)]
 pub(super) struct Events {
     pub(super) text: Vec<u8>,
@@ -36,12 +36,12 @@ impl Events {
         Self { text: Vec::new(), base, process, written: 0 }
     }
 
-    /// Adds to the text; a vector takes whatever is written to it.
+    /// Appends to the text; writing to a vector cannot fail.
     pub(super) fn put(&mut self, text: Arguments<'_>) {
         let _ = self.text.write_fmt(text);
     }
 
-    /// Says what a process or a thread is called.
+    /// Writes the name of a process or a thread.
     pub(super) fn name(&mut self, what: &str, process: u32, thread: u32, name: &str) {
         self.begin();
         let name = quoted(name);
@@ -50,7 +50,7 @@ impl Events {
         ));
     }
 
-    /// A call, and `more` arguments. `frame`: what the frame that it is of is called among `stackFrames`.
+    /// Writes a call with `more` arguments. `frame` is the context whose innermost frame in `stackFrames` is the call.
     pub(super) fn call(&mut self, call: &Called<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
         let &Called { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
@@ -69,7 +69,7 @@ impl Events {
         self.put(format_args!("\"args\":{{\"correlation\":{}{more}}}}}", id.0));
     }
 
-    /// A call leads to what it started.
+    /// Writes the start of the flow from a call to the work it started.
     pub(super) fn starts(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
@@ -79,7 +79,7 @@ impl Events {
         ));
     }
 
-    /// An activity with its [`title`], and `more` arguments. `missing`: why it has no launch.
+    /// Writes an activity with its [`title`] and `more` arguments. `missing`: reason why it has no launch.
     pub(super) fn activity(
         &mut self,
         activity: &Activity,
@@ -129,8 +129,8 @@ impl Events {
         }
     }
 
-    /// A wait, in Kineto's words, on the stream that waited or was waited for; `record`: which record of the event it was,
-    /// where the tracer says so.
+    /// Writes a wait, in Kineto's words, on the stream that waited or was waited for. `record`: the record of the
+    /// event that was waited for, if CUPTI gives it.
     pub(super) fn sync(&mut self, sync: &Sync, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
@@ -161,7 +161,7 @@ impl Events {
         self.put(format_args!("}}}}"));
     }
 
-    /// An instant, on the thread that marked it.
+    /// Writes an instant on the thread that marked it.
     pub(super) fn mark(&mut self, text: &str, thread: ThreadId, time: Nanos) {
         let (name, process, time) = (quoted(&clean::field(text)), self.process, self.time(time));
         self.begin();
@@ -182,10 +182,10 @@ impl Events {
     }
 }
 
-/// The argument of a call that started no work.
+/// Argument of a launch without an activity.
 pub(super) const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
 
-/// What was lost, what has no times, and where all this comes from.
+/// Writes the losses, the number of activities without times, and the provenance.
 pub(super) fn about(events: &mut Events, profile: &Profile, untimed: u64) {
     let word = Missing::Untimed.word();
     events.put(format_args!("\"gpuflame\":{{\"missing\":{{\"{word}\":{untimed}}},\"lost\":{{"));
@@ -199,7 +199,7 @@ pub(super) fn about(events: &mut Events, profile: &Profile, untimed: u64) {
     events.put(format_args!("]}}"));
 }
 
-/// What processes, threads and streams (GPU and number) are called.
+/// Writes the names of processes, threads and streams (GPU and number).
 pub(super) fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
     let process = threads::process(profile);
     events.name("process_name", process, 0, "CPU");
@@ -214,7 +214,7 @@ pub(super) fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<
     }
 }
 
-/// `gemm`, `Memcpy HtoD` or `Memset`, of work of this name.
+/// Title of work with this name: `gemm`, `Memcpy HtoD` or `Memset`.
 pub(in crate::export) fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     match work {
         Work::Kernel(_) => name,
@@ -224,7 +224,7 @@ pub(in crate::export) fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Nanoseconds as microseconds, exactly.
+/// Nanoseconds, displayed exactly as microseconds.
 pub(super) struct Micros(u64);
 
 impl Display for Micros {
@@ -233,7 +233,7 @@ impl Display for Micros {
     }
 }
 
-/// What the innermost frame of a context is called among `stackFrames`.
+/// Id of a context's innermost frame in `stackFrames`.
 pub(super) struct Leaf(pub(super) ContextId);
 
 impl Display for Leaf {

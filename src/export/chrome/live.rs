@@ -1,4 +1,4 @@
-//! While the application runs, a row at a time: nothing is kept but what rows refer to.
+//! Chrome's trace events written while the application runs, row by row: only data that later rows refer to is stored.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -7,7 +7,7 @@ use std::io::Write;
 use super::events::{Called, Events, Leaf, PENDING, about, places, title};
 use crate::error::{Error, Result};
 use crate::export::compose::stack;
-use crate::export::cupti_text::{MOST_CALLERS, starts_work};
+use crate::export::cupti_text::{MAX_CALLERS, starts_work};
 use crate::export::frame::Frame;
 use crate::export::options::{GraphStacks, Names};
 use crate::join::{Launched, Origin, Sink};
@@ -17,11 +17,11 @@ use crate::record::{
     NameId, Nanos, Row, ThreadId, Work,
 };
 
-/// What a call is called whose name was not kept.
+/// Name of calls whose name was not stored.
 const UNKNOWN: &str = "[call unknown]";
 
-/// A [`Sink`] that writes it while the application runs. Rows that others refer to go to [`ChromeText::row`], before those
-/// that do.
+/// A [`Sink`] that writes Chrome's trace events while the application runs. Rows that other rows refer to must be
+/// passed to [`ChromeText::row`] first.
 #[derive(Debug)]
 pub struct ChromeText<W> {
     out: W,
@@ -34,13 +34,13 @@ pub struct ChromeText<W> {
     streams: BTreeSet<(u32, u32)>,
     devices: IdMap<GpuContextId, DeviceId>,
     untimed: u64,
-    /// The launch of the activity that comes next.
+    /// Launch of the next activity.
     met: Option<Launched>,
     failed: Option<Error>,
 }
 
 impl<W: Write> ChromeText<W> {
-    /// Begins it; times count from `base`, and `kernel_name` makes names of symbols.
+    /// Starts the file; times are relative to `base`, and `kernel_name` turns symbols into names.
     pub fn new(out: W, base: Nanos, kernel_name: fn(&str) -> String) -> Self {
         let mut events = Events::new(base, 0);
         events.put(format_args!(
@@ -62,13 +62,13 @@ impl<W: Write> ChromeText<W> {
         }
     }
 
-    /// Takes what others refer to, and passes over all other rows.
+    /// Stores rows that other rows refer to; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Process { id, .. } => self.events.process = *id,
             Row::Label { id, text } => drop(self.labels.insert(*id, (*text).to_owned())),
             Row::Name { id, text } => drop(self.kernels.insert(*id, (self.kernel_name)(text))),
-            Row::Context { id, thread, frames, .. } if self.callers.len() < MOST_CALLERS => {
+            Row::Context { id, thread, frames, .. } if self.callers.len() < MAX_CALLERS => {
                 let mut kinds = frames.iter().map(|frame| frame.kind());
                 if let Some(FrameKind::Label(label)) = kinds.find(|kind| !matches!(kind, FrameKind::Range(_)))
                 {
@@ -79,21 +79,21 @@ impl<W: Write> ChromeText<W> {
         }
     }
 
-    /// Forgets the names of kernels but those that `keep` names.
+    /// Drops the names of all kernels that `keep` does not select.
     pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         self.kernels.retain(|id, _| keep(*id));
         self.kernels.shrink_to_fit();
     }
 
-    /// What went wrong, told once; the file is of no use then.
+    /// Returns the first error, once; the file is unusable after it.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
 
-    /// Ends it with the names that `profile` has by now, and gives the writer back.
+    /// Finishes the file with the names that `profile` has by now, and returns the writer.
     ///
     /// # Errors
-    /// The first thing that went wrong since it was begun; nothing was written from there on.
+    /// The first error since the start; nothing was written after it.
     pub fn finish(mut self, profile: &Profile) -> Result<W> {
         places(&mut self.events, profile, &self.streams);
         self.events.put(format_args!("\n],"));
@@ -112,7 +112,7 @@ impl<W: Write> ChromeText<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// A call, and `more` arguments. Gives its thread.
+    /// Writes a call with `more` arguments; returns its thread.
     fn call(&mut self, id: CorrelationId, launched: Launched, nanos: u64, more: &str) -> ThreadId {
         let known = self.callers.get(&launched.context).copied();
         let name = known.and_then(|(_, label)| self.labels.get(&label));
@@ -123,10 +123,10 @@ impl<W: Write> ChromeText<W> {
         thread
     }
 
-    /// A call that launched nothing.
+    /// Writes a call that launched nothing.
     fn host_call(&mut self, id: CorrelationId, time: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
-        // It is there as a launch.
+        // It is listed as a launch already.
         if !label.is_some_and(|label| starts_work(label)) {
             self.call(id, Launched { time, duration: 0, context }, nanos, "");
         }
@@ -146,7 +146,7 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 
     fn activity(&mut self, one: &Activity, origin: Origin) {
-        // Whose stack is not known would have another when it is read again.
+        // A call without a known stack would get a wrong one when the file is read again.
         if let Some(launched) = self.met.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(one.correlation, launched, launched.duration.into(), "");
             self.events.starts(one.correlation, thread, launched.time);
@@ -206,7 +206,7 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 }
 
-/// Frames that were written, each once: what two stacks share at their roots they share here.
+/// Frames written so far, each once: stacks share the frames of their common path from the root.
 #[derive(Default)]
 struct Frames {
     texts: HashMap<String, u32>,
@@ -215,11 +215,11 @@ struct Frames {
     written: bool,
 }
 
-/// The caller of a stack's root.
+/// Parent of root frames.
 const NOBODY: u32 = 0;
 
 impl Frames {
-    /// Writes what is new of a stack, root first; its innermost frame has the context's name.
+    /// Writes the new frames of a stack, root first; the innermost frame gets the context's id.
     fn stack(&mut self, context: ContextId, stack: &[Frame<'_>], events: &mut Events) {
         let Some((leaf, callers)) = stack.split_last() else { return };
         let mut parent = NOBODY;

@@ -1,14 +1,15 @@
-//! Chrome's trace events, in the dialect that torch.profiler writes: <https://ui.perfetto.dev>,
-//! `chrome://tracing` and the tools made for PyTorch traces read it.
+//! Chrome's trace events, in the dialect that torch.profiler writes, for <https://ui.perfetto.dev>, `chrome://tracing`
+//! and tools made for PyTorch traces.
 //!
-//! Calls stand on the threads that made them, activities on the streams of their GPU (`pid` is the GPU's
-//! number, as Kineto has it), and an `ac2g` flow leads from each call to what it started. Waits are `cuda_sync`, and calls
-//! that wait or are about events are calls like others. Times are microseconds with three places, that is exact, from
-//! `baseTimeNanoseconds` on.
+//! Calls are on the threads that made them, activities on the streams of their GPU (`pid` is the GPU's number, as in
+//! Kineto), and an `ac2g` flow leads from each call to the work it started. Waits are `cuda_sync`; calls that wait or
+//! concern events are ordinary calls. Times are microseconds with three decimal places, which is exact, relative to
+//! `baseTimeNanoseconds`.
 //!
-//! What Kineto has no place for, and gpuflame reads again, are stacks and reasons (`gpuflame`). Of a recording each call has
-//! its whole stack as an argument (`stack`, `created_stack` and what their frames are). While the application runs nothing
-//! has a name yet: calls refer (`sf`, as the format has it) to `stackFrames`, which stand at the end.
+//! Stacks and reasons, which Kineto has no place for and gpuflame reads again, are in `gpuflame` arguments. From a
+//! recording, each call has its whole stack as an argument (`stack`, `created_stack` and the kinds of their frames).
+//! While the application runs there are no names yet: calls refer (`sf`, as in the format) to `stackFrames`, which are
+//! written at the end.
 
 mod events;
 mod live;

@@ -1,10 +1,10 @@
-//! Of a recording or another tool's trace, all rows of which are there.
+//! Chrome's trace events from a recording or another tool's trace, with all rows available.
 
 use std::io::Write;
 
 use super::events::{Called, Events, PENDING, about, places, title};
 use crate::error::Result;
-use crate::events::{self, Call, HostCall, JoinedActivity};
+use crate::events::{self, HostCall, JoinedActivity, LaunchCall};
 use crate::export::callers::{Caller, Callers};
 use crate::export::compose::work_name;
 use crate::export::format::Format;
@@ -12,8 +12,8 @@ use crate::export::threads;
 use crate::profile::{Profile, quoted};
 use crate::record::{Created, EventUse, GpuContextId, Sync};
 
-/// Chrome's trace events, with the names that the profile has for them. Activities whose times were not
-/// collected have no place in a time line: they are counted in `gpuflame.missing`.
+/// Chrome's trace events, with the names of the profile. Activities without times have no place on a time line:
+/// `gpuflame.missing` counts them.
 pub(in crate::export) static CHROME: Format = Format::of_events(
     "chrome",
     &[".json"],
@@ -21,9 +21,9 @@ pub(in crate::export) static CHROME: Format = Format::of_events(
     "Chrome's trace events, as torch.profiler writes them (.json)",
 );
 
-fn write(profile: &Profile, rows: &events::Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
-    let events = Events::new(rows.begin(), threads::process(profile));
+    let events = Events::new(rows.first_time(), threads::process(profile));
     let mut chrome = Chrome { profile, callers, rows, events, out };
     chrome.head()?;
     for call in rows.calls() {
@@ -49,7 +49,7 @@ fn write(profile: &Profile, rows: &events::Events, out: &mut impl Write) -> Resu
 struct Chrome<'a, W> {
     profile: &'a Profile,
     callers: Callers<'a>,
-    rows: &'a events::Events,
+    rows: &'a events::JoinedRows,
     events: Events,
     out: &'a mut W,
 }
@@ -71,8 +71,8 @@ impl<W: Write> Chrome<'_, W> {
         self.flush()
     }
 
-    fn call(&mut self, call: &Call) -> Result<()> {
-        // Whose stack is not known would have another when it is read again.
+    fn call(&mut self, call: &LaunchCall) -> Result<()> {
+        // A call without a known stack would get a wrong one when the file is read again.
         if !call.has_stack() {
             return Ok(());
         }
@@ -94,13 +94,13 @@ impl<W: Write> Chrome<'_, W> {
         self.flush()
     }
 
-    /// A call that started no work, and the event that it put on a stream.
+    /// Writes a call that started no work, and the event that it recorded on a stream.
     fn host_call(&mut self, call: &HostCall) -> Result<()> {
         let caller = self.callers.get(call.context);
         let records = self.rows.event_records();
         let at = records.partition_point(|record| record.correlation.0 < call.id.0);
         let record = records.get(at).filter(|record| record.correlation == call.id);
-        let more = record.filter(|_| call.does == Some(EventUse::Record)).map(|record| {
+        let more = record.filter(|_| call.event_use == Some(EventUse::Record)).map(|record| {
             format!(
                 ",\"cuda_event_id\":{},\"stream\":{},\"context\":{}",
                 record.event.0, record.stream.0, record.context.0
@@ -142,7 +142,7 @@ impl<W: Write> Chrome<'_, W> {
     }
 }
 
-/// The arguments that say a stack and, where that is not plain, what its frames are.
+/// Arguments for a stack and, unless all frames are call or code, for their kinds.
 fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     let stack = format!(",\"{text}\":{}", quoted(&caller.exact_stack()));
     match caller.kinds() {
@@ -151,7 +151,7 @@ fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     }
 }
 
-/// The GPU of a context; the first where nothing ran in it.
-fn device(rows: &events::Events, context: GpuContextId) -> u32 {
+/// GPU of a context; the first GPU if no work ran in it.
+fn device(rows: &events::JoinedRows, context: GpuContextId) -> u32 {
     rows.device_of(context).map_or(0, |device| device.0)
 }

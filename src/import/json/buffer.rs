@@ -1,17 +1,18 @@
-//! What the scanner reads in: some of the file, zeros behind it, and how more of it comes.
+//! The buffer that the scanner works on (a part of the file, followed by zeros) and the sources that refill it.
 //!
-//! A [`Source`] is asked for more while some bytes are unread. One that reads ([`Reads`]) moves those to the
-//! front and reads on behind them. One that has the next bytes in a buffer of its own puts the unread ones in
-//! front of those and hands that buffer over, so that nothing else is copied: see `gzip`.
+//! A [`Source`] is asked for more while some bytes are still unread. [`ReaderSource`] moves the unread bytes to
+//! the front and reads more after them. A source that has the next bytes in a buffer of its own prepends the
+//! unread bytes to that buffer and swaps the buffers, so that nothing else is copied: see `gzip`.
 
 use std::io::Read;
 
-/// Zeros behind the bytes, which are no part of the trace, so that 64 can be loaded anywhere.
+/// Number of zero bytes after the contents, so that 64 bytes can be loaded at any position. They are not part of the
+/// trace.
 pub(in super::super) const PADDING: usize = 64;
-/// No honest event is larger, and the buffer does not grow beyond.
-pub(super) const LARGEST: usize = 256 << 20;
+/// Largest event accepted, and therefore the largest size of the buffer.
+pub(super) const MAX_EVENT_BYTES: usize = 256 << 20;
 
-/// Bytes of a file: taken from the front, filled from behind.
+/// Bytes of a file, consumed at the front and filled at the back.
 #[derive(Debug)]
 pub(in super::super) struct Buffer {
     bytes: Vec<u8>,
@@ -19,34 +20,34 @@ pub(in super::super) struct Buffer {
     end: usize,
 }
 
-/// Why no more bytes came.
+/// Reason why a refill failed.
 #[derive(Debug)]
-pub(in super::super) enum Lack {
+pub(in super::super) enum RefillError {
     Io(std::io::Error),
-    /// A single event is larger than [`LARGEST`].
-    Room,
+    /// A single event is larger than [`MAX_EVENT_BYTES`].
+    EventTooLarge,
 }
 
-impl From<std::io::Error> for Lack {
+impl From<std::io::Error> for RefillError {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-/// Where the bytes come from.
+/// A source of bytes.
 pub(in super::super) trait Source {
-    /// Puts more behind the unread bytes of `buffer`: at least as many as are unread, so that a large event is
-    /// not looked at again for every few bytes of a pipe. Says whether the input has ended.
-    fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, Lack>;
+    /// Appends bytes to `buffer`: at least as many as are unread, so that a large event is not scanned again for every
+    /// few bytes of a pipe. Returns whether the input has ended.
+    fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, RefillError>;
 }
 
 impl Buffer {
-    /// An empty one for `size` bytes.
+    /// Creates an empty buffer for `size` bytes.
     pub(in super::super) fn new(size: usize) -> Self {
         Self { bytes: vec![0; size + PADDING], begin: 0, end: 0 }
     }
 
-    /// The unread bytes and the padding.
+    /// Unread bytes, followed by the padding.
     pub(super) fn padded(&self) -> &[u8] {
         &self.bytes[self.begin..self.end + PADDING]
     }
@@ -59,7 +60,7 @@ impl Buffer {
         self.begin += count;
     }
 
-    /// How many bytes it can hold.
+    /// Capacity in bytes.
     pub(in super::super) fn size(&self) -> usize {
         self.bytes.len() - PADDING
     }
@@ -68,12 +69,12 @@ impl Buffer {
         self.end == self.size()
     }
 
-    /// Empties it, and leaves `headroom` bytes free in front of what comes.
+    /// Empties the buffer and reserves `headroom` free bytes at its front.
     pub(in super::super) fn clear(&mut self, headroom: usize) {
         (self.begin, self.end) = (headroom, headroom);
     }
 
-    /// Puts `bytes` in front of the unread ones, if there is room for them.
+    /// Inserts `bytes` before the unread ones. Returns false if there is no room for them.
     pub(in super::super) fn prepend(&mut self, bytes: &[u8]) -> bool {
         let Some(begin) = self.begin.checked_sub(bytes.len()) else { return false };
         self.bytes[begin..self.begin].copy_from_slice(bytes);
@@ -81,10 +82,10 @@ impl Buffer {
         true
     }
 
-    /// Puts `bytes` behind the unread ones, and grows for it.
-    pub(in super::super) fn append(&mut self, bytes: &[u8]) -> Result<(), Lack> {
-        if self.unread().len() >= LARGEST {
-            return Err(Lack::Room);
+    /// Appends `bytes` to the unread ones; the buffer grows as needed.
+    pub(in super::super) fn append(&mut self, bytes: &[u8]) -> Result<(), RefillError> {
+        if self.unread().len() >= MAX_EVENT_BYTES {
+            return Err(RefillError::EventTooLarge);
         }
         let end = self.end + bytes.len();
         self.bytes.truncate(self.end);
@@ -94,7 +95,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Reads once from `input`, as much as there is room for; 0 at its end.
+    /// Reads once from `input`, as much as fits; returns 0 at its end.
     pub(in super::super) fn read(&mut self, input: &mut impl Read) -> std::io::Result<usize> {
         let room = self.size();
         let count = loop {
@@ -108,33 +109,33 @@ impl Buffer {
         Ok(count)
     }
 
-    /// Moves what is unread to the front. Where that is all there is room for, makes twice the room.
-    fn make_room(&mut self, size: usize) -> Result<(), Lack> {
+    /// Moves the unread bytes to the front. If they fill the buffer, doubles its size.
+    fn make_room(&mut self, size: usize) -> Result<(), RefillError> {
         self.bytes.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
-        let wanted = if self.is_full() { self.size() * 2 } else { self.size() }.max(size);
-        if self.is_full() && self.size() >= LARGEST {
-            return Err(Lack::Room);
+        let new_size = if self.is_full() { self.size() * 2 } else { self.size() }.max(size);
+        if self.is_full() && self.size() >= MAX_EVENT_BYTES {
+            return Err(RefillError::EventTooLarge);
         }
-        if wanted > self.size() {
-            self.bytes.resize(wanted.min(LARGEST.max(size)) + PADDING, 0);
+        if new_size > self.size() {
+            self.bytes.resize(new_size.min(MAX_EVENT_BYTES.max(size)) + PADDING, 0);
         }
         Ok(())
     }
 }
 
-/// Anything that can be read.
-pub(super) struct Reads<R> {
+/// A [`Source`] that reads from any [`Read`].
+pub(super) struct ReaderSource<R> {
     pub(super) input: R,
-    /// How much at once.
+    /// Buffer size in bytes.
     pub(super) size: usize,
 }
 
-impl<R: Read> Source for Reads<R> {
-    fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, Lack> {
+impl<R: Read> Source for ReaderSource<R> {
+    fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, RefillError> {
         buffer.make_room(self.size.max(PADDING))?;
-        let enough = (buffer.unread().len() * 2).clamp(1, buffer.size());
-        while buffer.unread().len() < enough {
+        let target = (buffer.unread().len() * 2).clamp(1, buffer.size());
+        while buffer.unread().len() < target {
             if buffer.read(&mut self.input)? == 0 {
                 return Ok(true);
             }

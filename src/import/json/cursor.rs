@@ -1,23 +1,23 @@
-//! Steps over JSON: blanks, strings, numbers and whole values, each from one position to the next.
+//! Functions that step over JSON (blanks, strings, numbers, whole values), each from one position to the next.
 //!
-//! The bytes end in [`PADDING`] zeros, which are no part of the trace: whoever meets one where none belongs
-//! stops there, and the caller knows whether more is to come. Values that nobody looks at are only stepped
-//! over, so what is wrong inside of them is not found.
+//! The bytes end in [`PADDING`] zeros, which are not part of the trace. A function that reaches an unexpected
+//! byte stops there; the caller knows whether more input may follow. Values that nothing reads are only stepped
+//! over, so errors inside them are not found.
 
 use super::buffer::PADDING;
-use super::mask::Level;
+use super::mask::InstructionSet;
 
-/// Where the scanner cannot go on, and what it hoped for.
+/// Position at which the scanner stopped, and the syntax that it expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) at: usize,
-    pub(super) wanted: &'static str,
+    pub(super) expected: &'static str,
 }
 
-/// What kind of value stands somewhere.
+/// Kind of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// There is none.
+    /// No value.
     #[default]
     Missing,
     /// The inside of a string.
@@ -30,7 +30,7 @@ pub(super) enum Shape {
     Nested,
 }
 
-/// A value's place.
+/// Position and kind of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) start: u32,
@@ -39,9 +39,9 @@ pub(super) struct Value {
 }
 
 impl Value {
-    /// Its bytes: of a string, what stands between the quotes.
+    /// Bytes of the value; of a string, those between the quotes.
     #[inline(always)]
-    pub(super) fn of(self, bytes: &[u8]) -> &[u8] {
+    pub(super) fn slice(self, bytes: &[u8]) -> &[u8] {
         &bytes[self.start as usize..self.end as usize]
     }
 
@@ -51,12 +51,12 @@ impl Value {
     }
 }
 
-/// The first byte from `at` on that is no blank.
+/// Position of the first byte from `at` on that is not a blank.
 ///
-/// Here, and where words end, it is the branches that step on: what they find is nearly always what they found
-/// before, so the processor runs ahead of them, where it would wait for a position that is counted from a mask.
+/// Here and at the end of words the loop steps by branches. They nearly always go the same way as before, so the
+/// processor predicts them and runs ahead, whereas a position counted from a bit mask would have to be waited for.
 #[inline(always)]
-pub(super) fn blanks(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {
         if !matches!(bytes[at], b' ' | b'\n' | b'\t' | b'\r') {
             return at;
@@ -69,37 +69,37 @@ pub(super) fn blanks(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// From behind a key's closing quote to its value.
+/// Steps from the position after a key's closing quote to its value.
 #[inline(always)]
-pub(super) fn colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
-    // As nearly everybody writes it.
+pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
+    // The spacing that nearly every writer uses.
     if bytes[at..].starts_with(b": ") && bytes[at + 2] > b' ' {
         return Ok(at + 2);
     }
-    let at = blanks(bytes, at);
+    let at = skip_blanks(bytes, at);
     if bytes[at] != b':' {
-        return Err(Stop { at, wanted: "a `:`" });
+        return Err(Stop { at, expected: "a `:`" });
     }
-    Ok(blanks(bytes, at + 1))
+    Ok(skip_blanks(bytes, at + 1))
 }
 
-/// The string whose inside begins at `start`; its closing quote stands at the value's end.
+/// Finds the end of the string whose inside begins at `start`; the closing quote is at the value's end.
 #[inline(always)]
-pub(super) fn string<L: Level>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
-    let (quotes, backslashes) = L::string(window(bytes, start));
+pub(super) fn read_string<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
+    let (quotes, backslashes) = L::string(load_at(bytes, start));
     if quotes != 0 && backslashes & (quotes ^ (quotes - 1)) == 0 {
         return Ok(Value::new(start, start + quotes.trailing_zeros() as usize, Shape::String));
     }
-    long_string::<L>(bytes, start)
+    read_long_string::<L>(bytes, start)
 }
 
 #[inline(always)]
-fn long_string<L: Level>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
+fn read_long_string<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
     let end = bytes.len() - PADDING;
     let (mut at, mut shape) = (start, Shape::String);
     let mut escape = Escape::default();
     while at < end {
-        let block = L::block(window(bytes, at));
+        let block = L::block(load_at(bytes, at));
         let quotes = block.quotes & !escape.escaped(block.backslashes);
         let before = if quotes == 0 { u64::MAX } else { quotes ^ (quotes - 1) };
         if block.backslashes & before != 0 {
@@ -110,34 +110,34 @@ fn long_string<L: Level>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
         }
         at += 64;
     }
-    Err(Stop { at: end, wanted: "the end of a string" })
+    Err(Stop { at: end, expected: "the end of a string" })
 }
 
-/// The value that begins at `at`, and the position behind it.
+/// Value that begins at `at`, and the position after it.
 #[inline(always)]
-pub(super) fn value<L: Level>(bytes: &[u8], at: usize) -> Result<(Value, usize), Stop> {
+pub(super) fn read_value<L: InstructionSet>(bytes: &[u8], at: usize) -> Result<(Value, usize), Stop> {
     match bytes[at] {
         b'"' => {
-            let value = string::<L>(bytes, at + 1)?;
+            let value = read_string::<L>(bytes, at + 1)?;
             Ok((value, value.end as usize + 1))
         }
         b'{' | b'[' => {
-            let end = nested::<L>(bytes, at)?;
+            let end = nested_end::<L>(bytes, at)?;
             Ok((Value::new(at, end, Shape::Nested), end))
         }
         b'-' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
-            let end = word(bytes, at + 1);
+            let end = word_end(bytes, at + 1);
             Ok((Value::new(at, end, Shape::Word), end))
         }
-        _ => Err(Stop { at, wanted: "a value" }),
+        _ => Err(Stop { at, expected: "a value" }),
     }
 }
 
-/// The end of a number or another word that goes on at `at`.
+/// End of a number or other word that continues at `at`.
 #[inline(always)]
-fn word(bytes: &[u8], mut at: usize) -> usize {
+fn word_end(bytes: &[u8], mut at: usize) -> usize {
     // Times have sixteen digits.
-    while are_digits(*window(bytes, at)) {
+    while are_digits(*load_at(bytes, at)) {
         at += 8;
     }
     while bytes[at] != b',' && is_word(bytes[at]) {
@@ -151,7 +151,7 @@ fn word(bytes: &[u8], mut at: usize) -> usize {
 fn are_digits(bytes: [u8; 8]) -> bool {
     let bytes = u64::from_le_bytes(bytes);
     let high = bytes & 0xf0f0_f0f0_f0f0_f0f0;
-    // A digit is 0x30 to 0x39, and is so with 6 added to it.
+    // A digit is 0x30 to 0x39: adding 6 does not change its upper half.
     let low = bytes.wrapping_add(0x0606_0606_0606_0606) & 0xf0f0_f0f0_f0f0_f0f0;
     high == 0x3030_3030_3030_3030 && low == high
 }
@@ -161,22 +161,22 @@ fn is_word(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'#')
 }
 
-/// The position behind the closing bracket of the value that opens at `at`. However deep it is nested, this
-/// is one number; whether `[` is closed by `]` nobody asks.
+/// Position after the bracket that closes the value opened at `start`. The nesting depth is one number, however deep
+/// it gets; whether `[` is closed by `]` or by `}` is not checked.
 #[inline(always)]
-fn nested<L: Level>(bytes: &[u8], start: usize) -> Result<usize, Stop> {
+fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, Stop> {
     let end = bytes.len() - PADDING;
     let (mut at, mut depth) = (start, 0_u32);
     let mut escape = Escape::default();
     let mut inside = 0_u64;
     while at < end {
-        let block = L::block(window(bytes, at));
+        let block = L::block(load_at(bytes, at));
         let quotes = block.quotes & !escape.escaped(block.backslashes);
         let strings = L::prefix_xor(quotes) ^ inside;
         inside = ((strings as i64) >> 63) as u64;
         let opens = block.opens & !strings;
         let closes = block.closes & !strings;
-        // Only where the depth can get to zero does the order of brackets matter.
+        // The order of the brackets matters only if the depth can reach zero in this block.
         if closes.count_ones() >= depth {
             let mut left = closes;
             let mut closed = 0;
@@ -192,10 +192,10 @@ fn nested<L: Level>(bytes: &[u8], start: usize) -> Result<usize, Stop> {
         depth = depth + opens.count_ones() - closes.count_ones();
         at += 64;
     }
-    Err(Stop { at: end, wanted: "a closing bracket" })
+    Err(Stop { at: end, expected: "a closing bracket" })
 }
 
-/// Which bytes follow a backslash that is not itself escaped, from block to block.
+/// Tracks, across blocks, which bytes follow a backslash that is not itself escaped.
 #[derive(Clone, Copy, Default)]
 struct Escape {
     /// Whether the first byte of the next block is escaped.
@@ -211,7 +211,7 @@ impl Escape {
         self.runs(backslashes)
     }
 
-    /// Walks from backslash to backslash: they are rare.
+    /// Visits the backslashes one by one: they are rare.
     fn runs(&mut self, backslashes: u64) -> u64 {
         let mut escaped = self.next;
         let mut left = backslashes & !escaped;
@@ -230,7 +230,7 @@ impl Escape {
 }
 
 #[inline(always)]
-fn window<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("padding")
 }
 
@@ -245,12 +245,12 @@ mod tests {
     impl Job for Step<'_> {
         type Out = Result<(Value, usize), Stop>;
         #[inline(always)]
-        fn run<L: Level>(self) -> Self::Out {
-            value::<L>(self.0, self.1)
+        fn run<L: InstructionSet>(self) -> Self::Out {
+            read_value::<L>(self.0, self.1)
         }
     }
 
-    /// The value at each level's hands, from each of 70 alignments to the blocks.
+    /// The value as found by each instruction set, at 70 offsets from a block boundary.
     fn all(text: &str) -> Vec<(Value, usize)> {
         let mut found = Vec::new();
         for shift in 0..70 {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_ends_at_its_quote_however_many_backslashes_stand_before_it() {
+    fn a_string_ends_at_its_quote_whatever_the_number_of_backslashes_before_it() {
         for length in 0..140 {
             for backslashes in 0..6 {
                 let inside = format!("{}{}", "x".repeat(length), "\\".repeat(backslashes));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_stops_at_the_end() {
+    fn a_truncated_value_stops_at_the_end() {
         for text in ["\"abc", "\"abc\\", "{\"a\": [1, 2]", "[\"]"] {
             let mut bytes = text.as_bytes().to_vec();
             bytes.extend_from_slice(&[0; PADDING]);

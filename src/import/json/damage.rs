@@ -1,11 +1,12 @@
-//! Where JSON that does not end well stops making sense: what is stepped over by its brackets and quotes is not looked into,
-//! so that a bracket or a quote that is missing in mid-file is met at the end of it. There this looks at it once more.
+//! Finds the place where JSON that ends too early first stops being valid. The scanner steps over values by their
+//! brackets and quotes without parsing them, so it notices a bracket or a quote missing in mid-file only at the
+//! end of the file. This second look finds the actual place.
 
-/// The first byte of `text`, which begins with a value or with a key of an object, that cannot stand there, and what could.
-/// `None`: what there is of it is sound.
-pub(super) fn first(text: &[u8]) -> Option<(usize, &'static str)> {
-    let mut at = blanks(text, 0);
-    // Of each value that is open, whether it is an object.
+/// Finds the first byte of `text` that cannot be at its place, and the syntax that could. `text` begins with a value or
+/// with a key of an object. `None`: `text` is valid as far as it goes.
+pub(super) fn find_first_damage(text: &[u8]) -> Option<(usize, &'static str)> {
+    let mut at = skip_blanks(text, 0);
+    // For each open value, whether it is an object.
     let mut open: Vec<bool> = Vec::new();
     let mut next = Next::Value;
     if text.get(at) == Some(&b'"') {
@@ -13,11 +14,11 @@ pub(super) fn first(text: &[u8]) -> Option<(usize, &'static str)> {
         next = Next::Key;
     }
     loop {
-        at = blanks(text, at);
+        at = skip_blanks(text, at);
         let byte = *text.get(at)?;
         match (next, byte) {
             (Next::Key, b'"') => {
-                at = string(text, at)?.ok()?;
+                at = string_end(text, at)?.ok()?;
                 next = Next::Colon;
             }
             (Next::Colon, b':') => (at, next) = (at + 1, Next::Value),
@@ -39,7 +40,7 @@ pub(super) fn first(text: &[u8]) -> Option<(usize, &'static str)> {
                 (at, next) = (at + 1, Next::CommaOrEnd);
             }
             (Next::ValueOrEnd, _) => next = Next::Value,
-            (Next::Value, b'"') => match string(text, at)? {
+            (Next::Value, b'"') => match string_end(text, at)? {
                 Ok(behind) => (at, next) = (behind, Next::CommaOrEnd),
                 Err(broken) => return Some((broken, "the end of a string")),
             },
@@ -52,7 +53,7 @@ pub(super) fn first(text: &[u8]) -> Option<(usize, &'static str)> {
                 at += 1;
                 next = if open.last() == Some(&true) { Next::Key } else { Next::Value };
             }
-            _ => return Some((at, next.words())),
+            _ => return Some((at, next.description())),
         }
         if open.is_empty() && next == Next::CommaOrEnd {
             return None;
@@ -60,7 +61,7 @@ pub(super) fn first(text: &[u8]) -> Option<(usize, &'static str)> {
     }
 }
 
-/// What may come next.
+/// Syntax that may come next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Value,
@@ -72,31 +73,31 @@ enum Next {
 }
 
 impl Next {
-    fn words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Self::Value | Self::ValueOrEnd => "a value",
             Self::Key => "a key",
             Self::KeyOrEnd => "a key or a `}`",
             Self::Colon => "a `:`",
-            Self::CommaOrEnd => "a `,` or the end of what is open",
+            Self::CommaOrEnd => "a `,` or the end of the open value",
         }
     }
 }
 
-fn blanks(text: &[u8], at: usize) -> usize {
+fn skip_blanks(text: &[u8], at: usize) -> usize {
     at + text[at..].iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r')).count()
 }
 
-/// The position behind the string that begins at `at`, or that of the line's end in it, which no string may have; `None`
-/// where the text ends in it.
-fn string(text: &[u8], at: usize) -> Option<Result<usize, usize>> {
-    let mut place = at + 1;
+/// Position after the string that begins at `at`, or the position of a line break in it, which no string may contain.
+/// `None` if the text ends inside the string.
+fn string_end(text: &[u8], at: usize) -> Option<Result<usize, usize>> {
+    let mut at_byte = at + 1;
     loop {
-        match *text.get(place)? {
-            b'"' => return Some(Ok(place + 1)),
-            b'\n' => return Some(Err(place)),
-            b'\\' => place += 2,
-            _ => place += 1,
+        match *text.get(at_byte)? {
+            b'"' => return Some(Ok(at_byte + 1)),
+            b'\n' => return Some(Err(at_byte)),
+            b'\\' => at_byte += 2,
+            _ => at_byte += 1,
         }
     }
 }
@@ -106,19 +107,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_byte_that_cannot_stand_there_is_told() {
+    fn the_first_invalid_byte_is_found() {
         for (text, found) in [
             (r#"{"a": {"b": 1, {"ph": "X"}"#, Some((15, "a key"))),
             (r#"{"a": [1, 2, "x", {"b": 3}, {"c": tr"#, None),
-            (r#"{"a": 1 "b": 2}"#, Some((8, "a `,` or the end of what is open"))),
+            (r#"{"a": 1 "b": 2}"#, Some((8, "a `,` or the end of the open value"))),
             (r#"{"a" 1}"#, Some((5, "a `:`"))),
-            (r#"{"a": [1, 2}"#, Some((11, "a `,` or the end of what is open"))),
+            (r#"{"a": [1, 2}"#, Some((11, "a `,` or the end of the open value"))),
             ("{\"a\": \"open, \n\"b\": 1}", Some((13, "the end of a string"))),
             (r#""key": {"a": , 1}"#, Some((13, "a value"))),
             (r#"{"a": {}, "b": [], "c": "\"" }, {"#, None),
             ("", None),
         ] {
-            assert_eq!(first(text.as_bytes()), found, "{text}");
+            assert_eq!(find_first_damage(text.as_bytes()), found, "{text}");
         }
     }
 }

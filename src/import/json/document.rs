@@ -1,21 +1,21 @@
-//! A whole JSON file in memory, for formats that refer back and forth. Values are looked at where they
-//! stand; nothing is built of them.
+//! A JSON file held in memory as a whole, for formats whose records refer back and forth. Values are read in
+//! place; no tree is built.
 
 use std::io::Read;
 
 use super::super::Text;
 use super::buffer::PADDING;
-use super::cursor::{self, Shape, Value, blanks};
-use super::number::{integer, unsigned};
+use super::cursor::{self, Shape, Value, skip_blanks};
+use super::number::{parse_integer, parse_unsigned};
 use crate::error::{Error, ErrorKind, Result};
 
 #[cfg(not(target_arch = "x86_64"))]
-type Here = super::mask::Portable;
+type BaselineSet = super::mask::Portable;
 #[cfg(target_arch = "x86_64")]
-type Here = super::mask::Sse2;
+type BaselineSet = super::mask::Sse2;
 
-/// No larger file is taken into memory.
-const LARGEST: u64 = 4 << 30;
+/// Largest file that is read into memory.
+const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// The bytes of a file.
 pub(crate) struct Document {
@@ -25,11 +25,11 @@ pub(crate) struct Document {
 impl Document {
     pub(crate) fn read(input: impl Read) -> Result<Self> {
         let mut padded = Vec::new();
-        input.take(LARGEST).read_to_end(&mut padded)?;
-        if padded.len() as u64 == LARGEST {
+        input.take(MAX_FILE_BYTES).read_to_end(&mut padded)?;
+        if padded.len() as u64 == MAX_FILE_BYTES {
             return Err(Error::new(
                 ErrorKind::Format,
-                "is larger than 4 GiB, which is more than is taken into memory",
+                "is larger than 4 GiB, the limit for files that are read into memory",
             ));
         }
         padded.extend_from_slice(&[0; PADDING]);
@@ -40,11 +40,11 @@ impl Document {
         (self.padded.len() - PADDING) as u64
     }
 
-    /// The value that the file is.
+    /// The file's top-level value.
     pub(crate) fn root(&self) -> Result<Node<'_>> {
-        let at = blanks(&self.padded, 0);
-        let (value, _) = cursor::value::<Here>(&self.padded, at).map_err(|stop| {
-            let what = format!("cut short or damaged: {} should stand at byte {}", stop.wanted, stop.at);
+        let at = skip_blanks(&self.padded, 0);
+        let (value, _) = cursor::read_value::<BaselineSet>(&self.padded, at).map_err(|stop| {
+            let what = format!("truncated or damaged: expected {} at byte {}", stop.expected, stop.at);
             Error::new(ErrorKind::Format, what)
         })?;
         Ok(Node { padded: &self.padded, value })
@@ -59,27 +59,27 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The value of a key, by looking through all before it.
+    /// Value of a key, found by a linear search.
     pub(crate) fn get(self, key: &str) -> Option<Self> {
         self.entries().find(|(name, _)| &*name.decode() == key).map(|(_, value)| value)
     }
 
-    /// The keys and values of an object; nothing for other values.
+    /// Keys and values of an object; empty for other values.
     pub(crate) fn entries(self) -> impl Iterator<Item = (Text<'a>, Self)> {
-        let mut at = self.inside(b'{');
+        let mut at = self.first_inside(b'{');
         std::iter::from_fn(move || {
             let from = at.filter(|&at| self.padded[at] == b'"')?;
-            let key = cursor::string::<Here>(self.padded, from + 1).ok()?;
-            let behind = cursor::colon(self.padded, key.end as usize + 1).ok()?;
-            let (value, next) = self.value(behind)?;
+            let key = cursor::read_string::<BaselineSet>(self.padded, from + 1).ok()?;
+            let after = cursor::skip_colon(self.padded, key.end as usize + 1).ok()?;
+            let (value, next) = self.value(after)?;
             at = next;
-            Some((Text::json(key.of(self.padded), key.shape == Shape::Escaped), value))
+            Some((Text::json(key.slice(self.padded), key.shape == Shape::Escaped), value))
         })
     }
 
-    /// The elements of an array; nothing for other values.
+    /// Elements of an array; empty for other values.
     pub(crate) fn items(self) -> impl Iterator<Item = Self> {
-        let mut at = self.inside(b'[');
+        let mut at = self.first_inside(b'[');
         std::iter::from_fn(move || {
             let (value, next) = self.value(at?)?;
             at = next;
@@ -87,30 +87,30 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// A string.
+    /// Text of a string value.
     pub(crate) fn text(self) -> Text<'a> {
-        Text::json(self.value.of(self.padded), self.value.shape == Shape::Escaped)
+        Text::json(self.value.slice(self.padded), self.value.shape == Shape::Escaped)
     }
 
     pub(crate) fn integer(self) -> Option<i64> {
-        integer(self.value.of(self.padded))
+        parse_integer(self.value.slice(self.padded))
     }
 
     pub(crate) fn unsigned(self) -> Option<u64> {
-        unsigned(self.value.of(self.padded))
+        parse_unsigned(self.value.slice(self.padded))
     }
 
-    fn inside(self, bracket: u8) -> Option<usize> {
+    fn first_inside(self, bracket: u8) -> Option<usize> {
         let start = self.value.start as usize;
-        let is_it = self.value.shape == Shape::Nested && self.padded[start] == bracket;
-        is_it.then(|| blanks(self.padded, start + 1))
+        let is_kind = self.value.shape == Shape::Nested && self.padded[start] == bracket;
+        is_kind.then(|| skip_blanks(self.padded, start + 1))
     }
 
-    /// The value at `at`, and where the next one of the same array or object stands.
+    /// Value at `at`, and the position of the next one in the same array or object.
     fn value(self, at: usize) -> Option<(Self, Option<usize>)> {
-        let (value, next) = cursor::value::<Here>(self.padded, at).ok()?;
-        let next = blanks(self.padded, next);
-        let next = (self.padded[next] == b',').then(|| blanks(self.padded, next + 1));
+        let (value, next) = cursor::read_value::<BaselineSet>(self.padded, at).ok()?;
+        let next = skip_blanks(self.padded, next);
+        let next = (self.padded[next] == b',').then(|| skip_blanks(self.padded, next + 1));
         Some((Self { value, ..self }, next))
     }
 }

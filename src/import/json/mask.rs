@@ -1,11 +1,11 @@
-//! 64 bytes at a time: where quotes, backslashes and brackets are, as one bit for each byte.
+//! Bit masks of quotes, backslashes and brackets, for 64 bytes at a time: one bit per byte.
 //!
-//! The same scanner is compiled for each instruction set and chosen at run time ([`run`]), so that a
-//! portable build is as quick as one made for this machine. All `unsafe` of the readers is in this file.
+//! The scanner is compiled once per instruction set and the best one is chosen at run time ([`run`]), so that a
+//! portable build is as fast as one compiled for this machine. All `unsafe` code of the importers is in this file.
 
 #![allow(unsafe_code)]
 
-/// Bits for 64 bytes, the lowest for the first.
+/// Masks of 64 bytes; the lowest bit is the first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) quotes: u64,
@@ -17,14 +17,15 @@ pub(super) struct Block {
 }
 
 /// An instruction set.
-pub(super) trait Level: Copy {
-    /// The bits of 64 bytes.
+pub(super) trait InstructionSet: Copy {
+    /// Masks of 64 bytes.
     fn block(bytes: &[u8; 64]) -> Block;
 
-    /// Only quotes and backslashes, of 32 bytes: most strings are short.
+    /// Masks of quotes and backslashes of 32 bytes: most strings are short.
     fn string(bytes: &[u8; 32]) -> (u32, u32);
 
-    /// The xor of all bits up to each bit: from quotes to what is inside of them.
+    /// Prefix xor: each bit becomes the xor of itself and all lower bits. Turns the mask of quotes into the mask of
+    /// string contents.
     #[inline(always)]
     fn prefix_xor(mut bits: u64) -> u64 {
         for shift in [1, 2, 4, 8, 16, 32] {
@@ -34,11 +35,11 @@ pub(super) trait Level: Copy {
     }
 }
 
-/// What can run at any level. `run` must be `#[inline(always)]`, and so must all it calls that asks a
-/// [`Level`]: only what is inlined is compiled for the instruction set.
+/// Work that can run with any instruction set. `run` and everything it calls that uses an [`InstructionSet`] must be
+/// `#[inline(always)]`: only inlined code is compiled for the instruction set.
 pub(super) trait Job {
     type Out;
-    fn run<L: Level>(self) -> Self::Out;
+    fn run<L: InstructionSet>(self) -> Self::Out;
 }
 
 /// Runs `job` with the best instruction set of this processor.
@@ -46,11 +47,11 @@ pub(super) fn run<J: Job>(job: J) -> J::Out {
     #[cfg(target_arch = "x86_64")]
     {
         if x86::has_avx512() {
-            // SAFETY: the processor has what the function is compiled for; that was asked just now.
+            // SAFETY: `has_avx512` has just found every feature that the function is compiled for.
             return unsafe { x86::run_avx512(job) };
         }
         if x86::has_avx2() {
-            // SAFETY: as above.
+            // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
             return unsafe { x86::run_avx2(job) };
         }
         job.run::<x86::Sse2>()
@@ -59,7 +60,7 @@ pub(super) fn run<J: Job>(job: J) -> J::Out {
     job.run::<Portable>()
 }
 
-/// Runs `job` at each level that this processor has, by name.
+/// Runs `job` with each instruction set that this processor has; results by name.
 #[cfg(test)]
 pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     let mut all = vec![("portable", job.clone().run::<Portable>())];
@@ -78,12 +79,12 @@ pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     all
 }
 
-/// Eight bytes at a time in a plain register: for processors of which we know nothing.
+/// Byte-by-byte version, for processors without a vector version.
 #[derive(Clone, Copy)]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
 pub(super) struct Portable;
 
-impl Level for Portable {
+impl InstructionSet for Portable {
     #[inline(always)]
     fn block(bytes: &[u8; 64]) -> Block {
         let mut block = Block::default();
@@ -116,7 +117,7 @@ pub(super) use x86::Sse2;
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Block, Job, Level};
+    use super::{Block, InstructionSet, Job};
 
     pub(super) fn has_avx2() -> bool {
         is_x86_feature_detected!("avx2")
@@ -141,11 +142,11 @@ mod x86 {
         job.run::<Avx512>()
     }
 
-    /// What every x86-64 processor has.
+    /// SSE2, which every x86-64 processor has.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Sse2;
 
-    impl Level for Sse2 {
+    impl InstructionSet for Sse2 {
         #[inline(always)]
         fn block(bytes: &[u8; 64]) -> Block {
             let mut block = Block::default();
@@ -181,16 +182,16 @@ mod x86 {
         }
     }
 
-    /// Runs only within [`run_avx2`].
+    /// Used only inside [`run_avx2`].
     #[derive(Clone, Copy)]
     pub(super) struct Avx2;
 
-    impl Level for Avx2 {
+    impl InstructionSet for Avx2 {
         #[inline(always)]
         fn block(bytes: &[u8; 64]) -> Block {
             let mut block = Block::default();
             for (at, bytes) in bytes.as_chunks::<32>().0.iter().enumerate() {
-                // SAFETY: this level runs within `run_avx2` only; 32 bytes are read from an array of 32.
+                // SAFETY: this type is used only inside `run_avx2`; 32 bytes are read from an array of 32.
                 let [quotes, backslashes, opens, closes] = unsafe {
                     let bytes = _mm256_loadu_si256(bytes.as_ptr().cast());
                     let folded = _mm256_or_si256(bytes, _mm256_set1_epi8(0x20));
@@ -215,7 +216,7 @@ mod x86 {
 
         #[inline(always)]
         fn string(bytes: &[u8; 32]) -> (u32, u32) {
-            // SAFETY: this level runs within `run_avx2` only; 32 bytes are read from an array of 32.
+            // SAFETY: this type is used only inside `run_avx2`; 32 bytes are read from an array of 32.
             unsafe {
                 let bytes = _mm256_loadu_si256(bytes.as_ptr().cast());
                 let quotes = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(b'"' as i8));
@@ -226,7 +227,7 @@ mod x86 {
 
         #[inline(always)]
         fn prefix_xor(bits: u64) -> u64 {
-            // SAFETY: this level runs within `run_avx2` only, which has PCLMULQDQ as well.
+            // SAFETY: this type is used only inside `run_avx2`, which requires PCLMULQDQ as well.
             unsafe {
                 let product = _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, bits as i64), _mm_set1_epi8(-1));
                 _mm_cvtsi128_si64(product) as u64
@@ -234,14 +235,14 @@ mod x86 {
         }
     }
 
-    /// Runs only within [`run_avx512`].
+    /// Used only inside [`run_avx512`].
     #[derive(Clone, Copy)]
     pub(super) struct Avx512;
 
-    impl Level for Avx512 {
+    impl InstructionSet for Avx512 {
         #[inline(always)]
         fn block(bytes: &[u8; 64]) -> Block {
-            // SAFETY: this level runs within `run_avx512` only; 64 bytes are read from an array of 64.
+            // SAFETY: this type is used only inside `run_avx512`; 64 bytes are read from an array of 64.
             unsafe {
                 let bytes = _mm512_loadu_si512(bytes.as_ptr().cast());
                 let folded = _mm512_or_si512(bytes, _mm512_set1_epi8(0x20));
@@ -276,14 +277,14 @@ mod tests {
     impl Job for All<'_> {
         type Out = (Block, (u32, u32), u64);
         #[inline(always)]
-        fn run<L: Level>(self) -> Self::Out {
+        fn run<L: InstructionSet>(self) -> Self::Out {
             let block = L::block(self.0);
             (block, L::string(self.0.first_chunk().unwrap()), L::prefix_xor(block.quotes))
         }
     }
 
     #[test]
-    fn every_instruction_set_sees_the_same() {
+    fn every_instruction_set_gives_the_same_masks() {
         let mut state = 1_u32;
         for round in 0..2000 {
             let bytes: [u8; 64] = std::array::from_fn(|_| {
@@ -296,8 +297,8 @@ mod tests {
             };
             let block =
                 Block { quotes: bit(b"\""), backslashes: bit(b"\\"), opens: bit(b"{["), closes: bit(b"}]") };
-            for (name, (seen, (quotes, backslashes), inside)) in all {
-                assert_eq!(seen, block, "{name}: {bytes:?}");
+            for (name, (masks, (quotes, backslashes), inside)) in all {
+                assert_eq!(masks, block, "{name}: {bytes:?}");
                 assert_eq!((quotes, backslashes), (block.quotes as u32, block.backslashes as u32), "{name}");
                 let count = |at: u32| (block.quotes & (u64::MAX >> (63 - at))).count_ones() % 2;
                 let expected = (0..64).fold(0, |bits, at| bits | u64::from(count(at)) << at);

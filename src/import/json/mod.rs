@@ -1,13 +1,13 @@
-//! Traces in Chrome's JSON format, from whatever tool: a scanner that reads through a small reused buffer,
-//! and decides for each event by itself what it is.
+//! The reader of Chrome's JSON trace format, for any tool that writes it: a scanner that works through a small
+//! reused buffer and classifies each event on its own.
 //!
 //! ```text
 //! file or pipe -> buffer -> scan: where am I? -> fields: where are ph, cat, ts, args ...
 //!                                                    -> dialect: what is it? -> Event -> Sink
 //! ```
 //!
-//! Seven dialects of GPU events are known (see `dialect`); keys may come in any order. What nobody asked
-//! for is stepped over by its brackets and quotes, 64 bytes at a time (`mask`), and not looked into.
+//! `dialect` lists the dialects of GPU events; keys may come in any order. Values that no sink requested are
+//! skipped by their brackets and quotes, 64 bytes at a time (`mask`), without being parsed.
 
 pub(super) mod buffer;
 mod cursor;
@@ -20,100 +20,105 @@ pub(crate) mod number;
 mod parallel;
 mod scan;
 
-#[cfg(test)]
-mod tests;
-
 use std::fs::File;
 use std::io::Read;
 
 use super::model::{Fork, Sink};
 use crate::error::Result;
-use buffer::{Reads, Source};
-use scan::{End, Scan, Trouble};
+use buffer::{ReaderSource, Source};
+use scan::{ScanEnd, ScanError, Scanner};
 
-/// What was seen while reading.
+/// Counts gathered while reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Bytes of JSON, after decompression.
+pub struct ReadCounts {
+    /// Bytes of input, after decompression.
     pub bytes: u64,
-    /// Elements of `traceEvents`.
+    /// Elements of `traceEvents`; in other formats, records.
     pub events: u64,
-    /// Times (of events that were asked for) with digits behind the microsecond.
-    pub fractions: u64,
-    /// Times without a decimal point.
-    pub whole: u64,
-    /// Events that were asked for, but whose times or duration are missing or no numbers: passed over.
+    /// Times of requested events with digits after the decimal point (below the microsecond).
+    pub fractional_times: u64,
+    /// Times of requested events without a decimal point.
+    pub whole_times: u64,
+    /// Requested events that were skipped because a time or a duration is missing or not a number.
     pub untimed: u64,
-    /// Elements that are no event: `{}`, `null`; lines that are none of their kind.
-    pub blank: u64,
-    /// The number of the first such line.
-    pub first_blank: Option<u64>,
-    /// Where the file was cut short, if it was and that was said to be no error.
-    pub cut: Option<u64>,
+    /// Elements that are not events (`{}`, `null`) and malformed lines of text formats.
+    pub non_events: u64,
+    /// Number of the first such line.
+    pub first_non_event_line: Option<u64>,
+    /// Byte after the last complete event, if the file is truncated and that was accepted.
+    pub truncated_at: Option<u64>,
 }
 
-impl Seen {
+impl ReadCounts {
     fn add(&mut self, later: &Self) {
         self.bytes = self.bytes.max(later.bytes);
         self.events += later.events;
-        self.fractions += later.fractions;
-        self.whole += later.whole;
+        self.fractional_times += later.fractional_times;
+        self.whole_times += later.whole_times;
         self.untimed += later.untimed;
-        self.blank += later.blank;
-        self.first_blank = self.first_blank.or(later.first_blank);
-        self.cut = self.cut.or(later.cut);
+        self.non_events += later.non_events;
+        self.first_non_event_line = self.first_non_event_line.or(later.first_non_event_line);
+        self.truncated_at = self.truncated_at.or(later.truncated_at);
     }
 }
 
-/// How to read JSON.
+/// Options for reading JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// The size of the buffer in bytes; it grows where a single event is larger.
+pub struct JsonOptions {
+    /// Size of the buffer in bytes; it grows if a single event is larger.
     pub buffer: usize,
-    /// Whether a file that ends in mid-event counts as one that ends before it.
+    /// Whether a file that ends in the middle of an event is read up to the event before.
     pub accept_cut: bool,
 }
 
 /// Reads a trace with one thread.
 ///
 /// # Errors
-/// `Format` with the number of the event, the position and what is wrong there; what `input` reports.
-/// The events before it were handed on.
-pub fn read(input: impl Read, reading: Reading, sink: &mut impl Sink) -> Result<Seen> {
-    read_from(&mut Reads { input, size: reading.buffer }, reading, sink)
+/// `Format` with the event number, the position and the unexpected byte; errors of `input`. Events before the error
+/// have been passed to the sink.
+pub fn read(input: impl Read, reading: JsonOptions, sink: &mut impl Sink) -> Result<ReadCounts> {
+    read_from(&mut ReaderSource { input, size: reading.buffer }, reading, sink)
 }
 
-/// The same from a source that has its own buffers.
-pub(super) fn read_from(input: &mut impl Source, reading: Reading, sink: &mut impl Sink) -> Result<Seen> {
-    let mut scan = Scan::new();
+/// Reads from a source that has its own buffers.
+pub(super) fn read_from(
+    input: &mut impl Source,
+    reading: JsonOptions,
+    sink: &mut impl Sink,
+) -> Result<ReadCounts> {
+    let mut scan = Scanner::new();
     let ended = scan.run(input, 0, u64::MAX, sink);
-    finish(scan.seen, ended, reading)
+    finish(scan.counts, ended, reading)
 }
 
-/// Reads a trace with several threads; the result is the same as with one. `told` is called with the
-/// number of bytes of each read.
+/// Reads a trace with several threads; the result is the same as with one. Calls `on_read` after each read with its
+/// number of bytes.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_parallel(
     file: &File,
     threads: usize,
-    reading: Reading,
+    reading: JsonOptions,
     sink: &mut impl Fork,
-    told: impl Fn(u64) + Sync,
-) -> Result<Seen> {
+    on_read: impl Fn(u64) + Sync,
+) -> Result<ReadCounts> {
     let size = file.metadata()?.len();
-    let (seen, ended) = parallel::read(file, size, reading.buffer, threads, sink, &told);
-    finish(seen, ended, reading)
+    let (counts, ended) = parallel::read_parallel(file, size, reading.buffer, threads, sink, &on_read);
+    finish(counts, ended, reading)
 }
 
-fn finish(mut seen: Seen, ended: std::result::Result<End, Trouble>, reading: Reading) -> Result<Seen> {
+fn finish(
+    mut counts: ReadCounts,
+    ended: std::result::Result<ScanEnd, ScanError>,
+    reading: JsonOptions,
+) -> Result<ReadCounts> {
     match ended {
-        Ok(_) => Ok(seen),
-        Err(Trouble::Cut { whole, .. }) if reading.accept_cut => {
-            seen.cut = Some(whole);
-            Ok(seen)
+        Ok(_) => Ok(counts),
+        Err(ScanError::Truncated { complete, .. }) if reading.accept_cut => {
+            counts.truncated_at = Some(complete);
+            Ok(counts)
         }
-        Err(trouble) => Err(trouble.told(seen.events)),
+        Err(error) => Err(error.into_error(counts.events)),
     }
 }

@@ -1,21 +1,21 @@
-//! Decimal text to integers. A time never passes through a floating-point number: at 1.7e15 microseconds
-//! neighbouring `f64` lie 250 ns apart.
+//! Parses decimal text into integers. A time never passes through a floating-point number: at 1.7e15
+//! microseconds neighbouring `f64` values are 250 ns apart.
 
-/// The largest whole number of microseconds that is surely a number of nanoseconds, with any fraction.
-const LARGEST: i64 = i64::MAX / 1000 - 1;
+/// Largest whole number of microseconds that fits as nanoseconds, with any fraction.
+const MAX_MICROS: i64 = i64::MAX / 1000 - 1;
 
-/// What a decimal number of microseconds is in nanoseconds, rounded half away from zero, and whether it
-/// had digits behind the point. `None` where it is no number, or too large.
+/// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The flag is whether it has
+/// digits after the decimal point. `None` if it is not a number, or too large.
 #[inline]
-pub(crate) fn micros(text: &[u8]) -> Option<(i64, bool)> {
+pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         rest => (false, rest),
     };
     let whole = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let mut value = if whole <= 16 { decimal(&digits[..whole]) as i64 } else { i64::MAX };
-    if whole == 0 || value > LARGEST {
-        return slow(text, 3).map(|nanos| (nanos, digits.get(whole) == Some(&b'.')));
+    let mut value = if whole <= 16 { parse_digits(&digits[..whole]) as i64 } else { i64::MAX };
+    if whole == 0 || value > MAX_MICROS {
+        return parse_general(text, 3).map(|nanos| (nanos, digits.get(whole) == Some(&b'.')));
     }
     let rest = &digits[whole..];
     let fraction = match rest {
@@ -25,7 +25,7 @@ pub(crate) fn micros(text: &[u8]) -> Option<(i64, bool)> {
             for (at, &byte) in fraction.iter().enumerate() {
                 let digit = byte.wrapping_sub(b'0');
                 if digit > 9 {
-                    return slow(text, 3).map(|nanos| (nanos, true));
+                    return parse_general(text, 3).map(|nanos| (nanos, true));
                 }
                 if at < 4 {
                     behind[at] = i64::from(digit);
@@ -38,7 +38,7 @@ pub(crate) fn micros(text: &[u8]) -> Option<(i64, bool)> {
             value = value * 1000 + a * 100 + b * 10 + c + i64::from(d >= 5);
             true
         }
-        _ => return slow(text, 3).map(|nanos| (nanos, false)),
+        _ => return parse_general(text, 3).map(|nanos| (nanos, false)),
     };
     if !fraction {
         value *= 1000;
@@ -46,38 +46,38 @@ pub(crate) fn micros(text: &[u8]) -> Option<(i64, bool)> {
     Some((if negative { -value } else { value }, fraction))
 }
 
-/// A whole number. A fraction of zeros (`7.0`) is allowed, as some writers put one.
+/// Parses a whole number. A fraction of zeros (`7.0`) is accepted because some writers add one.
 #[inline]
-pub(crate) fn integer(text: &[u8]) -> Option<i64> {
+pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         rest => (false, rest),
     };
     if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
-        return slow(text, 0).filter(|_| is_whole(text));
+        return parse_general(text, 0).filter(|_| has_zero_fraction(text));
     }
-    let value = decimal(digits) as i64;
+    let value = parse_digits(digits) as i64;
     Some(if negative { -value } else { value })
 }
 
-/// A number that is not below zero.
+/// Parses a whole number that is not negative.
 #[inline]
-pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
-    integer(text).and_then(|value| u64::try_from(value).ok())
+pub(crate) fn parse_unsigned(text: &[u8]) -> Option<u64> {
+    parse_integer(text).and_then(|value| u64::try_from(value).ok())
 }
 
-fn decimal(digits: &[u8]) -> u64 {
+fn parse_digits(digits: &[u8]) -> u64 {
     digits.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0'))
 }
 
-fn is_whole(text: &[u8]) -> bool {
+fn has_zero_fraction(text: &[u8]) -> bool {
     let fraction = text.split(|&byte| byte == b'.').nth(1).unwrap_or_default();
     fraction.iter().all(|&byte| byte == b'0')
 }
 
-/// Any JSON number times 10^`shift`, rounded half away from zero.
+/// Parses any JSON number, times 10^`shift`, rounded half away from zero.
 #[cold]
-fn slow(text: &[u8], shift: i32) -> Option<i64> {
+fn parse_general(text: &[u8], shift: i32) -> Option<i64> {
     let (negative, text) = match text {
         [b'-', rest @ ..] => (true, rest),
         rest => (false, rest),
@@ -95,7 +95,7 @@ fn slow(text: &[u8], shift: i32) -> Option<i64> {
         return None;
     }
     let digits = whole.iter().chain(fraction);
-    // The number is 0.DIGITS times ten to this.
+    // The number is 0.DIGITS times 10^places.
     let mut places = i64::from(exponent) + i64::from(shift) + whole.len() as i64;
     let mut value = 0_i128;
     let mut round_up = false;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn microseconds_become_nanoseconds_digit_by_digit() {
+    fn microseconds_are_converted_to_nanoseconds_without_rounding_errors() {
         for (text, nanos, fraction) in [
             ("0", 0, false),
             ("1689180448563241", 1_689_180_448_563_241_000, false),
@@ -143,21 +143,21 @@ mod tests {
             ("123456789012345678", 0, false),
         ] {
             let expected = (nanos != 0 || text.len() < 5).then_some((nanos, fraction));
-            assert_eq!(micros(text.as_bytes()), expected, "{text}");
+            assert_eq!(parse_micros(text.as_bytes()), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_number_or_too_large_is_none() {
+    fn non_numbers_and_numbers_out_of_range_are_rejected() {
         for text in
             ["", "-", ".5", "5.", "NaN", "Infinity", "null", "1e", "1e400", "12x", "1.2.3", "0x10", "1 2"]
         {
-            assert_eq!(micros(text.as_bytes()), None, "{text}");
-            assert_eq!(integer(text.as_bytes()), None, "{text}");
+            assert_eq!(parse_micros(text.as_bytes()), None, "{text}");
+            assert_eq!(parse_integer(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(micros(b"9223372036854775"), Some((9_223_372_036_854_775_000, false)));
-        assert_eq!(micros(b"9223372036854776"), None);
-        assert_eq!(micros(b"9223372036854775.808"), None);
+        assert_eq!(parse_micros(b"9223372036854775"), Some((9_223_372_036_854_775_000, false)));
+        assert_eq!(parse_micros(b"9223372036854776"), None);
+        assert_eq!(parse_micros(b"9223372036854775.808"), None);
     }
 
     #[test]
@@ -165,10 +165,10 @@ mod tests {
         for (text, value) in
             [("7", 7), ("-1", -1), ("7.0", 7), ("1e3", 1000), ("9223372036854775807", i64::MAX)]
         {
-            assert_eq!(integer(text.as_bytes()), Some(value), "{text}");
+            assert_eq!(parse_integer(text.as_bytes()), Some(value), "{text}");
         }
-        assert_eq!(integer(b"7.5"), None);
-        assert_eq!(integer(b"9223372036854775808"), None);
-        assert_eq!(unsigned(b"-1"), None);
+        assert_eq!(parse_integer(b"7.5"), None);
+        assert_eq!(parse_integer(b"9223372036854775808"), None);
+        assert_eq!(parse_unsigned(b"-1"), None);
     }
 }

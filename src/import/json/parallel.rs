@@ -1,9 +1,9 @@
-//! Several threads on one plain file.
+//! Reads one plain file with several threads.
 //!
-//! Each begins at an event that was guessed near an even share of the file, and ends where the next one
-//! began. A guess counts only once the thread before it arrives at exactly that byte, between two events;
-//! else what the later thread read is thrown away and the earlier one's end is the new beginning. So the
-//! result is always that of one thread.
+//! Each thread begins at an event that is guessed near an even share of the file, and ends where the next one
+//! began. A guess is accepted only once the preceding thread arrives at exactly that byte, between two events.
+//! Otherwise the later thread's results are discarded and reading resumes where the preceding thread ended. So
+//! the result always equals that of one thread.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,22 +11,22 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 
 use super::super::model::Fork;
-use super::Seen;
-use super::buffer::{PADDING, Reads};
-use super::scan::{End, Scan, Trouble, is_event};
+use super::ReadCounts;
+use super::buffer::{PADDING, ReaderSource};
+use super::scan::{ScanEnd, ScanError, Scanner, is_event};
 
-/// A stretch smaller than this is not worth a thread.
-const SMALLEST: u64 = 4 << 20;
-/// How far behind an even share an event is looked for.
-const LOOK: usize = 1 << 20;
+/// Smallest part of a file that is worth a thread.
+const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
+/// Length of the search for the start of an event, from an even share on.
+const MAX_SEARCH_BYTES: usize = 1 << 20;
 
-/// A file read from a position on, without moving the position that others read from.
-struct From<'a> {
+/// Reads a file from a position on without moving the file offset that other threads share.
+struct FileFrom<'a> {
     file: &'a File,
     at: u64,
 }
 
-impl Read for From<'_> {
+impl Read for FileFrom<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = self.file.read_at(bytes, self.at)?;
         self.at += count as u64;
@@ -34,22 +34,22 @@ impl Read for From<'_> {
     }
 }
 
-type Ended = Result<End, Trouble>;
+type ScanResult = Result<ScanEnd, ScanError>;
 
 /// Reads `file`, which is `size` bytes long, with up to `threads` threads.
-pub(super) fn read<S: Fork>(
+pub(super) fn read_parallel<S: Fork>(
     file: &File,
     size: u64,
     buffer: usize,
     threads: usize,
     sink: &mut S,
-    told: &(impl Fn(u64) + Sync),
-) -> (Seen, Ended) {
+    on_read: &(impl Fn(u64) + Sync),
+) -> (ReadCounts, ScanResult) {
     let in_object = first_byte(file) == Some(b'{');
-    let starts = guesses(file, size, threads);
-    let mut later: Vec<(u64, S, Scan)> =
-        starts.iter().map(|&start| (start, sink.fork(), Scan::within(in_object))).collect();
-    let mut first = Scan::new();
+    let starts = guess_starts(file, size, threads);
+    let mut later: Vec<(u64, S, Scanner)> =
+        starts.iter().map(|&start| (start, sink.fork(), Scanner::at_event(in_object))).collect();
+    let mut first = Scanner::new();
     let (first_end, ends) = thread::scope(|scope| {
         let workers: Vec<_> = later
             .iter_mut()
@@ -58,45 +58,46 @@ pub(super) fn read<S: Fork>(
                 let until = starts.get(at + 1).copied().unwrap_or(u64::MAX);
                 let start = *start;
                 scope.spawn(move || {
-                    let input = Counted(From { file, at: start }, told);
-                    scan.run(&mut Reads { input, size: buffer }, start, until, sink)
+                    let input = ProgressReader(FileFrom { file, at: start }, on_read);
+                    scan.run(&mut ReaderSource { input, size: buffer }, start, until, sink)
                 })
             })
             .collect();
         let until = starts.first().copied().unwrap_or(u64::MAX);
-        let input = Counted(From { file, at: 0 }, told);
-        let end = first.run(&mut Reads { input, size: buffer }, 0, until, sink);
-        let ends: Vec<Ended> = workers
+        let input = ProgressReader(FileFrom { file, at: 0 }, on_read);
+        let end = first.run(&mut ReaderSource { input, size: buffer }, 0, until, sink);
+        let ends: Vec<ScanResult> = workers
             .into_iter()
             .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect();
         (end, ends)
     });
-    let (mut seen, mut ended, mut state) = (first.seen, first_end, first);
+    let (mut counts, mut ended, mut state) = (first.counts, first_end, first);
     for ((start, part, scan), end) in later.into_iter().zip(ends) {
-        let Ok(End::Reached(at)) = ended else { break };
+        let Ok(ScanEnd::Reached(at)) = ended else { break };
         if at != start {
-            // The guess was wrong, and so is all that came of it.
+            // The guess was wrong, so everything read from there on is discarded.
             break;
         }
         sink.join(part);
-        seen.add(&scan.seen);
+        counts.add(&scan.counts);
         (ended, state) = (end, scan);
     }
-    if let Ok(End::Reached(at)) = ended {
-        let mut rest = state.resumed();
-        ended = rest.run(&mut Reads { input: From { file, at }, size: buffer }, at, u64::MAX, sink);
-        seen.add(&rest.seen);
+    if let Ok(ScanEnd::Reached(at)) = ended {
+        let mut rest = state.resume();
+        ended =
+            rest.run(&mut ReaderSource { input: FileFrom { file, at }, size: buffer }, at, u64::MAX, sink);
+        counts.add(&rest.counts);
     }
-    (seen, ended)
+    (counts, ended)
 }
 
-/// Says how many bytes were read.
-struct Counted<'a, R, T>(R, &'a T)
+/// Reports how many bytes each read returns.
+struct ProgressReader<'a, R, T>(R, &'a T)
 where
     T: Fn(u64);
 
-impl<R: Read, T: Fn(u64)> Read for Counted<'_, R, T> {
+impl<R: Read, T: Fn(u64)> Read for ProgressReader<'_, R, T> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = self.0.read(bytes)?;
         (self.1)(count as u64);
@@ -112,18 +113,22 @@ fn first_byte(file: &File) -> Option<u8> {
     head.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
-/// Where events may begin, near even shares of the file, ascending.
-fn guesses(file: &File, size: u64, threads: usize) -> Vec<u64> {
-    let shares = (threads as u64).min(size / SMALLEST).max(1);
-    let mut starts: Vec<u64> = (1..shares).filter_map(|share| guess(file, size / shares * share)).collect();
+/// Guessed starts of events near even shares of the file, ascending.
+fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
+    let shares = (threads as u64).min(size / MIN_BYTES_PER_THREAD).max(1);
+    let mut starts: Vec<u64> =
+        (1..shares).filter_map(|share| guess_start(file, size / shares * share)).collect();
     starts.dedup();
     starts
 }
 
-/// The first place at or behind `from` that looks like an event: `}`, `,`, `{`, `"`, and a phase in it.
-fn guess(file: &File, from: u64) -> Option<u64> {
-    let mut bytes = vec![0; LOOK + PADDING];
-    let count = From { file, at: from }.take(LOOK as u64).read_exact_or_end(&mut bytes[..LOOK]).ok()?;
+/// First position from `from` on that looks like an event: `}`, `,`, `{`, `"`, and a phase in it.
+fn guess_start(file: &File, from: u64) -> Option<u64> {
+    let mut bytes = vec![0; MAX_SEARCH_BYTES + PADDING];
+    let count = FileFrom { file, at: from }
+        .take(MAX_SEARCH_BYTES as u64)
+        .read_until_full(&mut bytes[..MAX_SEARCH_BYTES])
+        .ok()?;
     let padded = &bytes[..count + PADDING];
     let mut last = [0_u8; 2];
     for (at, &byte) in padded[..count].iter().enumerate() {
@@ -138,9 +143,9 @@ fn guess(file: &File, from: u64) -> Option<u64> {
     None
 }
 
-trait ReadToEnd: Read {
+trait ReadUntilFull: Read {
     /// Reads until `bytes` is full or the input ends.
-    fn read_exact_or_end(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+    fn read_until_full(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let mut filled = 0;
         while filled < bytes.len() {
             match self.read(&mut bytes[filled..])? {
@@ -152,4 +157,4 @@ trait ReadToEnd: Read {
     }
 }
 
-impl<R: Read> ReadToEnd for R {}
+impl<R: Read> ReadUntilFull for R {}

@@ -1,152 +1,155 @@
-//! The scanner: from the first byte of the file to the last, event by event, a buffer at a time.
+//! The scanner reads a file from the first byte to the last, event by event, one buffer at a time.
 //!
-//! What stands around the events (`{"schemaVersion": 1, "traceEvents": [` and what follows it) is read by
-//! the same loop. It can begin in mid-file, where an event does, and end where another thread began.
+//! The same loop reads the text around the events (`{"schemaVersion": 1, "traceEvents": [` and whatever follows
+//! the array). It can begin in mid-file at an event, and end where another thread began.
 
 use super::super::Text;
 use super::super::model::{Event, Property, Sink, Wants};
-use super::Seen;
-use super::buffer::{Buffer, LARGEST, Lack, PADDING, Source};
-use super::cursor::{self, Shape, Stop, blanks};
+use super::ReadCounts;
+use super::buffer::{Buffer, MAX_EVENT_BYTES, PADDING, RefillError, Source};
+use super::cursor::{self, Shape, Stop, skip_blanks};
 use super::damage;
 use super::dialect;
 use super::fields::{self, Fields};
-use super::mask::{self, Job, Level};
+use super::mask::{self, InstructionSet, Job};
 use crate::error::{Error, ErrorKind};
 
-/// What the next thing in the file is.
+/// Syntax that the scanner expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Expect {
     /// The opening bracket.
     Start,
-    /// A key of the trace; `first`: or its end, without a comma before.
+    /// A key of the trace object; if `first`, the object may also end here.
     Key { first: bool },
-    /// A comma between keys, or the end of the trace.
+    /// A comma between keys, or the end of the trace object.
     BetweenKeys,
-    /// An event; `first`: or the end of the array.
+    /// An event, or the end of the array.
     Event,
     /// A comma between events, or the end of the array.
     BetweenEvents,
-    /// Behind the end of the document: nothing but blanks.
-    Behind,
+    /// Only blanks, after the end of the document.
+    Nothing,
 }
 
-/// How a stretch of the file ended.
+/// Reason why the scan of a part of the file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// The end of the file.
+pub(super) enum ScanEnd {
+    /// At the end of the file.
     File,
-    /// At an event at or behind the position that was asked for.
+    /// At the first event at or past the requested position.
     Reached(u64),
 }
 
-/// What is wrong, and where. Told once the number of events before it is known.
+/// An error and its position. It becomes a message once the number of preceding events is known.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ScanError {
     Io(std::io::Error),
-    /// It makes no sense from here on.
-    Odd {
+    /// An unexpected byte.
+    Unexpected {
         at: u64,
-        wanted: &'static str,
+        expected: &'static str,
         found: Option<u8>,
     },
-    /// It ends in the middle of something; up to `whole` it is sound.
-    Cut {
+    /// The file ends in the middle of a value; it is valid up to `complete`.
+    Truncated {
         at: u64,
-        whole: u64,
-        wanted: &'static str,
-        /// Where what is open stops making sense before that, and what should stand there.
+        complete: u64,
+        expected: &'static str,
+        /// An earlier position at which the open value stops being valid, and the syntax expected there.
         damage: Option<(u64, &'static str)>,
     },
-    Large {
+    EventTooLarge {
         at: u64,
     },
-    /// It ended well, but nothing in it was a trace.
+    /// The file is valid JSON but contains no events.
     NoEvents,
 }
 
-impl Trouble {
-    /// As a sentence; `events` were read before.
-    pub(super) fn told(self, events: u64) -> Error {
+impl ScanError {
+    /// Turns it into an error message; `events` were read before.
+    pub(super) fn into_error(self, events: u64) -> Error {
         let message = match self {
             Self::Io(error) => return Error::new(ErrorKind::Io, format!("event {events}: {error}")),
-            Self::Odd { at, wanted, found } => {
+            Self::Unexpected { at, expected, found } => {
                 let found = match found {
                     Some(byte @ 0x21..0x7f) => format!("`{}`", char::from(byte)),
                     Some(byte) => format!("byte {byte:#04x}"),
                     None => "the end".to_owned(),
                 };
                 format!(
-                    "event {events}: at byte {at} stands {found} where {wanted} should; {events} events before it are sound"
+                    "event {events}: found {found} at byte {at}, expected {expected}; the {events} events before it are complete"
                 )
             }
-            Self::Cut { damage: Some((at, wanted)), .. } => format!(
-                "damaged at byte {at}, in event {events}, where {wanted} should stand; {events} events before it are whole"
+            Self::Truncated { damage: Some((at, expected)), .. } => format!(
+                "damaged at byte {at}, in event {events}: expected {expected}; the {events} events before it are complete"
             ),
-            Self::Cut { at, wanted, .. } => format!(
-                "cut short at byte {at}, in event {events}, where {wanted} should stand; {events} events before it are whole"
+            Self::Truncated { at, expected, .. } => format!(
+                "truncated at byte {at}, in event {events}: expected {expected}; the {events} events before it are complete"
             ),
-            Self::Large { at } => {
-                format!("event {events} at byte {at} is larger than {} MiB: this is no trace", LARGEST >> 20)
+            Self::EventTooLarge { at } => {
+                format!(
+                    "event {events} at byte {at} is larger than {} MiB: not a trace",
+                    MAX_EVENT_BYTES >> 20
+                )
             }
             Self::NoEvents => {
-                "JSON without `traceEvents`: no trace of torch.profiler or for Chrome's viewer".to_owned()
+                "JSON without `traceEvents`: not a trace of torch.profiler or for Chrome's viewer".to_owned()
             }
         };
         Error::new(ErrorKind::Format, message)
     }
 }
 
-/// The state between two buffers.
+/// State of the scanner between two buffers.
 #[derive(Clone, Debug)]
-pub(super) struct Scan {
-    place: Place,
-    /// Whether the events stand in an object; else the file is a bare array of them.
+pub(super) struct Scanner {
+    expect: Expect,
+    /// Whether the events are inside an object; otherwise the file is a bare array of events.
     in_object: bool,
     had_events: bool,
-    pub(super) seen: Seen,
+    pub(super) counts: ReadCounts,
 }
 
-impl Scan {
-    /// From the beginning of a file.
+impl Scanner {
+    /// Starts at the beginning of a file.
     pub(super) fn new() -> Self {
-        Self { place: Place::Start, in_object: false, had_events: false, seen: Seen::default() }
+        Self { expect: Expect::Start, in_object: false, had_events: false, counts: ReadCounts::default() }
     }
 
-    /// From an event in mid-file.
-    pub(super) fn within(in_object: bool) -> Self {
-        Self { place: Place::Event, in_object, had_events: true, seen: Seen::default() }
+    /// Starts at an event in mid-file.
+    pub(super) fn at_event(in_object: bool) -> Self {
+        Self { expect: Expect::Event, in_object, had_events: true, counts: ReadCounts::default() }
     }
 
-    /// From where a scan that [`End::Reached`] a position ended.
-    pub(super) fn resumed(&self) -> Self {
-        Self { seen: Seen::default(), ..self.clone() }
+    /// Continues where a scan ended with [`ScanEnd::Reached`].
+    pub(super) fn resume(&self) -> Self {
+        Self { counts: ReadCounts::default(), ..self.clone() }
     }
 
-    /// Reads `input`, whose first byte is number `position` of the file, to its end, or to the first event
-    /// at or behind `until`.
+    /// Reads `input`, whose first byte is byte `position` of the file, to its end or to the first event at or past
+    /// `until`.
     pub(super) fn run(
         &mut self,
         input: &mut impl Source,
         mut position: u64,
         until: u64,
         sink: &mut impl Sink,
-    ) -> Result<End, Trouble> {
+    ) -> Result<ScanEnd, ScanError> {
         let wants = sink.wants();
         let mut buffer = Buffer::new(0);
         let mut is_last = false;
         loop {
             is_last = is_last
                 || input.refill(&mut buffer).map_err(|lack| match lack {
-                    Lack::Io(error) => Trouble::Io(error),
-                    Lack::Room => match damage::first(buffer.unread()) {
-                        Some((at, wanted)) => Trouble::Cut {
+                    RefillError::Io(error) => ScanError::Io(error),
+                    RefillError::EventTooLarge => match damage::find_first_damage(buffer.unread()) {
+                        Some((at, expected)) => ScanError::Truncated {
                             at: position,
-                            whole: position,
-                            wanted,
-                            damage: Some((position + at as u64, wanted)),
+                            complete: position,
+                            expected,
+                            damage: Some((position + at as u64, expected)),
                         },
-                        None => Trouble::Large { at: position },
+                        None => ScanError::EventTooLarge { at: position },
                     },
                 })?;
             let left = until.saturating_sub(position);
@@ -157,45 +160,50 @@ impl Scan {
             let begin = position;
             position += consumed as u64;
             match stop {
-                Outcome::Reached => return Ok(End::Reached(position)),
-                Outcome::Odd { at: within, wanted, found } => {
-                    return Err(Trouble::Odd { at: begin + within as u64, wanted, found: Some(found) });
+                Outcome::Reached => return Ok(ScanEnd::Reached(position)),
+                Outcome::Unexpected { at: within, expected, found } => {
+                    return Err(ScanError::Unexpected {
+                        at: begin + within as u64,
+                        expected,
+                        found: Some(found),
+                    });
                 }
-                Outcome::More(wanted) if is_last => return self.end(position, buffer.unread(), wanted),
+                Outcome::More(expected) if is_last => return self.end(position, buffer.unread(), expected),
                 Outcome::More(_) => {}
             }
         }
     }
 
-    /// The file ended with `rest` behind position `whole`; `wanted` was to come.
-    fn end(&mut self, whole: u64, rest: &[u8], wanted: &'static str) -> Result<End, Trouble> {
-        let end = whole + rest.len() as u64;
-        self.seen.bytes = end;
+    /// Handles the end of the file: `rest` follows byte `complete`, and `expected` was still to come.
+    fn end(&mut self, complete: u64, rest: &[u8], expected: &'static str) -> Result<ScanEnd, ScanError> {
+        let end = complete + rest.len() as u64;
+        self.counts.bytes = end;
         let is_blank = rest.iter().all(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r'));
-        match self.place {
-            Place::Behind if !self.had_events => Err(Trouble::NoEvents),
-            Place::Behind => Ok(End::File),
-            // Chrome's format allows an array without its end.
-            Place::BetweenEvents | Place::Event if !self.in_object && is_blank => Ok(End::File),
+        match self.expect {
+            Expect::Nothing if !self.had_events => Err(ScanError::NoEvents),
+            Expect::Nothing => Ok(ScanEnd::File),
+            // Chrome's format allows an array without its closing bracket.
+            Expect::BetweenEvents | Expect::Event if !self.in_object && is_blank => Ok(ScanEnd::File),
             _ => {
-                let damage = damage::first(rest).map(|(at, wanted)| (whole + at as u64, wanted));
-                Err(Trouble::Cut { at: end, whole, wanted, damage })
+                let damage =
+                    damage::find_first_damage(rest).map(|(at, expected)| (complete + at as u64, expected));
+                Err(ScanError::Truncated { at: end, complete, expected, damage })
             }
         }
     }
 }
 
-/// Why a chunk ended.
+/// Why the scan of a chunk stopped.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     More(&'static str),
     Reached,
-    Odd { at: usize, wanted: &'static str, found: u8 },
+    Unexpected { at: usize, expected: &'static str, found: u8 },
 }
 
-/// Some of the file, with padding behind it.
+/// A part of the file, followed by padding.
 struct Chunk<'a, S> {
-    scan: &'a mut Scan,
+    scan: &'a mut Scanner,
     bytes: &'a [u8],
     until: usize,
     wants: Wants,
@@ -203,31 +211,31 @@ struct Chunk<'a, S> {
 }
 
 impl<S: Sink> Job for Chunk<'_, S> {
-    /// How many bytes are done with, and why it stopped.
+    /// Number of bytes consumed, and why it stopped.
     type Out = (usize, Outcome);
 
     #[inline(always)]
-    fn run<L: Level>(self) -> Self::Out {
+    fn run<L: InstructionSet>(self) -> Self::Out {
         let Chunk { scan, bytes, until, wants, sink } = self;
         let mut done = 0;
         let stop = loop {
-            let at = blanks(bytes, done);
+            let at = skip_blanks(bytes, done);
             done = at;
-            let step = match scan.place {
-                Place::Event => match bytes[at] {
+            let step = match scan.expect {
+                Expect::Event => match bytes[at] {
                     b'{' if at >= until => return (done, Outcome::Reached),
                     b'{' => scan.event::<L>(bytes, at, wants, sink),
-                    _ => scan.no_event::<L>(bytes, at),
+                    _ => scan.non_object::<L>(bytes, at),
                 },
-                Place::BetweenEvents => match bytes[at] {
+                Expect::BetweenEvents => match bytes[at] {
                     b',' => {
-                        scan.place = Place::Event;
+                        scan.expect = Expect::Event;
                         Ok(at + 1)
                     }
                     b']' => Ok(scan.end_of_events(at)),
-                    _ => Err(Stop { at, wanted: "a `,` or the end of the events" }),
+                    _ => Err(Stop { at, expected: "a `,` or the end of the events" }),
                 },
-                _ => scan.around::<L>(bytes, at, wants, sink),
+                _ => scan.outside_events::<L>(bytes, at, wants, sink),
             };
             match step {
                 Ok(next) => done = next,
@@ -236,15 +244,15 @@ impl<S: Sink> Job for Chunk<'_, S> {
         };
         let end = bytes.len() - PADDING;
         if stop.at >= end {
-            return (done, Outcome::More(stop.wanted));
+            return (done, Outcome::More(stop.expected));
         }
-        (done, Outcome::Odd { at: stop.at, wanted: stop.wanted, found: bytes[stop.at] })
+        (done, Outcome::Unexpected { at: stop.at, expected: stop.expected, found: bytes[stop.at] })
     }
 }
 
-impl Scan {
+impl Scanner {
     #[inline(always)]
-    fn event<L: Level>(
+    fn event<L: InstructionSet>(
         &mut self,
         bytes: &[u8],
         at: usize,
@@ -252,99 +260,99 @@ impl Scan {
         sink: &mut impl Sink,
     ) -> Result<usize, Stop> {
         let mut fields = Fields::default();
-        let next = fields::event::<L>(bytes, at, &mut fields)?;
-        self.seen.events += 1;
-        self.seen.blank += u64::from(fields.phase.shape == Shape::Missing);
-        self.place = Place::BetweenEvents;
-        dialect::emit::<L>(bytes, &fields, wants, &mut self.seen, sink);
+        let next = fields::read_fields::<L>(bytes, at, &mut fields)?;
+        self.counts.events += 1;
+        self.counts.non_events += u64::from(fields.phase.shape == Shape::Missing);
+        self.expect = Expect::BetweenEvents;
+        dialect::emit::<L>(bytes, &fields, wants, &mut self.counts, sink);
         Ok(next)
     }
 
-    /// The end of the array, or an element of it that is no object.
+    /// Reads the end of the array, or an element that is not an object.
     #[inline(always)]
-    fn no_event<L: Level>(&mut self, bytes: &[u8], at: usize) -> Result<usize, Stop> {
+    fn non_object<L: InstructionSet>(&mut self, bytes: &[u8], at: usize) -> Result<usize, Stop> {
         match bytes[at] {
             b']' => Ok(self.end_of_events(at)),
             b'n' => {
-                let (word, next) = cursor::value::<L>(bytes, at)?;
-                if word.of(bytes) != b"null" || bytes[next] == 0 {
-                    return Err(Stop { at: if bytes[next] == 0 { next } else { at }, wanted: "an event" });
+                let (word, next) = cursor::read_value::<L>(bytes, at)?;
+                if word.slice(bytes) != b"null" || bytes[next] == 0 {
+                    return Err(Stop { at: if bytes[next] == 0 { next } else { at }, expected: "an event" });
                 }
-                self.seen.events += 1;
-                self.seen.blank += 1;
-                self.place = Place::BetweenEvents;
+                self.counts.events += 1;
+                self.counts.non_events += 1;
+                self.expect = Expect::BetweenEvents;
                 Ok(next)
             }
-            _ => Err(Stop { at, wanted: "an event" }),
+            _ => Err(Stop { at, expected: "an event" }),
         }
     }
 
     #[inline(always)]
     fn end_of_events(&mut self, at: usize) -> usize {
-        self.place = if self.in_object { Place::BetweenKeys } else { Place::Behind };
+        self.expect = if self.in_object { Expect::BetweenKeys } else { Expect::Nothing };
         at + 1
     }
 
-    /// What stands before and behind the events.
+    /// Reads the text before and after the events.
     #[inline(always)]
-    fn around<L: Level>(
+    fn outside_events<L: InstructionSet>(
         &mut self,
         bytes: &[u8],
         at: usize,
         wants: Wants,
         sink: &mut impl Sink,
     ) -> Result<usize, Stop> {
-        match (self.place, bytes[at]) {
-            (Place::Start, b'{') => {
-                (self.in_object, self.place) = (true, Place::Key { first: true });
+        match (self.expect, bytes[at]) {
+            (Expect::Start, b'{') => {
+                (self.in_object, self.expect) = (true, Expect::Key { first: true });
                 Ok(at + 1)
             }
-            (Place::Start, b'[') => {
-                (self.had_events, self.place) = (true, Place::Event);
+            (Expect::Start, b'[') => {
+                (self.had_events, self.expect) = (true, Expect::Event);
                 Ok(at + 1)
             }
-            // A byte order mark, as Windows' editors put it.
-            (Place::Start, 0xef) if bytes[at + 1..].starts_with(b"\xbb\xbf") => Ok(at + 3),
-            (Place::Start, _) => Err(Stop { at, wanted: "a `{` or a `[`" }),
-            (Place::Key { first: true } | Place::BetweenKeys, b'}') => {
-                self.place = Place::Behind;
+            // A byte order mark, as editors on Windows write it.
+            (Expect::Start, 0xef) if bytes[at + 1..].starts_with(b"\xbb\xbf") => Ok(at + 3),
+            (Expect::Start, _) => Err(Stop { at, expected: "a `{` or a `[`" }),
+            (Expect::Key { first: true } | Expect::BetweenKeys, b'}') => {
+                self.expect = Expect::Nothing;
                 Ok(at + 1)
             }
-            (Place::BetweenKeys, b',') => {
-                self.place = Place::Key { first: false };
+            (Expect::BetweenKeys, b',') => {
+                self.expect = Expect::Key { first: false };
                 Ok(at + 1)
             }
-            (Place::Key { .. }, b'"') => self.key::<L>(bytes, at + 1, wants, sink),
-            (Place::Key { .. }, _) => Err(Stop { at, wanted: "a key" }),
-            (Place::BetweenKeys, _) => Err(Stop { at, wanted: "a `,` or the trace's `}`" }),
-            (_, _) => Err(Stop { at, wanted: "the end of the file" }),
+            (Expect::Key { .. }, b'"') => self.key::<L>(bytes, at + 1, wants, sink),
+            (Expect::Key { .. }, _) => Err(Stop { at, expected: "a key" }),
+            (Expect::BetweenKeys, _) => Err(Stop { at, expected: "a `,` or the trace's `}`" }),
+            (_, _) => Err(Stop { at, expected: "the end of the file" }),
         }
     }
 
     #[inline(always)]
-    fn key<L: Level>(
+    fn key<L: InstructionSet>(
         &mut self,
         bytes: &[u8],
         at: usize,
         wants: Wants,
         sink: &mut impl Sink,
     ) -> Result<usize, Stop> {
-        let key = cursor::string::<L>(bytes, at)?;
-        let behind = cursor::colon(bytes, key.end as usize + 1)?;
-        let name = Text::json(key.of(bytes), key.shape == Shape::Escaped);
-        if bytes[behind] == b'[' && &*name.decode() == "traceEvents" {
-            (self.had_events, self.place) = (true, Place::Event);
-            return Ok(behind + 1);
+        let key = cursor::read_string::<L>(bytes, at)?;
+        let after = cursor::skip_colon(bytes, key.end as usize + 1)?;
+        let name = Text::json(key.slice(bytes), key.shape == Shape::Escaped);
+        if bytes[after] == b'[' && &*name.decode() == "traceEvents" {
+            (self.had_events, self.expect) = (true, Expect::Event);
+            return Ok(after + 1);
         }
-        let (value, next) = cursor::value::<L>(bytes, behind)?;
+        let (value, next) = cursor::read_value::<L>(bytes, after)?;
         if next >= bytes.len() - PADDING {
-            // A number may go on in the next buffer.
-            return Err(Stop { at: next, wanted: "a `,` or the trace's `}`" });
+            // A number may continue in the next buffer.
+            return Err(Stop { at: next, expected: "a `,` or the trace's `}`" });
         }
-        self.place = Place::BetweenKeys;
+        self.expect = Expect::BetweenKeys;
         if wants.has(Wants::NAMES) {
             let (start, end) = match value.shape {
-                Shape::String | Shape::Escaped => (behind, next),
+                Shape::String | Shape::Escaped => (after, next),
                 _ => (value.start as usize, value.end as usize),
             };
             sink.event(&Event::Property(Property { key: name, value: &bytes[start..end] }));
@@ -353,17 +361,17 @@ impl Scan {
     }
 }
 
-/// Whether an event that makes sense opens at `at`: a guess, before what stands around it is known.
+/// Whether a plausible event opens at `at`: a guess, since the text around it is unknown.
 pub(super) fn is_event(padded: &[u8], at: usize) -> bool {
-    struct Look<'a>(&'a [u8], usize);
-    impl Job for Look<'_> {
+    struct Check<'a>(&'a [u8], usize);
+    impl Job for Check<'_> {
         type Out = bool;
         #[inline(always)]
-        fn run<L: Level>(self) -> bool {
+        fn run<L: InstructionSet>(self) -> bool {
             let mut fields = Fields::default();
-            let next = fields::event::<L>(self.0, self.1, &mut fields);
+            let next = fields::read_fields::<L>(self.0, self.1, &mut fields);
             next.is_ok() && fields.phase.shape == Shape::String
         }
     }
-    mask::run(Look(padded, at))
+    mask::run(Check(padded, at))
 }

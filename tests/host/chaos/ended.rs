@@ -219,7 +219,7 @@ impl Ended<'_> {
         let (moment, interval_ms) = match mark {
             Some(mark) => {
                 let missing = format!(
-                    "at most {} s of what it did, and {} activities that CUPTI still held, are missing",
+                    "at most the last {} s, and {} activities that CUPTI still held, are missing",
                     f64::from(mark.interval_ms) / 1e3,
                     mark.open
                 );

@@ -1,12 +1,12 @@
-//! Traces damaged at random: the scanner of JSON keeps what `fuzz/property.rs` says of any bytes.
+//! Random damage: the JSON scanner keeps the properties that `fuzz/property.rs` checks, whatever the bytes.
 //!
-//! `GPUFLAME_FUZZ=N` makes it N times longer, with other seeds. With a nightly compiler `cargo fuzz run scan`
-//! in `tests/fuzz` looks further.
+//! `GPUFLAME_FUZZ=N` makes the test N times longer, with other seeds. With a nightly compiler, `cargo fuzz run scan`
+//! in `tests/fuzz` searches further.
 
 #[path = "../fuzz/property.rs"]
 mod property;
 
-/// What is damaged: a trace with a bit of all that a trace may have in it.
+/// The trace that is damaged, with a sample of everything that a trace may contain.
 const TRACE: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a \"b\" \\"}], "traceEvents": [
 {"ph": "X", "cat": "kernel", "name": "void gemm<float, [4]>({})", "pid": 0, "tid": 7, "ts": 1712195495505583.173, "dur": 12.5,
  "args": {"External id": 3, "device": 0, "context": 1, "stream": 7, "correlation": 9, "grid": [1, 2, 3], "x": {"y": ["]}"]}}},
@@ -18,7 +18,7 @@ const TRACE: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name
 {"ph": "s", "id": 9, "pid": 0, "tid": 7, "ts": 3, "cat": "ac2g", "name": "ac2g"}, {}
 ], "traceName": "x", "z": [true, false, null, -0.0]}"#;
 
-/// What is put into it.
+/// Text that is inserted into it.
 const PIECES: [&str; 24] = [
     "\"",
     "\\",
@@ -75,7 +75,7 @@ fn damage(text: &mut Vec<u8>, random: &mut Random) {
 }
 
 #[test]
-fn no_damage_makes_the_scanner_panic_or_disagree() {
+fn random_damage_neither_panics_nor_makes_buffer_sizes_disagree() {
     let longer: u64 = std::env::var("GPUFLAME_FUZZ").ok().and_then(|word| word.parse().ok()).unwrap_or(1);
     let (mut traces, mut others) = (0, 0);
     for seed in 0..longer {
@@ -88,5 +88,8 @@ fn no_damage_makes_the_scanner_panic_or_disagree() {
             if property::check(&text) { traces += 1 } else { others += 1 }
         }
     }
-    assert!(traces > 500 && others > 500, "{traces} traces, {others} others: too few to say anything");
+    assert!(
+        traces > 500 && others > 500,
+        "only {traces} traces and {others} rejected inputs: too few for a verdict"
+    );
 }

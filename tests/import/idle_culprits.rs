@@ -1,5 +1,5 @@
-//! Idle time names the culprit: five of them planted in traces with frames, each in the top line, with the time that
-//! it took by the trace.
+//! The idle view names the culprit: five traces with a planted culprit each, which must be the top line, with the time
+//! that it takes in the trace.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// The lines of `top --by idle` as (ns, cause, stack), heaviest first.
+/// Lines of `top --by idle` as (ns, cause, stack), largest first.
 fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
     let folder = scratch("idle");
     trace.write(&folder.join("a.json"));
@@ -20,8 +20,8 @@ fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// A kernel from 20 to 100 us and one that is called at 1010 and begins at 1020, launched by `compute`; what lies
-/// between is for the caller to plant into `main`.
+/// A trace with a kernel from 20 to 100 us and one that is launched at 1010 and starts at 1020, both by `compute`. The
+/// caller plants a culprit into `main` between the two.
 fn trace() -> Trace {
     let mut trace = Trace::default();
     trace
@@ -38,7 +38,7 @@ fn line(nanos: u64, cause: &str, stack: &str) -> (u64, String, String) {
 }
 
 #[test]
-fn a_sleep_behind_a_wait_is_named_and_not_the_launch_that_came_after_it() {
+fn a_sleep_after_a_wait_is_blamed_and_not_the_launch_that_follows() {
     let mut trace = trace();
     trace
         .python("train.py(9): slow_checkpoint", 9, 50, 990)
@@ -60,7 +60,7 @@ fn a_sleep_behind_a_wait_is_named_and_not_the_launch_that_came_after_it() {
 }
 
 #[test]
-fn a_slow_function_is_named_with_what_it_calls_cut_off() {
+fn a_slow_function_is_blamed_without_the_time_of_its_callees() {
     let mut trace = trace();
     trace.python("data.py(3): preprocess", 9, 150, 950).python("data.py(8): tokenize", 9, 200, 300);
     let found = idle(&trace);
@@ -74,7 +74,7 @@ fn a_slow_function_is_named_with_what_it_calls_cut_off() {
 }
 
 #[test]
-fn a_lock_that_another_thread_holds_is_said_to_be_waited_for() {
+fn a_lock_held_by_another_thread_is_reported_as_a_wait() {
     let mut trace = trace();
     trace
         .python("queue.py(154): get", 9, 120, 980)
@@ -86,7 +86,7 @@ fn a_lock_that_another_thread_holds_is_said_to_be_waited_for() {
 }
 
 #[test]
-fn reading_a_file_is_named() {
+fn reading_a_file_is_blamed() {
     let mut trace = trace();
     trace.python("load.py(2): load", 9, 105, 995).python(
         "<method 'read' of '_io.BufferedReader' objects>",
@@ -99,7 +99,7 @@ fn reading_a_file_is_named() {
 }
 
 #[test]
-fn an_allocation_is_named() {
+fn an_allocation_is_blamed() {
     let mut trace = trace();
     trace.slice("cpu_op", "aten::empty", 9, 110, 990).slice("cuda_runtime", "cudaMalloc", 9, 120, 980);
     let found = idle(&trace);
@@ -107,7 +107,7 @@ fn an_allocation_is_named() {
 }
 
 #[test]
-fn where_no_function_is_open_only_what_lies_on_both_sides_is_claimed() {
+fn without_an_open_function_the_gap_is_labelled_by_its_neighbours() {
     let mut trace = Trace::default();
     trace
         .slice("user_annotation", "ProfilerStep#7", 9, 0, 900)

@@ -1,51 +1,55 @@
-//! What kind of trace begins with these bytes, and for what is none: what it looks like.
+//! Detects the format of a trace by its first bytes. For other files, the error describes the format it looks like and
+//! the way to convert it.
 
 use super::Kind;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Tells what `head`, the first (inflated) bytes of a file, is the beginning of.
-pub(super) fn of(head: &[u8]) -> Result<Kind> {
+/// Detects the format of a file that begins with `head` (after decompression).
+pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
     let first = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     match first {
-        [] if head.is_empty() => Err(no_trace("is empty; was the program that wrote it stopped?")),
-        [] => Err(no_trace("holds nothing but blanks")),
-        [b'{', ..] => json(first),
-        [b'[', rest @ ..] if is_array(rest) => json(first),
+        [] if head.is_empty() => Err(not_a_trace("is empty; was the program that wrote it stopped?")),
+        [] => Err(not_a_trace("contains only blanks")),
+        [b'{', ..] => detect_json(first),
+        [b'[', rest @ ..] if is_array(rest) => detect_json(first),
         _ if head.starts_with(b"SQLite format 3\0") => Ok(Kind::Nsys),
         _ if head.starts_with(b"SBT\0") => Ok(Kind::Sbt),
         _ if head.starts_with(b"gpuflame") => Ok(Kind::Recording),
-        _ => packed(head).or_else(|| text(head)).unwrap_or_else(|| {
-            Err(no_trace(
-                "is no trace that gpuflame knows (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON, \
+        _ => detect_packed(head).or_else(|| detect_text(head)).unwrap_or_else(|| {
+            Err(not_a_trace(
+                "is not a trace in a known format (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON, \
                  CUPTI text, folded stacks, SBT, .gfr)",
             ))
         }),
     }
 }
 
-/// Whether what stands behind a `[` can be a JSON array of events. `[thread main];decode;gemm 12` is a folded stack.
+/// Whether the bytes after a `[` can be a JSON array of events. `[thread main];decode;gemm 12` is a folded stack.
 fn is_array(rest: &[u8]) -> bool {
     matches!(rest.trim_ascii_start(), [] | [b'{' | b']', ..])
 }
 
-/// What a file is that only its name tells: `name` is its end.
-pub(super) fn named(name: &str) -> Option<&'static str> {
+/// Describes files that only the end of their name identifies.
+pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 10] = [
-        (".svg", DRAWN),
-        (".csv", DRAWN),
+        (".svg", PICTURE_OR_TABLE),
+        (".csv", PICTURE_OR_TABLE),
         (
             ".set.json",
-            "says which files one run has left; `gpuflame run --formats gfr` leaves a recording of it, which can be asked",
+            "is the list of files that one run wrote; make a recording with `gpuflame run --formats gfr` and give that",
         ),
         (".nsys-rep", NSYS_REPORT),
         (".qdrep", NSYS_REPORT),
-        (".qdstrm", "is raw data of Nsight Systems; make a report of it (`QdstrmImporter`), and export that"),
+        (
+            ".qdstrm",
+            "is raw data of Nsight Systems; convert it to a report (`QdstrmImporter`), then export the report",
+        ),
         (".pftrace", PERFETTO),
         (".perfetto-trace", PERFETTO),
         (".xplane.pb", XPLANE),
         (
             ".ncu-rep",
-            "is a report of Nsight Compute, which has single kernels and no times of a run; profile it with `nsys`",
+            "is a report of Nsight Compute, which has single kernels but no timeline; profile the program with `nsys`",
         ),
     ];
     let name = name.to_ascii_lowercase();
@@ -53,19 +57,19 @@ pub(super) fn named(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
 }
 
-const DRAWN: &str = "is no trace but a picture or a table for people to look at; `gpuflame run --formats gfr` leaves a \
-                     recording, which can be asked";
+const PICTURE_OR_TABLE: &str =
+    "is a picture or a table, not a trace; make a recording with `gpuflame run --formats gfr` and give that";
 const NSYS_REPORT: &str = "is a report of Nsight Systems; export it first (`nsys export --type sqlite -o OUT.sqlite FILE`) and give that";
-const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not read; give the JSON that it was made of \
-                        (torch.profiler: export_chrome_trace), or `traceconv json FILE OUT.json`";
-const XPLANE: &str = "is an XPlane of JAX or TensorFlow, which gpuflame does not read; have the profiler write \
-                      `trace.json.gz` beside it, or record the run with libgpuflame.so";
+const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not read; give the JSON that it was made from \
+                        (torch.profiler: export_chrome_trace), or convert it with `traceconv json FILE OUT.json`";
+const XPLANE: &str = "is an XPlane of JAX or TensorFlow, which gpuflame does not read; let the profiler write \
+                      `trace.json.gz` as well, or record the run with libgpuflame.so";
 
-fn no_trace(what: &str) -> Error {
+fn not_a_trace(what: &str) -> Error {
     Error::new(ErrorKind::Format, what)
 }
 
-fn json(head: &[u8]) -> Result<Kind> {
+fn detect_json(head: &[u8]) -> Result<Kind> {
     let has = |key: &str| head.windows(key.len()).any(|window| window == key.as_bytes());
     if has("\"traceEvents\"") || head[0] == b'[' {
         return Ok(Kind::Chrome);
@@ -74,46 +78,48 @@ fn json(head: &[u8]) -> Result<Kind> {
         return Ok(Kind::Rocprof);
     }
     if has("\"nodes\"") && has("\"schema\"") {
-        return Err(no_trace(
+        return Err(not_a_trace(
             "is a PyTorch execution trace (ET), which has no GPU times; give the Kineto trace of the same run",
         ));
     }
     if has("\"process\"") && has("\"windows\"") && has("\"files\"") {
-        // `named` knows it.
-        return Err(no_trace("says which files one run of gpuflame has left; give one of those"));
+        // `describe_by_name` has the full description.
+        return Err(not_a_trace(
+            "is the list of files that one run of gpuflame wrote; give one of those files",
+        ));
     }
     if has("\"$schema\"") && has("speedscope") {
-        return Err(no_trace("is a speedscope file, which gpuflame writes but does not read"));
+        return Err(not_a_trace("is a speedscope file, which gpuflame writes but does not read"));
     }
-    // The events may stand behind more metadata than was looked at.
+    // The events may follow more metadata than `head` contains.
     Ok(Kind::Chrome)
 }
 
-/// The rank that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3, …`.
-pub(super) fn rank_of(head: &[u8]) -> Option<u32> {
-    let info = behind(head, b"\"distributedInfo\"")?;
+/// Rank that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3, …`.
+pub(super) fn find_rank(head: &[u8]) -> Option<u32> {
+    let info = text_after(head, b"\"distributedInfo\"")?;
     let info = info.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{")?;
-    // Lists and objects in it, which have ranks of their own, come last.
+    // Nested lists and objects, which have ranks of their own, come last.
     let flat = info.split(|byte| b"{}[".contains(byte)).next()?;
-    let rank = behind(flat, b"\"rank\"")?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+    let rank = text_after(flat, b"\"rank\"")?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
     let digits = rank.split(|byte| !byte.is_ascii_digit()).next()?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-fn behind<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let at = text.windows(key.len()).position(|window| window == key)?;
     Some(&text[at + key.len()..])
 }
 
-/// Archives and compressions that we do not undo.
-fn packed(head: &[u8]) -> Option<Result<Kind>> {
+/// Archives and compressions that we do not unpack.
+fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
     let what = match head {
         [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first (`unzip FILE`)",
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed with zstd; unpack it first (`zstd -d FILE`)",
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "is compressed with xz; unpack it first (`xz -d FILE`)",
         [b'B', b'Z', b'h', ..] => "is compressed with bzip2; unpack it first (`bzip2 -d FILE`)",
         _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
-            "is a pointer of Git LFS and not the file itself; fetch that (`git lfs pull`)"
+            "is a Git LFS pointer, not the file itself; fetch the file (`git lfs pull`)"
         }
         // A protobuf whose first field is a message, with the names of XPlane's planes in it.
         [0x0a, ..]
@@ -122,40 +128,40 @@ fn packed(head: &[u8]) -> Option<Result<Kind>> {
             XPLANE
         }
         _ if head.get(257..262) == Some(b"ustar") => {
-            "is a tar archive; unpack it first (`tar -xf FILE`) and give the files in it"
+            "is a tar archive; unpack it first (`tar -xf FILE`) and give the files inside"
         }
         _ => return None,
     };
-    Some(Err(no_trace(what)))
+    Some(Err(not_a_trace(what)))
 }
 
 fn has(head: &[u8], text: &[u8]) -> bool {
     head.windows(text.len()).any(|window| window == text)
 }
 
-fn text(head: &[u8]) -> Option<Result<Kind>> {
+fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
     let whole = &head[..head.iter().rposition(|&byte| byte == b'\n').map_or(head.len(), |at| at + 1)];
     let text = String::from_utf8_lossy(whole);
     let mut lines =
         text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
     let first = lines.clone().next()?;
-    if text.lines().any(is_cupti) {
+    if text.lines().any(is_cupti_line) {
         return Some(Ok(Kind::CuptiText));
     }
-    if is_extended(first) {
+    if is_extended_line(first) {
         return Some(Ok(Kind::ExtendedFolded));
     }
-    if lines.clone().take(100).all(is_folded) {
+    if lines.clone().take(100).all(is_folded_line) {
         return Some(Ok(Kind::Folded));
     }
     if lines.any(|line| line.starts_with("packet {") || line.starts_with("packet{")) {
-        return Some(Err(no_trace("is a Perfetto trace as text, which gpuflame does not read")));
+        return Some(Err(not_a_trace("is a Perfetto trace in text form, which gpuflame does not read")));
     }
     None
 }
 
-/// A line as CUPTI's `activity_trace` samples print it.
-fn is_cupti(line: &str) -> bool {
+/// Whether `line` is one that CUPTI's `activity_trace` samples print.
+fn is_cupti_line(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "RUNTIME",
         "DRIVER",
@@ -171,14 +177,14 @@ fn is_cupti(line: &str) -> bool {
     WORDS.contains(&first) && line.contains(" [ ") && line.contains("duration")
 }
 
-/// `TIME COMM PID TID CPU FRAMES`, where the program's name may have blanks in it.
-fn is_extended(line: &str) -> bool {
-    super::folded::extended(line.as_bytes()).is_some()
+/// Whether `line` is `TIME COMM PID TID CPU FRAMES`. The program's name may contain blanks.
+fn is_extended_line(line: &str) -> bool {
+    super::folded::parse_extended(line.as_bytes()).is_some()
 }
 
-/// `FRAMES WEIGHT`.
-fn is_folded(line: &str) -> bool {
-    super::folded::weight(line.as_bytes()).is_some()
+/// Whether `line` is `FRAMES WEIGHT`.
+fn is_folded_line(line: &str) -> bool {
+    super::folded::split_weight(line.as_bytes()).is_some()
 }
 
 #[cfg(test)]
@@ -186,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_told_by_content() {
+    fn the_format_is_detected_by_content() {
         for (head, kind) in [
             ("{\"schemaVersion\": 1, \"traceEvents\": [", Kind::Chrome),
             ("\u{feff} \n [{\"ph\": \"X\"}]", Kind::Chrome),
@@ -205,12 +211,12 @@ mod tests {
             ("RUNTIME [ 10, 20 ] duration 10, \"cudaLaunchKernel\", cbid 211\n", Kind::CuptiText),
             ("hello\nMEMSET [ 1, 2 ] duration 1, value 0\n", Kind::CuptiText),
         ] {
-            assert_eq!(of(head.as_bytes()).unwrap(), kind, "{head}");
+            assert_eq!(detect_kind(head.as_bytes()).unwrap(), kind, "{head}");
         }
     }
 
     #[test]
-    fn a_rank_is_what_the_job_gave_and_no_group_in_it() {
+    fn the_rank_is_that_of_the_job_and_not_that_of_a_process_group() {
         for (head, rank) in [
             (
                 r#"{"distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}, "traceEvents": ["#,
@@ -222,12 +228,12 @@ mod tests {
             (r#"{"distributedInfo": {"rank": "#, None),
             (r#"{"rank": 3, "traceEvents": ["#, None),
         ] {
-            assert_eq!(rank_of(head.as_bytes()), rank, "{head}");
+            assert_eq!(find_rank(head.as_bytes()), rank, "{head}");
         }
     }
 
     #[test]
-    fn what_is_no_trace_is_told_by_what_it_looks_like() {
+    fn the_error_for_other_files_names_their_format() {
         for (head, word) in [
             (&b""[..], "empty"),
             (b" \n", "blanks"),
@@ -235,12 +241,12 @@ mod tests {
             (b"\x28\xb5\x2f\xfd", "zstd"),
             (b"{\"schema\": \"1.0.1\", \"nodes\": []}", "execution trace"),
             (b"packet {\n clock_snapshot {}\n}\n", "Perfetto"),
-            (b"kernel_name,start_time_us\nfoo,12.5\n", "no trace"),
-            (b"\x0a\x12\x08\x01\xff\xfe", "no trace"),
+            (b"kernel_name,start_time_us\nfoo,12.5\n", "not a trace"),
+            (b"\x0a\x12\x08\x01\xff\xfe", "not a trace"),
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
             (b"\x0a\x8c\x05\x08\x01\x12\x0d/device:GPU:0", "XPlane"),
         ] {
-            let message = of(head).unwrap_err().to_string();
+            let message = detect_kind(head).unwrap_err().to_string();
             assert!(message.contains(word), "{message}");
         }
     }

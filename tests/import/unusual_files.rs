@@ -1,5 +1,5 @@
-//! Sources that are odd: what is no trace says what to do next, what is cut short is taken on request, and what we write as
-//! folded stacks is read again.
+//! Unusual input: errors for files that are not traces say what to do, truncated traces are read on request, and
+//! folded stacks that we write can be read again.
 
 use std::fs;
 use std::io::Write as _;
@@ -21,7 +21,7 @@ fn trace() -> Trace {
 }
 
 #[test]
-fn what_is_no_trace_says_what_to_do_next() {
+fn the_error_for_a_file_that_is_not_a_trace_says_what_to_do() {
     let folder = scratch("odd");
     for (name, bytes, words) in [
         ("a.nsys-rep", &b"\x01\x02\x03\x04binary"[..], ["Nsight Systems", "nsys export --type sqlite"]),
@@ -34,12 +34,12 @@ fn what_is_no_trace_says_what_to_do_next() {
             b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n",
             ["Git LFS", "git lfs pull"],
         ),
-        ("a.idle.svg", b"<?xml version=\"1.0\"?>\n<svg></svg>\n", ["to look at", "--formats gfr"]),
-        ("a.csv", b"kind,name,device\nkernel,gemm,0\n", ["to look at", "--formats gfr"]),
+        ("a.idle.svg", b"<?xml version=\"1.0\"?>\n<svg></svg>\n", ["a picture or a table", "--formats gfr"]),
+        ("a.csv", b"kind,name,device\nkernel,gemm,0\n", ["a picture or a table", "--formats gfr"]),
         (
             "a.set.json",
             b"{\"process\":1,\"program\":\"a\",\"windows\":[],\"files\":[\"a.svg\"]}\n",
-            ["which files one run has left", "--formats gfr"],
+            ["the list of files that one run wrote", "--formats gfr"],
         ),
     ] {
         fs::write(folder.join(name), bytes).unwrap();
@@ -48,7 +48,7 @@ fn what_is_no_trace_says_what_to_do_next() {
 }
 
 #[test]
-fn a_trace_that_was_cut_short_is_taken_by_every_verb_that_is_told_to() {
+fn every_verb_reads_a_truncated_trace_with_accept_cut() {
     let folder = scratch("odd");
     trace().write(&folder.join("whole.json"));
     let whole = fs::read(folder.join("whole.json")).unwrap();
@@ -57,34 +57,34 @@ fn a_trace_that_was_cut_short_is_taken_by_every_verb_that_is_told_to() {
     packed.write_all(&whole).unwrap();
     let packed = packed.finish().unwrap();
     fs::write(folder.join("cut.json.gz"), &packed[..packed.len() / 2]).unwrap();
-    // So short that the cut is met before anybody asked for events.
+    // So short that the truncation is reached while the format is detected.
     let mut short = GzEncoder::new(Vec::new(), Compression::fast());
     short.write_all(&whole[..2000]).unwrap();
     let short = short.finish().unwrap();
     fs::write(folder.join("short.json.gz"), &short[..short.len() - 30]).unwrap();
-    gpuflame(&folder, ["info", "short.json.gz"]).fails(1, &["short.json.gz", "cut short"]);
+    gpuflame(&folder, ["info", "short.json.gz"]).fails(1, &["short.json.gz", "truncated"]);
     let ran = gpuflame(&folder, ["flamegraph", "short.json.gz", "--accept-cut"]).ok();
     assert!(ran.stdout.starts_with("cudaLaunchKernel;[GPU_Kernel]gemm "), "{}", ran.stdout);
     for name in ["cut.json", "cut.json.gz"] {
         for verb in
             [&["info"][..], &["top"], &["flamegraph"], &["check"], &["view"], &["convert", "--to", "folded"]]
         {
-            gpuflame(&folder, verb.iter().chain(&[name])).fails(1, &[name, "cut short"]);
+            gpuflame(&folder, verb.iter().chain(&[name])).fails(1, &[name, "truncated"]);
             let ran = gpuflame(&folder, verb.iter().chain(&[name, "--accept-cut"])).ok();
             assert!(ran.stderr.contains("cut short behind byte"), "{verb:?} {name}: {}", ran.stderr);
         }
         let drawn = gpuflame(&folder, ["flamegraph", name, "--accept-cut", "--quiet"]).ok().stdout;
-        // Where the file ends between a launch and its kernel the launch has a line of its own.
+        // If the file ends between a launch and its kernel, the launch has a line of its own.
         let (stack, nanos) = drawn.lines().next().unwrap().rsplit_once(' ').unwrap();
         assert_eq!(stack, "cudaLaunchKernel;[GPU_Kernel]gemm");
-        // Each is of 10 us, and about half of them are there.
+        // Each kernel takes 10 us, and about half the kernels are in the file.
         let nanos: u64 = nanos.parse().unwrap();
         assert!(nanos.is_multiple_of(10_000) && (5_000_000..=15_000_000).contains(&nanos), "{nanos}");
     }
 }
 
 #[test]
-fn what_is_written_as_folded_stacks_is_read_again_whatever_it_begins_with() {
+fn folded_output_can_be_read_again_whatever_its_first_frame() {
     let folder = scratch("odd");
     let mut trace = trace();
     trace.work("kernel", 90_000, "orphan", 7, 300_000, 300_010);
@@ -108,7 +108,7 @@ fn what_is_written_as_folded_stacks_is_read_again_whatever_it_begins_with() {
 }
 
 #[test]
-fn a_rank_that_is_damaged_is_left_out_and_the_others_are_merged() {
+fn a_damaged_rank_is_skipped_and_the_remaining_ranks_are_merged() {
     let folder = scratch("odd");
     for rank in 0..3 {
         trace().write(&folder.join(format!("rank{rank}.json")));
@@ -126,27 +126,27 @@ fn a_rank_that_is_damaged_is_left_out_and_the_others_are_merged() {
 }
 
 #[test]
-fn a_file_that_is_damaged_in_mid_file_names_the_first_damage_and_not_its_end() {
+fn the_error_for_damage_in_mid_file_gives_its_position_and_not_the_end_of_the_file() {
     let folder = scratch("odd");
     trace().write(&folder.join("whole.json"));
     let whole = fs::read_to_string(folder.join("whole.json")).unwrap();
-    // The arguments of an event in the middle have brackets that nobody closes before the end of the file.
+    // The arguments of an event in mid-file open brackets that are not closed before the end of the file.
     let args = "\"args\":{";
     let event = whole[whole.len() / 2..].find(args).map(|at| at + whole.len() / 2 + args.len()).unwrap();
     let mut damaged = whole.clone();
     damaged.insert_str(event, "\"x\":[{\"y\":[{\"z\":[1,");
     fs::write(folder.join("damaged.json"), &damaged).unwrap();
-    // In the list that is open a key follows, behind which there is a colon.
+    // A key follows in the open list, and after it comes a colon.
     let colon = damaged.find("[1,\"").map(|at| at + 4 + damaged[at + 4..].find(':').unwrap()).unwrap();
     let ran = gpuflame(&folder, ["info", "damaged.json"]);
-    ran.fails(1, &["damaged.json", &format!("damaged at byte {colon},"), "the end of what is open"]);
-    // What stands before it can be had.
+    ran.fails(1, &["damaged.json", &format!("damaged at byte {colon},"), "the end of the open value"]);
+    // The events before it can be read.
     let ran = gpuflame(&folder, ["flamegraph", "damaged.json", "--accept-cut"]).ok();
     assert!(ran.stdout.starts_with("cudaLaunchKernel;[GPU_Kernel]gemm "), "{}", ran.stdout);
 }
 
 #[test]
-fn accelerators_of_other_makers_are_understood_where_it_is_plain_what_they_did() {
+fn gpu_work_of_mtia_xpu_jax_and_ascend_is_recognised() {
     let folder = scratch("odd");
     let drawn = |name: &str, events: &str| {
         fs::write(folder.join(name), format!("{{\"traceEvents\":[{events}]}}")).unwrap();
@@ -182,7 +182,7 @@ fn accelerators_of_other_makers_are_understood_where_it_is_plain_what_they_did()
 }
 
 #[test]
-fn files_of_one_rank_are_merged_where_an_index_beside_them_says_that_they_are_one_run() {
+fn several_files_of_one_rank_are_merged_if_ranks_json_assigns_them() {
     let folder = scratch("odd");
     for name in ["rank0_a.json", "rank0_b.json", "rank1.json"] {
         trace().write(&folder.join(name));

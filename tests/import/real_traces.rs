@@ -1,7 +1,7 @@
-//! Real traces of other tools: each opens, links as an independent count says, and loses no nanosecond.
+//! Real traces, recorded with other tools: each opens, is linked as an independent count says, and loses no nanosecond.
 //!
-//! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the
-//! tests look for a folder of them in `GPUFLAME_TRACES`, or beside the checkout.
+//! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the tests look
+//! for them in the folder `GPUFLAME_TRACES`, or next to the checkout.
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Read as _;
@@ -12,7 +12,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use gpuflame::aggregate::Aggregate;
 use gpuflame::export::{self, FOLDED, work_name};
-use gpuflame::import::{self, Kind, Linked, Options};
+use gpuflame::import::{self, Kind, LinkReport, Options};
 use gpuflame::join::{Join, Launched, Origin, Sink};
 use gpuflame::profile::Profile;
 use gpuflame::profile::views::GPU;
@@ -21,7 +21,8 @@ use gpuflame::steps::Ops;
 use gpuflame::timeline::Timeline;
 use serde_json::Value;
 
-/// Name, events, GPU operations, linked, launched before, launches with several, most of one, nanoseconds.
+/// Name, events, GPU operations, linked ones, those launched before the trace, launches with several operations, most
+/// operations of a launch, nanoseconds.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
 
 const CHROME: [Counted; 17] = [
@@ -56,7 +57,7 @@ const DLRM: [Counted; 8] = [
     ("worker7", 3250, 262, 262, 0, 0, 1, 2_825_000),
 ];
 
-/// The folder of traces; says why a test is skipped where there is none.
+/// Folder of traces; prints why a test is skipped if there is none.
 pub(crate) fn traces() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
     let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
@@ -67,8 +68,8 @@ pub(crate) fn traces() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// A trace as `serde_json` reads it, with its times as the text that stands in the file: as floating-point numbers they
-/// would be a quarter of a microsecond off.
+/// A trace as `serde_json` reads it, with times kept as the text in the file: as floating-point numbers they would be a
+/// quarter of a microsecond off.
 pub(crate) fn document(path: &Path) -> Value {
     let bytes = fs::read(path).unwrap();
     let text = match path.extension().is_some_and(|ending| ending == "gz") {
@@ -103,8 +104,8 @@ fn with_times_quoted(text: &str) -> String {
     quoted + rest
 }
 
-/// A trace from file to folded stacks.
-fn explained(path: &Path) -> (Linked, Profile, Vec<String>) {
+/// Takes a trace from file to folded stacks.
+fn explained(path: &Path) -> (LinkReport, Profile, Vec<String>) {
     let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
     let opened = import::open(path).unwrap();
     let linked = import::rows(opened, &Options::default(), &mut |row: &Row<'_>| {
@@ -114,9 +115,19 @@ fn explained(path: &Path) -> (Linked, Profile, Vec<String>) {
     .unwrap();
     let activities = join.as_if_over(&mut aggregate).activities;
     aggregate.fill(&mut profile);
-    assert_eq!(activities.matched, linked.linked, "{}: the join finds what was linked", path.display());
-    assert_eq!(activities.launched_before, linked.before, "{}", path.display());
-    assert_eq!(activities.no_stack, linked.ops - linked.linked - linked.before, "{}", path.display());
+    assert_eq!(
+        activities.matched,
+        linked.linked_ops,
+        "{}: the join matches every linked operation",
+        path.display()
+    );
+    assert_eq!(activities.launched_before, linked.launched_before_trace, "{}", path.display());
+    assert_eq!(
+        activities.no_stack,
+        linked.ops - linked.linked_ops - linked.launched_before_trace,
+        "{}",
+        path.display()
+    );
     let mut folded = Vec::new();
     FOLDED.draw(&profile, &GPU, &export::Options::default(), &mut folded).unwrap();
     let lines = String::from_utf8(folded).unwrap().lines().map(str::to_owned).collect();
@@ -130,16 +141,20 @@ fn weights(folded: &[String]) -> u64 {
 fn check(path: &Path, counted: &Counted) -> Vec<String> {
     let (name, events, ops, with_launch, before, shared, most, nanos) = *counted;
     let (linked, _, folded) = explained(path);
-    assert_eq!(linked.seen.events, events, "{name}: events");
-    assert_eq!((linked.ops, linked.linked, linked.before), (ops, with_launch, before), "{name}: linked");
-    assert_eq!((linked.shared, linked.most), (shared, most), "{name}: shared ids");
-    assert_eq!(linked.nanos, nanos, "{name}: GPU time");
+    assert_eq!(linked.counts.events, events, "{name}: events");
+    assert_eq!(
+        (linked.ops, linked.linked_ops, linked.launched_before_trace),
+        (ops, with_launch, before),
+        "{name}: linked"
+    );
+    assert_eq!((linked.multi_op_launches, linked.max_ops_per_launch), (shared, most), "{name}: shared ids");
+    assert_eq!(linked.gpu_ns, nanos, "{name}: GPU time");
     assert_eq!(weights(&folded), nanos, "{name}: the folded weights");
     folded
 }
 
 #[test]
-fn chrome_traces_link_as_counted_and_lose_no_nanosecond() {
+fn chrome_traces_are_linked_as_counted_and_lose_no_nanosecond() {
     let Some(folder) = traces() else { return };
     for counted in &CHROME {
         let path = folder.join(counted.0);
@@ -149,14 +164,14 @@ fn chrome_traces_link_as_counted_and_lose_no_nanosecond() {
 }
 
 #[test]
-fn what_was_launched_before_the_trace_is_shown_as_such() {
+fn operations_launched_before_the_trace_are_marked() {
     let Some(folder) = traces() else { return };
     let counted = CHROME.iter().find(|counted| counted.0.contains("resnet")).unwrap();
     let folded = check(&folder.join(counted.0), counted);
     assert!(folded.iter().any(|line| line.starts_with("[launched before recording];")), "{folded:?}");
 }
 
-/// What the command says of a trace in which 25 launches of graphs share their ids with up to 15 kernels each.
+/// A trace in which 25 graph launches share their ids with up to 15 kernels each.
 #[test]
 fn all_kernels_of_a_graph_launch_are_under_its_call() {
     let Some(folder) = traces() else { return };
@@ -191,7 +206,7 @@ fn all_kernels_of_a_graph_launch_are_under_its_call() {
 }
 
 #[test]
-fn the_ranks_of_a_job_link_as_counted() {
+fn the_ranks_of_a_job_are_linked_as_counted() {
     let Some(folder) = traces() else { return };
     let unpacked = unpacked_ranks(&folder);
     for entry in unpacked.read_dir().unwrap() {
@@ -212,7 +227,7 @@ fn unpacked_ranks(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_launch_hangs_under_the_python_code_that_made_it() {
+fn a_launch_is_under_the_python_code_that_made_it() {
     let Some(folder) = traces() else { return };
     let (_, _, folded) = explained(&folder.join("b200/eager_trace.json.gz"));
     let through_torch = folded.iter().filter(|line| line.contains("torch/nn/modules/module.py")).count();
@@ -225,18 +240,18 @@ fn a_launch_hangs_under_the_python_code_that_made_it() {
     assert!(line.is_some(), "no operator between Python and the call");
 }
 
-/// What HolisticTraceAnalysis looks at: what was launched before the last step of the profiler began, and so has
-/// a launch; of a trace with one step only, everything.
+/// The work that HolisticTraceAnalysis analyses: work with a launch that was launched before the last profiler step
+/// began, or everything if the trace has a single step.
 #[derive(Default)]
 struct LookedAt {
     timeline: Timeline,
-    /// By a bit mask of kinds of work: when any of them ran.
+    /// Times at which any of a set of kinds of work ran, by bit mask of the kinds.
     kinds: [Timeline; 8],
-    /// Kernels that communicate.
+    /// Communication kernels.
     communicate: HashSet<NameId>,
     aggregate: Aggregate,
-    /// Correlation id, duration of the call, duration on the GPU, time from the end of the call to the start on
-    /// the GPU: in nanoseconds.
+    /// Correlation id, duration of the call, duration on the GPU, time from the end of the call to the start on the
+    /// GPU; in nanoseconds.
     launches: Vec<[u64; 4]>,
 }
 
@@ -273,15 +288,15 @@ impl LookedAt {
         }
     }
 
-    /// How long any of `kinds` ran.
+    /// Time during which any of `kinds` ran.
     fn any_of(&self, kinds: usize) -> u64 {
         let mut profile = Profile::default();
         self.kinds[kinds].fill(&mut profile);
         profile.times().iter().map(|time| time.busy).sum()
     }
 
-    /// How long all of `kinds` ran and nothing else did: what there is besides the others, less what there is
-    /// besides the others and some of `kinds`.
+    /// Time during which all of `kinds` ran and nothing else did, by inclusion and exclusion: the time of the other
+    /// kinds and of subsets of `kinds` is added and subtracted in turn.
     fn exactly(&self, kinds: usize) -> u64 {
         let all = COMPUTATION | COMMUNICATION | MEMORY;
         let besides = |others: usize| i128::from(self.any_of(all)) - i128::from(self.any_of(others));
@@ -304,7 +319,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
     let mut begins: Vec<_> = steps.steps.iter().map(|step| step.start as u64).collect();
     begins.sort_unstable();
-    // Of a single step it takes all.
+    // For a trace with a single step it analyses everything.
     let last = begins.last().copied().filter(|_| begins.len() > 1).unwrap_or(u64::MAX);
     let (mut join, mut looked_at, mut profile) = (Join::default(), LookedAt::default(), Profile::default());
     let mut kept = HashSet::new();
@@ -327,9 +342,9 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     (looked_at, profile)
 }
 
-/// A trace, the folder of its golden tables, its rank, and whether its times have digits behind the microsecond:
-/// then the other tool makes whole microseconds of start and end of each of the operations and calls before it
-/// subtracts them, so that each of its figures is wrong by up to 2 us.
+/// A trace, the folder of its golden tables, its rank, and whether its times have digits below the microsecond. If
+/// so, the other tool rounds all starts and ends to whole microseconds before it subtracts them, so that each of its
+/// figures is off by up to 2 us.
 fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
     let golden = folder.join("golden-hta");
     let kineto =
@@ -354,18 +369,18 @@ fn rows_of(table: &Path) -> Vec<BTreeMap<String, String>> {
     table.deserialize().map(|row| row.unwrap()).collect()
 }
 
-/// Whole microseconds, in nanoseconds.
+/// Converts whole microseconds to nanoseconds.
 fn nanos(row: &BTreeMap<String, String>, column: &str) -> u64 {
     (row[column].parse::<f64>().unwrap() * 1000.0) as u64
 }
 
 #[test]
-fn launch_delays_are_those_of_holistic_trace_analysis() {
+fn launch_delays_equal_those_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let table = rows_of(&golden.join(format!("launch_rank{rank}.csv")));
         let (launches, _) = looked_at(&trace);
-        // Of a graph it shows no launch: many operations have the id of one call.
+        // It has no launches of graphs, because many operations share the id of one call.
         let mut calls = BTreeMap::<u64, Vec<[u64; 4]>>::new();
         launches.iter().for_each(|launch| calls.entry(launch[0]).or_default().push(*launch));
         calls.retain(|_, launches| launches.len() == 1);
@@ -376,13 +391,13 @@ fn launch_delays_are_those_of_holistic_trace_analysis() {
             .map(|row| ["cpu_duration", "gpu_duration", "launch_delay"].map(|column| nanos(row, column)))
             .collect();
         if !rounded {
-            // Ours are numbered anew, and several threads launch.
+            // Our ids are renumbered, and several threads launch.
             ours.sort_unstable();
             theirs.sort_unstable();
             assert!(ours == theirs, "{}: other launches", trace.display());
             continue;
         }
-        // By one thread only: both are in the order of the calls.
+        // With one launching thread both are in call order.
         for (ours, theirs) in ours.iter().zip(&theirs) {
             let is_near = ours.iter().zip(theirs).all(|(ours, theirs)| ours.abs_diff(*theirs) <= 2000);
             assert!(is_near, "{ours:?} {theirs:?}, {}", trace.display());
@@ -391,7 +406,7 @@ fn launch_delays_are_those_of_holistic_trace_analysis() {
 }
 
 #[test]
-fn kernels_copies_and_fills_are_as_heavy_as_for_holistic_trace_analysis() {
+fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let mut theirs = BTreeMap::new();
@@ -400,7 +415,7 @@ fn kernels_copies_and_fills_are_as_heavy_as_for_holistic_trace_analysis() {
                 let [sum, least, most, mean] =
                     ["sum (us)", "min (us)", "max (us)", "mean (us)"].map(|column| nanos(&row, column));
                 let count = if mean > 0 { (sum as f64 / mean as f64).round() as u64 } else { 0 };
-                // `Memcpy HtoD (Pinned -> Device)`: ours are not told apart by the kind of the host's memory.
+                // `Memcpy HtoD (Pinned -> Device)`: our names do not include the kind of host memory.
                 let is_memory = row["kernel_type"] == "MEMORY";
                 let name = row["name"].split(" (").next().filter(|_| is_memory).unwrap_or(&row["name"]);
                 let all = theirs.entry(name.to_owned()).or_insert([0, u64::MAX, 0, 0]);
@@ -422,7 +437,7 @@ fn kernels_copies_and_fills_are_as_heavy_as_for_holistic_trace_analysis() {
             assert!(ours.nanos.abs_diff(sum) <= wrong * ours.count, "{name}: {ours:?} {sum}");
             let ends_wrong = one.min.abs_diff(least).max(one.max.abs_diff(most));
             assert!(ends_wrong <= wrong, "{name}: {one:?} {least} {most}");
-            // Of durations that are mostly cut to 0 no count is left.
+            // Most durations are truncated to 0, so the count cannot be recovered from them.
             assert!(rounded || count == ours.count || sum == 0, "{name}: {ours:?} {count}");
             found += 1;
         }
@@ -431,7 +446,7 @@ fn kernels_copies_and_fills_are_as_heavy_as_for_holistic_trace_analysis() {
 }
 
 #[test]
-fn busy_and_idle_time_are_those_of_holistic_trace_analysis() {
+fn busy_and_idle_time_equal_those_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let table = rows_of(&golden.join("temporal.csv"));
@@ -440,7 +455,7 @@ fn busy_and_idle_time_are_those_of_holistic_trace_analysis() {
         let busy = nanos(row, "compute_time(us)") + nanos(row, "non_compute_time(us)");
         let (launches, profile) = looked_at(&trace);
         let [time] = profile.times() else { panic!("{}: not one GPU", trace.display()) };
-        // 0.75 us for each of the operations on average.
+        // 0.75 us per operation on average.
         let wrong = if rounded { launches.len() as u64 * 1000 } else { 0 };
         assert!(
             time.busy.abs_diff(busy) <= wrong && time.idle.abs_diff(idle) <= wrong,
@@ -456,9 +471,9 @@ fn busy_and_idle_time_are_those_of_holistic_trace_analysis() {
 }
 
 #[test]
-fn computation_communication_and_copies_overlap_as_for_holistic_trace_analysis() {
+fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // Nanoseconds of each mix of kinds over all ranks of a job, and the operations of which they are made.
+    // Nanoseconds per combination of kinds over all ranks of a job, and the number of operations in it.
     let mut jobs = BTreeMap::<PathBuf, ([u64; 8], usize)>::new();
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let (found, _) = all_looked_at(&trace);
@@ -473,7 +488,7 @@ fn computation_communication_and_copies_overlap_as_for_holistic_trace_analysis()
             let both = found.exactly(COMPUTATION | COMMUNICATION)
                 + found.exactly(COMPUTATION | COMMUNICATION | MEMORY);
             let ours = 100.0 * both as f64 / found.any_of(COMMUNICATION) as f64;
-            // It shows two digits.
+            // It prints two digits.
             assert!((ours - percent).abs() <= 0.0051, "{}: {ours} {percent}", trace.display());
         }
         let (sums, operations) = jobs.entry(golden).or_default();
@@ -497,9 +512,9 @@ fn computation_communication_and_copies_overlap_as_for_holistic_trace_analysis()
 }
 
 #[test]
-fn exposed_communication_is_that_of_holistic_trace_analysis() {
+fn exposed_communication_equals_that_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // Nanoseconds of communication that is exposed, and that is not, over all ranks of a job.
+    // Nanoseconds of exposed and hidden communication over all ranks of a job.
     let mut jobs = BTreeMap::<PathBuf, [u64; 2]>::new();
     for (trace, golden, rank, rounded) in analysed(&folder) {
         if rounded {
@@ -515,7 +530,7 @@ fn exposed_communication_is_that_of_holistic_trace_analysis() {
         assert!(device("compute_ns").abs_diff(compute) <= 1000, "{}: {found:#}", trace.display());
         let of_stacks = found["comm_stacks"].as_array().unwrap().iter();
         let of_stacks: u64 = of_stacks.map(|row| row["exposed_ns"].as_u64().unwrap()).sum();
-        assert!(of_stacks <= device("exposed_ns"), "the first ten stacks have no more than all");
+        assert!(of_stacks <= device("exposed_ns"), "the first ten stacks exceed the total");
         let [exposed, hidden] = jobs.entry(golden).or_default();
         *exposed += device("exposed_ns");
         *hidden += device("overlapped_ns");
@@ -535,7 +550,7 @@ fn exposed_communication_is_that_of_holistic_trace_analysis() {
 }
 
 #[test]
-fn the_backward_pass_of_resnet_hangs_under_the_model() {
+fn the_backward_pass_of_resnet_is_under_the_model() {
     let Some(folder) = traces() else { return };
     let trace = "kineto-2021/worker0.1623143566756.pt.trace.json.gz";
     let under_autograd = gpuflame(&folder, ["flamegraph", trace]).ok().stdout;
@@ -547,24 +562,24 @@ fn the_backward_pass_of_resnet_hangs_under_the_model() {
         let lines: Vec<_> = text.lines().filter(|line| is(line)).map(str::to_owned).collect();
         weights(&lines)
     };
-    // The number of the trace: sums of the operators that name a forward thread, by a script in another language.
+    // Expected value: sums over the operators that name a forward thread, computed by a script in another language.
     let is_hung = |line: &str| line.contains(".py(") && line.contains(";[backward];");
     assert_eq!(of(&ran.stdout, is_hung), BACKWARD_OF_RESNET);
     assert_eq!(of(&under_autograd, |line| line.contains("[backward]")), 0);
 }
 
-/// ns of GPU time below operators with a `Fwd thread id`.
+/// GPU time in ns below operators with a `Fwd thread id`.
 const BACKWARD_OF_RESNET: u64 = 367_618_000;
 
 #[test]
-fn every_other_file_says_what_it_is() {
+fn the_error_for_other_files_names_their_format() {
     let Some(folder) = traces() else { return };
     for (name, word) in [
         ("et-pairs/linear_et.json.gz", "execution trace"),
         ("perfetto/gpu_compute_launch.textproto", "Perfetto"),
         ("dlrm-8-ranks/dlrm_kineto.tar.gz", "tar archive"),
-        ("chakra-et/chakra.0.et", "no trace"),
-        ("golden-hta/ns_resolution/temporal.csv", "no trace"),
+        ("chakra-et/chakra.0.et", "not a trace"),
+        ("golden-hta/ns_resolution/temporal.csv", "not a trace"),
     ] {
         let message = import::open(&folder.join(name)).unwrap_err().to_string();
         assert!(message.contains(name) && message.contains(word), "{message}");
@@ -573,7 +588,7 @@ fn every_other_file_says_what_it_is() {
 }
 
 #[test]
-fn exports_of_nsys_link_within_each_process() {
+fn real_nsys_exports_are_linked_within_each_process() {
     let Some(folder) = traces() else { return };
     for (name, ops, linked, nanos) in [
         ("nsys/h100_2gpu_1s.sqlite", 3442 + 904 + 22, 1632 + 438 + 22, 44_829_522 + 1_880_842_214 + 29_216),
@@ -581,7 +596,7 @@ fn exports_of_nsys_link_within_each_process() {
     ] {
         assert_eq!(import::open(&folder.join(name)).unwrap().kind(), Kind::Nsys);
         let (found, _, folded) = explained(&folder.join(name));
-        assert_eq!((found.ops, found.linked, found.nanos), (ops, linked, nanos), "{name}");
+        assert_eq!((found.ops, found.linked_ops, found.gpu_ns), (ops, linked, nanos), "{name}");
         assert_eq!(weights(&folded), nanos, "{name}");
     }
 }
@@ -592,7 +607,7 @@ fn rocprofs_kernels_have_their_names_and_times() {
     let path = folder.join("rocprofv3/908_results.json.gz");
     assert_eq!(import::open(&path).unwrap().kind(), Kind::Rocprof);
     let (found, profile, folded) = explained(&path);
-    assert_eq!((found.ops, found.linked, found.nanos), (43_915, 0, 4_441_741_378));
+    assert_eq!((found.ops, found.linked_ops, found.gpu_ns), (43_915, 0, 4_441_741_378));
     assert_eq!(weights(&folded), 4_441_741_378);
     assert!(profile.kernels().len() > 10);
     assert!(!folded.iter().any(|line| line.contains("without a name")));

@@ -1,5 +1,5 @@
-//! Formats that are not Chrome's JSON, by hand and small enough to check in the head: what `gpuflame` makes
-//! of an export of Nsight Systems, of rocprofv3's JSON, of CUPTI's text and of its own recordings.
+//! Formats other than Chrome's JSON, in hand-written samples small enough to check by head: sqlite exports of Nsight
+//! Systems, rocprofv3's JSON, CUPTI's text and our own recordings.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn folded(folder: &Path, name: &str) -> String {
     gpuflame(folder, ["flamegraph", name, "--format", "folded"]).ok().stdout
 }
 
-/// An export with the columns that all versions have, and `more` beside them.
+/// Writes an export with the columns that all versions have, and the columns `more`.
 fn nsys(path: &Path, more: &str) {
     let _ = fs::remove_file(path);
     let base = Connection::open(path).unwrap();
@@ -31,7 +31,7 @@ fn nsys(path: &Path, more: &str) {
              (4, 'cudaMemcpyAsync_v3020'), (5, 'decode');"
     );
     base.execute_batch(&tables).unwrap();
-    // Two processes whose ids are the same: 7 and 8, each with one thread.
+    // Two processes with the same correlation ids: 7 and 8, each with one thread.
     let [seven, eight] = [7_i64 << 24, 8 << 24];
     for (table, values) in [
         ("RUNTIME", format!("100, 110, {}, 1, 1", seven | 70)),
@@ -54,7 +54,7 @@ fn nsys(path: &Path, more: &str) {
 }
 
 #[test]
-fn an_nsys_export_of_any_version_links_within_each_process() {
+fn nsys_exports_of_any_version_are_linked_within_each_process() {
     let folder = scratch("nsys");
     for more in ["", ", graphNodeId INTEGER, gridX INTEGER, somethingOfNextYear INTEGER"] {
         nsys(&folder.join("report.sqlite"), more);
@@ -77,17 +77,17 @@ fn an_nsys_export_of_any_version_links_within_each_process() {
 }
 
 #[test]
-fn an_sqlite_file_of_something_else_is_refused() {
+fn an_sqlite_file_that_is_not_an_nsys_export_is_rejected() {
     let folder = scratch("sqlite");
     let base = Connection::open(folder.join("other.sqlite")).unwrap();
     base.execute_batch("CREATE TABLE songs (name TEXT)").unwrap();
     drop(base);
     let ran = gpuflame(&folder, ["flamegraph", "other.sqlite", "--format", "folded"]);
-    ran.fails(1, &["other.sqlite", "no Nsight Systems export", "nsys export --type sqlite"]);
+    ran.fails(1, &["other.sqlite", "not an Nsight Systems export", "nsys export --type sqlite"]);
 }
 
 #[test]
-fn rocprofs_dispatches_and_copies_hang_under_the_calls_that_made_them() {
+fn rocprof_dispatches_and_copies_are_under_the_calls_that_launched_them() {
     let folder = scratch("rocprof");
     let id = |id: u64| json!({"internal": id, "external": 0});
     let dispatch = |correlation: u64, kernel: u64, from: u64, to: u64| {
@@ -146,7 +146,7 @@ MEMCPY \"HtoD\" [ 250, 290 ] duration 40, size 4096, copyCount 1, srcKind PAGEAB
 CONCURRENT_KERNEL [ 300, 3";
 
 #[test]
-fn cuptis_text_is_read_with_its_fills_and_copies_and_quotes_in_names() {
+fn cupti_text_is_read_with_fills_and_copies_and_quotes_in_names() {
     let folder = scratch("cupti-text");
     fs::write(folder.join("gpu.txt"), CUPTI).unwrap();
     let folded = folded(&folder, "gpu.txt");
@@ -160,7 +160,7 @@ fn cuptis_text_is_read_with_its_fills_and_copies_and_quotes_in_names() {
 }
 
 #[test]
-fn a_recordings_activities_are_extracted_and_its_windows_are_steps() {
+fn extract_and_stats_read_recordings_with_windows_as_steps() {
     let folder = scratch("recording");
     hand::recording(&folder);
     let time = |nanos: u64| {
@@ -208,7 +208,7 @@ fn stacks_without_times_have_no_operations_to_extract() {
 }
 
 #[test]
-fn a_trace_of_an_unknown_kind_of_gpu_says_that_it_has_none() {
+fn a_trace_without_known_gpu_operations_prints_a_remark() {
     let folder = scratch("mtia");
     let event = r#"{"ph": "X", "cat": "mtia_ccp_events", "name": "x", "ts": "1", "dur": 1}"#;
     fs::write(folder.join("mtia.json"), format!("[{event}]")).unwrap();

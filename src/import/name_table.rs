@@ -1,18 +1,18 @@
-//! A number for each name of a trace: millions of events share a few hundred.
+//! A table that interns the names of a trace: millions of events share a few hundred.
 
 use super::Text;
 use crate::record::IdMap;
 
-/// Names, each kept once and known by a number.
+/// Interned names: each is stored once and has a number.
 #[derive(Clone, Debug, Default)]
-pub struct NameNumbers {
+pub struct NameTable {
     texts: Vec<Box<str>>,
     numbers: IdMap<Box<[u8]>, u32>,
 }
 
-impl NameNumbers {
-    /// The number of `text`.
-    pub(crate) fn number(&mut self, text: Text<'_>) -> u32 {
+impl NameTable {
+    /// Interns `text` and returns its number.
+    pub(crate) fn intern(&mut self, text: Text<'_>) -> u32 {
         match self.numbers.get(text.raw()) {
             Some(&number) => number,
             None => self.insert(text.raw().into(), text.decode().into()),
@@ -26,28 +26,28 @@ impl NameNumbers {
         number
     }
 
-    /// The text of a number that this table gave.
+    /// Text of a number that this table returned.
     pub fn text(&self, number: u32) -> &str {
         &self.texts[number as usize]
     }
 
-    /// All texts, by number.
+    /// All texts, ordered by number.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(|text| &**text)
     }
 
-    /// How many there are.
+    /// Number of names.
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// Takes in the names of a later stretch; gives the new number of each.
-    pub(crate) fn join(&mut self, later: Self) -> Vec<u32> {
+    /// Adds the names of a later part of the file; returns their new numbers.
+    pub(crate) fn append(&mut self, later: Self) -> Vec<u32> {
         let mut raw = vec![Box::<[u8]>::default(); later.texts.len()];
         later.numbers.into_iter().for_each(|(text, number)| raw[number as usize] = text);
         let texts = raw.into_iter().zip(later.texts);

@@ -1,4 +1,4 @@
-//! Stacks of other tools' traces, held against an oracle that asks of every slice, one by one, whether it is open when a
+//! Stacks of imported traces, compared with an oracle that checks for every single slice whether it is open when a
 //! launch begins.
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,17 +9,17 @@ use gpuflame::import::{self, Options};
 use gpuflame::record::{ContextId, CorrelationId, Frame, FrameKind, LabelId, Row};
 use serde_json::{Value, json};
 
+use crate::real_traces::{document, traces};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
-use crate::traces::{document, traces};
 
-/// GPU time in ns by stack, root first, of all operations that have a launch.
+/// GPU time in ns by stack (root first), over all operations with a launch.
 type Stacks = BTreeMap<Vec<String>, i64>;
 
 /// A slice of a thread: start, end (ns), rank, name, and the Python functions in its arguments, outermost first.
 type Slice = (i64, i64, u8, String, Vec<String>);
 
-/// What the rows of a trace say.
+/// Stacks according to the importer's rows.
 fn found(path: &Path) -> Stacks {
     let mut labels: BTreeMap<LabelId, String> = BTreeMap::new();
     let mut contexts: BTreeMap<ContextId, Vec<LabelId>> = BTreeMap::new();
@@ -48,7 +48,7 @@ fn found(path: &Path) -> Stacks {
     stacks
 }
 
-/// Microseconds as they stand in the file, in nanoseconds.
+/// Converts microseconds, as written in the file, to nanoseconds.
 fn nanos(value: &Value) -> i64 {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
@@ -69,7 +69,7 @@ fn rank(event: &Value) -> Option<u8> {
     })
 }
 
-/// The same by the definition: all slices that are open when the launch begins.
+/// Stacks by definition: all slices that are open when the launch begins.
 fn expected(trace: &Value) -> Stacks {
     let events: Vec<&Value> =
         trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").collect();
@@ -123,7 +123,7 @@ fn expected(trace: &Value) -> Stacks {
     stacks
 }
 
-/// What two stacks-by-time differ in.
+/// Asserts that both are equal, and shows the differences.
 fn assert_same(found: &Stacks, expected: &Stacks, what: &str) {
     let differ: Vec<_> = expected.iter().filter(|(stack, time)| found.get(*stack) != Some(time)).collect();
     let ghosts: Vec<_> = found.keys().filter(|stack| !expected.contains_key(*stack)).collect();
@@ -137,7 +137,7 @@ fn assert_same(found: &Stacks, expected: &Stacks, what: &str) {
     assert!(!expected.is_empty(), "{what}");
 }
 
-/// Numbers as chance gives them, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Chance(u64);
 
 impl Chance {
@@ -147,7 +147,7 @@ impl Chance {
     }
 }
 
-/// Slices that overlap as they like, on few moments, so that many begin and end together.
+/// A trace of slices that overlap arbitrarily, on few distinct times, so that many begin and end together.
 fn random_trace(seed: u64) -> Value {
     let mut chance = Chance(seed);
     let mut events = Vec::new();
@@ -172,7 +172,7 @@ fn random_trace(seed: u64) -> Value {
 }
 
 #[test]
-fn stacks_hold_what_is_open_however_slices_overlap() {
+fn stacks_consist_of_the_open_slices_however_they_overlap() {
     let folder = scratch("stacks");
     for seed in 0..200 {
         let (trace, path) = (random_trace(seed), folder.join("trace.json"));
@@ -182,7 +182,7 @@ fn stacks_hold_what_is_open_however_slices_overlap() {
 }
 
 #[test]
-fn stacks_of_real_traces_hold_what_is_open() {
+fn stacks_of_real_traces_consist_of_the_open_slices() {
     let Some(folder) = traces() else { return };
     for name in [
         "b200/eager_trace.json.gz",
@@ -198,9 +198,10 @@ fn stacks_of_real_traces_hold_what_is_open() {
     }
 }
 
-/// All traces below the folder `GPUFLAME_MORE_TRACES`, which takes minutes: says of each how much time was compared.
+/// Checks all traces below the folder `GPUFLAME_MORE_TRACES`, which takes minutes, and prints the compared time per
+/// trace.
 #[test]
-fn stacks_of_further_traces_hold_what_is_open() {
+fn stacks_of_further_traces_consist_of_the_open_slices() {
     let Some(folder) = std::env::var_os("GPUFLAME_MORE_TRACES") else { return };
     let mut folders = vec![PathBuf::from(folder)];
     let mut compared = 0;
@@ -231,9 +232,9 @@ fn stacks_of_further_traces_hold_what_is_open() {
     assert!(compared > 0);
 }
 
-/// `External id` is the profiler's own word for the operator that a launch was made in.
+/// `External id` is the profiler's own statement of the operator around a launch.
 #[test]
-fn the_innermost_operator_of_a_launch_is_the_one_that_the_profiler_names() {
+fn the_innermost_operator_of_a_launch_is_the_one_the_profiler_names() {
     let Some(folder) = traces() else { return };
     for name in ["b200/eager_trace.json.gz", "kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"] {
         let trace = document(&folder.join(name));
@@ -264,7 +265,7 @@ fn the_innermost_operator_of_a_launch_is_the_one_that_the_profiler_names() {
 }
 
 #[test]
-fn slices_may_begin_and_end_in_events_of_their_own() {
+fn slices_may_consist_of_separate_begin_and_end_events() {
     let folder = scratch("edges");
     let edge = |phase: &str, category: &str, name: &str, time: u64| json!({"ph": phase, "cat": category, "name": name, "pid": 1, "tid": 1, "ts": time});
     let mut call = edge("B", "cuda_runtime", "cudaLaunchKernel", 25);
@@ -272,7 +273,7 @@ fn slices_may_begin_and_end_in_events_of_their_own() {
     let events = vec![
         edge("B", "user_annotation", "outer", 10),
         edge("B", "cpu_op", "over", 12),
-        // An end needs no category, and a file no order.
+        // An end event needs no category, and events may come in any order.
         json!({"ph": "E", "pid": 1, "tid": 1, "ts": 15}),
         edge("b", "user_annotation", "another task's", 11),
         edge("E", "cuda_runtime", "cudaLaunchKernel", 27),
@@ -288,7 +289,7 @@ fn slices_may_begin_and_end_in_events_of_their_own() {
 }
 
 #[test]
-fn gpu_work_without_a_usable_duration_is_counted_and_said() {
+fn gpu_work_without_a_usable_duration_is_counted_and_reported() {
     let folder = scratch("untimed");
     let kernel =
         |rest: &str| format!(r#"{{"cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1{rest}}}"#);
@@ -306,7 +307,7 @@ fn gpu_work_without_a_usable_duration_is_counted_and_said() {
 }
 
 #[test]
-fn a_trace_without_gpu_work_is_refused_with_the_categories_that_it_has() {
+fn a_trace_without_gpu_work_is_rejected_with_the_categories_it_has() {
     let folder = scratch("categories");
     let trace = r#"{"traceEvents": [{"ph": "X", "cat": "mtia_ccp_events", "name": "x", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}"#;
     fs::write(folder.join("trace.json"), trace).unwrap();
@@ -317,7 +318,7 @@ fn a_trace_without_gpu_work_is_refused_with_the_categories_that_it_has() {
 }
 
 #[test]
-fn a_picture_is_asked_for_by_an_ending_that_is_one() {
+fn an_unknown_output_extension_is_rejected() {
     let folder = scratch("endings");
     fs::write(folder.join("trace.json"), random_trace(1).to_string()).unwrap();
     for name in ["x.png", "x.html"] {

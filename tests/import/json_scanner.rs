@@ -1,15 +1,15 @@
-//! The scanner of JSON traces beside `serde_json`, on peculiar input, and with buffers of any size.
+//! The JSON scanner, compared with `serde_json`, on unusual input, and with buffers of any size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpuflame::import::json::{Reading, read};
-use gpuflame::import::{self, CpuKind, Event, Fork, Id, Kind, Opened, Options, Seen, Sink, Wants};
+use gpuflame::import::json::{JsonOptions, read};
+use gpuflame::import::{self, CpuKind, Event, Fork, Id, Kind, Opened, Options, ReadCounts, Sink, Wants};
 use serde_json::{Value, json};
 
-const READING: Reading = Reading { buffer: 1 << 16, accept_cut: false };
+const READING: JsonOptions = JsonOptions { buffer: 1 << 16, accept_cut: false };
 
-/// Every event as a line.
+/// A sink that writes every event as a line.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Lines(Vec<String>);
 
@@ -48,20 +48,20 @@ impl Fork for Lines {
     }
 }
 
-fn scanned(text: &[u8]) -> Result<(Seen, Vec<String>), String> {
+fn scanned(text: &[u8]) -> Result<(ReadCounts, Vec<String>), String> {
     let mut lines = Lines::default();
     let seen = read(text, READING, &mut lines).map_err(|error| error.to_string())?;
     Ok((seen, lines.0))
 }
 
-/// The operations of one event.
+/// The line of a trace with one event.
 fn one(event: &str) -> String {
     let (seen, mut lines) = scanned(format!("{{\"traceEvents\": [{event}]}}").as_bytes()).unwrap();
     assert_eq!((seen.events, lines.len()), (1, 1), "{event}: {lines:?}");
     lines.remove(0)
 }
 
-/// `{"key": value, …}` in an order by chance.
+/// `{"key": value, …}` in random order.
 fn object(fields: &[(&str, &str)], random: &mut Random) -> String {
     let mut fields = fields.to_vec();
     for from in (1..fields.len()).rev() {
@@ -72,8 +72,8 @@ fn object(fields: &[(&str, &str)], random: &mut Random) -> String {
 }
 
 #[test]
-fn seven_dialects_say_the_same_in_any_order_of_keys() {
-    /// Name, fields, arguments, and what is read.
+fn all_dialects_give_the_same_operations_in_any_order_of_keys() {
+    /// Name, fields, arguments, and the expected line.
     type Dialect<'a> =
         (&'static str, Vec<(&'static str, &'static str)>, &'a [(&'static str, &'static str)], &'static str);
     const X: (&str, &str) = ("ph", "\"X\"");
@@ -175,34 +175,34 @@ fn seven_dialects_say_the_same_in_any_order_of_keys() {
 }
 
 #[test]
-fn paddles_arguments_are_exact_where_its_ts_is_cut() {
+fn times_in_paddles_arguments_replace_its_truncated_ts() {
     let event = r#"{"name": "gemm[0.012 ms]", "pid": 0, "tid": "stream 7(C++)", "ts": 12, "dur": 12.345, "ph": "X", "cat": "Kernel", "args": {"start_time": "12.999 us", "end_time": "25.344 us", "device": 0, "stream": 7, "correlation id": 3}}"#;
     assert!(one(event).starts_with("op Kernel \"gemm[0.012 ms]\" 12999..25344 "));
 }
 
 #[test]
-fn keys_come_in_any_order_and_the_last_of_two_counts() {
+fn of_two_equal_keys_the_last_value_counts() {
     let event = r#"{"args": {"correlation": 1, "correlation": 2, "device": 0}, "dur": 2, "ts": 1, "ts": 3, "name": "a", "cat": "kernel", "ph": "B", "ph": "X"}"#;
     assert!(one(event).contains("3000..5000") && one(event).contains("cSome(2)"));
     let escaped = r#"{"\u0070h": "X", "c\u0061t": "kern\u0065l", "name": "a\"b\\", "ts": 1, "dur": 1}"#;
     assert!(one(escaped).starts_with("op Kernel \"a\\\"b\\\\\" 1000..2000"), "{}", one(escaped));
 }
 
-/// A kernel, with the field `from` put otherwise.
+/// A kernel event in which the text `from` is replaced by `to`.
 fn kernel(from: &str, to: &str) -> String {
     let event = r#"{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1, "args": {"correlation": 1}}"#;
     assert!(event.contains(from), "{from}");
     event.replace(from, to)
 }
 
-/// How many events and operations `text` has.
+/// Number of events and of operations in `text`.
 fn counted(text: &str) -> (u64, usize) {
     let (seen, lines) = scanned(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {text:.200}"));
     (seen.events, lines.iter().filter(|line| line.starts_with("op ")).count())
 }
 
 #[test]
-fn a_bare_array_needs_no_end() {
+fn a_bare_array_may_lack_its_closing_bracket() {
     let op = kernel("", "");
     for (text, events) in
         [(format!("[{op}]"), 1), (format!("[{op},{op}"), 2), (format!("[{op},\n"), 1), ("[]".to_owned(), 0)]
@@ -212,7 +212,7 @@ fn a_bare_array_needs_no_end() {
 }
 
 #[test]
-fn the_events_may_stand_anywhere_among_other_keys() {
+fn trace_events_may_come_anywhere_among_other_keys() {
     let op = kernel("", "");
     let text =
         format!("\u{feff} {{\"a\": [{op}, {{}}], \"traceEvents\": [{op}], \"z\": {{\"traceEvents\": 1}}}}\n");
@@ -223,19 +223,19 @@ fn the_events_may_stand_anywhere_among_other_keys() {
 }
 
 #[test]
-fn empty_objects_and_nulls_are_events_of_no_kind() {
+fn empty_objects_and_nulls_are_counted_as_non_events() {
     let op = kernel("", "");
     assert_eq!(counted(&format!("{{\"traceEvents\": [{op}, {{}}]}}")), (2, 1));
     assert_eq!(counted(&format!("{{\"traceEvents\": [{{}}, null, {op},]}}")), (3, 1));
 }
 
 #[test]
-fn control_bytes_in_a_name_stay_as_they_are() {
+fn control_bytes_in_a_name_are_kept() {
     assert!(one(&kernel("\"a\"", "\"a\n\u{1}\tb\"")).starts_with("op Kernel \"a\\n\\u{1}\\tb\" "));
 }
 
 #[test]
-fn bytes_that_are_no_utf8_are_shown_as_such() {
+fn invalid_utf8_is_shown_as_replacement_characters() {
     let text = b"[{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"a\xff\", \"ts\": 1, \"dur\": 1}]";
     assert!(scanned(text).unwrap().1[0].starts_with("op Kernel \"a\u{fffd}\""));
 }
@@ -250,7 +250,7 @@ fn times_may_be_text_or_zero_or_negative() {
 }
 
 #[test]
-fn a_time_that_is_no_number_costs_its_event_and_is_counted() {
+fn an_event_whose_time_is_not_a_number_is_skipped_and_counted() {
     let op = kernel("", "");
     for odd in [
         "\"ts\": NaN",
@@ -275,14 +275,14 @@ fn a_name_may_be_larger_than_the_buffer() {
 }
 
 #[test]
-fn values_may_be_nested_as_deep_as_they_like() {
+fn values_may_be_nested_100000_levels_deep() {
     let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
     let op = kernel("\"correlation\"", &format!("\"deep\": {deep}, \"correlation\""));
     assert!(one(&op).contains("cSome(1)"));
 }
 
 #[test]
-fn ids_that_are_none_are_none() {
+fn an_invalid_correlation_id_is_ignored() {
     for id in ["-1", "0", "null", "1.5", "99999999999999999999", "\"x\"", "[7]"] {
         assert!(
             one(&kernel("\"correlation\": 1", &format!("\"correlation\": {id}"))).contains("cNone"),
@@ -293,7 +293,7 @@ fn ids_that_are_none_are_none() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_place_and_reason() {
+fn a_syntax_error_gives_its_position_and_the_expected_syntax() {
     let op = r#"{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1}"#;
     let sound = format!("{{\"traceEvents\": [{op}, ");
     let at = sound.len();
@@ -310,28 +310,28 @@ fn what_makes_no_sense_is_refused_with_its_place_and_reason() {
     ] {
         let message = scanned(format!("{sound}{rest}").as_bytes()).unwrap_err();
         assert!(
-            message.contains(&format!("at byte {place} ")) && message.contains(what),
+            message.contains(&format!("at byte {place}, expected")) && message.contains(what),
             "{rest}: {message}"
         );
     }
     for length in 1..at {
         let message = scanned(&sound.as_bytes()[..length]).unwrap_err();
-        assert!(message.contains(&format!("cut short at byte {length}")), "{length}: {message}");
+        assert!(message.contains(&format!("truncated at byte {length}")), "{length}: {message}");
     }
     assert!(scanned(b"{\"nodes\": []}").unwrap_err().contains("without `traceEvents`"));
 }
 
 #[test]
-fn a_cut_file_can_be_taken_as_far_as_it_goes() {
+fn a_truncated_file_is_read_up_to_its_last_complete_event_on_request() {
     let op = r#"{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1}"#;
     let text = format!("{{\"traceEvents\": [{op}, {op}, {}", &op[..20]);
     let mut lines = Lines::default();
-    let seen = read(text.as_bytes(), Reading { accept_cut: true, ..READING }, &mut lines).unwrap();
+    let seen = read(text.as_bytes(), JsonOptions { accept_cut: true, ..READING }, &mut lines).unwrap();
     assert_eq!((seen.events, lines.0.len()), (2, 2));
-    assert_eq!(seen.cut, Some((text.len() - 20) as u64));
+    assert_eq!(seen.truncated_at, Some((text.len() - 20) as u64));
 }
 
-/// What `serde_json` makes of an operation, in the words of [`Lines`].
+/// An operation as `serde_json` reads it, in the format of [`Lines`].
 fn expected(event: &Value) -> Option<String> {
     let kind = match event["cat"].as_str()? {
         "kernel" => "Kernel",
@@ -387,7 +387,7 @@ fn any_event(random: &mut Random) -> Value {
 }
 
 #[test]
-fn whatever_serde_json_reads_of_mutated_events_is_read_alike() {
+fn mutated_events_are_read_as_serde_json_reads_them() {
     let mut random = Random(7);
     let (mut alike, mut refused) = (0, 0);
     for round in 0..6000 {
@@ -414,7 +414,7 @@ fn whatever_serde_json_reads_of_mutated_events_is_read_alike() {
             continue;
         };
         let Some(events) = theirs["traceEvents"].as_array() else { continue };
-        // Only numbers that are whole in both worlds can be compared by serde's.
+        // Only whole numbers can be compared, because serde reads fractions as `f64`.
         let is_plain = |event: &Value| {
             ["ts", "dur"].iter().all(|key| event[*key].as_f64().is_none() || event[*key].is_u64())
         };
@@ -439,7 +439,7 @@ fn whatever_serde_json_reads_of_mutated_events_is_read_alike() {
     assert!(alike > 1000 && refused > 1000, "{alike} compared, {refused} refused: too few to say anything");
 }
 
-/// A trace of 12 MB in a file, with brackets and event-like text where they mislead.
+/// A trace file of 12 MB, with misleading brackets and event-like text in strings.
 fn large(name: &str) -> (PathBuf, Vec<String>) {
     let mut random = Random(3);
     let mut text = String::from("{\"schemaVersion\": 1, \"traceEvents\": [\n");
@@ -469,7 +469,7 @@ fn opened(path: &Path) -> Opened {
 }
 
 #[test]
-fn any_buffer_and_any_number_of_threads_give_the_same() {
+fn the_result_does_not_depend_on_buffer_size_or_threads() {
     let (path, expected) = large("threads");
     for buffer in [1 << 10, 64 << 10, (64 << 10) + 1, 1 << 20, 8 << 20] {
         for threads in [1, 2, 3, 5] {
@@ -488,7 +488,7 @@ fn any_buffer_and_any_number_of_threads_give_the_same() {
 }
 
 #[test]
-fn a_file_damaged_anywhere_is_refused_alike_by_any_number_of_threads() {
+fn the_error_for_a_damaged_file_does_not_depend_on_threads() {
     let (path, _) = large("damaged");
     let text = fs::read(&path).unwrap();
     let mut random = Random(11);
@@ -505,13 +505,13 @@ fn a_file_damaged_anywhere_is_refused_alike_by_any_number_of_threads() {
         };
         let (one, two) = (read(1), read(2));
         assert_eq!(one.0, two.0);
-        assert!(one.1 == two.1 || one.0.is_err(), "another result before the cut at {at}");
+        assert!(one.1 == two.1 || one.0.is_err(), "another result before the damage at {at}");
     }
     fs::remove_file(path).unwrap();
 }
 
 #[test]
-fn gzip_is_told_by_its_magic_and_read_alike() {
+fn gzip_is_detected_by_its_magic_number_and_gives_the_same_events() {
     let (path, expected) = large("gzip");
     let packed = path.with_extension("dat");
     let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -530,13 +530,13 @@ fn gzip_is_told_by_its_magic_and_read_alike() {
     }
     fs::write(&packed, &bytes[..bytes.len() / 2]).unwrap();
     let message = opened(&packed).read(&Options::default(), &mut Lines::default()).unwrap_err().to_string();
-    assert!(message.contains("gzip data is cut short or damaged"), "{message}");
+    assert!(message.contains("gzip data is truncated or damaged"), "{message}");
     fs::remove_file(path).unwrap();
     fs::remove_file(packed).unwrap();
 }
 
 #[test]
-fn events_larger_than_what_is_inflated_at_once_are_read_alike() {
+fn events_larger_than_an_inflated_block_are_read() {
     let mut text = String::from("[");
     for size in [0, 100, 33_000, 70_000, 40, 300_000, 1_000_000, 5, 31 << 10] {
         let fat = "x]".repeat(size / 2);
@@ -561,7 +561,7 @@ fn events_larger_than_what_is_inflated_at_once_are_read_alike() {
 }
 
 #[test]
-fn steps_are_told_by_name_and_category() {
+fn steps_are_recognised_by_name_and_category() {
     for (category, name, kind) in [
         ("ProfileStep", "ProfileStep#3[15.2 ms]", CpuKind::Step),
         ("Operator", "ProfilerStep#3", CpuKind::Step),

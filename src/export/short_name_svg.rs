@@ -1,0 +1,159 @@
+//! Post-processes `inferno`'s SVG so that kernels are drawn with short names and have whole names in their tooltips.
+//!
+//! `inferno` draws a frame with its only name. So a template kernel is passed to it with both names as one: frames are
+//! merged by whole name, and short names do not affect any sum. This writer then rewrites the picture on its way to the
+//! file: the whole name becomes the tooltip and the text for searches, the short name an attribute that the picture's
+//! script draws. Without the script, for example if the picture is an image in a page, the text has the short name as
+//! well.
+
+use std::io::{self, Write};
+
+/// Separator of the short name and the whole name. It occurs in no name, because cleaning replaces it by a blank.
+pub(super) const SEPARATOR: char = '\u{2028}';
+
+const TITLE: &str = "<title>";
+const TITLE_END: &str = "</title>";
+const TEXT_END: &str = "</text>";
+const SCRIPT_END: &[u8] = b"</script>";
+const FRAME_END: &[u8] = b"</g>";
+/// End of a text that `inferno` truncated.
+const ELLIPSIS: &str = "..";
+
+/// Expression by which the picture's script reads the text of a frame, and its replacement.
+const READ_TITLE: &str = r#"find_child(e, "title").textContent.replace(/\([^(]*\)$/,"")"#;
+const READ_DRAWN_NAME: &str = "drawn_name(e)";
+/// Condition by which the script's search matches a frame, and its replacement.
+const MATCH_TITLE: &str = "if (func.match(re)) {";
+const MATCH_EITHER_NAME: &str = "if (func.match(re) || drawn_name(e).match(re)) {";
+/// Function before which the new one is inserted.
+const INSERT_BEFORE: &str = "function g_to_func(e) {";
+const DRAWN_NAME: &str = r#"function drawn_name(e) {
+    // A kernel of a template is drawn by its short name.
+    var title = find_child(e, "title");
+    return title.getAttribute("data-short") || title.textContent.replace(/\([^(]*\)$/,"");
+}
+"#;
+
+/// Writer that rewrites `inferno`'s picture. Text unrelated to kernels passes unchanged; [`ShortNameSvg::finish`]
+/// writes the remainder.
+pub(super) struct ShortNameSvg<'a> {
+    out: &'a mut dyn Write,
+    /// Bytes since the last complete frame.
+    pending: Vec<u8>,
+    /// Whether the script has been written.
+    is_in_frames: bool,
+}
+
+impl<'a> ShortNameSvg<'a> {
+    pub(super) fn new(out: &'a mut dyn Write) -> Self {
+        Self { out, pending: Vec::new(), is_in_frames: false }
+    }
+
+    pub(super) fn finish(self) -> io::Result<()> {
+        self.out.write_all(&self.pending)?;
+        self.out.flush()
+    }
+}
+
+impl Write for ShortNameSvg<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // An end mark may have begun in the bytes before.
+        let from = self.pending.len().saturating_sub(SCRIPT_END.len());
+        self.pending.extend_from_slice(bytes);
+        let mut done = 0;
+        if !self.is_in_frames
+            && let Some(end) = find_last_end(&self.pending, from, SCRIPT_END)
+        {
+            self.out.write_all(rewrite_script(&String::from_utf8_lossy(&self.pending[..end])).as_bytes())?;
+            (done, self.is_in_frames) = (end, true);
+        }
+        if self.is_in_frames
+            && let Some(end) = find_last_end(&self.pending, from.max(done), FRAME_END)
+        {
+            self.out
+                .write_all(rewrite_frames(&String::from_utf8_lossy(&self.pending[done..end])).as_bytes())?;
+            done = end;
+        }
+        self.pending.drain(..done);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Position after the last occurrence of `end`, from `from` on.
+fn find_last_end(bytes: &[u8], from: usize, end: &[u8]) -> Option<usize> {
+    let at = bytes[from..].windows(end.len()).rposition(|window| window == end)?;
+    Some(from + at + end.len())
+}
+
+/// Script in which `drawn_name` replaces the expressions that read a frame's text.
+fn rewrite_script(head: &str) -> String {
+    let head = head.replace(READ_TITLE, READ_DRAWN_NAME).replace(MATCH_TITLE, MATCH_EITHER_NAME);
+    head.replace(INSERT_BEFORE, &format!("{DRAWN_NAME}{INSERT_BEFORE}"))
+}
+
+/// Frames with the whole name as tooltip and the short one as text.
+fn rewrite_frames(text: &str) -> String {
+    let mut done = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(SEPARATOR) {
+        let title = before.rfind(TITLE).map(|at| (&before[..at], &before[at + TITLE.len()..]));
+        let found = title.and_then(|(before, short)| Some((before, short, after.split_once(TITLE_END)?)));
+        let Some((before, short, (whole, frame))) = found else { break };
+        done.push_str(before);
+        // `inferno` has escaped the name in a way that is valid in attributes.
+        done.extend(["<title data-short=\"", short, "\">", whole, TITLE_END]);
+        let (frame, next) = frame.split_once(TEXT_END).unwrap_or((frame, ""));
+        let shown = frame.split_once(SEPARATOR).map_or(frame, |(shown, _)| shown);
+        // Both names together did not fit, but the short name does.
+        let fits = shown.strip_suffix(ELLIPSIS).filter(|shown| shown.ends_with(&format!(">{short}")));
+        done.extend([fits.unwrap_or(shown), TEXT_END]);
+        rest = next;
+    }
+    done.push_str(rest);
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(picture: &str, piece: usize) -> String {
+        let mut out = Vec::new();
+        let mut drawn = ShortNameSvg::new(&mut out);
+        picture.as_bytes().chunks(piece).for_each(|piece| drawn.write_all(piece).unwrap());
+        drawn.finish().unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_tooltip_has_the_whole_name_and_the_text_has_the_short_one() {
+        let frame = |name: &str, text: &str| {
+            format!("<g><title>{name} (12 ns, 3.00%)</title><rect/><text x=\"1\">{text}</text></g>")
+        };
+        let short = |text: &str| {
+            format!(
+                "<g><title data-short=\"gemm [K]\">gemm&lt;1&gt; [K] (12 ns, 3.00%)</title><rect/>\
+                 <text x=\"1\">{text}</text></g>"
+            )
+        };
+        let both = "gemm [K]\u{2028}gemm&lt;1&gt; [K]";
+        let cases = [
+            (frame("main", "main"), frame("main", "main")),
+            (frame(both, both), short("gemm [K]")),
+            (frame(both, "gemm [K]\u{2028}gem.."), short("gemm [K]")),
+            (frame(both, "gemm [K].."), short("gemm [K]")),
+            (frame(both, "gem.."), short("gem..")),
+            (frame(both, ""), short("")),
+        ];
+        let (before, after): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+        let picture =
+            |frames: &[String]| format!("<svg><script></script><svg>{}</svg></svg>", frames.join(""));
+        for piece in [1, 7, 100_000] {
+            assert_eq!(drawn(&picture(&before), piece), picture(&after), "{piece} bytes at a time");
+        }
+    }
+}

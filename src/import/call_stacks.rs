@@ -1,0 +1,147 @@
+//! Finds the call stacks: the slices that are open on a call's thread at the time of the call, outermost first.
+//!
+//! A slice is open from its start until its end, and at its start even if it has no length. Slices need not nest: a
+//! range that is entered in one function may outlive it, and is then part of stacks without that function. So a stack
+//! is derived from times alone, not from parents.
+
+use super::host_delays::HostDelays;
+use super::operator_links::{OperatorLinks, OperatorScope};
+use super::slices::{ROOT, Slice, StackTree};
+use super::work::CallRecord;
+
+/// Builds the stacks of one thread after another.
+pub(super) struct StackBuilder<'a> {
+    pub(super) tree: &'a mut StackTree,
+    pub(super) links: &'a mut OperatorLinks,
+    /// Delays of this thread.
+    pub(super) delays: &'a mut HostDelays,
+}
+
+impl StackBuilder<'_> {
+    /// Finds the stacks of the calls of one thread. Of two slices, the outer one begins earlier; if they begin
+    /// together it ends later, else has the lower class, else comes earlier in the file.
+    pub(super) fn build_thread(&mut self, mut slices: Vec<Slice>, calls: &mut [CallRecord]) {
+        // A stable sort would need half as much memory again.
+        slices.sort_unstable_by(|a, b| {
+            a.start.cmp(&b.start).then_with(|| a.nesting_key().cmp(&b.nesting_key()))
+        });
+        let mut open: Vec<OpenSlice> = Vec::new();
+        for slice in slices {
+            if self.delays.is_requested_before(slice.start) {
+                self.close_one_by_one(&mut open, slice.start);
+            }
+            self.close_slices(&mut open, slice.start);
+            let opened = self.open_slice(open.last(), slice);
+            if let Some(call) = slice.call() {
+                calls[call as usize].stack = opened.node;
+                self.links.note_call(call, &opened.scope);
+            } else if let Some(number) = self.links.find_operator(&slice) {
+                self.links.note_stack(number, opened.node);
+            }
+            open.push(opened);
+            self.delays.on_slice_begin(&slice, opened.node, self.tree);
+        }
+        self.close_one_by_one(&mut open, i64::MAX);
+        self.delays.on_slices_end(i64::MAX, None, self.tree);
+    }
+
+    /// Closes the slices that are over at `now`, in the order of their ends: for the times at which the thread was
+    /// late, the open slices must be known at every moment.
+    fn close_one_by_one(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
+        while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
+            let over = open.iter().find(|at| at.slice.last_moment() == last).map(|at| at.slice.label());
+            self.close_slices(open, last + 1);
+            let left = open.last().map(|innermost| (innermost.node, innermost.slice.class()));
+            self.delays.on_slices_end(last + 1, over.map(|label| (label, left)), self.tree);
+        }
+    }
+
+    fn open_slice(&mut self, outer: Option<&OpenSlice>, slice: Slice) -> OpenSlice {
+        let (below, first_end, around) = outer.map_or((ROOT, i64::MAX, OperatorScope::OUTSIDE), |outer| {
+            (outer.node, outer.first_end, outer.scope)
+        });
+        let (scope, parent) =
+            self.links.enter_slice(self.links.find_operator(&slice), around, below, self.tree);
+        OpenSlice {
+            slice,
+            node: self.tree.child((parent, slice.label(), slice.class())),
+            first_end: first_end.min(slice.last_moment()),
+            scope,
+        }
+    }
+
+    /// Removes the slices that are over at `now`, which are usually the innermost ones.
+    fn close_slices(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
+        while open.last().is_some_and(|innermost| innermost.slice.last_moment() < now) {
+            open.pop();
+        }
+        if open.last().is_none_or(|innermost| innermost.first_end >= now) {
+            return;
+        }
+        // A slice is over although slices inside it are still open.
+        let first = open.partition_point(|at| at.first_end >= now);
+        for OpenSlice { slice, .. } in open.split_off(first) {
+            if slice.last_moment() >= now {
+                let opened = self.open_slice(open.last(), slice);
+                open.push(opened);
+            }
+        }
+    }
+}
+
+/// An open slice and its stack.
+#[derive(Clone, Copy, Debug)]
+struct OpenSlice {
+    slice: Slice,
+    node: u32,
+    /// Earliest last moment among this slice and all slices that enclose it.
+    first_end: i64,
+    /// State of the operators that enclose it.
+    scope: OperatorScope,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::slices::FrameClass;
+
+    /// Labels of the stack of the last slice, which is a call. Slices are (start, end, class), labelled by index.
+    fn stack(slices: &[(i64, i64, u8)]) -> Vec<u32> {
+        let last = slices.len() - 1;
+        let all = (0..).zip(slices).map(|(at, &(start, end, class))| {
+            let class = [FrameClass::Python, FrameClass::Range, FrameClass::Operator, FrameClass::Call]
+                [class as usize];
+            Slice::new((start, end), at, class, at)
+        });
+        let mut calls = vec![CallRecord::default(); slices.len()];
+        let mut tree = StackTree::default();
+        let (links, delays) = (&mut OperatorLinks::default(), &mut HostDelays::default());
+        StackBuilder { tree: &mut tree, links, delays }.build_thread(all.collect(), &mut calls);
+        let mut labels: Vec<u32> = tree.leaf_first(calls[last].stack).map(|(label, _)| label).collect();
+        labels.reverse();
+        labels
+    }
+
+    #[test]
+    fn a_range_that_outlives_its_function_stays_in_stacks_without_it() {
+        // main, __enter__, the range that begins in it, a call in the range after __enter__.
+        assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (50, 60, 3)]), [0, 2, 3]);
+        // The same with another slice opened and closed in between.
+        assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (30, 40, 2), (50, 60, 3)]), [0, 2, 4]);
+        // A call while both are open.
+        assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (18, 60, 3)]), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_slice_is_closed_at_its_end_and_open_at_its_start_even_without_a_length() {
+        assert_eq!(stack(&[(0, 10, 2), (10, 20, 3)]), [1]);
+        assert_eq!(stack(&[(0, 11, 2), (10, 20, 3)]), [0, 1]);
+        assert_eq!(stack(&[(10, 10, 2), (10, 10, 3)]), [0, 1]);
+        assert_eq!(stack(&[(9, 9, 2), (10, 20, 3)]), [1]);
+    }
+
+    #[test]
+    fn slices_that_begin_together_nest_by_length_then_class_then_file_order() {
+        assert_eq!(stack(&[(5, 20, 2), (5, 30, 3), (5, 20, 0), (5, 20, 2), (5, 10, 3)]), [1, 2, 0, 3, 4]);
+    }
+}

@@ -1,1 +1,0 @@
-//! The scanner as a whole.
