@@ -150,8 +150,8 @@ impl Memory {
 
     /// Whether the C string at an address is `text`.
     fn is_string(&self, at: usize, text: &[u8]) -> bool {
-        let bytes = text.iter().chain(&[0]).enumerate();
-        bytes.into_iter().all(|(index, byte)| self.byte(at + index) == Some(*byte))
+        let mut bytes = text.iter().chain(&[0]).enumerate();
+        bytes.all(|(index, byte)| self.byte(at + index) == Some(*byte))
     }
 
     /// The C string at an address, if it ends within `MAX_NAME_BYTES`.
