@@ -234,6 +234,8 @@ impl Draft {
         {
             if self.path == self.target {
                 self.target = place.clone();
+            } else {
+                self.unpublished = Unpublished::add(&place);
             }
             self.path = place;
             return Ok(Fate::Moved);
@@ -680,7 +682,7 @@ mod tests {
     fn nothing_goes_into_a_file_that_took_the_place_of_ours() {
         let folder = folder("file-place");
         let mut draft = Draft::create(&folder.join("x")).unwrap();
-        draft.file = None;
+        draft.appender = None;
         let mut out = draft.out();
         out.write_all(b"ours").unwrap();
         fs::write(folder.join("theirs"), "theirs").unwrap();
