@@ -17,6 +17,14 @@ pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
+/// Bytes of spare buffers that the library has: their records are dropped.
+static SPARE: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of spare buffers, which are part of [`bytes_held`].
+pub fn spare_bytes() -> usize {
+    SPARE.load(Ordering::Relaxed)
+}
+
 /// What of a buffer stays in memory when it lies ready and others keep all of theirs. More goes back to the
 /// kernel, so that what is held does not follow the largest burst.
 const KEPT_BYTES: usize = 64 << 10;
@@ -201,6 +209,15 @@ struct Loan {
     is_spare: bool,
 }
 
+impl Loan {
+    /// The library does not have it any more.
+    fn count_out(&self) {
+        if self.is_spare {
+            SPARE.fetch_sub(8 * self.words, Ordering::Relaxed);
+        }
+    }
+}
+
 // SAFETY: a loan owns the memory it points to, as a box would; nothing in it belongs to a thread.
 unsafe impl Send for Loan {}
 
@@ -231,7 +248,12 @@ impl Lent {
         let mut loans = self.loans();
         // One that another client was handed, and has freed.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
-            HELD.fetch_sub(8 * loans.swap_remove(at).words, Ordering::Relaxed);
+            let freed = loans.swap_remove(at);
+            HELD.fetch_sub(8 * freed.words, Ordering::Relaxed);
+            freed.count_out();
+        }
+        if is_spare {
+            SPARE.fetch_add(8 * words, Ordering::Relaxed);
         }
         loans.push(Loan { start, words, written, is_spare });
         drop(loans);
@@ -254,6 +276,7 @@ impl Lent {
             };
             loans.swap_remove(at)
         };
+        loan.count_out();
         let Loan { start, words, .. } = loan;
         let valid = valid.min(8 * words);
         // `lend` took these from a buffer, and the loan was struck off, so this happens once.
