@@ -272,8 +272,13 @@ impl Left {
 
     /// Sessions that called CUDA and sent no report, without the processes in `survivors`.
     fn silent(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &Called)> {
-        let has_arrived =
-            |session: &String| self.reported.contains(session) || self.recovered.contains_key(session);
+        // A file that is there although nothing was made of it has a line of its own.
+        let has_left = |session: &String| {
+            self.begun.iter().any(|begun| begun.session == *session && begun.file.is_file())
+        };
+        let has_arrived = move |session: &String| {
+            self.reported.contains(session) || self.recovered.contains_key(session) || has_left(session)
+        };
         let silent = self.called.iter().filter(move |(session, _)| !has_arrived(session));
         let silent = silent.map(|(session, called)| (process_of(session), called));
         silent.filter(|(process, _)| !survivors.contains(process))
@@ -491,6 +496,7 @@ mod tests {
         let mut left = Left::default();
         let bytes = file.as_os_str().as_encoded_bytes().to_vec();
         left.add("node.5.100.300.begun".into(), bytes, host::user() + 1);
+        left.add("node.5.100.called".into(), b"train".to_vec(), host::user() + 1);
         left.recover(|file| panic!("{} is read", file.display()));
         let [line] = &left.lines(&BTreeSet::new(), false)[..] else { panic!("one line") };
         assert!(
