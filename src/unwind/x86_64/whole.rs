@@ -12,9 +12,9 @@
 //! look-ups per second, once in 500,000 years.
 //!
 //! Several stacks may start in one state. Their hashes distinguish them, and a hint (what is launched) narrows down
-//! which of them to try. The stack that last followed the previously hit one is tried first. While misses outnumber
-//! hits, only one look-up in sixteen is made; and at most one stack is inserted per eight captures. So stacks that
-//! never recur cost little.
+//! which of them to try. The stack that last followed the previously hit one is tried first. While more than a third
+//! of the look-ups miss, only one in sixteen is made; and at most one stack is inserted per eight captures. So stacks
+//! that never recur cost little.
 
 use std::ptr::NonNull;
 
@@ -67,7 +67,7 @@ struct Set {
     tags: [u32; WAYS],
     /// For each stack, the one that was hit next the last time.
     followers: [u16; WAYS],
-    /// Hits of each stack since another insertion into the set, saturating.
+    /// Recent hits per stack, at most 3; each insertion into the set subtracts one.
     uses: [u8; WAYS],
 }
 
