@@ -26,8 +26,8 @@
 //! 1. That part is mapped and stays so while the capture runs: our own frames are directly below it, and the frames
 //!    of the thread's callers are in it, up to where the thread began
 //!    (`a_thread_is_on_the_stack_that_it_calls_its_own` of `bounds`; the main thread: `unwind/main_thread.rs`). A
-//!    host that unmapped pages between a thread's stack pointer and the stack's end would break this; none is known
-//!    to.
+//!    host that unmapped pages between a thread's stack pointer and the stack's end would break this; no such host
+//!    is known.
 //! 2. The walk checks every address against that range. A plain rule, a realigned frame, a register rule or an
 //!    expression may yield any address or stack pointer; the caller's stack pointer must be above the frame's and
 //!    not beyond the end, or the walk ends and the stack is flagged as cut (`x86_64/words.rs`;
@@ -42,9 +42,9 @@
 //!    (`a_stack_that_is_told_by_its_number_is_the_one_that_was_kept` of `unwind/fuzz.rs`).
 //! 5. Expressions terminate: 256 operations, fixed memory (`sp_for_ever` and `cfa_for_ever`, tested as in 2).
 //!
-//! **A capture that begins on another stack, or is led to one, reads stacks, including the thread's own, only
-//! through a copy that the kernel makes**, and **words on the page that its own frames reach up to**, if they are
-//! unchanged since such a copy was walked to the stack's end.
+//! **A capture that begins on another stack, or is led to one, reads every stack, the thread's own included, through
+//! a copy that the kernel makes.** Only **words on the page that its own frames reach up to** are read in place, if
+//! they are unchanged since such a copy was walked to the stack's end.
 //!
 //! 6. The kernel checks each page when it copies, so no bounds are cached that could be out of date
 //!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind/foreign.rs`,
@@ -110,7 +110,7 @@
 //!
 //! ```
 //! use gpuflame::unwind::{self, Skip, Unwinder};
-//! >
+//!
 //! unwind::prepare();
 //! let mut unwinder = Unwinder::new().expect("memory for one thread's unwinder");
 //! let captured = unwinder.capture(Skip::None);

@@ -23,7 +23,7 @@ pub(super) struct Note {
     pub(super) counts: Counts,
 }
 
-/// A slot of the ring. Its `turn` tells which thread may use it: a value equal to a position's write turn, that
+/// A slot of the ring. Its `turn` decides which thread may use it: a value equal to a position's write turn, that
 /// position's writer; one more, that position's reader.
 struct Place {
     turn: AtomicUsize,

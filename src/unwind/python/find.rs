@@ -45,7 +45,7 @@ pub(super) struct Types {
 /// Why Python frames are not in stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Off {
-    /// A CPython version whose layout is not known, such as `0x030e`.
+    /// A CPython version whose layout is not known, such as `0x0310`.
     Version(u16),
     /// CPython without its global lock.
     FreeThreaded,

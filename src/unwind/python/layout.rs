@@ -9,7 +9,7 @@
 //! 3.11        thread -> cframe (C stack) -> frame -> previous -> ...    a frame with `is_entry` is its call's first
 //! 3.12        thread -> cframe (C stack) -> frame -> previous -> ...    } a shim frame that the evaluator keeps on
 //! 3.13        thread -> frame -> previous -> ...                        } the C stack precedes a call's first frame
-//! 3.14        as 3.13; the lowest bits of the code object reference tell how it is held
+//! 3.14        as 3.13; the lowest bits of the code object reference encode how it is held
 //! 3.15        as 3.14; the outermost frame is part of the thread's state, and not a function's
 //! ```
 
@@ -46,7 +46,7 @@ pub(super) struct Frame {
     pub(super) position: u32,
     /// Sixteen bytes that are compared at once: `previous`, and `code` or `position`, whichever is adjacent.
     pub(super) link: u32,
-    /// A byte that tells what owns the frame.
+    /// Offset of the byte that identifies the owner of the frame.
     pub(super) owner: u32,
     pub(super) unit: Unit,
     pub(super) boundary: Boundary,
@@ -86,7 +86,7 @@ pub(super) enum Boundary {
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
-/// The bits of [`Frame::code`] that are not part of the address: since 3.14 they tell how the frame holds the
+/// The bits of [`Frame::code`] that are not part of the address: since 3.14 they encode how the frame holds the
 /// object.
 pub(super) const HOLD: u64 = 3;
 #[cfg(test)]

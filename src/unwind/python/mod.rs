@@ -1,9 +1,9 @@
 //! Python frames: those that CPython keeps for the calling thread, read from memory and merged with the native
 //! ones.
 //!
-//! The only Python function that is called reads thread-local storage: none that takes the global lock, and none
-//! that counts references. The frames of a thread do not change while it is inside a call, whichever thread has the
-//! lock.
+//! A walk calls a single Python function, which reads thread-local storage (and `find` one that returns the version
+//! string, before 3.11): none that takes the global lock, and none that counts references. The frames of a thread do
+//! not change while it is inside a call, whichever thread has the lock.
 //!
 //! * `find`: the interpreter of this process, its version and whether its frames can be read.
 //! * `layout`: the offsets of the fields to read, as data per version.
@@ -22,8 +22,8 @@
 //! 3. A code object, its name, file and line table must have their types, which are compared by address when the
 //!    object is first met (`code`).
 //! 4. The native stack must agree. Since 3.11, the addresses on the C stack that frames refer to must be inside
-//!    native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`). If the first
-//!    stack disagrees, Python frames are switched off.
+//!    native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`). If a stack
+//!    disagrees before any has agreed, Python frames are switched off.
 //! 5. When the interpreter is finalized, it frees other threads' frames. It sets a flag before that, and from then
 //!    on only the finalizing thread is read. A thread that the kernel preempts in the middle of a walk (about 50
 //!    ns), for as long as the interpreter takes from that flag to unmapping the thread's frames, would read freed

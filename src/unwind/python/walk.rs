@@ -44,7 +44,7 @@ const _: () = assert!(
     "Item grew: one, two lines of cache, is compared for each frame of each launch"
 );
 
-/// The code object in `holds`. The tag bits are masked only in versions that have them, which the compiler can see.
+/// The code object in `holds`. Tag bits are masked only for layouts that may have them, which the compiler can see.
 #[inline(always)]
 fn code_of(holds: u64, layout: &Layout) -> u64 {
     match layout.frame.boundary {
@@ -57,7 +57,7 @@ impl Item {
     /// Whether this is a frame with this reference to its code object, at this position.
     ///
     /// # Safety
-    /// A frame must refer to that code object, or its memory must still be readable since this item was filled.
+    /// A frame must refer to that code object, or its address must have been readable when this item was filled.
     #[inline(always)]
     unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut Texts) -> bool {
         // SAFETY: guaranteed by the caller.
@@ -90,7 +90,7 @@ impl Item {
     /// Whether the memory at its code object's address still contains that object, except for its texts.
     ///
     /// # Safety
-    /// A frame must refer to it by this word, or its memory must still be readable since this item was filled.
+    /// A frame must refer to it by this word, or its address must have been readable when this item was filled.
     #[inline(always)]
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
@@ -248,7 +248,7 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
     }
 
     /// Number of frames from the root up to and including the innermost changed one; 0 if none has changed.
-    /// `cframe` is the innermost frame's evaluator call on entry, and that of the frames not compared on return.
+    /// `cframe` is the innermost frame's evaluator call on entry, and that of the changed frame on return.
     ///
     /// # Safety
     /// All memory that the walk passed must have been readable, and the thread's frames must lead to the innermost

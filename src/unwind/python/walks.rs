@@ -1,7 +1,7 @@
 //! A cache of the thread's earlier Python walks, each identified by a number.
 //!
 //! A program launches from the same few hundred places again and again. If the thread's frames are those of a
-//! cached walk, nothing has to be looked up or hashed: the walk's number stands for all of it. A cached walk is
+//! cached walk, nothing has to be looked up or hashed: the walk's number identifies all of it. A cached walk is
 //! verified frame by frame, as the last walk is, from the innermost one on; each comparison proves that the next
 //! frame may be read.
 //!

@@ -1,4 +1,4 @@
-//! The reasons for which a walk ends.
+//! The ways in which a walk ends.
 
 /// Why a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! An unwind is a function of the state it starts from (pc, sp, rbp), of the rules, and of the stack words that it
 //! reads. So if a new walk reaches a state that the last walk was in, and all words read from there to the root are
-//! unchanged, then the rest of the stack is the same, step by step. None of this is a heuristic. It requires:
+//! unchanged, then the rest of the stack is the same, step by step. None of this is a heuristic. The rules:
 //!
 //! * The state must be *reached* by a walk, not merely found: words of returned frames often stay unchanged.
 //! * rbp counts only if it is *live*: if a rule further out reads it before another rule restores it. In code

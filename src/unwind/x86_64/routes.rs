@@ -9,8 +9,8 @@
 //!
 //! All words of a route are on the page that our own frames reach up to: no thread can unmap that page without
 //! crashing us. A stack of more than one page is copied each time. Asking the kernel whether a page is readable
-//! would cost a tenth of a copy, but the page may be unmapped between the answer and the read, if what looks like
-//! the earlier stack is not in use.
+//! would cost a tenth of a copy, but the page may be unmapped between the answer and the read, if memory that looks
+//! like the earlier stack is no longer in use.
 //!
 //! If the stack differs from the route, the walk starts over through a copy.
 

@@ -96,7 +96,7 @@ fn home(place: u64, sp: u64) -> usize {
 }
 
 impl<'a> Lead<'a> {
-    /// Creates the lead of a walk in the loader state `counts`, if there are paths.
+    /// Creates the lead of a walk in the loader state `counts`. Without `trails` no path leads it.
     #[inline(always)]
     pub(super) fn by(trails: Option<&'a Trails>, counts: Counts) -> Self {
         Self { trails, unloads: counts.unloads(), rest: &[], lost: None }

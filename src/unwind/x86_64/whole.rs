@@ -13,8 +13,8 @@
 //!
 //! Several stacks may start in one state. Their hashes distinguish them, and a hint (what is launched) narrows down
 //! which of them to try. The stack that last followed the previously hit one is tried first. While more than a third
-//! of the look-ups miss, only one in sixteen is made; and at most one stack is inserted per eight captures. So stacks
-//! that never recur cost little.
+//! of the comparisons fail, only one look-up in sixteen is made; and at most one stack is inserted per eight captures.
+//! So stacks that never recur cost little.
 
 use std::ptr::NonNull;
 

@@ -3,11 +3,11 @@
 //! An address alone does not identify one: most short-lived functions get the address of a freed one. So a code
 //! object that was seen before is recognized by its address, by the addresses of its name, file and line table, its
 //! first line, and the version number that CPython gives each code object since 3.12, which is unique. Without a
-//! version number, by the contents of those objects: the hash that Python caches in the name, or the name's letters
-//! if 3.11 has not computed it; the whole path (once per walk and file); and length, beginning, middle and end of
-//! the line table. So a function is never shown under the name of a freed one at its address. Before 3.12, a
-//! function with the same name, file and first line as a freed one, all of whose parts have the same addresses, is
-//! mistaken for it if the line tables differ only between the compared places.
+//! version number it is recognized by the contents of those objects: the hash that Python caches in the name, or
+//! the name's letters if 3.11 has not computed the hash; the whole path (once per walk and file); and length,
+//! beginning, middle and end of the line table. So a function is never shown under the name of a freed one at its
+//! address. Before 3.12, a function with the same name, file and first line as a freed one, all of whose parts have
+//! the same addresses, is mistaken for it if the line tables differ only between the compared places.
 //!
 //! CPython 3.12 can notify about destroyed code objects (`PyCode_AddWatcher`), but a watcher must be registered
 //! with the global lock held, once per interpreter. That takes a pending call (`Py_AddPendingCall`), which runs in
@@ -45,7 +45,7 @@ pub(super) struct Marks {
     /// Length of the line table.
     length: u64,
     /// Hash of the words below, the first line, and the line table's first word. Comparing each separately would
-    /// need as many more loads, and loads are what a comparison takes its time for.
+    /// need as many more loads, and loads dominate the cost of a comparison.
     words: u64,
     places: Places,
 }
@@ -133,7 +133,7 @@ impl Marks {
     /// Whether the object at `code` has all of these marks except for the texts.
     ///
     /// # Safety
-    /// A frame must refer to the object, or its memory must still be readable since it was met.
+    /// A frame must refer to the object, or, if it was met before, its memory must be readable.
     #[inline(always)]
     pub(super) unsafe fn are_all_but_texts(&self, code: u64, layout: &Layout) -> bool {
         // SAFETY: guaranteed by the caller; the parts were readable when the object that holds them was met.
@@ -229,7 +229,7 @@ impl Known {
     /// Whether the object at `code` is the one that was met. `texts` caches the results of this walk.
     ///
     /// # Safety
-    /// A frame must refer to the object, or its memory must still be readable since it was met.
+    /// A frame must refer to the object, or, if it was met before, its memory must be readable.
     #[inline(always)]
     pub(super) unsafe fn is(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
         // Null matches an empty slot, but is not an object: a frame under construction has no code object yet.

@@ -100,7 +100,7 @@ impl Texts {
     /// Whether the pairs with these numbers are unchanged.
     ///
     /// # Safety
-    /// They must be strings, or their memory must still be readable.
+    /// Each must be a string, or at least readable memory.
     #[inline(always)]
     pub(in crate::unwind::python) unsafe fn are_as_kept(&self, numbers: &[u16], layout: &Layout) -> bool {
         // SAFETY: guaranteed by the caller.
@@ -110,7 +110,7 @@ impl Texts {
     /// Whether all texts of the last walk are unchanged.
     ///
     /// # Safety
-    /// They must be strings, or their memory must still be readable.
+    /// Each must be a string, or at least readable memory.
     #[inline(always)]
     pub(in crate::unwind::python) unsafe fn are_as_before(&self, layout: &Layout) -> bool {
         // SAFETY: guaranteed by the caller.
@@ -136,7 +136,7 @@ impl Texts {
     /// Whether the pair with this number is unchanged.
     ///
     /// # Safety
-    /// The number must be from [`Texts::enter`]; the texts must be strings, or their memory must still be readable.
+    /// The number must be from [`Texts::enter`]; each text must be a string, or at least readable memory.
     #[inline(always)]
     pub(super) unsafe fn hold(&mut self, number: u16, layout: &Layout) -> bool {
         // SAFETY: numbers are less than the count, which is at most the array's length.
@@ -165,7 +165,7 @@ impl Pair {
     /// Whether both texts are unchanged.
     ///
     /// # Safety
-    /// They must be strings, or their memory must still be readable.
+    /// Each must be a string, or at least readable memory.
     #[inline(always)]
     unsafe fn are_as_before(&self, layout: &Layout) -> bool {
         match self.count {
@@ -195,7 +195,7 @@ impl Pair {
     /// Whether the path has the stored letters.
     ///
     /// # Safety
-    /// The path must be a string, or its memory must still be readable.
+    /// The path must be a string, or at least readable memory.
     #[inline(always)]
     unsafe fn has_same_letters(&self, layout: &Layout) -> bool {
         // SAFETY: guaranteed by the caller.
@@ -263,7 +263,7 @@ unsafe fn are_same<const BYTES: usize>(one: u64, other: u64) -> bool {
 /// Hash of two strings.
 ///
 /// # Safety
-/// Each must be null, a string, or memory that is still readable.
+/// Each must be null, a string, or at least readable memory.
 #[inline(never)]
 unsafe fn marks_of_both(path: u64, name: u64, layout: &Layout) -> u64 {
     // SAFETY: guaranteed by the caller.
@@ -274,7 +274,7 @@ unsafe fn marks_of_both(path: u64, name: u64, layout: &Layout) -> u64 {
 /// Hash of a string: of all letters up to the limit, two words at a time, without a dependency between the steps.
 ///
 /// # Safety
-/// It must be null, a string, or memory that is still readable.
+/// It must be null, a string, or at least readable memory.
 #[inline(always)]
 unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {
