@@ -101,7 +101,7 @@ mod tests {
     use crate::record::testing::{copy, kernel, launch, named};
     use crate::record::{Activity, CopyKind, Row};
 
-    /// Renames contexts 11 and 12, to `[other stacks]`, and kernel 2 to `[other kernels]`.
+    /// Renames contexts 11 and 12 to `[other stacks]`, and kernel 2 to `[other kernels]`.
     fn renamed(mut sums: Aggregate, rows: &[Row<'_>]) -> Profile {
         let mut join = crate::join::Join::default();
         rows.iter().for_each(|row| join.push(row, &mut sums));
