@@ -288,7 +288,8 @@ impl Sink for Apart {
             Some(part) => part.add(activity, origin),
             None => self.too_late(activity),
         }
-        // To other windows it is foreign work: none of their stacks is blamed for idle time next to it.
+        // In other windows it is foreign work: idle time that it ends is charged to `OUTSIDE`, not to a
+        // stack.
         self.keep_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 

@@ -8,9 +8,9 @@
 //!    least GPU time (a launch whose work has not finished counts as much as the average one). The youngest
 //!    eighth is exempt: its launches have had no time to show their weight. A phase that makes millions of
 //!    stacks therefore hides neither the work before it nor the work after it.
-//! 3. **Kernels** may use an eighth, plus half the part of their quarter that stacks leave unused, including
-//!    their names and distributions (about 600 bytes each). Beyond that, half the kernels, chosen in the same
-//!    way, become `[other kernels]`.
+//! 3. **Kernels** may use an eighth, plus half the unused part of the quarter for stacks, including their
+//!    names and distributions (about 600 bytes each). Beyond that, half the kernels, chosen in the same way,
+//!    become `[other kernels]`.
 //! 4. **Threads** without any stack left lose their names.
 //!
 //! At the end, when names are looked up and files are written (which takes two to three times the memory of

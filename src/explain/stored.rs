@@ -105,8 +105,8 @@ impl Explain {
         self.ceiling.saturating_sub(held) >= copies + samples
     }
 
-    /// Number of stacks, kernels and threads merged into `[other ...]` so far. Once it has grown, a file that
-    /// was written before must not be appended to.
+    /// Number of stacks, kernels and thread names dropped so far. Once it has grown, a file that was written
+    /// before must not be appended to.
     pub fn forgotten(&self) -> u64 {
         self.not_kept.losses().iter().map(|(_, count)| count).sum()
     }

@@ -50,8 +50,8 @@ use outside::Outside;
 use repeats::Repeats;
 use unseen::Unseen;
 
-/// Maximum number of consecutive unrecorded calls: between two recorded launches, before the first or after
-/// the last. As many ids as ten minutes of launches without a pause.
+/// Maximum number of consecutive unrecorded calls to be expected: between two recorded launches, before the
+/// first or after the last. As many ids as ten minutes of launches without a pause.
 const FAR: u64 = 1 << 30;
 
 /// Memory limits of a [`Join`]. The defaults cost up to 45 MiB when everything is full, which takes half a

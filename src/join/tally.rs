@@ -51,8 +51,8 @@ pub struct Activities {
     /// Matched, `launched_before`, `device_graph` and `no_stack` activities without usable times, which have
     /// no weight.
     pub untimed: u64,
-    /// Matched and `no_stack` activities that began before their launch, which means that one of the two
-    /// clocks is wrong.
+    /// Matched and `no_stack` activities that began before their launch, so that one of the two clocks is
+    /// probably wrong.
     pub early: u64,
     /// Duplicates, not included in the other counts: activities of one launch, at the same time on the same
     /// stream.
