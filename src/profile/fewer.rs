@@ -81,7 +81,7 @@ impl Profile {
         all - self.threads.len()
     }
 
-    /// Drops the displayed frames and the samples of all views; the next display rebuilds them. Ids that are
+    /// Drops the displayed frames and every view's samples; the next display rebuilds them. Ids that are
     /// positions may change.
     pub(crate) fn forget_what_was_shown(&mut self) {
         self.renumbered += 1;
@@ -129,7 +129,7 @@ impl Profile {
             + map_bytes(&self.first_with)
     }
 
-    /// Returns the heap size of the displayed frames and stacks and of all samples.
+    /// Returns the heap size of displayed frames, displayed stacks and samples.
     pub(crate) fn shown_bytes(&self) -> usize {
         self.shown.heap_bytes()
             + self.shown_frames.capacity() * size_of::<ShownFrame>()

@@ -1,4 +1,4 @@
-//! A profile is what exporters read: launching contexts and their stacks, samples of what ran, names (strings), and
+//! A profile is the input of all exporters: launching contexts and their stacks, samples of the work that ran, names (strings), and
 //! losses.
 //!
 //! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and keeps each distinct thing
@@ -216,7 +216,7 @@ impl Profile {
         first
     }
 
-    /// Replaces what was lost.
+    /// Replaces the losses.
     pub fn set_losses(&mut self, losses: BTreeMap<Loss, u64>) {
         self.losses = losses;
     }
@@ -257,12 +257,12 @@ fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32
     at
 }
 
-/// `[range]step`, or `[range nccl]AllReduce` in a domain.
+/// Returns the name of a range frame: `[range]step`, or `[range nccl]AllReduce` in a domain.
 fn range_frame(domain: &str, text: &str) -> String {
     if domain.is_empty() { format!("[range]{text}") } else { format!("[range {domain}]{text}") }
 }
 
-/// Reading what the rows defined.
+/// Access to the definitions from rows.
 impl Profile {
     /// Returns the interned strings.
     pub fn strings(&self) -> &Strings {
@@ -284,7 +284,7 @@ impl Profile {
         self.contexts.iter().map(|(&id, context)| (id, context))
     }
 
-    /// Returns the ids of all contexts, in ascending order.
+    /// Returns all context ids, in ascending order.
     pub fn contexts(&self) -> Vec<ContextId> {
         let mut ids: Vec<_> = self.contexts.keys().copied().collect();
         ids.sort_unstable();
@@ -301,12 +301,12 @@ impl Profile {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
 
-    /// Returns the texts of all labels, in no particular order.
+    /// Returns all label texts, in no particular order.
     pub(crate) fn labels(&self) -> impl Iterator<Item = (LabelId, &str)> {
         self.labels.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
 
-    /// Returns the displayed names of all ranges, in no particular order.
+    /// Returns all displayed range names, in no particular order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (RangeId, &str)> {
         self.ranges.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
@@ -331,12 +331,12 @@ impl Profile {
         self.kernels.get(id).map(|name| self.strings.get(name.symbol))
     }
 
-    /// Returns the names of all kernels as the tracer reported them, in no particular order.
+    /// Returns all kernel names as the tracer reported them, in no particular order.
     pub(crate) fn kernel_names(&self) -> impl Iterator<Item = (NameId, &str)> {
         self.kernels.iter().map(|(id, name)| (id, self.strings.get(name.symbol)))
     }
 
-    /// Returns the names of all kernels as the tracer reported them, in ascending order of id.
+    /// Returns all kernel names as the tracer reported them, in ascending order of id.
     pub fn kernels(&self) -> Vec<(NameId, StringId)> {
         let mut kernels: Vec<_> = self.kernels.iter().map(|(id, name)| (id, name.symbol)).collect();
         kernels.sort_unstable();
@@ -378,7 +378,7 @@ impl Profile {
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops the samples of all views and their accompanying sums until they are set again.
+    /// Drops every view's samples and the accompanying sums until they are set again.
     pub(crate) fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices) = (Vec::new(), Vec::new());
@@ -426,7 +426,7 @@ impl Profile {
         &self.dependencies
     }
 
-    /// Returns the durations of each kind of work on each device.
+    /// Returns the durations per kind of work and device.
     pub fn works(&self) -> &[WorkStats] {
         &self.works
     }
@@ -436,12 +436,12 @@ impl Profile {
         &self.devices
     }
 
-    /// Returns the breakdown of those devices' time.
+    /// Returns the time breakdown per device.
     pub fn times(&self) -> &[DeviceTime] {
         &self.times
     }
 
-    /// Returns the sums of their streams.
+    /// Returns the sums per stream.
     pub fn streams(&self) -> &[StreamUse] {
         &self.streams
     }

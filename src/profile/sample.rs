@@ -97,7 +97,7 @@ pub enum Place {
         /// The call after.
         before: ContextId,
     },
-    /// No stack: idle time that no launch ended, traffic caused by the driver.
+    /// Without a stack: idle time that no launch ended, traffic caused by the driver.
     Nobody,
 }
 
@@ -120,7 +120,7 @@ pub struct Leaf([Option<Tip>; Self::DEEPEST]);
 impl Leaf {
     /// Maximum number of tips: a kernel, a location in it, and the reason for a stall there.
     pub const DEEPEST: usize = 3;
-    /// No frames on top of the stack.
+    /// Empty leaf: the sample ends with its stack.
     pub const NONE: Self = Self([None; Self::DEEPEST]);
     /// A launch without an activity.
     pub const PENDING: Self = Self([Some(Tip::Missing(Missing::Pending)), None, None]);
