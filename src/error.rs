@@ -1,4 +1,4 @@
-//! The error type of the crate: what failed, where, and what the user can do next.
+//! The error type of the crate: the failure, its location, and the user's next step.
 //!
 //! This module depends on no other: lower-level errors are converted in the module where they occur. An *absence* (a
 //! frame without a name, an activity without a launch) is not an error but a value of its own, kept and shown:

@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::wanted::{Output, TraceFile};
 use super::words::{Backward, GraphStacks, Python, Root, Unit, Yield};
 
-/// Which NVTX ranges become frames.
+/// NVTX ranges that become frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nvtx {
-    /// None; NVTX is not intercepted.
+    /// No ranges; NVTX is not intercepted.
     None,
     /// All ranges except those of these domains.
     Without(Vec<String>),
@@ -66,7 +66,7 @@ pub struct Settings {
     pub python: Python,
     /// Attribution of PyTorch's backward pass.
     pub backward: Backward,
-    /// Which stacks of a graph node to show.
+    /// Stacks of a graph node to show.
     pub graph: GraphStacks,
     /// Whether a graph launch is recorded as one activity, without its nodes.
     pub whole_graphs: bool,
@@ -74,7 +74,7 @@ pub struct Settings {
     pub deps: bool,
     /// Whether to record traffic and faults of unified memory.
     pub unified: bool,
-    /// Which NVTX ranges become frames.
+    /// NVTX ranges that become frames.
     pub nvtx: Nvtx,
     /// Frames at the root of every stack.
     pub root: Vec<Root>,
@@ -86,7 +86,7 @@ pub struct Settings {
     pub cpu_timer: bool,
     /// Whether to record where launching threads wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// One in this many stacks is captured again by other methods and compared.
+    /// Interval, in stacks, at which a stack is captured again by other methods and compared.
     pub verify: u32,
     /// Whether each launch calls a marker function for an external probe. Default: no.
     pub launch_marker: bool,
@@ -94,7 +94,7 @@ pub struct Settings {
     pub report: Option<PathBuf>,
     /// Path of the `libcupti` to use.
     pub cupti: Option<PathBuf>,
-    /// What is left to other CUPTI clients.
+    /// CUPTI features left to other clients.
     pub yields: Yield,
     /// Maximum time for which the exit may be delayed without progress.
     pub exit_limit: Duration,

@@ -52,7 +52,7 @@ pub enum Names {
     /// Each number becomes `N`, so that all steps share one frame.
     #[default]
     Folded,
-    /// As `Folded`, including the numbers of module instances: `nn.Module: Layer_17`.
+    /// Like `Folded`, including the numbers of module instances: `nn.Module: Layer_17`.
     Modules,
     /// Numbers are kept.
     Kept,
@@ -72,7 +72,7 @@ pub enum Python {
     Lines,
 }
 
-/// What is left to other CUPTI clients in the process.
+/// CUPTI features left to other clients in the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Yield {
     /// Activity records, if they take them, until a window opens.
@@ -90,7 +90,7 @@ pub enum Backward {
     /// Under autograd's thread, which launched it.
     #[default]
     Autograd,
-    /// Under the forward pass, where ranges say whose it is.
+    /// Under the forward pass, if ranges identify it.
     Forward,
 }
 
