@@ -18,7 +18,7 @@ pub enum Unit {
     Count,
 }
 
-/// Which of the two stacks of a graph node to show: the one that launched the graph, or the one that created the
+/// Stacks of a graph node to show: the one that launched the graph, or the one that created the
 /// node, by an API call or by stream capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphStacks {
