@@ -76,9 +76,9 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
 /// Treatment of several files that the index assigns to the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameRank {
-    /// They are windows or processes of one run, and are combined.
+    /// Combined, as windows or processes of one run.
     Together,
-    /// They are rejected, because there is room for only one.
+    /// Rejected, because there is room for only one.
     Refused,
 }
 

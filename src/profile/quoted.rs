@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Encodes `text` as a JSON string without terminal controls and bidirectional marks. Decoding restores the text
+/// Encodes `text` as a JSON string, with terminal controls and bidirectional marks escaped. Decoding restores the text
 /// exactly.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);

@@ -5,7 +5,7 @@ use super::ids::{
 };
 use super::kinds::kinds;
 
-/// One piece of work done by a GPU.
+/// A piece of work done by a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// Correlation id of the launch.

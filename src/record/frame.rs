@@ -15,7 +15,7 @@
 
 use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
 
-/// One frame of a stack: a tag and a payload. See the module's drawing.
+/// A frame of a stack: a tag and a payload. See the module's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Frame(pub u64);

@@ -124,7 +124,7 @@ pub struct GraphNodeId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EventId(pub u32);
 
-/// One record of an event, which a program may record many times; waits refer to one record.
+/// A single record of an event, which a program may record many times; each wait refers to a single record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SyncId(pub u64);
 

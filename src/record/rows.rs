@@ -1,4 +1,4 @@
-//! Rows: plain data about what happened. Everything that explains a run is a consumer of rows.
+//! Rows: the events of a run as plain data. Everything that explains a run is a consumer of rows.
 
 use std::path::PathBuf;
 

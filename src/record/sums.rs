@@ -10,7 +10,7 @@ use super::hash::IdMap;
 /// Maximum length of a key, and maximum number of values per key.
 const LONGEST_KEY: usize = 255;
 const MOST_VALUES: usize = 255;
-/// Upper estimate of a sum's bytes in addition to its key and values: slot, length and count.
+/// Approximate bytes of a sum in addition to its key and values: slot, length and count.
 const HEAD: usize = 4;
 
 /// Writer side of the table. Remembers what the file already contains by 16 bytes of hashes per sum. Two keys, or two

@@ -167,7 +167,7 @@ impl Settings {
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
     }
 
-    /// Whether the settings open windows at particular times, instead of one window from start to end.
+    /// Whether the settings restrict when a window is open, which otherwise lasts from start to end.
     pub fn say_when(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();

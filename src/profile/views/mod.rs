@@ -105,7 +105,7 @@ impl Ord for View {
     }
 }
 
-/// One value that the samples of a view count.
+/// A quantity that the samples of a view count.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Value {
     /// Name of the value: lower case, no blanks.
