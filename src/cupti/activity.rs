@@ -20,7 +20,7 @@ use cupti_sys::{ActivityKind, ChannelType, Status};
 /// Counts of a buffer's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTally {
-    /// Records of activities, each of which became a row.
+    /// Records that became activity rows.
     pub activities: u64,
     /// Records of a kind we did not ask for or of an unknown layout; a stretch that cannot be stepped through counts
     /// as one.

@@ -7,11 +7,11 @@
 //! ```text
 //! registers functions   before: disable our kinds, restore our settings, flush our complete records
 //! or a clock            after: the client owns the records
-//! enables, disables     the client is working; once all its kinds are off and flushed it is done, and we may take the records back
+//! enables, disables     the client is working; once all its kinds are off and flushed, we may take the records back
 //! enables, functions    the client gets back the records that it had before, as it cannot know that we took them. Not if the
 //! known and not in use  module of its functions was unloaded
 //! subscribes, refused   if configured we release the subscription, and the call is repeated
-//! ends CUPTI            before: our complete records are flushed and no call of the program is in flight; after: we subscribe again
+//! ends CUPTI            before: complete records are flushed, no call of the program is in flight; after: we subscribe again
 //! ```
 //!
 //! While we take back what a client has left ([`taking`]), a client that calls waits, for at most one second. If a
@@ -349,7 +349,7 @@ impl UnderWay {
         KNOWN.calls.fetch_add(1, SeqCst);
         KNOWN.called.store(millis(), SeqCst);
         let begin = Instant::now();
-        // Each side sets its own flag before it reads the other's, so that at least one of them sees the other.
+        // Each side sets its own flag before it reads the other's, so that at least one side sees the other.
         while must_wait(shared) && begin.elapsed() < LONGEST_TAKING {
             thread::sleep(Duration::from_micros(200));
         }
