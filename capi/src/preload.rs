@@ -112,7 +112,7 @@ pub(crate) fn forward_to_linked_copy() -> bool {
     true
 }
 
-/// As [`forward_to_linked_copy`], when NVTX injects another copy.
+/// Like [`forward_to_linked_copy`], when NVTX injects another copy.
 pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjectionNvtx2") else { return false };
     // SAFETY: as in `forward_to_linked_copy`.

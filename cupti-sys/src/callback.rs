@@ -22,7 +22,7 @@ pub struct CallbackData {
     pub symbol_name: *const c_char,
     /// The current context (`CUcontext`); may be null before the first context is created.
     pub context: *mut c_void,
-    /// CUPTI's id of that context.
+    /// CUPTI's id of the context.
     pub context_uid: u32,
     /// A word that the callbacks before and after one call share; zero before the call.
     pub correlation_data: *mut u64,
@@ -103,9 +103,9 @@ pub struct SubscriberParams {
     pub struct_size: usize,
     /// The caller's name, for the message of the next tool.
     pub subscriber_name: *const c_char,
-    /// Where to write the name of the tool that has already subscribed.
+    /// Buffer for the name of the tool that has already subscribed.
     pub old_subscriber_name: *mut c_char,
-    /// Size of that buffer in bytes.
+    /// Size of `old_subscriber_name` in bytes.
     pub old_subscriber_size: usize,
     /// Whether other clients may subscribe too (13.2 on).
     pub allow_multiple_subscribers: u8,

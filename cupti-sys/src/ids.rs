@@ -222,7 +222,7 @@ impl ActivityAttribute {
     pub const PER_THREAD_ACTIVITY_BUFFER: Self = Self(9);
 }
 
-/// How `cuptiActivityFlushAll` treats unfinished records (`CUpti_ActivityFlag`).
+/// Treatment of unfinished records by `cuptiActivityFlushAll` (`CUpti_ActivityFlag`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlushFlag(pub u32);

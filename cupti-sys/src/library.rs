@@ -22,10 +22,10 @@ pub type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut
 /// size, and the number of bytes that hold records.
 pub type BufferCompletedFn = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// As [`BufferRequestedFn`], with a struct about the request, whose first field is its size.
+/// Like [`BufferRequestedFn`], with a struct about the request, whose first field is its size.
 pub type BufferRequestedV2Fn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize, *mut c_void);
 
-/// As [`BufferCompletedFn`], without context and stream, with a struct about the buffer.
+/// Like [`BufferCompletedFn`], without context and stream, with a struct about the buffer.
 pub type BufferCompletedV2Fn = unsafe extern "C" fn(*mut u8, usize, usize, *mut BufferCompleteInfo);
 
 /// Returns the time in nanoseconds.
@@ -140,26 +140,26 @@ functions! {
     /// Returns the size of a kind's record for a client of some API version (13.2 on).
     activity_get_struct_size = cuptiActivityGetStructSize(ActivityKind, u32, *mut usize);
 
-    /// As `subscribe`, able to share with other subscribers (13.0 on).
+    /// Like `subscribe`, able to share with other subscribers (13.0 on).
     subscribe_v2 = cuptiSubscribe_v2(*mut Subscriber, CallbackFn, *mut c_void, *mut SubscriberParams);
-    /// As `get_timestamp`, on the subscriber's clock (13.3 on).
+    /// Like `get_timestamp`, on the subscriber's clock (13.3 on).
     get_timestamp_v2 = cuptiGetTimestamp_v2(Subscriber, *mut u64);
-    /// As `activity_register_callbacks`, for one subscriber (13.2 on).
+    /// Like `activity_register_callbacks`, for one subscriber (13.2 on).
     activity_register_callbacks_v2 =
         cuptiActivityRegisterCallbacks_v2(Subscriber, BufferRequestedV2Fn, BufferCompletedV2Fn);
-    /// As `activity_enable`, for one subscriber, with an optional configuration (13.2 on).
+    /// Like `activity_enable`, for one subscriber, with an optional configuration (13.2 on).
     activity_enable_v2 = cuptiActivityEnable_v2(Subscriber, ActivityKind, *mut c_void);
-    /// As `activity_disable`, for one subscriber (13.2 on).
+    /// Like `activity_disable`, for one subscriber (13.2 on).
     activity_disable_v2 = cuptiActivityDisable_v2(Subscriber, ActivityKind, *mut c_void);
-    /// As `activity_get_attribute`, for one subscriber (13.2 on).
+    /// Like `activity_get_attribute`, for one subscriber (13.2 on).
     activity_get_attribute_v2 =
         cuptiActivityGetAttribute_v2(Subscriber, ActivityAttribute, *mut usize, *mut c_void);
-    /// As `activity_set_attribute`, for one subscriber (13.2 on).
+    /// Like `activity_set_attribute`, for one subscriber (13.2 on).
     activity_set_attribute_v2 =
         cuptiActivitySetAttribute_v2(Subscriber, ActivityAttribute, *mut usize, *mut c_void);
-    /// As `activity_get_next_record`, for one subscriber (13.3 on).
+    /// Like `activity_get_next_record`, for one subscriber (13.3 on).
     activity_get_next_record_v2 = cuptiActivityGetNextRecord_v2(Subscriber, *mut u8, usize, *mut *mut u8);
-    /// As `activity_get_num_dropped_records`, for one subscriber (13.3 on).
+    /// Like `activity_get_num_dropped_records`, for one subscriber (13.3 on).
     activity_get_num_dropped_records_v2 =
         cuptiActivityGetNumDroppedRecords_v2(Subscriber, *mut c_void, u32, *mut usize);
 }
@@ -200,7 +200,7 @@ impl Library {
         Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
     }
 
-    /// As [`Library::open`], but only if this process has `file` mapped already: maps nothing new.
+    /// Like [`Library::open`], but only if this process has `file` mapped already: maps nothing new.
     ///
     /// # Safety
     /// The file is a `libcupti`.

@@ -8,7 +8,7 @@ use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
 use std::mem::offset_of;
 
-/// One activity record: the bytes that the library steps over.
+/// An activity record: the bytes that the library steps over.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a>(&'a [u8]);
 
