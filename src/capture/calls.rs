@@ -1,8 +1,8 @@
 //! State of the API calls that a thread is in. Only the outermost call of each sort is recorded: calls nested in it
 //! are part of it.
 //!
-//! A call may never return, if its thread jumps out of it. So each call remembers the stack depth at its entry: a
-//! later call at the same depth or higher up is not nested in it but comes after it, unless a signal
+//! A call may never return, if its thread jumps out of it. So each call remembers the stack depth at its entry. A
+//! later call at the same or a shallower depth is not nested in it: it comes after the earlier call, unless a signal
 //! handler makes it on an alternate stack, which may be at any address.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,7 +36,7 @@ pub(super) const MOST_ALIASES: usize = 16;
 pub(super) struct Pending {
     pub(super) is_under_way: bool,
     pub(super) launch: Launch,
-    /// Stack depth at entry: a later call at the same depth or higher up is not nested in this one.
+    /// Stack depth at entry: a later call at the same or a shallower depth is not nested in this one.
     pub(super) depth: usize,
     pub(super) api: ApiCall,
     pub(super) recorded: bool,
@@ -98,8 +98,8 @@ impl Pending {
     }
 }
 
-/// Whether a thread is in a launch, readable by other threads. A launch that its thread jumped out of is shown until
-/// the next one.
+/// Whether a thread is in a launch, readable by other threads. A launch that its thread jumped out of counts as in
+/// flight until the next one.
 pub(super) struct UnderWay(AtomicU32);
 
 impl UnderWay {

@@ -145,8 +145,8 @@ impl Entered {
         Some(Self::into(cancel::barred(attach)?, at))
     }
 
-    /// Handles a thread that seems to be inside: it is, and this is a signal handler; or it was when it jumped out;
-    /// or that thread belongs to the parent process.
+    /// Handles a thread that seems to be inside: it is, and this is a signal handler; or it was when it jumped out
+    /// of a handler; or the thread that was inside belongs to the parent process.
     #[cold]
     fn once_more(thread: &'static Thread, at: usize) -> Option<Self> {
         let inside = thread.inside.load(Ordering::Relaxed);
