@@ -13,7 +13,7 @@ use crate::record::{CorrelationId, Launch, Nanos, Outside};
 /// Maximum span of ids in a range, so that before and after can be distinguished although ids wrap.
 const WIDEST: u32 = 1 << 24;
 
-/// Maximum number of attempts of the collector to read while the thread does not write, which takes 10 ns.
+/// Maximum number of attempts of the collector to read between two writes of the thread. A write takes 10 ns.
 const MOST_TRIES: u32 = 64;
 
 /// The current range of a thread; only its thread accesses it.

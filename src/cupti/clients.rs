@@ -1,8 +1,8 @@
 //! Detects other CUPTI clients in this process by interposing on the functions that they call.
 //!
-//! CUPTI has one subscriber and one pair of buffer functions, the client that registers last gets all records, and no
-//! client is notified of that. So we [`interpose`] on the few functions by which a client comes and goes. Ours pass
-//! every call on unchanged and note it:
+//! CUPTI has one subscriber and one pair of buffer functions. The client that registers last gets all records, and the
+//! others are not notified. So we [`interpose`] on the few functions by which a client comes and goes. Our functions
+//! pass every call on unchanged and note it:
 //!
 //! ```text
 //! registers functions   before: disable our kinds, restore our settings, flush our complete records
