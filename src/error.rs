@@ -1,7 +1,7 @@
-//! The one error type of the crate: what went wrong, where, and what the user can do next.
+//! The error type of the crate: the failure, its location, and the user's next step.
 //!
-//! It is a leaf: lower-level errors are turned into it in the module that meets them. An *absence*
-//! (a frame without a name, an activity without a launch) is not an error but a value of its own, kept and shown:
+//! This module depends on no other: lower-level errors are converted in the module where they occur. An *absence* (a
+//! frame without a name, an activity without a launch) is not an error but a value of its own, kept and shown:
 //! `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;
@@ -9,15 +9,15 @@ use std::fmt;
 /// `Result` with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What kind of trouble an [`Error`] is. The C interface returns it as a negative number.
+/// Kind of an [`Error`]. The C interface returns it as a negative number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No NVIDIA driver (`libcuda.so.1`) in this process or on this machine.
+    /// There is no NVIDIA driver (`libcuda.so.1`) in this process or on this machine.
     NoDriver,
-    /// No usable `libcupti` was found.
+    /// There is no usable `libcupti`.
     NoCupti,
-    /// CUPTI is there but refused: no GPU, driver too old, or another profiler holds it.
+    /// CUPTI was found but refused to work: no GPU, driver too old, or in use by another profiler.
     CuptiRefused,
     /// A setting could not be understood.
     Setting,
@@ -25,11 +25,11 @@ pub enum ErrorKind {
     Io,
     /// A recording or a trace is malformed.
     Format,
-    /// The call makes no sense in the present state (for example after the process began to exit).
+    /// The call is invalid in the present state (for example after the process began to exit).
     State,
 }
 
-/// An error: its kind, and one sentence for a person.
+/// An error: its kind, and one sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -37,17 +37,17 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of `kind` whose message says what, where, and what next.
+    /// Creates an error of `kind`, whose message states the failure, its location and the next step.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// What kind of trouble this is.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The same error with `context: ` in front of its message.
+    /// Returns the error with `context: ` in front of its message.
     #[must_use]
     pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.message = format!("{context}: {}", self.message);

@@ -1,15 +1,15 @@
 //! GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 //!
-//! Most programs need none of this crate: `CUDA_INJECTION64_PATH=libgpuflame.so ./app` records the whole run of any
-//! CUDA program, and the command `gpuflame` reads what it wrote. The crate is for Rust programs that want to say *when*
-//! to record, name *what* they do, or read recordings themselves.
+//! Most programs do not need this crate: `CUDA_INJECTION64_PATH=libgpuflame.so ./app` records the whole run of any
+//! CUDA program, and the command `gpuflame` reads the result. The crate is for Rust programs that want to control
+//! *when* to record, name *what* they do, or read recordings themselves.
 //!
 //! # Recording
 //!
-//! [`start`] and [`stop`] open and close a window, or [`window`] for a scope; launches that any thread makes in it are
-//! recorded. [`range`] names what a thread does, and [`mark`] an instant. Files are written when the process exits, as
-//! [`set_output`] and the `GPUFLAME_*` variables say (`gpuflame settings` lists them), and [`stats`] tells what there is
-//! so far.
+//! [`start`] and [`stop`] open and close a window, [`window`] opens one for a scope; launches of any thread within it
+//! are recorded. [`range`] names the current work of a thread, and [`mark`] an instant. Files are written when the
+//! process exits, as configured by [`set_output`] and the `GPUFLAME_*` variables (`gpuflame settings` lists them).
+//! [`stats`] returns the results so far.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -17,17 +17,17 @@
 //! # let gpu = simulated_gpu();
 //! # let decode = || gpu.work();
 //! # let shut_down = || gpu.work();
-//! gpuflame::start()?; // before the first CUDA call, or at any time where gpuflame is injected as well
+//! gpuflame::start()?; // before the first CUDA call, or at any time if gpuflame is injected as well
 //! for _ in 0..3 {
-//!     let _range = gpuflame::range("decode"); // a frame of all that is launched until it is dropped
+//!     let _range = gpuflame::range("decode"); // a frame of every launch until it is dropped
 //!     decode();
 //! }
 //! gpuflame::stop()?;
-//! shut_down(); // what it launches is counted as outside, and in no picture
+//! shut_down(); // its launches are counted as outside, and are in no picture
 //! # gpu.synchronize();
 //!
 //! let launches = gpuflame::stats()?.ledger.launches();
-//! assert!(launches.holds()); // each has met its work on the GPU, or there is a reason why not
+//! assert!(launches.holds()); // each launch was matched with its GPU work, or there is a reason why not
 //! assert_eq!(launches.to_string(), "launches 4 = matched 3 + launch_pending 0 + outside 1 + dropped 0");
 //! # Ok(())
 //! # }
@@ -35,8 +35,8 @@
 //!
 //! # Reading
 //!
-//! [`read`] explains a recording, or a trace that another tool took; what it comes to is a [`Run`], of which any view can
-//! be drawn in any format of sums.
+//! [`read`] explains a recording, or a trace from another tool; the result is a [`Run`], of which any view can be
+//! drawn in any format of sums.
 //!
 //! ```
 //! # #[cfg(feature = "cli")]
@@ -63,9 +63,9 @@
 //!
 //! # Inside
 //!
-//! gpuflame lives twice. Inside a CUDA process it *records*; there or anywhere else it *explains*. ARCHITECTURE.md is the
-//! map. The modules that are not shown here are for gpuflame's own command, shared library and tests, and change without
-//! notice.
+//! gpuflame lives twice. Inside a CUDA process it *records*; there or anywhere else it *explains*. ARCHITECTURE.md is
+//! the map. The modules that are not listed here are for gpuflame's own command, shared library and tests, and change
+//! without notice.
 
 #![deny(unsafe_code)]
 
@@ -132,7 +132,7 @@ pub mod tracer;
 #[allow(unsafe_code)]
 pub mod unwind;
 
-/// What was seen, what became of it and what was lost: counts that must add up.
+/// Ledger of a run: launches and activities seen, matched and lost, as counts that must add up.
 pub mod ledger {
     pub use crate::explain::{Device, Host, Ledger, Stacks, Sum};
     pub use crate::graphs::NodeTally;

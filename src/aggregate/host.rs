@@ -1,5 +1,5 @@
-//! Sums of what the host did beside launching: how long it waited, and what it allocated and freed, by stack; and
-//! counts of what is known of what waited for what, and of what moved in unified memory, by GPU.
+//! Sums of host activity other than launches: waits, allocations and frees by stack, and counts of
+//! dependencies and of unified memory events by GPU.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::record::{
     map_bytes,
 };
 
-/// The sums so far.
+/// All sums so far.
 #[derive(Debug, Default)]
 pub struct HostSums {
-    /// How often, and nanoseconds or bytes.
+    /// Number of calls, and total nanoseconds or bytes.
     sums: IdMap<(ContextId, HostCall), (u64, u64)>,
-    /// What is allocated now, by address.
+    /// Current allocations by address.
     live: IdMap<u64, Allocated>,
     live_bytes: u64,
     most_bytes: u64,
@@ -23,23 +23,23 @@ pub struct HostSums {
     unified: BTreeMap<(UnifiedKind, Option<DeviceId>), Values>,
 }
 
-/// What the host did about a GPU, beside launching.
+/// Kind of host activity about a GPU, and the unit of its sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HostCall {
-    /// It waited: nanoseconds.
+    /// A wait: nanoseconds.
     Wait,
-    /// It was on a processor: nanoseconds.
+    /// Time on a processor: nanoseconds.
     Sampled,
-    /// It waited for whatever it was: nanoseconds.
+    /// Time off the processors, for any reason: nanoseconds.
     Blocked,
-    /// It allocated memory of this kind: bytes.
+    /// An allocation of this kind of memory: bytes.
     Allocate(MemoryKind),
-    /// It freed memory of this kind, or of one that was allocated before anybody looked: bytes.
+    /// A free of this kind of memory: bytes. `None` if the allocation was not seen.
     Free(Option<MemoryKind>),
 }
 
 impl HostSums {
-    /// Takes a row; those of other kinds are passed over.
+    /// Processes a row; ignores unrelated kinds.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Wait(wait) => self.add(wait.context, HostCall::Wait, wait.duration),
@@ -62,7 +62,7 @@ impl HostSums {
     fn memory(&mut self, call: &MemoryCall) {
         match call.allocated {
             Some(allocated) => {
-                // What lay there was freed, and nobody saw it.
+                // The previous allocation at this address was freed without our seeing it.
                 if let Some(before) = self.live.insert(call.address, allocated) {
                     self.live_bytes -= before.bytes;
                 }
@@ -83,7 +83,7 @@ impl HostSums {
         let sums = self.unified.entry((row.kind, row.device())).or_default();
         let more = match row.kind.is_move() {
             true => [row.value, 1, row.duration().unwrap_or(0), 0],
-            // Of kinds that are not known nobody knows what they count.
+            // The unit of values of unknown kinds is unknown.
             false => [0, 1, 0, row.value],
         };
         add_values(sums, more);
@@ -95,10 +95,10 @@ impl HostSums {
         *sum = sum.saturating_add(amount);
     }
 
-    /// Adds everything up anew, under the contexts that `context` gives for those of before.
+    /// Replaces each context by the one that `context` returns for it, and adds up again.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for ((id, call), (count, amount)) in std::mem::take(&mut self.sums) {
-            // What has no stack keeps having none.
+            // Contexts without a stack are not mapped.
             let id = if id < ContextId::FIRST { id } else { context(id) };
             let (counts, sum) = self.sums.entry((id, call)).or_default();
             *counts += count;
@@ -106,7 +106,8 @@ impl HostSums {
         }
     }
 
-    /// How often, and for how many nanoseconds, each context waited, was found on a processor or had none.
+    /// Per context, the count and total nanoseconds of waits, samples on a processor and time off the
+    /// processors.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let takes_time =
             |call: &HostCall| matches!(call, HostCall::Wait | HostCall::Sampled | HostCall::Blocked);
@@ -114,12 +115,12 @@ impl HostSums {
         waits.map(|(&(id, _), &(count, nanos))| (id, count, nanos))
     }
 
-    /// What the sums by context hold on the heap.
+    /// Heap bytes of the sums by context.
     pub fn context_bytes(&self) -> usize {
         map_bytes(&self.sums)
     }
 
-    /// Puts the sums so far into `profile`, in the place of those that were there.
+    /// Replaces the sums in `profile` by those so far.
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(&WAITS, self.samples(&WAITS));
         profile.set_samples(&MEMORY, self.samples(&MEMORY));
@@ -134,7 +135,7 @@ impl HostSums {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// What of the sums is in `view`; a wait ends in the call that waits.
+    /// Sums that belong to `view`. A wait has no leaf below the call that waits.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostCall), &(u64, u64))| {
             let (of, leaf) = match call {
@@ -151,7 +152,7 @@ impl HostSums {
         self.sums.iter().filter_map(sample).collect()
     }
 
-    /// Bytes that were allocated and not freed, and the most there were at once.
+    /// Bytes allocated and not freed, and their maximum so far.
     pub fn held(&self) -> (u64, u64) {
         (self.live_bytes, self.most_bytes)
     }

@@ -1,8 +1,8 @@
-//! Adds up joined rows: cells of (context, work, device), statistics of each work on each device, and what
-//! each device did in all. How long it was busy is `timeline`'s business.
+//! `Aggregate` adds up joined rows: cells of (context, work, device), statistics by work and device, and the
+//! total work per device. Busy time is computed by `timeline`.
 //!
-//! It grows with the number of distinct things, never with the number of launches, and knows ids only:
-//! what they mean stands in the [`Profile`] that it fills.
+//! Memory grows with the number of distinct things, never with the number of launches. Only ids are stored;
+//! the [`Profile`] that receives the sums knows their meaning.
 
 mod host;
 mod recent;
@@ -22,10 +22,10 @@ use crate::record::{
 use crate::stats::Histogram;
 use recent::{Key, Recent, Sums};
 
-/// The sums so far. See the module's documentation.
+/// All sums so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
-    /// Whether cells are kept apart by stream.
+    /// Whether there is a separate cell per stream.
     by_stream: bool,
     lanes: Vec<Lane>,
     lane_index: IdMap<(u32, Stream), u32>,
@@ -34,28 +34,28 @@ pub struct Aggregate {
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
     recent: Recent,
-    /// The places of graph nodes, and where each stands.
+    /// Places of graph nodes, and their positions by (launch, creation).
     nodes: Vec<Place>,
     node_index: IdMap<(Caller, Created), u32>,
     devices: Vec<DeviceUse>,
 }
 
-/// What became of a launch: the small form of a [`Leaf`], which is looked up for every activity.
+/// Outcome of a launch: a compact form of [`Leaf`], which is looked up for every activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {
-    /// Work that a GPU did.
+    /// Work of a GPU.
     Work(Work),
-    /// Work that a GPU did, we do not know for how long.
+    /// Work of a GPU with an unknown duration.
     Untimed(Work),
-    /// Nothing that we were told of.
+    /// A launch without any activity.
     Pending,
 }
 
-/// A cell's key, kept small since there may be a hundred thousand.
+/// Key of a cell, kept small since there may be a hundred thousand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
     place: PlaceCode,
-    /// A position in `Aggregate::series` or, by stream, in `Aggregate::lanes`.
+    /// Position in `Aggregate::series` or, by stream, in `Aggregate::lanes`.
     series: u32,
 }
 
@@ -71,12 +71,12 @@ struct Lane {
 
 const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
 
-/// What a cell says beside its place.
+/// The part of a cell's key other than its place, with sums over all places.
 #[derive(Clone, Debug)]
 struct Series {
     fate: Fate,
     device: Option<DeviceId>,
-    /// The device's position in `Aggregate::devices`.
+    /// Position of the device in `Aggregate::devices`.
     place: Option<usize>,
     weight: Weight,
     min: u64,
@@ -113,30 +113,30 @@ impl Sink for Aggregate {
 }
 
 impl Aggregate {
-    /// Sums that keep streams apart as well, for whoever shows them.
+    /// Creates sums with a separate cell per stream, for outputs that show streams.
     pub fn by_stream() -> Self {
         Self { by_stream: true, ..Self::default() }
     }
 
-    /// Puts the sums so far into `profile`, in the place of those that were there.
+    /// Replaces the sums in `profile` by those so far.
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(&GPU, self.samples());
         profile.set_works(self.works(), self.devices.clone());
     }
 
-    /// How many distinct (context, work, device) there are.
+    /// Number of distinct (context, work, device).
     pub fn cells(&self) -> usize {
         self.cells.len()
     }
 
-    /// The durations of each work on each device, in no particular order.
+    /// Durations by work and device, in no particular order.
     pub fn works(&self) -> Vec<WorkStats> {
         let mut works = Vec::with_capacity(self.series.len());
         works.extend(self.series.iter().filter_map(Series::stats));
         works
     }
 
-    /// Bytes held on the heap.
+    /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.recent.heap_bytes()
             + map_bytes(&self.cell_index)
@@ -174,7 +174,7 @@ impl Aggregate {
     ) -> usize {
         let key = Key { place, fate, device, stream: stream.filter(|_| self.by_stream) };
         let Sums { series, cell } = match fate {
-            // Once each as a rule, and without a kernel to be remembered by: to look for one reads what is not there.
+            // Usually each is looked up once, and it has no kernel to select a slot by: the cache would miss.
             Fate::Pending => self.find(key),
             _ => self.recent.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);
@@ -186,7 +186,7 @@ impl Aggregate {
         series as usize
     }
 
-    /// Where `key` is added up, for the first time or after a while.
+    /// Finds or creates the cell and the series of `key`, without the cache.
     fn find(&mut self, key: Key) -> Sums {
         let series = self.series(key.fate, key.device);
         let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
@@ -204,7 +204,7 @@ impl Aggregate {
 
     fn lane(&mut self, series: u32, stream: Option<Stream>) -> u32 {
         let lanes = &mut self.lanes;
-        // What ran on no stream is a launch that did not run.
+        // Only launches that did not run have no stream.
         let key = stream.unwrap_or((GpuContextId(u32::MAX), StreamId(u32::MAX)));
         *self.lane_index.entry((series, key)).or_insert_with(|| {
             lanes.push(Lane { series, stream });
@@ -212,7 +212,7 @@ impl Aggregate {
         })
     }
 
-    /// The code of a graph node's place.
+    /// Code of a graph node's place.
     fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> PlaceCode {
         let nodes = &mut self.nodes;
         let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
@@ -238,7 +238,7 @@ impl Aggregate {
     }
 }
 
-/// Where `device` stands among the devices, for good. Asked once for each series.
+/// Permanent position of `device` among the devices. Called once per series.
 fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
         devices.push(DeviceUse { device, count: 0, nanos: 0 });
@@ -273,13 +273,13 @@ impl Series {
 
     fn stats(&self) -> Option<WorkStats> {
         let (Fate::Work(work), Some(device)) = (self.fate, self.device) else { return None };
-        // The middle of a bucket may lie outside of what was seen.
+        // The middle of a bucket may be outside the range of values seen.
         let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
         Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
     }
 }
 
-/// Sums of hostile durations stop at the top instead of wrapping.
+/// Sums of hostile durations saturate instead of wrapping.
 fn add(sum: &mut Weight, weight: Weight) {
     sum.count += weight.count;
     sum.nanos = sum.nanos.saturating_add(weight.nanos);
@@ -290,7 +290,7 @@ fn add(sum: &mut Weight, weight: Weight) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PlaceCode(u32);
 
-/// The bit that a caller leaves free.
+/// A bit that a caller does not use.
 const NODE: u32 = 1 << 31;
 
 impl From<Caller> for PlaceCode {

@@ -1,25 +1,25 @@
-//! Where the last few hundred kinds of activity were added up: a program launches the same kernels from the
-//! same stacks again and again, and two look-ups in hash maps are a quarter of what an activity costs the
-//! collector.
+//! A cache of the cells and series used by the last few hundred kinds of activity. A program launches the
+//! same kernels from the same stacks again and again, and two look-ups in hash maps are a quarter of the
+//! collector's cost per activity.
 
 use super::{Fate, PlaceCode, Stream};
 use crate::record::{DeviceId, Work};
 
-/// How many are remembered: 12 KiB, which stay in the first cache beside everything else.
+/// Number of slots: 12 KiB, which stay in the L1 cache next to everything else.
 const SLOTS: usize = 256;
 
-/// All that decides where an activity is added up.
+/// Everything that determines an activity's cell and series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) place: PlaceCode,
     pub(super) fate: Fate,
     pub(super) device: Option<DeviceId>,
-    /// Where streams are kept apart.
+    /// Only set if streams are summed separately.
     pub(super) stream: Option<Stream>,
 }
 
 impl Key {
-    /// Places and names are small numbers, handed out in a row.
+    /// Index of the slot. Places and names are small consecutive numbers.
     fn slot(&self) -> usize {
         let name = match self.fate {
             Fate::Work(Work::Kernel(name)) => name.0,
@@ -29,14 +29,14 @@ impl Key {
     }
 }
 
-/// The positions of an activity's series and cell.
+/// Positions of an activity's series and cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
     pub(super) series: u32,
     pub(super) cell: u32,
 }
 
-/// See the module's documentation. What was put last into a slot is what it remembers.
+/// Direct-mapped cache: each slot holds the key stored last. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Recent(Box<[Option<(Key, Sums)>; SLOTS]>);
 

@@ -1,13 +1,13 @@
-//! Sums of what is not kept apart any more, added up anew: what memory is short for is the difference between two
-//! stacks or two kernels, never their sum.
+//! Merges the sums of contexts and kernels that are no longer kept separately. A shortage of memory removes
+//! the distinction between two stacks or two kernels, never their sum.
 
 use super::{Aggregate, Cell, Fate, NODE, Series, add};
 use crate::profile::{Place, Weight};
 use crate::record::{Caller, ContextId, Created, IdMap, NameId, Work, map_bytes};
 
 impl Aggregate {
-    /// Adds everything up anew, under the contexts and kernels that `context` and `kernel` give for those of
-    /// before.
+    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and adds up
+    /// again.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId, kernel: impl Fn(NameId) -> NameId) {
         let new = Self { by_stream: self.by_stream, devices: self.devices.clone(), ..Self::default() };
         let Self { lanes, series, cells, nodes, .. } = std::mem::replace(self, new);
@@ -33,7 +33,7 @@ impl Aggregate {
         }
     }
 
-    /// How much there is of each context, whether it launched or made a node of a graph.
+    /// Weights by context, including contexts that created a graph's node.
     pub(crate) fn by_context(&self) -> IdMap<ContextId, Weight> {
         let mut sums: IdMap<ContextId, Weight> = IdMap::default();
         for &(Cell { place, .. }, weight) in &self.cells {
@@ -48,7 +48,7 @@ impl Aggregate {
         sums
     }
 
-    /// How much there is of each kernel.
+    /// Weights by kernel.
     pub(crate) fn by_kernel(&self) -> IdMap<NameId, Weight> {
         let mut sums: IdMap<NameId, Weight> = IdMap::default();
         for series in &self.series {
@@ -59,7 +59,7 @@ impl Aggregate {
         sums
     }
 
-    /// What the sums by context hold on the heap.
+    /// Heap bytes of the sums by context.
     pub fn cell_bytes(&self) -> usize {
         map_bytes(&self.cell_index)
             + self.cells.capacity() * size_of::<(Cell, Weight)>()
@@ -67,7 +67,8 @@ impl Aggregate {
             + self.nodes.capacity() * size_of::<Place>()
     }
 
-    /// What those by kernel hold. A histogram has a few dozen buckets; those of kernels that ran once have one.
+    /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets; a kernel that ran once needs a
+    /// single one.
     pub fn series_bytes(&self) -> usize {
         map_bytes(&self.series_index) + self.series.capacity() * (size_of::<Series>() + 64)
     }
@@ -100,7 +101,7 @@ mod tests {
     use crate::record::testing::{copy, kernel, launch, named};
     use crate::record::{Activity, CopyKind, Row};
 
-    /// Two contexts, 11 and 12, and kernel 2 renamed.
+    /// Renames contexts 11 and 12 to `[other stacks]`, and kernel 2 to `[other kernels]`.
     fn renamed(mut sums: Aggregate, rows: &[Row<'_>]) -> Profile {
         let mut join = crate::join::Join::default();
         rows.iter().for_each(|row| join.push(row, &mut sums));

@@ -1,5 +1,5 @@
-//! Sums worked out by hand, and the two measurements that the design rests on: rows a second and bytes a
-//! cell.
+//! Sums worked out by hand, and the two measurements that the design depends on: rows per second and bytes
+//! per cell.
 
 use super::*;
 use crate::join::Join;
@@ -12,7 +12,7 @@ fn on(device: u32, activity: Activity) -> Activity {
     Activity { device: DeviceId(device), ..activity }
 }
 
-/// All of `rows` through a join into a profile.
+/// Pushes `rows` through a join into a profile.
 fn profile_of(rows: &[Row<'_>]) -> Profile {
     let (mut join, mut sums) = (Join::default(), Aggregate::default());
     rows.iter().for_each(|row| join.push(row, &mut sums));
@@ -59,7 +59,7 @@ fn one_cell_for_each_context_work_and_device() {
 
 #[test]
 fn more_kinds_of_work_than_are_remembered_are_added_up_each_by_itself() {
-    // Kernel n of context c on device d takes as many ns as the three numbers say.
+    // Kernel n of context c on device d takes 1000 c + 10 n + d ns.
     let kinds = || (11..=310).flat_map(|c| (1..=3).flat_map(move |n| (0..2).map(move |d| (c, n, d))));
     let took = |(c, n, d): (u32, u32, u32)| u64::from(1000 * c + 10 * n + d);
     let mut rows = Vec::new();
@@ -153,8 +153,8 @@ fn statistics_are_by_work_and_device_and_leave_out_what_has_no_time() {
     assert_eq!((fill.work, fill.weight.bytes), (Work::Set, 64));
 }
 
-/// Rows of launches with one kernel each, delivered in buffers of 1,000 as a tracer would: `names` kernels
-/// from `contexts` call sites.
+/// Rows of launches with one kernel each, delivered in buffers of 1,000 like a tracer's: `names` kernels from
+/// `contexts` call sites.
 fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
     let (mut rows, mut chance) = (Vec::with_capacity(2 * launches as usize), Chance::new(3));
     for from in (0..launches).step_by(1000) {
@@ -172,13 +172,13 @@ fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
 #[test]
 fn a_distinct_context_and_name_costs_less_than_200_bytes_in_all() {
     let (mut join, mut sums, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
-    // Warm: every kernel name and its histogram are there.
+    // Warm up: every kernel name and its histogram exist.
     for row in traffic(100_000, 10, 50) {
         join.push(&row, &mut sums);
     }
     let warm = sums.heap_bytes() + profile.heap_bytes();
     for context in 2..100_002_u32 {
-        // Thirty frames deep; three of them are this call site's own, as in a program that is all templates.
+        // Thirty frames deep; three frames are unique to this call site, as in a program with many templates.
         let mut frames: Vec<_> = (0..30).map(|i| Frame::native(0x1000 + i, ModuleEpoch(0))).collect();
         for (i, frame) in frames.iter_mut().take(3).enumerate() {
             *frame =
@@ -231,7 +231,7 @@ fn memory_does_not_grow_with_the_number_of_launches() {
 #[ignore = "a measurement: cargo test --release --lib rows_a_second -- --ignored --nocapture"]
 fn rows_a_second_through_join_and_aggregate() {
     let rows = traffic(1_000_000, 500, 40);
-    // The best of several: others may use the machine as well.
+    // The best of several runs: other processes may be using the machine.
     let mut best: f64 = 0.0;
     for _ in 0..8 {
         let (mut join, mut sums) = (Join::default(), Aggregate::default());

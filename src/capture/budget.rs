@@ -87,9 +87,11 @@ struct Backlog {
 impl Backlog {
     fn now(ceiling: usize) -> Self {
         let unread_logs = UNREAD_LOGS.load(Ordering::Relaxed);
-        let held = tracer::bytes_held() + unread_logs;
+        // If spare buffers counted, they would keep out those that replace them.
+        let spare = tracer::spare_bytes();
+        let held = tracer::bytes_held().saturating_sub(spare) + unread_logs;
         let unread = UNREAD_BUFFERS.load(Ordering::Relaxed) + unread_logs;
-        Self { held, unread, room: room(ceiling, bytes_held().saturating_sub(held)) }
+        Self { held, unread, room: room(ceiling, bytes_held().saturating_sub(held + spare)) }
     }
 
     fn is_half_read(&self) -> bool {

@@ -1,4 +1,4 @@
-//! `gpuflame check`: what of a trace is to be doubted.
+//! `gpuflame check`: reports doubtful parts of a trace.
 
 use clap::Args;
 

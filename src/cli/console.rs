@@ -1,4 +1,4 @@
-//! What all verbs tell their user by: standard error, a line for each thing, and how they ended.
+//! Communication of all verbs with the user: stderr, one line per remark, and the exit status.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,26 +8,26 @@ use crate::error::{Error, ErrorKind};
 use crate::export::clean_line;
 use crate::host::patient;
 
-/// What became of a verb that could do its work.
+/// Result of a verb that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It did it: exit code 0.
+    /// Success: exit code 0.
     Clean,
-    /// It did it, and found what `--strict` or the like has it fail for: exit code 1.
+    /// Success, but with a finding that is a failure under `--strict` or the like: exit code 1.
     Found,
-    /// It ran a command, whose exit code this is.
+    /// Exit code of a command that the verb ran.
     Status(u8),
 }
 
-/// Standard error, as far as it is wanted, and what else all verbs are told.
+/// Options shared by all verbs: output to stderr, and whether to accept truncated input.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Console {
-    /// Whether only failures are told, and no progress is shown.
+    /// Whether to print only errors, and no progress.
     pub(super) quiet: bool,
-    /// Whether a file that was cut short is taken as far as it goes.
+    /// Whether to accept a truncated file.
     pub(super) accept_cut: bool,
-    /// Maximum time that a line waits for room in standard error; afterwards no further lines are written. None: as long as
-    /// it takes.
+    /// Maximum time that a line may wait for space in stderr; after that no further lines are written. None: no
+    /// limit.
     pub(super) patience: Option<Duration>,
 }
 
@@ -39,18 +39,18 @@ impl Console {
         }
     }
 
-    /// Prints why a verb could not do its work.
+    /// Prints the reason why a verb failed.
     pub(super) fn fail(self, error: &Error) {
         self.print(error);
     }
 
-    /// Whether progress may be drawn, which waits for room in standard error.
+    /// Whether progress may be drawn, which blocks while stderr is full.
     pub(super) fn shows_progress(self) -> bool {
         !self.quiet && self.patience.is_none()
     }
 
-    /// A line that cannot be written (a reader or a terminal that went away, a full disk) is dropped: it must not change how
-    /// a verb ends.
+    /// A line that cannot be written (the reader or terminal is gone, the disk is full) is dropped: it must not
+    /// change the exit status of a verb.
     fn print(self, text: &impl std::fmt::Display) {
         static IS_STALLED: AtomicBool = AtomicBool::new(false);
         let line = format!("gpuflame: {}\n", clean_line(&text.to_string()));
@@ -65,7 +65,7 @@ impl Console {
     }
 }
 
-/// A command line that cannot mean anything.
+/// Creates the error for an invalid command line.
 pub(super) fn usage(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Setting, message)
 }

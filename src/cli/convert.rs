@@ -1,4 +1,4 @@
-//! `gpuflame convert`: the same data in the format of another tool.
+//! `gpuflame convert`: converts data to the format of another tool.
 
 use std::fs;
 use std::io::{IsTerminal, Write, stdout};
@@ -94,7 +94,7 @@ impl Convert {
         if let ("csv", Target::File(path)) = (format.word, &self.output)
             && path.extension().is_some()
         {
-            // What the numbers of stacks in it mean.
+            // Definitions of the stack ids in the file.
             let stacks = Target::File(path.with_extension("stacks.csv"));
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }
@@ -119,7 +119,7 @@ impl Convert {
         })
     }
 
-    /// A file for each input below `folder`.
+    /// Writes one file per input below `folder`.
     fn dataset(&self, format: &Format, inputs: &[Source], folder: &Path, console: Console) -> Result<()> {
         if self.run.is_empty() || self.run.contains(['/', '=']) {
             return Err(usage("the name of a run is the name of a folder: no `/`, no `=`, not empty"));
@@ -127,7 +127,7 @@ impl Convert {
         let ranks = match self.rank {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage("`--rank` is for one input")),
-            // Only folders are named after ranks here; files that say nothing stand in their order.
+            // Ranks only name folders here, so that files without a rank are numbered in order.
             None => ranks::of(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::of(inputs, true, SameRank::Refused))?,
         };
@@ -142,12 +142,12 @@ impl Convert {
     }
 }
 
-/// Files of a data set that get their names when all of them are there; until then they go away with this.
+/// Files of a data set, which get their names once all of them are complete; if dropped before, they are removed.
 #[derive(Default)]
 struct Partitions(Vec<(PathBuf, Draft)>);
 
 impl Partitions {
-    /// Makes the folder, and has `content` write its file, under no name that DuckDB or Spark would read.
+    /// Creates the folder and lets `content` write its file, under a name that DuckDB and Spark ignore.
     fn add(
         &mut self,
         partition: PathBuf,
@@ -175,7 +175,7 @@ impl Drop for Partitions {
     fn drop(&mut self) {
         for (partition, draft) in self.0.drain(..) {
             drop(draft);
-            // Those that are not empty stay: run, and the data set.
+            // Only empty folders are removed, up to the run and the data set.
             let _ = partition.ancestors().take(3).try_for_each(fs::remove_dir);
         }
     }
@@ -200,14 +200,14 @@ fn read(
     Ok((explained, events))
 }
 
-/// All formats, each with what it is for.
+/// Parser for a format's word; the help lists all formats with their purpose.
 fn formats() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)
         .map(|word| export::format(&word).expect("it is one of the possible values"))
 }
 
-/// The format with the longest ending that `name` has.
+/// Returns the format with the longest ending that `name` has.
 fn by_ending(name: &str) -> Option<&'static Format> {
     let endings =
         FORMATS.iter().flat_map(|format| format.endings.iter().map(move |ending| (ending, *format)));

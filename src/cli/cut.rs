@@ -1,7 +1,9 @@
-//! Recordings that are cut off, as a process leaves them that is killed while it writes: what is whole is read, and what
-//! is said of the rest is right. What is whole is told here by walking over the lengths of rows, without the reader.
+//! Tests truncated recordings, as left by processes that are killed while writing: complete rows are read, and
+//! remarks about the rest are right. Which rows are complete is determined by walking over row lengths, without the
+//! reader.
 //!
-//! `GPUFLAME_CUTS=1 cargo test --lib cut::` cuts at every byte of 100 KB, and takes some minutes; CI cuts at some hundred.
+//! `GPUFLAME_CUTS=1 cargo test --lib cut::` truncates at every byte of 100 KB, and takes a few minutes; CI truncates
+//! at a few hundred positions.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -13,13 +15,13 @@ use crate::{ReadOptions, read};
 
 const LENGTH: usize = 100 << 10;
 const HEAD: usize = 16;
-/// A row's tag and length, and what a chunk has before its rows.
+/// Size in bytes of a row's tag and length, and of the checksum at the start of a chunk.
 const ROW: usize = 5;
 const CRC: usize = 4;
 const TAG_CHUNK: u8 = 25;
 const TAG_MARK: u8 = 27;
 
-/// A recording, and what was known when each mark was written.
+/// A recording, and the expected state at each mark.
 struct Recording {
     bytes: Vec<u8>,
     marked: Vec<Marked>,
@@ -35,7 +37,7 @@ fn mark(turn: u32) -> Mark {
     Mark { began: Nanos(0), time, interval_ms: 1000 + turn, open: u64::from(turn) * 3 }
 }
 
-/// What a process leaves that does not record rows.
+/// Recording by a process that does not record rows.
 fn of_sums() -> Recording {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
@@ -53,7 +55,7 @@ fn of_sums() -> Recording {
     Recording { bytes, marked }
 }
 
-/// And one that does.
+/// Recording by a process that records rows.
 fn of_rows() -> Recording {
     let (mut explain, mut marked) = (Explain::default(), Vec::new());
     let mut writer = Writer::new(Vec::new()).unwrap();
@@ -72,10 +74,10 @@ fn length(bytes: &[u8]) -> usize {
     u32::from_le_bytes(bytes[1..ROW].try_into().unwrap()) as usize
 }
 
-/// What is whole of the first `cut` bytes.
+/// Complete parts of a truncated recording.
 #[derive(Debug, Default)]
 struct Walked {
-    /// Rows, those in chunks and chunks themselves.
+    /// Number of rows, including those in chunks and chunks themselves.
     rows: usize,
     marks: usize,
     end: usize,
@@ -99,7 +101,7 @@ fn walk(bytes: &[u8]) -> Walked {
     walked
 }
 
-/// What is to be said of it.
+/// Returns the expected remarks about the truncated recording.
 fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&Mark>) -> Vec<String> {
     let rest = &bytes[walked.end..];
     let cut = (!rest.is_empty()).then(|| {
@@ -129,7 +131,7 @@ fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&Mark>) -> Vec<String> {
     [cut, ended].into_iter().flatten().collect()
 }
 
-/// Cuts it shorter and shorter. Rows count as they stand, sums as of the last mark.
+/// Truncates the recording further and further. Rows count up to the cut, sums up to the last mark.
 fn assert_all_cuts(name: &str, recording: &Recording, are_sums: bool) {
     let Recording { bytes, marked } = recording;
     assert!(bytes.len() >= LENGTH, "{}", bytes.len());

@@ -1,4 +1,4 @@
-//! `gpuflame decode-steps`: how long the decoding steps of an inference server take.
+//! `gpuflame decode-steps`: durations of an inference server's decoding steps.
 
 use clap::Args;
 

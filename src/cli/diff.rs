@@ -1,5 +1,5 @@
-//! `gpuflame diff`: what became slower and what faster between two runs: in all, by kernel, by stack and by module, and
-//! whether that is more than chance.
+//! `gpuflame diff`: slowdowns and speedups between two runs, in total, by kernel, by stack and by module, and whether
+//! they exceed chance.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -58,7 +58,7 @@ const COLUMNS: [&str; 9] = [
     "name",
 ];
 
-/// The module frames of torch.profiler begin so.
+/// Prefix of torch.profiler's module frames.
 const MODULE: &str = "nn.Module: ";
 
 impl Diff {
@@ -95,7 +95,7 @@ impl Diff {
         Ok(Outcome::Clean)
     }
 
-    /// The largest changes first, whichever way.
+    /// Builds a table with the largest changes first, in either direction.
     fn table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
         names.sort();
@@ -118,18 +118,18 @@ impl Diff {
     }
 }
 
-/// Whether there is anything to say: another number of them, or times that are others by more than chance.
+/// Whether a change is shown: the counts differ, or the durations differ by more than chance.
 fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
 
-/// The share of `all` that what `other` has as well has of `sums`.
+/// Returns the share of `all` in `sums` whose names `other` contains as well.
 fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
     let both = sums.iter().filter(|(name, _)| other.contains_key(*name));
     Cell::share(saturating_sum(both.map(|(_, one)| one.nanos)), all.nanos)
 }
 
-/// How the GPUs of both runs spent their time, and by step.
+/// Table of the GPUs' time in both runs, in total and per step.
 fn times(before: &Run, after: &Run) -> Table {
     let mut table = Table::new("run", &["change_ns", "change_percent", "before_ns", "after_ns", "what"]);
     let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
@@ -183,15 +183,15 @@ fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
 
 type Sums = BTreeMap<String, Durations>;
 
-/// A run, by what can be compared with another.
+/// A run, reduced to the quantities that are compared.
 struct Run {
     kernels: Sums,
     stacks: Sums,
-    /// By the modules that a stack goes through; empty where no stack has any.
+    /// Sums by the modules in a stack; empty if no stack has any.
     modules: Sums,
-    /// How its GPUs spent their time, ns.
+    /// Breakdown of its GPUs' time, in ns.
     times: Vec<(&'static str, u64)>,
-    /// How many steps it has.
+    /// Number of steps.
     steps: u64,
 }
 
@@ -226,7 +226,7 @@ impl Run {
     }
 }
 
-/// What all GPUs together did with their time; idle time by cause where there is any.
+/// Returns the breakdown of all GPUs' time; idle time by cause, if there is any.
 fn spent(profile: &Profile) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let mut times = vec![

@@ -1,4 +1,4 @@
-//! From a source to a profile with names: the same join, sums and names as in the process itself.
+//! Turns a source into a profile with names, with the same join, sums and names as in the recorded process.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use crate::profile::{Profile, Unnamed, saturating_sum};
 use crate::run::{ReadOptions, Run};
 use crate::settings;
 
-/// What a source holds, explained.
+/// An explained source.
 pub(super) struct Explained {
     pub(super) profile: Profile,
     pub(super) ledger: Ledger,
-    /// What was found while reading.
+    /// Facts found while reading.
     pub(super) facts: Facts,
-    /// How many frames of code have no name, and why.
+    /// Number of code frames without a name, by reason.
     pub(super) unnamed: BTreeMap<Unnamed, u64>,
 }
 
-/// Reads `source` to its end, for its sums.
+/// Reads `source` to its end and keeps sums only.
 pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Console) -> Result<Explained> {
     explain_sums_with(source, reading, console, ())
 }
 
-/// The same, and `sink` is shown all that is joined.
+/// Like `explain_sums`, and shows `sink` everything that is joined.
 pub(super) fn explain_sums_with(
     source: &Source,
     reading: ReadOptions,
@@ -39,13 +39,13 @@ pub(super) fn explain_sums_with(
     explain_opened(source, source.open()?, &options, console, sink)
 }
 
-/// How many bytes of memory sums may take: as many as in the process that was recorded. Whoever keeps single activities
-/// holds more than that, and needs the stack of each.
+/// Returns the memory limit for sums, in bytes: the same as in the recorded process. Callers that keep single
+/// activities exceed it, and need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
     Some(memory::ceiling(settings::from_environment().0.max_mem))
 }
 
-/// Reads `source` to its end; `sink` is shown all that is joined, before there are names.
+/// Reads `source` to its end; `sink` is shown everything that is joined, before names are available.
 pub(super) fn explain(
     source: &Source,
     reading: &ReadOptions,
@@ -55,7 +55,7 @@ pub(super) fn explain(
     explain_opened(source, source.open()?, reading, console, sink)
 }
 
-/// The same for a source that is open, with what the caller wants kept apart and shown.
+/// Like `explain`, for a source that is open; the caller chooses what is kept separate and displayed.
 pub(super) fn explain_opened(
     source: &Source,
     opened: Opened,

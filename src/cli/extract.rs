@@ -1,4 +1,4 @@
-//! `gpuflame extract`: the GPU operations of a stretch of time, as a table.
+//! `gpuflame extract`: the GPU operations of a time range, as a table.
 
 use clap::Args;
 
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::export::clean_line;
 use crate::steps::{Extract as Table, Ops, TimeRange};
 
-/// So many operations are shown where the table goes to a file.
+/// Number of operations to preview if the table goes to a file.
 const PREVIEW: usize = 5;
 
 /// Write the GPU operations that lie wholly in a stretch of time, by start.
@@ -54,7 +54,7 @@ impl Extract {
     }
 }
 
-/// The first few, with names cut to fit a line.
+/// Prints the first few operations, with names truncated to fit a line.
 fn preview(table: &Table, out: &mut dyn std::io::Write) -> crate::error::Result<()> {
     for op in table.ops().iter().take(PREVIEW) {
         let name = table.name(op);

@@ -1,5 +1,5 @@
-//! `gpuflame flamegraph`: a recording, a trace or folded stacks as a flame graph, or as folded stacks; one
-//! of them, or two against each other.
+//! `gpuflame flamegraph`: draws a recording, a trace or folded stacks as a flame graph, or writes folded stacks; of
+//! one input, or of two in comparison.
 
 use std::io::{IsTerminal, stdout};
 
@@ -154,7 +154,7 @@ impl Flamegraph {
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.lines(before, console)?, self.lines(after, console)?);
-        // What is read here is named alike.
+        // Only folded input can be named differently: recordings and traces are named here, with the same rules.
         if is_folded || is_folded_too {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
@@ -193,7 +193,7 @@ impl Flamegraph {
         }
     }
 
-    /// The stacks of one side, and whether somebody folded them.
+    /// Returns the stacks of one input, and whether they were folded by another tool.
     fn lines(&self, source: &Source, console: Console) -> Result<(Lines, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
@@ -203,7 +203,7 @@ impl Flamegraph {
         Ok((Lines::of(&explained.profile, &GPU, &self.options()), false))
     }
 
-    /// Stacks that somebody folded are drawn as they are.
+    /// Draws stacks that were folded by another tool, unchanged.
     fn folded(
         &self,
         input: &Source,
@@ -223,7 +223,7 @@ impl Flamegraph {
     }
 }
 
-/// How to have what `view` shows recorded, where that is done on request only.
+/// Explains how to record the data of `view`, if it is recorded only on request.
 fn on_request(view: &View) -> Option<&'static str> {
     let views = [
         (&WAITS, "it is recorded with GPUFLAME_FORMATS=gfr,wait"),
@@ -236,7 +236,7 @@ fn on_request(view: &View) -> Option<&'static str> {
     views.into_iter().find(|(known, _)| *known == view).map(|(_, advice)| advice)
 }
 
-/// The view of this word.
+/// Returns the view with this word.
 pub(super) fn view(word: &str) -> std::result::Result<&'static View, String> {
     let words = || views::VIEWS.iter().map(|view| view.word).collect::<Vec<_>>().join(", ");
     views::view(word).ok_or_else(|| format!("there is no view `{word}`; use one of {}", words()))
@@ -246,7 +246,7 @@ fn is_folded(opened: &Opened) -> bool {
     matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded)
 }
 
-/// Folded stacks, those that are there twice added up. Extended ones count one a line.
+/// Reads folded stacks and adds up duplicates. Each line of extended folded stacks counts as one.
 fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
     let mut stacks = Stacks { lines: Lines::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
     opened.read(&import::Options::default(), &mut stacks)?;
@@ -258,7 +258,7 @@ fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
 
 struct Stacks {
     lines: Lines,
-    /// Weights are kept in nanoseconds.
+    /// Factor that converts weights in the file to nanoseconds.
     scale: u64,
 }
 

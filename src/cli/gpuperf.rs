@@ -1,5 +1,5 @@
-//! `gpuflame gpuperf`: eunomia's tutorial's runner, with its options, its names of files and its exit code, made of our own
-//! verbs: `run`, `convert`, `merge`. No root, since the stacks are taken inside the process.
+//! `gpuflame gpuperf`: replaces the runner of eunomia's tutorial, with its options, file names and exit code, by our
+//! own verbs `run`, `convert` and `merge`. Needs no root, because stacks are captured inside the process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -53,11 +53,11 @@ pub(super) struct Gpuperf {
     command: Vec<OsString>,
 }
 
-/// What a shell says of a command that SIGINT ended.
+/// Exit code of shells for a command that was ended by SIGINT.
 const INTERRUPTED: u8 = 130;
 
 impl Gpuperf {
-    /// `verb` runs another verb, by its words.
+    /// `verb` runs another verb, given its words.
     pub(super) fn run(
         &self,
         console: Console,
@@ -82,7 +82,7 @@ impl Gpuperf {
         Ok(Outcome::Status(code))
     }
 
-    /// The words that record the command.
+    /// Returns the words that record the command.
     fn recording(&self, folder: &Path) -> Vec<OsString> {
         let mut words = words(["run", "--formats", "gfr", "--output"]);
         words.push(folder.join("run.%p").into());
@@ -94,7 +94,7 @@ impl Gpuperf {
         words
     }
 
-    /// The words of all that is made of the recording.
+    /// Returns the words of all conversions of the recording.
     fn steps(&self, recording: &Path) -> Vec<Vec<OsString>> {
         let convert = |format: &str, to: &Path| {
             let mut words = words(["convert", "--to", format, "-i"]);
@@ -123,13 +123,13 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
     words.map(OsString::from).into()
 }
 
-/// A folder for recordings, which goes when we do.
+/// A temporary folder for recordings, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gpuflame-gpuperf-{}", std::process::id()));
-        // It would be read as the beginning of a macro.
+        // A `%` would be read as the start of a macro.
         if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
             return Err(usage(format!("{} has a % in it; set TMPDIR to another folder", folder.display())));
         }
@@ -138,7 +138,7 @@ impl Folder {
         Ok(Self(folder))
     }
 
-    /// The largest recording.
+    /// Returns the largest recording.
     fn largest(&self) -> Result<Option<PathBuf>> {
         let mut largest = None;
         for entry in fs::read_dir(&self.0)? {
@@ -153,7 +153,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left there is small, and the system's to clear.
+        // Remaining files are small, and are the system's to clear.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `gpuflame info`: what a recording holds, how much of it is linked, and what was lost.
+//! `gpuflame info`: the contents of a recording, how much of it is linked, and its losses.
 
 use clap::Args;
 
@@ -99,7 +99,7 @@ fn devices(explained: &Explained) -> Table {
         ["device", "activities", "gpu_time_ns", "busy_ns", "idle_ns", "window_ns", "busy_percent"];
     let mut table = Table::new("devices", &COLUMNS);
     for device in &explained.ledger.devices {
-        // A device whose activities have no times was neither busy nor idle.
+        // A device whose activities have no times has neither busy nor idle time.
         let [busy, idle, window] = device.time.map_or([0; 3], |time| [time.busy, time.idle, time.window]);
         table.row([
             Cell::Text(format!("GPU {}", device.id().0)),
@@ -114,7 +114,7 @@ fn devices(explained: &Explained) -> Table {
     table
 }
 
-/// What is in no total.
+/// Table of activities that no total includes, and of losses.
 fn losses(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
     let Activities { untimed, repeated, of_no_call, .. } = explained.ledger.tally.activities;
@@ -127,7 +127,7 @@ fn losses(explained: &Explained) -> Table {
     loss("activities_repeated", repeated);
     loss("activities_of_no_call", of_no_call);
     loss("records_damaged", explained.facts.damaged);
-    // Launches that were captured into a graph are no loss: see the facts.
+    // Launches captured into a graph are not losses: see the facts.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);
     for (kind, count) in losses {
         loss(kind.label(), *count);

@@ -1,4 +1,4 @@
-//! Opens what a verb is to read, says what is wrong with it in words that help, and shows how far it is.
+//! Opens the inputs of a verb, explains errors, and shows progress.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -20,17 +20,17 @@ use crate::profile::human;
 use crate::record::{Row, WindowEdge};
 use crate::run::ReadOptions;
 
-/// Files smaller than this are read before anybody could look at a bar.
+/// Files smaller than this are read before a user could notice a progress bar.
 const LONG: u64 = 32 << 20;
-/// So many categories that are not known are named.
+/// Maximum number of unknown categories that are named.
 const MOST_CATEGORIES: usize = 5;
-/// So many remarks about a damaged file are made one by one.
+/// Maximum number of separate remarks about a damaged file.
 const REMARKS: u64 = 3;
 
-/// What a verb reads.
+/// Input of a verb.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// `-`.
+    /// Standard input, written `-`.
     Stdin,
     /// A file.
     File(PathBuf),
@@ -51,27 +51,27 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// What was found while reading, beside the rows.
+/// Facts found while reading, in addition to the rows.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// What the source is.
+    /// Kind of the source.
     pub(super) kind: Kind,
-    /// Records of a recording that could not be read.
+    /// Number of records of a recording that could not be read.
     pub(super) damaged: u64,
-    /// Whether a recording has sums in the place of single activities.
+    /// Whether a recording has sums instead of single activities.
     pub(super) is_of_sums: bool,
-    /// What became of the process of a recording that has not come to its end.
+    /// State of the process whose recording has no end row.
     pub(super) writer_state: Option<WriterState>,
-    /// How well a trace of another tool is linked.
+    /// Link statistics of another tool's trace.
     pub(super) linked: Option<LinkReport>,
-    /// Steps of a trace, windows of a recording.
+    /// Number of steps of a trace, or of windows of a recording.
     pub(super) steps: u64,
-    /// When they began and ended.
+    /// Start and end times of the steps.
     pub(super) step_times: Vec<(u64, u64)>,
 }
 
 impl Facts {
-    /// Refuses a recording that has only sums, for a verb that looks at single activities.
+    /// Rejects a recording that has only sums, for a verb that needs single activities.
     ///
     /// # Errors
     /// `Format`.
@@ -79,10 +79,10 @@ impl Facts {
         if self.is_of_sums { Err(sums_only(source)) } else { Ok(()) }
     }
 
-    /// Refuses a trace without GPU work, of which there is nothing to show.
+    /// Rejects a trace without GPU work, for which there is nothing to show.
     ///
     /// # Errors
-    /// `Format`, with the categories that it has in its place.
+    /// `Format`, with the categories that the trace has instead.
     pub(super) fn need_work(&self, source: &Source) -> Result<()> {
         let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
         let names: Vec<_> =
@@ -104,10 +104,10 @@ impl Facts {
 }
 
 impl Source {
-    /// Calls `each` with every row of it, `opened`. What is damaged in a recording is remarked upon.
+    /// Calls `each` with every row of the source, which is open as `opened`. Remarks on damage in a recording.
     ///
     /// # Errors
-    /// `Io` or `Format`, with what, where and what next, if there is nothing to be had.
+    /// `Io` or `Format`, with the failure, its location and the next step, if nothing can be read.
     pub(super) fn rows(
         &self,
         opened: Opened,
@@ -158,7 +158,7 @@ impl Source {
         Ok(Facts { kind, damaged: 0, is_of_sums, writer_state, linked: Some(linked), steps, step_times })
     }
 
-    /// Opens it, of whatever kind it is.
+    /// Opens the source, whatever its kind.
     pub(super) fn open(&self) -> Result<Opened> {
         match self {
             Self::Stdin if io::stdin().is_terminal() => {
@@ -172,7 +172,7 @@ impl Source {
         }
     }
 
-    /// Calls `each` with every row of a recording that was opened. The first few that are damaged are remarked upon.
+    /// Calls `each` with every row of an open recording. Remarks on the first few damaged rows.
     pub(super) fn recording(
         &self,
         opened: Opened,
@@ -202,7 +202,7 @@ impl Source {
     }
 }
 
-/// What a verb says that wants single activities.
+/// Error of verbs that need single activities.
 pub(super) fn sums_only(source: &Source) -> Error {
     let what = "has only sums, since its process did not end in the ordinary way: single activities are in recordings \
                 that were asked for (GPUFLAME_FORMATS=gfr); flamegraph, top, info, check, merge-ranks and recover read \
@@ -210,7 +210,7 @@ pub(super) fn sums_only(source: &Source) -> Error {
     Error::new(ErrorKind::Format, format!("{source}: {what}"))
 }
 
-/// What is odd about a trace, and no failure.
+/// Remarks on oddities of a trace that are not errors.
 pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
     if let Some(at) = seen.truncated_at {
         console.remark(format!("{source}: cut short behind byte {at}; read {} whole events", seen.events));
@@ -220,7 +220,8 @@ pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
     }
 }
 
-/// How much of what a backward pass launched hangs under the forward pass, of so much GPU time in all.
+/// Describes the share of a backward pass's GPU time that is attributed to the forward pass, and its share of all GPU
+/// time.
 pub(super) fn backward_pass(backward: u64, attributed: u64, all: u64) -> String {
     let share = 100.0 * attributed as f64 / backward.max(1) as f64;
     let all = 100.0 * backward as f64 / all.max(1) as f64;
@@ -230,7 +231,7 @@ pub(super) fn backward_pass(backward: u64, attributed: u64, all: u64) -> String 
     )
 }
 
-/// How much of what graphs launched hangs under the stacks that captured it.
+/// Describes the share of the graphs' GPU time that is attributed to the capturing stacks.
 fn captured(coverage: CaptureCoverage) -> String {
     let share = |nanos: u64| 100.0 * nanos as f64 / coverage.total.max(1) as f64;
     let mut text = match coverage.total {
@@ -258,7 +259,7 @@ fn captured(coverage: CaptureCoverage) -> String {
     text
 }
 
-/// How much of a trace hangs under no call, and why.
+/// Describes the share of a trace's GPU work that has no launch, and the reasons.
 fn unlinked(linked: &LinkReport) -> String {
     let share = 100.0 * (linked.gpu_ns - linked.linked_gpu_ns) as f64 / linked.gpu_ns.max(1) as f64;
     format!(
@@ -270,7 +271,7 @@ fn unlinked(linked: &LinkReport) -> String {
     )
 }
 
-/// What can be said about a path that is no file to read.
+/// Explains why a path cannot be read as a file.
 fn check(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
     match std::fs::metadata(path) {
@@ -291,7 +292,7 @@ fn check(path: &Path) -> Result<()> {
     }
 }
 
-/// A bar that is there while it lives.
+/// A progress bar that is shown until it is dropped.
 pub(super) struct Bar(ProgressBar);
 
 impl Drop for Bar {
@@ -300,7 +301,7 @@ impl Drop for Bar {
     }
 }
 
-/// `options` with a bar on a terminal, where reading takes long enough to be watched.
+/// Returns `options` with a progress bar, on a terminal and if reading takes long enough.
 pub(super) fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
     let bytes = opened.size().unwrap_or(0);
     if !console.shows_progress() || bytes < LONG || !io::stderr().is_terminal() {

@@ -1,5 +1,5 @@
-//! `gpuflame merge`: CPU stacks of an eBPF probe and a GPU trace of somebody else, as one folded file. The
-//! flags are those of the tutorial's `merge_gpu_cpu_trace.py`.
+//! `gpuflame merge`: merges CPU stacks of an eBPF probe and another tool's GPU trace into one folded file. The flags
+//! are those of the tutorial's `merge_gpu_cpu_trace.py`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -89,7 +89,7 @@ impl Merge {
     }
 }
 
-/// What a line of the output weighs.
+/// Weight of a line of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Weight {
     nanos: u64,
@@ -109,10 +109,10 @@ impl Weight {
 #[derive(Default)]
 struct Cpu {
     stacks: Vec<Stack>,
-    /// The distinct stacks, `;` between their frames.
+    /// Distinct stacks, with `;` between frames.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
-    /// The same by what stands in the file: a job launches from few places, so that most lines are known.
+    /// Stack ids by the raw bytes in the file: a job launches from few places, so that most lines are cache hits.
     known: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
@@ -163,7 +163,7 @@ impl Sink for Cpu {
     }
 }
 
-/// The frames, and the id that the last one may hold.
+/// Returns the frames, and the correlation id that the last one may hold.
 fn cut_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
     let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
     match std::str::from_utf8(&raw[at..]).ok().and_then(correlation) {
@@ -177,7 +177,7 @@ fn correlation(frame: &str) -> Option<u64> {
 }
 
 impl Cpu {
-    /// Takes in a stack that was not seen in this form. `None` = nothing of it is to be shown.
+    /// Adds a stack that was not seen in this form. `None` = no frame of the stack is shown.
     fn new_stack(&mut self, raw: &[u8], last: Option<u64>) -> Option<(u32, Option<u64>)> {
         let (text, inside) = self.frames(&String::from_utf8_lossy(raw));
         if text.is_empty() {
@@ -194,7 +194,7 @@ impl Cpu {
         Some((id, last.or(inside)))
     }
 
-    /// The frames to show, and the id that one of them may hold.
+    /// Returns the frames to show, and the correlation id that one of the frames may hold.
     fn frames(&self, frames: &str) -> (String, Option<u64>) {
         let mut shown: Vec<String> = Vec::new();
         let (mut id, mut seen_launch) = (None, false);
@@ -218,7 +218,7 @@ impl Cpu {
     }
 }
 
-/// What a GPU did, with the frame it is shown as.
+/// GPU work, with the frame that represents it.
 #[derive(Debug)]
 struct Work {
     frame: u32,
@@ -228,18 +228,18 @@ struct Work {
 #[derive(Default)]
 struct Gpu {
     launches: Vec<Launch>,
-    /// Of kernels, by correlation id, in the order of the file; copies and fills.
+    /// Kernels by correlation id, in file order; `others` holds copies and fills.
     kernels: IdMap<u64, Vec<Work>>,
     others: Vec<Work>,
     frames: Vec<String>,
     ids: HashMap<String, u32>,
-    /// The same by kind and by what stands in the file.
+    /// Frame ids by kind and raw name in the file.
     known: [HashMap<Vec<u8>, u32>; 3],
     count: u64,
     nanos: u64,
     begin: i64,
     end: i64,
-    /// What the trace says its times count from, ns since 1970 (`baseTimeNanoseconds`).
+    /// Base of the trace's times, in ns since 1970 (`baseTimeNanoseconds`).
     base: i64,
 }
 
@@ -265,8 +265,9 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Has times count from where those of the stacks do. Some profilers write times from `baseTimeNanoseconds` on, some
-    /// name that and write whole times: what the stacks lie beside is meant.
+    /// Moves launch times to the clock of the stacks. Some profilers write times relative to `baseTimeNanoseconds`,
+    /// some state a base but write absolute times: the base is added only if the launches overlap the stacks with it
+    /// and not without.
     fn meet(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) = (range(stacks, |stack| stack.time), self.launched())
         else {
@@ -278,7 +279,7 @@ impl Gpu {
         }
     }
 
-    /// When the first launch was and when the last.
+    /// Returns the times of the first and the last launch.
     fn launched(&self) -> Option<(i64, i64)> {
         range(&self.launches, |launch| launch.time)
     }
@@ -348,7 +349,7 @@ fn number(id: Id<'_>) -> Option<i64> {
 
 type Lines = BTreeMap<String, Weight>;
 
-/// Every stack with the work of its launch, and the work that has no stack: all GPU time is there.
+/// Returns every stack with the work of its launch, and the work without a stack, so that all GPU time is included.
 fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Method)>]) -> Lines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&Work>| {
@@ -378,9 +379,9 @@ fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Method)>]) -> Lines {
     lines
 }
 
-/// The tutorial's first script: the nearest launch within the tolerance, and the first kernel of its id.
+/// Reproduces the tutorial's first script: the nearest launch within the tolerance, and the first kernel with its id.
 fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
-    // A later launch with the same id replaces an earlier one, in its place.
+    // A later launch with the same id replaces the earlier one and keeps its position.
     let mut places: HashMap<u64, usize> = HashMap::new();
     let mut launches: Vec<(i64, usize, u64)> = Vec::new();
     for launch in gpu.launches.iter().filter(|launch| launch.correlation > 0) {
@@ -393,7 +394,7 @@ fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
     launches.sort_unstable();
     let nearest = |time: i64| {
         let at = launches.partition_point(|(start, ..)| *start < time);
-        // Of those before, the first of the same time.
+        // Among the preceding launches, the first one with the latest time.
         let before =
             at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
         let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));
@@ -415,7 +416,7 @@ fn range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
     Some((all.iter().map(&time).min()?, all.iter().map(&time).max()?))
 }
 
-/// Says how much found its partner, and where that is less than half, how the clocks lie.
+/// Remarks on the share of matches and, if it is less than half, on the time ranges of the two clocks.
 fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Console) {
     let (stacks, found) = (cpu.stacks.len() as u64, report.matched.iter().sum::<u64>());
     let with_stack = lines.iter().filter(|(line, _)| !line.starts_with("[no launch stack];"));
@@ -445,7 +446,7 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
     }
 }
 
-/// Says so where matching by time is hardly better than chance.
+/// Remarks if matching by time is hardly better than chance.
 fn doubts(report: &Report, console: Console) {
     let guessed = report.matched[Method::Order as usize] + report.matched[Method::Time as usize];
     if report.matched[Method::Time as usize] > 0 && report.doubtful * 100 > guessed {

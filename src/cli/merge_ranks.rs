@@ -1,5 +1,5 @@
-//! `gpuflame merge-ranks`: many recordings or traces of one job as one profile, and the table that shows
-//! which of them holds the others up.
+//! `gpuflame merge-ranks`: merges recordings or traces of one job into one profile, with a table that shows which
+//! rank delays the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
@@ -68,7 +68,7 @@ pub(super) struct MergeRanks {
     names: NameFlags,
 }
 
-/// What is known of a rank.
+/// Facts about a rank.
 struct Rank {
     rank: u32,
     source: String,
@@ -76,9 +76,9 @@ struct Rank {
     idle: u64,
     time: RankTime,
     linked: (u64, u64),
-    /// Kernels by GPU time, ns, the heaviest first.
+    /// Kernels with their GPU time in ns, the heaviest first.
     kernels: Vec<(u64, String)>,
-    /// Kernels that move data between ranks, by name, ns.
+    /// GPU time in ns of kernels that move data between ranks, by name.
     collectives: BTreeMap<String, u64>,
 }
 
@@ -97,7 +97,7 @@ impl MergeRanks {
             let mut ops = Ops::default();
             let explained = match explain_sums_with(source, self.names.reading(), console, &mut ops) {
                 Ok(explained) => explained,
-                // The others are there; where none is, the last one says why.
+                // Continue with the other ranks; if none is readable, the last error explains why.
                 Err(error) if sources.len() > 1 => {
                     console.remark(format!("{error}; rank {rank} is left out"));
                     damaged = Some(error);
@@ -184,7 +184,7 @@ impl MergeRanks {
     }
 }
 
-/// GPU time by launching stack, and the ranks that have it.
+/// GPU time by launching stack, and the ranks where the stack occurs.
 type Stacks = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
 fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile, names: Names) {
@@ -252,7 +252,7 @@ fn table(all: &[Rank]) -> Table {
     table
 }
 
-/// A bar over the files, on a terminal.
+/// A progress bar over the files, on a terminal.
 fn watched(files: usize, console: Console) -> ProgressBar {
     if !console.shows_progress() || files < 2 || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -292,7 +292,7 @@ impl Rank {
         Self { rank, source, busy, idle, time, linked, kernels, collectives }
     }
 
-    /// Takes in another window or process of the same rank.
+    /// Adds another window or process of the same rank.
     fn add(&mut self, other: Self) {
         self.source = format!("{}, {}", self.source, other.source);
         add_to(&mut self.busy, other.busy);
@@ -310,7 +310,7 @@ impl Rank {
     }
 }
 
-/// A [`Sink`] that keeps when each operation began, how long it took, and what it was.
+/// A [`Sink`] that stores the start, the duration and the kind of each operation.
 #[derive(Default)]
 struct Ops(Vec<(u64, u64, Work)>);
 
@@ -322,7 +322,7 @@ impl Sink for Ops {
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }
 
-/// Of the collectives of all the one in which the rank at `at` is most below the others: they wait for it there.
+/// Returns the collective in which the rank at `at` is furthest below the mean of the rest: there they wait for it.
 fn waited_in(all: &[Rank], at: usize) -> Option<&str> {
     let below = |name: &String| {
         let nanos = |rank: &Rank| rank.collectives.get(name).copied().unwrap_or(0);

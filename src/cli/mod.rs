@@ -1,8 +1,8 @@
-//! The `gpuflame` command: one file a verb. Each reads a recording or a trace, asks the same functions
-//! that the injected library asks, and writes what they say; `run` makes them.
+//! The `gpuflame` command, one file per verb. Each verb reads a recording or a trace, calls the same functions as the
+//! injected library, and writes their results; `run` creates recordings.
 //!
-//! Nothing here computes what a profile means, and nothing here is in the shared library. Exit codes: 0
-//! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
+//! No code here computes the meaning of a profile, and none of it is in the shared library. Exit codes: 0 success, 1
+//! failure (or `check --strict` found something), 2 invalid command line.
 
 mod check;
 mod console;
@@ -109,7 +109,7 @@ impl Command {
     }
 }
 
-/// Prints help or the version to standard output, or what is wrong with the command line to standard error.
+/// Prints help or the version to stdout, or the error in the command line to stderr.
 fn print_usage(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| io::stdout().flush());
     if error.use_stderr() {

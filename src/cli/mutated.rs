@@ -1,7 +1,7 @@
-//! Every verb on recordings that were damaged at random: none panics, whatever is in the file.
+//! Runs every verb on randomly damaged recordings: none may panic, whatever the file contains.
 //!
-//! `GPUFLAME_MUTATIONS=50000 cargo test --lib mutated` takes half an hour; CI has a few. Files that made a verb panic are
-//! kept, and named in the end.
+//! `GPUFLAME_MUTATIONS=50000 cargo test --lib mutated` takes half an hour; CI runs only a few. Files that made a verb
+//! panic are kept, and named at the end.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,10 +15,10 @@ use crate::record::testing::{Chance, a_turn};
 use crate::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
-/// Turns in which a verb panicked once.
+/// Turns in which a verb once panicked.
 const FOUND: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
 
-/// Rows, as they are recorded.
+/// A recording of rows.
 fn of_rows() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     (0..5).for_each(|turn| a_turn(turn, &mut |row| writer.row(row).unwrap()));
@@ -26,7 +26,7 @@ fn of_rows() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// What a process leaves that does not record rows.
+/// Recording by a process that does not record rows.
 fn of_sums() -> Vec<u8> {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
@@ -61,7 +61,7 @@ fn mutate(bytes: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-/// Makes the checksums right again, so that what is wrong within chunks is met.
+/// Corrects the checksums, so that damage within chunks is reached.
 fn mend(bytes: &mut [u8]) {
     let mut at = 16;
     while let Some(head) = bytes.get(at..at + 9) {
@@ -75,7 +75,7 @@ fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// Runs all verbs on the file; how they end does not matter.
+/// Runs all verbs on the file, regardless of their exit status.
 fn all_verbs(folder: &Path) {
     let lines = [
         "info in.gfr -o out",

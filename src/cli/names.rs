@@ -1,4 +1,4 @@
-//! The flags of verbs that draw views: what becomes of the numbers in names, and where work hangs whose launch says little.
+//! Flags of verbs that draw views: treatment of numbers in names, and attribution of backward passes and graphs.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ enum Fold {
 }
 
 impl NameFlags {
-    /// How traces of other tools are read.
+    /// Returns the options for reading other tools' traces.
     pub(super) fn reading(&self) -> ReadOptions {
         let backward_under_forward = self.backward == Backward::Forward;
         ReadOptions {
@@ -47,7 +47,7 @@ impl NameFlags {
         }
     }
 
-    /// Whether kernels have their whole names in folded stacks.
+    /// Whether folded stacks contain complete kernel names.
     pub(super) fn whole_kernels(&self) -> bool {
         self.keep_numbers
     }

@@ -1,4 +1,4 @@
-//! Where a verb writes to: standard output, or a file that gets its name when all of it is there.
+//! Output of a verb: stdout, or a file that gets its name once it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -9,10 +9,10 @@ use super::console::Console;
 use crate::error::{Error, Result};
 use crate::host::file::Draft;
 
-/// What a verb writes to.
+/// Destination of a verb's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// `-`.
+    /// Standard output, written `-`.
     Stdout,
     /// A file.
     File(PathBuf),
@@ -25,7 +25,7 @@ impl From<OsString> for Target {
 }
 
 impl Target {
-    /// What `name.ENDING` ends in, for guessing a format.
+    /// Returns the `ENDING` of `name.ENDING`, from which a format is guessed.
     pub(super) fn ending(&self) -> Option<&str> {
         match self {
             Self::Stdout => None,
@@ -33,10 +33,11 @@ impl Target {
         }
     }
 
-    /// Has `content` write everything. A file that is there is replaced by the whole new one, or stays.
+    /// Lets `content` write all output. An existing file is either replaced by the complete new one or left
+    /// unchanged.
     ///
     /// # Errors
-    /// `content`'s, and those of the file, with its name.
+    /// Errors of `content`, and errors of the file, with its name.
     pub(super) fn write(
         &self,
         console: Console,
@@ -48,7 +49,7 @@ impl Target {
                 let mut out = BufWriter::with_capacity(1 << 16, Stdout { closed: &mut closed });
                 let written = content(&mut out).and_then(|()| Ok(out.flush()?));
                 drop(out.into_parts());
-                // Whoever read has enough of it: `gpuflame top x | head`.
+                // The reader has enough: `gpuflame top x | head`.
                 if closed { Ok(()) } else { written }
             }
             Self::File(path) => {
@@ -60,7 +61,7 @@ impl Target {
     }
 }
 
-/// Standard output, and whether its reader went away.
+/// Standard output, and a flag that its reader is gone.
 struct Stdout<'a> {
     closed: &'a mut bool,
 }
@@ -83,8 +84,8 @@ fn refusal(path: &Path, error: Error) -> Error {
     error.within(format!("{} was not written", path.display()))
 }
 
-/// Writes a file that is whole or not there. A device or a pipe is written as it is, and so is whatever the
-/// kernel's own names (`/dev/stdout`, `/dev/fd/3`) lead to.
+/// Writes a file that is either complete or absent. A device or a pipe is written directly, as are the targets of the
+/// kernel's own names (`/dev/stdout`, `/dev/fd/3`).
 fn whole_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     if is_special(path) {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);
@@ -101,10 +102,10 @@ fn is_special(path: &Path) -> bool {
         || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// A file beside `path` that gets that name when it is published.
+/// Creates a file next to `path` that gets that name when it is published.
 ///
 /// # Errors
-/// The folder is not there, or cannot be written to.
+/// The folder does not exist, or is not writable.
 fn draft(path: &Path) -> Result<Draft> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {

@@ -1,4 +1,4 @@
-//! Which rank of a job a file is from.
+//! Determines which rank of a job a file belongs to.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,11 +15,12 @@ use crate::settings::ABOUT;
 use super::console::usage;
 use super::input::Source;
 
-/// The rank of each source: what it says itself, or the number in its path behind the last `rank`, `worker` or `r`.
-/// A single source is rank 0.
+/// Returns the rank of each source: as stated in the source itself, or the number in its path after the last `rank`,
+/// `worker` or `r`. A single source is rank 0.
 ///
 /// # Errors
-/// `Setting` where several are of one rank, unless an index beside them says so and they may be; and where nothing says which rank they are of, unless their order is to say.
+/// `Setting` if several sources have the same rank, unless an index next to them says that and `same_rank` permits
+/// it; or if not every source has a rank, unless `assume_order` is set.
 pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     type Guess = fn(&Path) -> Option<u32>;
     let guesses: [Guess; 4] =
@@ -72,20 +73,20 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
     }))
 }
 
-/// What becomes of several files of one rank that the index names.
+/// Treatment of several files that the index assigns to the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameRank {
-    /// They are windows or processes of one run.
+    /// Combined, as windows or processes of one run.
     Together,
-    /// There is room for one only.
+    /// Rejected, because there is room for only one.
     Refused,
 }
 
-/// The file that says which rank each file beside it is of: `{"a.json": 0, "b.json": 0, "c.json": 1}`. Who names two files of
-/// one rank says that they are parts of one run.
+/// Index file with the rank of each file next to it: `{"a.json": 0, "b.json": 0, "c.json": 1}`. Two files with the
+/// same rank are parts of one run.
 const INDEX: &str = "ranks.json";
 
-/// The ranks that an index beside the files gives, where it names all of them.
+/// Returns the ranks from an index next to the files, if it names all files.
 fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     let mut ranks = Vec::new();
     for source in sources {
@@ -103,8 +104,8 @@ fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     Ok(Some(ranks))
 }
 
-/// The ranks that the files beside recordings say (`x.set.json` for `x.gfr`), where each has one. Processes that nobody
-/// gave a rank are ranks in the order of their files.
+/// Returns the ranks from the files next to recordings (`x.set.json` for `x.gfr`), if every recording has one.
+/// Processes that were not given a rank are numbered in the order of their files.
 fn beside(sources: &[Source]) -> Option<Vec<u32>> {
     let ranks = sources.iter().map(|source| match source {
         Source::File(path) => about(path),
@@ -117,7 +118,7 @@ fn beside(sources: &[Source]) -> Option<Vec<u32>> {
     }
 }
 
-/// What the file beside a recording says of its rank, if there is one.
+/// Returns the rank from the file next to a recording, if that file exists.
 fn about(path: &Path) -> Option<Option<u32>> {
     let name = path.file_name()?;
     let stem = name.as_bytes().strip_suffix(b".gfr")?;
@@ -127,20 +128,20 @@ fn about(path: &Path) -> Option<Option<u32>> {
     is_of.then(|| set["rank"].as_str().and_then(|rank| rank.parse().ok()))
 }
 
-/// The first two that are the same.
+/// Returns the positions of the first two equal ranks.
 fn same(ranks: &[u32]) -> Option<(usize, usize)> {
     let earlier = |at: usize| ranks[..at].iter().position(|rank| *rank == ranks[at]);
     (0..ranks.len()).find_map(|at| Some((earlier(at)?, at)))
 }
 
-/// What a trace says before its events.
+/// Returns the rank that a trace states before its events.
 fn stated(path: &Path) -> Option<u32> {
-    // A pipe can be read but once.
+    // A pipe can be read only once.
     if path.is_file() { import::open(path).ok()?.rank() } else { None }
 }
 
-/// `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`; `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The
-/// word stands by itself: `h100_bert` is of no rank.
+/// Returns the number after `word` in a path: `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`;
+/// `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The word must be separate: `h100_bert` has no rank.
 fn behind(path: &Path, word: &str) -> Option<u32> {
     let text = path.to_string_lossy().to_ascii_lowercase();
     let is_word = |at: &usize| !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
@@ -155,10 +156,10 @@ fn digits(text: &str) -> Option<u32> {
     text[..end].parse().ok()
 }
 
-/// All files below the folders among `sources`, sorted by name, and the other sources as they are.
+/// Returns all files below the folders in `sources`, sorted by name, and the other sources unchanged.
 ///
 /// # Errors
-/// Where a folder cannot be listed, or there is nothing in it.
+/// An error if a folder cannot be listed or is empty.
 pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
     let mut all = Vec::new();
     for source in sources {

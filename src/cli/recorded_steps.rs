@@ -1,18 +1,18 @@
-//! A recording as the events of a trace, for the verbs that were made for other tools' traces: activities
-//! are operations, and each window is a step.
+//! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces: activities
+//! become operations, and each window becomes a step.
 
 use crate::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
 use crate::record::{Activity, Detail, IdMap, NameId, Nanos, Row, WindowEdge};
 use crate::symbolize::kernel_name;
 
-/// Makes events of rows.
+/// Converts rows to events.
 pub(super) struct Events<'a, S> {
     sink: &'a mut S,
     names: IdMap<NameId, String>,
-    /// When the window was opened that has not been closed yet.
+    /// Opening time of the window that is still open.
     opened: Option<Nanos>,
     windows: u64,
-    /// Activities without usable times: passed over.
+    /// Number of activities without usable times, which are skipped.
     pub(super) untimed: u64,
 }
 

@@ -1,4 +1,5 @@
-//! `gpuflame recover`: the files that a process would have written at its exit, of what it left without one.
+//! `gpuflame recover`: writes the files that a process would have written at its exit, from the recording that it
+//! left.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -36,7 +37,7 @@ pub(super) struct Recover {
 
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // They take the place of the library's files, and have the same readers.
+        // The files replace those of the library, and get the same permissions.
         file::make_for(settings::from_environment().0.file_mode);
         for input in &self.inputs {
             if recover(input, &Settings::default().formats, self.alive, console)?.is_none() {
@@ -48,16 +49,17 @@ impl Recover {
     }
 }
 
-/// What was made of a file.
+/// Result of recovering a file.
 pub(super) struct Recovered {
-    /// What the process would have reported (`GPUFLAME_REPORT`).
+    /// Report that the process would have sent (`GPUFLAME_REPORT`).
     pub(super) report: String,
 }
 
-/// Writes the files of an exit that did not come beside `input`. None: it still may, and not `alive`.
+/// Writes the files of a missing exit next to `input`. None: the process may still write them, and `alive` is not
+/// set.
 ///
 /// # Errors
-/// `Format` where there is nothing to be had, `Io` where a file cannot be written.
+/// `Format` if nothing can be recovered, `Io` if a file cannot be written.
 pub(super) fn recover(
     input: &Path,
     outputs: &[Output],
@@ -75,7 +77,7 @@ pub(super) fn recover(
     if facts.writer_state == Some(WriterState::Alive) && !alive {
         return Ok(None);
     }
-    // Rows and the recording itself are no part of it.
+    // Outputs that list rows, and the recording itself, are not written.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::Drawn(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> = outputs.iter().map(|output| output.suffix()).chain([ABOUT.to_owned()]).collect();
@@ -106,11 +108,12 @@ pub(super) fn recover(
     Ok(Some(Recovered { report: process_text(&profile, &ledger, files.iter()) }))
 }
 
-/// So many numbers are tried.
+/// Maximum number of names tried.
 const MOST_NUMBERS: u32 = 10_000;
 
-/// `NAME.svg` and the others for `NAME.gfr`, or `NAME.1.svg` where one of them is taken: as by an exit that was cut short,
-/// or by another process of that name, which may have left no more than a recording so far, or be at it. All get the same number.
+/// Returns `NAME.svg` and the other paths for `NAME.gfr`, or `NAME.1.svg` and so on if one of them is taken: by an
+/// interrupted exit, or by another process of that name, which may have written only a recording so far, or may be
+/// writing now. All paths get the same number.
 fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));
@@ -122,7 +125,7 @@ fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     };
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
-        // The recording without a number is the one that is read.
+        // The recording without a number is the input itself.
         let is_others = *number > 0 && is_taken(".gfr") || Claim::is_on(&named(*number, ABOUT));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };

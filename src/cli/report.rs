@@ -1,5 +1,5 @@
-//! What a verb has to say as tables: aligned text for people, CSV and JSON (nanoseconds, no rounding) for
-//! programs. A verb makes the tables once, and all three say the same.
+//! Reports of verbs as tables: aligned text for people, CSV and JSON (nanoseconds, no rounding) for programs. A verb
+//! builds its tables once, and all three formats show the same data.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
@@ -46,19 +46,19 @@ pub(super) enum Format {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Text(String),
-    /// Kernels, or other work, by their names.
+    /// Names of kernels or other work.
     Kernels(Vec<String>),
     Count(u64),
-    /// A span of time.
+    /// A time span.
     Nanos(u64),
-    /// A signed span of time.
+    /// A signed time span.
     Change(i64),
-    /// A share, in percent.
+    /// A share in percent.
     Share(f64),
     Nothing,
 }
 
-/// A table: the machine's names of its columns (`total_ns` is headed `total` for people), and its rows.
+/// A table: its rows, and its column names for programs (people see `total_ns` as `total`).
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     name: &'static str,
@@ -84,12 +84,12 @@ impl From<&str> for Cell {
 }
 
 impl Cell {
-    /// What a share of `whole` `part` is.
+    /// Returns `part` as a share of `whole`.
     pub(super) fn share(part: u64, whole: u64) -> Self {
         if whole == 0 { Self::Nothing } else { Self::Share(100.0 * part as f64 / whole as f64) }
     }
 
-    /// Names are other people's words: none may end a line or drive a terminal.
+    /// Removes line breaks and terminal controls from names, which come from other people.
     fn cleaned(self) -> Self {
         match self {
             Self::Text(text) => Self::Text(clean_line(&text).into_owned()),
@@ -100,7 +100,7 @@ impl Cell {
         }
     }
 
-    /// With the short names of kernels that have any; as long as it is.
+    /// Returns the text for people, with the short names of kernels that have one; not truncated.
     fn for_people(&self, short: &HashMap<&str, String>) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -118,7 +118,7 @@ impl Cell {
         }
     }
 
-    /// No text is a formula for who opens the table in a spreadsheet.
+    /// Returns the text for CSV, in which no cell is a formula for spreadsheets.
     fn for_csv(&self) -> String {
         match self {
             Self::Text(text) => guarded(text).into_owned(),
@@ -167,7 +167,7 @@ fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
         let widths: Vec<usize> = (0..table.columns.len())
             .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
             .collect();
-        // Text stands to the left, numbers to the right.
+        // Text is aligned left, numbers are aligned right.
         let is_text = |column: usize| {
             table.rows.iter().any(|row| matches!(row[column], Cell::Text(_) | Cell::Kernels(_)))
         };
@@ -182,11 +182,11 @@ fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// People get this many characters of a name: templates of C++ fill screens.
+/// Maximum number of characters of a name shown to people: C++ templates fill screens.
 const LONGEST: usize = 110;
 
-/// Cuts what is longer, so that texts of a table that were different still are: where two come to the same they keep the place
-/// at which they begin to differ, and all that they have where that does not tell them apart either.
+/// Truncates long texts so that distinct texts stay distinct: texts that would become equal keep the place where they
+/// first differ, and are kept in full if even that does not distinguish them.
 fn cut_apart(lines: &mut [Vec<String>]) {
     let mut alike: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for text in lines.iter().flatten().filter(|text| text.chars().count() > LONGEST) {
@@ -213,16 +213,16 @@ fn cut_apart(lines: &mut [Vec<String>]) {
     }
 }
 
-/// What is in the middle tells least: kernels begin, and stacks end, with what matters.
+/// Omits the middle, which is least informative: kernels begin, and stacks end, with the important part.
 fn cut(text: &str) -> String {
     let tail = LONGEST - LONGEST / 2 - GAP.len();
     format!("{}{GAP}{}", chars(text, 0, LONGEST / 2), chars(text, text.chars().count() - tail, tail))
 }
 
-/// The same with a third piece, of what stands around a place in the middle.
+/// Keeps both ends, and a third piece around a place in the middle.
 fn cut_around(text: &str, place: usize) -> String {
     let piece = (LONGEST - 2 * GAP.len()) / 3;
-    // Some of what comes before says what it is that differs.
+    // Text before the difference gives context.
     let middle = chars(text, place.saturating_sub(piece / 3), piece);
     let tail = chars(text, text.chars().count() - piece, piece);
     format!("{}{GAP}{middle}{GAP}{tail}", chars(text, 0, piece))
@@ -234,20 +234,20 @@ fn chars(text: &str, start: usize, count: usize) -> String {
     text.chars().skip(start).take(count).collect()
 }
 
-/// With how many characters all of them begin.
+/// Returns the length in characters of the common prefix of all texts.
 fn common_chars(texts: &BTreeSet<&str>) -> usize {
-    // What all have, the first and the last in their order have.
+    // In sorted order, the first and the last text share exactly the prefix that all share.
     let (first, last) = (texts.first().copied().unwrap_or(""), texts.last().copied().unwrap_or(""));
     first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count()
 }
 
-/// How names are written in a table of no report: harmless where a terminal or a spreadsheet shows it, or as they are, as the tool
-/// does that is followed to the letter.
+/// Returns a function that writes names in tables other than reports: safe for terminals and spreadsheets, or
+/// unchanged if the output of another tool must be reproduced exactly.
 pub(super) fn names(compat: bool) -> fn(&str) -> String {
     if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
 }
 
-/// A column's name without its unit, which people see at each value.
+/// Returns a column's name without its unit, which people see at each value.
 fn head(column: &str) -> &str {
     column.strip_suffix("_ns").or_else(|| column.strip_suffix("_percent")).unwrap_or(column)
 }
@@ -282,7 +282,7 @@ fn json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out)?)
 }
 
-/// `1,588,124`.
+/// Formats a number with separators: `1,588,124`.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -387,16 +387,17 @@ mod tests {
         };
         let (begin, end) = ("b".repeat(90), "e".repeat(90));
         let of = |middle: &str| format!("{begin}{middle}{end}");
-        // What two gaps leave of 110, by three: 34. Both begin with `<`, the 91st, and eleven characters before it are shown.
+        // Two gaps leave 104 of 110 characters: three pieces of 34. Both names have `<` as character 91, and eleven
+        // characters before the difference are shown.
         let cut = |middle: &str| {
             let around = format!("{}{middle}{}", "b".repeat(10), "e".repeat(24 - middle.len()));
             format!("{}...{around}...{}", "b".repeat(34), "e".repeat(34))
         };
         let shown = rows(&[of("<float>"), of("<half>"), of("<float>"), "short".to_owned()]);
         assert_eq!(shown, [cut("<float>"), cut("<half>"), cut("<float>"), "short".to_owned()]);
-        // One that nobody is like keeps more of both ends.
+        // A name without similar ones keeps more of both ends.
         assert_eq!(rows(&[of("<float>")]), [format!("{}...{}", "b".repeat(55), "e".repeat(52))]);
-        // Three that differ at two places, too far apart: all of each.
+        // Three names that differ at two places, too far apart to show both, are shown in full.
         let far = |one: &str, other: &str| of(&format!("{one}{}{other}", "m".repeat(60)));
         let three = [far("1", "1"), far("1", "2"), far("2", "1")];
         assert_eq!(rows(&three), three);

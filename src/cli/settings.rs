@@ -1,4 +1,4 @@
-//! `gpuflame settings`: the environment variables that the library reads, from the table that it parses.
+//! `gpuflame settings`: lists the environment variables that the library reads, from the table that it parses.
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ fn table() -> Table {
     table
 }
 
-/// A paragraph for each.
+/// Formats all settings, one paragraph each.
 fn text() -> String {
     let mut text = String::new();
     for setting in SETTINGS {

@@ -1,4 +1,4 @@
-//! `gpuflame top`: the kernels, stacks and launches that cost most, heaviest first.
+//! `gpuflame top`: the most expensive kernels, stacks and launches, heaviest first.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -269,14 +269,14 @@ fn functions(profile: &Profile, names: Names, most: usize) -> Table {
     table
 }
 
-/// What hangs under a line of source.
+/// Work launched by a line of source.
 #[derive(Default)]
 struct UnderLine {
     values: Values,
     kernels: HashMap<Work, u64>,
 }
 
-/// So many kernels of a line are named.
+/// Maximum number of kernels named per line.
 const MOST_KERNELS: usize = 3;
 
 fn lines(profile: &Profile, names: Names, most: usize) -> Table {
@@ -314,7 +314,7 @@ fn lines(profile: &Profile, names: Names, most: usize) -> Table {
     table
 }
 
-/// `gemm`, `relu`, `add`, `4 more`: what is heaviest first.
+/// Returns the heaviest kernels first: `gemm`, `relu`, `add`, `4 more`.
 fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
     let mut sums: HashMap<Cow<'_, str>, u64> = HashMap::new();
     for (work, nanos) in kernels {
@@ -351,7 +351,7 @@ fn idle(profile: &Profile, names: Names, most: usize) -> Table {
     table
 }
 
-/// Sums by name, over all devices, of these activities; the `most` heaviest.
+/// Sums these activities by name over all devices; returns the `most` heaviest.
 pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
@@ -378,7 +378,7 @@ pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -
     table
 }
 
-/// From the call that launched to the start on the GPU, for each kind of work; longest in all first.
+/// Delays from the launching call to the start on the GPU, per kind of work; largest total first.
 fn delays(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);

@@ -1,4 +1,4 @@
-//! Reads any trace, or a recording, for the verbs that want events, with a bar where it takes long.
+//! Reads a trace or a recording as events, with a progress bar if it takes long.
 
 use clap::Args;
 
@@ -19,7 +19,7 @@ pub(super) struct How {
     buffer: usize,
 }
 
-/// Hands the events of `source` to `sink`.
+/// Passes the events of `source` to `sink`.
 pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl Fork) -> Result<()> {
     let opened = source.open()?;
     let kind = opened.kind();

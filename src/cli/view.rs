@@ -1,5 +1,4 @@
-//! `gpuflame view`: single activities as text, in the order of time; or a picture of each stream in
-//! letters.
+//! `gpuflame view`: lists single activities as text, in order of time; or draws each stream in letters.
 
 use std::io::Write;
 
@@ -66,9 +65,9 @@ enum Kind {
     Graph,
 }
 
-/// So many letters stand for the whole time.
+/// Number of letters that represent the entire time.
 const WIDTH: usize = 80;
-/// How busy a stretch of the timeline is, from not at all to all of the time.
+/// Letters for the busy share of a stretch of the timeline, from none to all.
 const LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
 
 impl View {
@@ -137,7 +136,7 @@ impl View {
         let columns =
             &["start_ns", "duration_ns", "device", "stream", "correlation", "bytes", "name", "launched_by"];
         let mut table = Table::new("activities", columns);
-        // Ids of other tools' traces are numbered anew: ours mean nothing to whoever looks into the file.
+        // Ids of other tools' traces were renumbered: ours do not occur in the file.
         let has_ids = explained.facts.kind == import::Kind::Recording;
         for event in wanted.iter().take(self.most()) {
             let activity = &event.activity;
@@ -157,7 +156,7 @@ impl View {
     }
 }
 
-/// What else is in the recording, and no activity.
+/// Describes the contents of a recording that are not activities.
 fn beside(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));

@@ -1,4 +1,4 @@
-//! Where the outputs go, if the program itself says so: that counts for more than the settings.
+//! Destination of the outputs as chosen by the program itself, which overrides the settings.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -6,12 +6,13 @@ use super::Outputs;
 
 static OUTPUTS: Mutex<Option<Outputs>> = Mutex::new(None);
 
-/// Has all outputs that are not written yet go there.
+/// Sets the destination of all outputs that are not written yet.
 pub fn set(outputs: Outputs) {
     *OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(outputs);
 }
 
-/// What was chosen last, if anything. Waits for nobody: a thread that is just choosing may never go on.
+/// Returns the latest choice, if there is one. Never waits: a thread that is just choosing may never
+/// continue. Returns `None` in that case.
 pub fn outputs() -> Option<Outputs> {
     match OUTPUTS.try_lock() {
         Ok(outputs) => outputs.clone(),

@@ -1,34 +1,34 @@
-//! Whether anything of ours may still run in this process. It may until the process ends, or meets a bug of ours; then
-//! nothing does, for good. One word, read at every way in.
+//! Tracks whether gpuflame may run in this process. It may until the process ends or until gpuflame meets a
+//! bug of its own; after that it is off permanently. The state is one word, read at every entry point.
 //!
-//! Nor may it in a forked child, until somebody has looked after that. The word lies on a page of its own, which the
-//! kernel can be asked to hand to children as zeroes ([`page`]): so a child is told from its parent however it was
-//! forked, and no launch pays for the question.
+//! A forked child starts switched off, until one of its threads sets it up. The word is on a page of its own,
+//! which the kernel can hand to children as zeroes ([`page`]). A child is thereby distinguished from its
+//! parent however it was forked, at no cost per launch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::{Error, ErrorKind};
 
-/// What the word says. 0: nothing was ever written, or it was written in the process that this one was forked from.
+/// Values of the word. 0: never written, or written in the process from which this one was forked.
 const LIVES: u32 = 1;
 const OVER: u32 = 2;
-/// A forked child is about to become a process of its own: over for all but the thread that sees to it.
+/// A forked child is becoming a process of its own: off for all threads except the one that sets it up.
 const RENEWED: u32 = 3;
 
-/// As large as the largest pages that Linux has on the architecture.
+/// Aligned to the largest page size that Linux has on the architecture.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
 struct Page {
     word: AtomicU32,
 }
 
-/// All zero, and of whole pages: so it lies in memory that no file is behind.
+/// All zeroes, and whole pages: the linker therefore puts it into memory that is not backed by a file.
 static PAGE: Page = Page { word: AtomicU32::new(0) };
-/// Whether children find zeroes there. Not on that page: they see what it was.
+/// Whether children find zeroes on that page. Stored elsewhere, so that children inherit its value.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Whether nothing of ours may run any more.
+/// Whether gpuflame must not run any more.
 #[inline]
 pub fn is_over() -> bool {
     PAGE.word.load(Ordering::Acquire) != LIVES && is_not_alive()
@@ -39,12 +39,12 @@ fn is_not_alive() -> bool {
     PAGE.word.load(Ordering::Acquire) != 0 || IS_WATCHED.load(Ordering::Acquire)
 }
 
-/// Switches everything of ours off, for good.
+/// Switches gpuflame off permanently.
 pub fn end() {
     PAGE.word.store(OVER, Ordering::Release);
 }
 
-/// What somebody is told who asks for more all the same.
+/// Error for calls after the end.
 pub fn over() -> Error {
     Error::new(ErrorKind::State, "the process is ending or is a forked child, and nothing more is recorded")
 }
@@ -53,7 +53,7 @@ fn turn(from: u32, to: u32) -> bool {
     PAGE.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// The memory that the word has for itself.
+/// Memory of the page that holds the word.
 pub fn page() -> Range<usize> {
     let start = std::ptr::from_ref(&PAGE).addr();
     start..start + size_of::<Page>()
@@ -65,13 +65,13 @@ pub fn children_find_zeroes() {
     IS_WATCHED.store(true, Ordering::Release);
 }
 
-/// Takes it upon the caller to make a process of its own of this forked child: true for one thread, which then either
-/// calls [`renew`] or [`end`]. False where it is no child, or where it was looked after.
+/// Claims the task of setting up this forked child. True for one thread, which must then call [`renew`] or
+/// [`end`]. False if the process is not a forked child, or another thread has claimed the task.
 pub fn claim_inherited() -> bool {
     IS_WATCHED.load(Ordering::Acquire) && turn(0, RENEWED)
 }
 
-/// The child begins like a process in which nothing happened yet.
+/// Starts the child as a process in which nothing has happened yet.
 pub fn renew() {
     PAGE.word.store(LIVES, Ordering::Release);
 }
@@ -80,13 +80,13 @@ pub fn renew() {
 mod tests {
     use super::*;
 
-    /// One test, since the state is the process's. It is left alive.
+    /// A single test, because the state belongs to the process. It is left switched on.
     #[test]
     fn a_child_is_over_until_one_thread_has_renewed_it() {
         assert!(!is_over() && !claim_inherited());
         children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
-        // As the kernel does it in a child.
+        // Simulates the kernel, which does this in a child.
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());

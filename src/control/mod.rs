@@ -1,7 +1,7 @@
-//! Whether gpuflame records, and where its outputs go; never *how* it records.
+//! Decides whether gpuflame records and where its outputs go, but never *how* it records.
 //!
-//! [`Outputs`] turn the path prefix into names; [`window`] says whether a window is open, [`schedule`] when one is to be,
-//! [`steps`] how far the program has come, and [`life`] whether all is over.
+//! [`Outputs`] turns the path prefix into names, [`window`] tells whether a window is open, [`schedule`] when
+//! one should be, [`steps`] counts the program's steps, and [`life`] tells whether everything is over.
 
 pub mod chosen;
 pub mod life;

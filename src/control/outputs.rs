@@ -1,32 +1,32 @@
-//! From the path prefix to names of files that do not exist yet.
+//! Turns the path prefix into names of files that do not exist yet.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// What the macros of a path prefix stand for.
+/// Values for the macros of a path prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// `%p`: the process id.
     pub process: u32,
-    /// `%h`: the host's name.
+    /// `%h`: the host name.
     pub host: String,
     /// `%e`: the program's file name.
     pub program: OsString,
-    /// `%t`: when the process was injected, seconds since 1970.
+    /// `%t`: the time of the injection, in seconds since 1970.
     pub time: u64,
     /// `%r` and `%q{NAME}`: the environment.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// Where launchers put a process's rank; the first that is set counts. torchrun, Open MPI, PMIx,
-/// MPICH, Slurm, and the rank on this machine where nothing else is known.
+/// Variables in which launchers store a process's rank; the first that is set is used. torchrun, Open MPI,
+/// PMIx, MPICH, Slurm, and as a last resort the rank on this machine.
 const RANKS: [&str; 6] =
     ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"];
 
 impl Facts {
-    /// The facts of this process.
+    /// Returns the values for this process.
     pub fn of_this_process() -> Self {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(Path::file_name);
@@ -40,7 +40,7 @@ impl Facts {
         }
     }
 
-    /// The process's number among those of its job, where a launcher says so.
+    /// Rank of the process within its job, if a launcher has set one.
     pub fn known_rank(&self) -> Option<&OsStr> {
         RANKS.iter().find_map(|name| self.environment.get(OsStr::new(name))).map(OsString::as_os_str)
     }
@@ -55,8 +55,9 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// `prefix` with its macros replaced, which are bytes as it is. `%n` and `%w` stay for [`Outputs`], which knows what exists; an
-/// unknown macro stays as it is. A `/` inside a value becomes `_`: values name files, not folders.
+/// Replaces the macros in `prefix`, which need not be UTF-8. `%n` and `%w` are left to [`Outputs`], which
+/// knows the existing files, and unknown macros are kept. A `/` inside a value becomes `_`, because values
+/// name files, not folders.
 pub fn expand(prefix: &OsStr, facts: &Facts) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();
@@ -75,7 +76,7 @@ pub fn expand(prefix: &OsStr, facts: &Facts) -> OsString {
     OsString::from_vec(out)
 }
 
-/// The value of the macro that begins `text` (without its `%`), and how many bytes it takes.
+/// Value of the macro at the start of `text` (without its `%`), and its length in bytes.
 fn one_macro(text: &[u8], facts: &Facts) -> Option<(Vec<u8>, usize)> {
     let value = match text.first()? {
         b'p' => facts.process.to_string().into_bytes(),
@@ -95,7 +96,7 @@ fn one_macro(text: &[u8], facts: &Facts) -> Option<(Vec<u8>, usize)> {
     Some((value, 1))
 }
 
-/// A file that could not have the name it was meant to have.
+/// A file that could not be created under its intended name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
     /// The name that was taken.
@@ -104,37 +105,37 @@ pub struct Rename {
     pub used: PathBuf,
 }
 
-/// The expanded, absolute prefix of all outputs of this process: bytes, as paths are.
+/// Expanded, absolute prefix of all outputs of this process. Not necessarily UTF-8.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     prefix: OsString,
 }
 
 impl Outputs {
-    /// Expands `prefix`, and makes it absolute now, since applications change their directory.
+    /// Expands `prefix`, and makes it absolute now, because applications change their directory.
     pub fn new(prefix: impl AsRef<OsStr>, facts: &Facts) -> Self {
         let expanded = PathBuf::from(expand(prefix.as_ref(), facts));
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
-    /// Whether each window has files of its own: `%w` is its number.
+    /// Whether each window has its own files, with its number in place of `%w`.
     pub fn has_windows(&self) -> bool {
         has(&self.prefix, "%w")
     }
 
-    /// The same of one window.
+    /// Returns the outputs of one window.
     pub fn of_window(&self, number: u64) -> Self {
         Self { prefix: replaced(&self.prefix, "%w", &number.to_string()) }
     }
 
-    /// The same of what holds all windows.
+    /// Returns the outputs that cover all windows.
     pub fn of_all(&self) -> Self {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
-    /// Names for outputs with these suffixes: none of them exists, they share the number that was needed for that, and
-    /// `claim` says that no other process is about to make them. A rename is reported for each file whose first choice was
-    /// taken.
+    /// Chooses names for outputs with these suffixes. None of the files exists, all of them share the number
+    /// that this required, and `claim` confirms that no other process is about to create them. Returns a
+    /// rename for each file whose first choice was taken.
     pub fn choose(
         &self,
         suffixes: &[&str],
@@ -144,7 +145,7 @@ impl Outputs {
         self.choose_by(suffixes, &exists, &mut claim)
     }
 
-    /// Compiled once for all that ask.
+    /// Not generic, so that it is compiled once for all callers.
     fn choose_by(
         &self,
         suffixes: &[&str],

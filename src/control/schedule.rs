@@ -1,98 +1,98 @@
-//! When a window is to be open, where the settings say so. Arithmetic alone: it is told how far the program has come, and
-//! says what to do about the window.
+//! Computes when a window should be open, if the settings say when. Pure arithmetic: callers pass the
+//! progress of the program, and get back what to do with the window.
 //!
 //! ```text
-//! run      from the start; or while a flag file is there; or between two signals
+//! run      from the start; or while a flag file exists; or between two signals
 //!   cycle    GPUFLAME_DELAY, then GPUFLAME_DURATION, GPUFLAME_REPEAT times
-//!     window   the second part of a cycle, as far as GPUFLAME_STEPS are under way and no limit was reached
+//!     window   the second part of a cycle, while GPUFLAME_STEPS are in progress and no limit is reached
 //! ```
 //!
-//! Steps and time count from the beginning of the run. A window that reached a limit stays closed until the next cycle,
-//! or the next run, has one.
+//! Steps and time count from the beginning of the run. A window that has reached a limit stays closed until
+//! the next cycle or run opens one.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// What the settings say.
+/// Plan from the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Before each window.
+    /// Time before each window.
     pub delay: Duration,
-    /// Of each window; none: to the end of the run.
+    /// Length of each window; `None` for the rest of the run.
     pub duration: Option<Duration>,
-    /// So many windows, where they have a duration; 0: for ever.
+    /// Number of windows, if they have a duration; 0 for unlimited.
     pub repeat: u64,
-    /// Steps that are recorded, from 1; none: all, and what is before the first.
+    /// Steps to record, counted from 1; `None` for everything, including the time before the first step.
     pub steps: Option<Range<u64>>,
-    /// A window closes when so many launches were recorded in it.
+    /// Maximum number of launches per window, after which it closes.
     pub most_launches: Option<u64>,
-    /// A window closes when so many bytes were written to files while it was open.
+    /// Maximum number of bytes written to files while a window is open, after which it closes.
     pub most_bytes: Option<u64>,
 }
 
-/// How far the program has come.
+/// Progress of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Since any moment that stays the same.
+    /// Time since any fixed moment.
     pub time: Duration,
-    /// Steps that have begun.
+    /// Number of steps that have begun.
     pub steps: u64,
-    /// Launches that were seen.
+    /// Number of launches seen.
     pub launches: u64,
-    /// Bytes that were written to files.
+    /// Number of bytes written to files.
     pub bytes: u64,
 }
 
-/// What is to be done about the window.
+/// Change of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// A window opens.
     Open,
-    /// It closes.
+    /// The window closes.
     Close,
-    /// It closes, and the next opens.
+    /// The window closes, and the next one opens.
     Next,
 }
 
-/// Which window: the run's number and the cycle's.
+/// Identity of a window: the numbers of its run and its cycle.
 type WindowId = (u64, u64);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Schedule {
     plan: Plan,
-    /// Where the run began; none: there is none.
+    /// Progress at the beginning of the run; `None` without a run.
     run: Option<Reached>,
     runs: u64,
-    /// The window that is open, and where it opened.
+    /// The open window, and the progress when it opened.
     open: Option<(WindowId, Reached)>,
-    /// The last that reached a limit.
+    /// Last window that reached a limit.
     spent: Option<WindowId>,
 }
 
 impl Schedule {
-    /// A schedule without a run yet.
+    /// Creates a schedule without a run.
     pub fn new(plan: Plan) -> Self {
         Self { plan, ..Self::default() }
     }
 
-    /// A run begins, in the place of another if there is one.
+    /// Begins a run, which replaces the current one.
     pub fn begin(&mut self, now: Reached) {
         self.run = Some(now);
         self.runs += 1;
     }
 
-    /// The run ends.
+    /// Ends the run.
     pub fn end(&mut self) {
         self.run = None;
     }
 
-    /// Whether a run is under way.
+    /// Whether there is a run.
     pub fn is_running(&self) -> bool {
         self.run.is_some()
     }
 
-    /// What is to be done now, if anything.
+    /// Returns the change that is due now, if any.
     pub fn turn(&mut self, now: Reached) -> Option<Turn> {
         if let Some((id, opened)) = self.open
             && self.plan.is_spent(opened, now)
@@ -112,12 +112,12 @@ impl Schedule {
         })
     }
 
-    /// After how long time alone may change that; none: it does not.
+    /// Time after which a change may be due even without any progress; `None` if time alone changes nothing.
     pub fn patience(&self, now: Reached) -> Option<Duration> {
         self.plan.patience(now.time.saturating_sub(self.run?.time))
     }
 
-    /// Whether a window is open that may reach a limit, so that one should look often.
+    /// Whether the open window has a limit, so that progress should be checked often.
     pub fn is_limited(&self) -> bool {
         self.open.is_some() && (self.plan.most_launches.is_some() || self.plan.most_bytes.is_some())
     }
@@ -132,12 +132,12 @@ impl Schedule {
 }
 
 impl Plan {
-    /// Of a cycle, where cycles end.
+    /// Length of one delay-plus-duration cycle, in ns. `None` without a duration: the window never closes.
     fn length(&self) -> Option<u128> {
         self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
     }
 
-    /// In which cycle a window is open after so much time.
+    /// Number of the cycle whose window is open after the time `elapsed`. `None` if no window is open then.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
         let (cycle, within) = match self.length() {
@@ -187,7 +187,7 @@ mod tests {
         schedule
     }
 
-    /// What happens in which second.
+    /// Returns the changes, each with its second.
     fn turns(schedule: &mut Schedule, seconds: Range<u32>) -> Vec<(u32, Turn)> {
         seconds.filter_map(|second| Some((second, schedule.turn(at(second))?))).collect()
     }
@@ -224,7 +224,7 @@ mod tests {
         let mut schedule =
             begun(Plan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..Plan::default() });
         assert_eq!(schedule.turn(at(1)), Some(Turn::Open));
-        // The first is over, and the second has come and is under way.
+        // The first window is over, and the second one has begun.
         assert_eq!(schedule.turn(at(3)), Some(Turn::Next));
         assert_eq!(schedule.turn(at(77)), Some(Turn::Close));
     }
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(schedule.turn(at(16)), None);
         schedule.begin(at(16));
         assert_eq!([schedule.turn(at(17)), schedule.turn(at(18))], [None, Some(Turn::Open)]);
-        // A run that begins anew is another window, and this one is over by that.
+        // A new run has a new window, and the old window ends.
         schedule.begin(at(18));
         assert_eq!(schedule.turn(at(18)), Some(Turn::Close));
         assert_eq!(schedule.turn(at(20)), Some(Turn::Open));

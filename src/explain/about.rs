@@ -1,5 +1,5 @@
-//! A few lines of JSON about what a process recorded and wrote: beside each set of files, for whoever finds it, and for
-//! whoever started the process.
+//! Short JSON descriptions of a process's recording and its files: one next to each set of files, for later
+//! readers, and one for the parent that started the process.
 
 use std::ffi::OsStr;
 #[cfg(feature = "cli")]
@@ -13,8 +13,8 @@ use super::Ledger;
 use crate::profile::{Profile, quoted};
 use crate::record::{Provenance, WindowEdge};
 
-/// What stands beside a set of files of all windows, or of one: names of files are those in the same folder, which may be
-/// copied elsewhere.
+/// Returns the description next to a set of files, which may cover all windows or a single one. Files are
+/// listed by name only, since the folder may be copied elsewhere.
 pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
     let name = |file: &PathBuf| quoted_path(file.file_name().unwrap_or_default());
     let mut windows: Vec<(u64, Option<u64>)> = Vec::new();
@@ -34,7 +34,8 @@ pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: 
     object(profile, ledger, &more, files.iter().map(name))
 }
 
-/// The same for whoever started the process, with the files where they are, and how many launches no window was open for.
+/// Returns the description for the parent process: absolute paths, and the number of launches outside
+/// windows.
 pub fn process_text<'a>(
     profile: &Profile,
     ledger: &Ledger,
@@ -67,12 +68,12 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
     )
 }
 
-/// A path as it stands among the files: a string, or the list of its bytes where it is no text.
+/// Encodes a path as JSON: a string, or an array of its bytes if it is not UTF-8.
 fn quoted_path(path: &OsStr) -> String {
     path.to_str().map_or_else(|| format!("{:?}", path.as_bytes()), quoted)
 }
 
-/// The path that was written so.
+/// Decodes a path written by `quoted_path`.
 #[cfg(feature = "cli")]
 pub fn path_of(file: &serde_json::Value) -> Option<OsString> {
     let byte = |byte: &serde_json::Value| byte.as_u64()?.try_into().ok();

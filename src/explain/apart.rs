@@ -1,12 +1,13 @@
-//! Windows of which each is to have files of its own: what was launched in one is added up apart from the others,
-//! beside the sums of the whole run, until its work is over and it is taken out ([`Apart::due`]).
+//! Per-window sums, for windows that get their own output files. Each window is summed separately, in
+//! addition to the whole run, until its GPU work is over and it is removed ([`Apart::due`]).
 //!
-//! A launch is of the first window that was not closed when it was made, by the times that its row and the windows'
-//! edges have: whoever began while a window was open did so before the edge that closed it was noted. The work of other
-//! windows, and of none, keeps a GPU busy as far as it ran inside. What comes of a window that was taken out is late: it
-//! is counted, and stands in no file.
+//! A launch belongs to the first window that was not closed when the launch began, by the times in its row
+//! and in the window edges: a call that began while a window was open did so before the closing edge was
+//! noted. Work launched in other windows, or outside windows, only keeps the GPU busy for as long as it ran
+//! inside the window. Work that arrives after its window was removed is late: it is counted, and is not in
+//! any file.
 //!
-//! There are only so many; launches of the windows after those are of the last.
+//! The number of windows is limited; launches after the last window are added to it.
 
 use std::collections::VecDeque;
 
@@ -19,63 +20,65 @@ use crate::record::{
 };
 use crate::timeline::Timeline;
 
-/// A graph has come to its end when it had no work between two flushes: the first may have begun before.
+/// A graph counts as finished if it had no work between two flushes. The first flush may have begun before
+/// the work.
 const FLUSHES: u8 = 2;
 
-/// Windows that are not taken out yet, and those between them that are. See the module's documentation.
+/// Windows that have not been removed yet, and removed ones between them. See the module's documentation.
 #[derive(Debug)]
 pub struct Apart {
-    /// In the order of time.
+    /// Windows in order of time.
     windows: VecDeque<Window>,
-    /// How many were forgotten before the first of these, and when the last of them was closed.
+    /// Number of windows removed before the first of `windows`, and when the latest removed window was
+    /// closed.
     forgotten: u64,
     forgotten_until: Nanos,
     most: u64,
     by_stream: bool,
-    /// Windows that were opened, also those that became part of the last.
+    /// Number of windows opened, including those merged into the last.
     opened: u64,
-    /// How many of the first have had all their launches read.
+    /// Number of leading windows whose launches were all read.
     read: u64,
     late: Late,
 }
 
-/// What came of windows when they had been taken out.
+/// Work that arrived after its window was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
-    /// Launches.
+    /// Number of launches.
     pub launches: u64,
-    /// Activities.
+    /// Number of activities.
     pub activities: u64,
-    /// How long these took.
+    /// Total duration of late activities, in nanoseconds.
     pub nanos: u64,
 }
 
 #[derive(Debug)]
 struct Window {
-    /// `None` while it is open.
+    /// `None` while the window is open.
     closed: Option<Nanos>,
-    /// `None` when it was taken out.
+    /// `None` once the sums were removed.
     part: Option<Box<Part>>,
 }
 
-/// What belongs to one window.
+/// Sums of one window.
 #[derive(Debug)]
 pub struct Part {
-    /// Which window, counted from 1.
+    /// Number of the window, counted from 1.
     pub number: u64,
-    /// When it was opened and closed; the last one more than once.
+    /// Times at which it was opened and closed. The last window may have several such pairs.
     pub edges: Vec<(WindowEdge, Nanos)>,
     pub(super) aggregate: Aggregate,
     pub(super) timeline: Timeline,
     pub(super) host: HostSums,
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
-    /// After how many flushes of the tracer no more is expected of graphs that ran.
+    /// Number of flushes of the tracer until no more work is expected from graphs that ran.
     flushes_left: u8,
 }
 
 impl Apart {
-    /// None yet, and at most so many.
+    /// Creates an empty set of at most `most` windows.
     pub(super) fn new(most: u64, by_stream: bool) -> Self {
         Self {
             windows: VecDeque::new(),
@@ -89,22 +92,22 @@ impl Apart {
         }
     }
 
-    /// How many windows were opened.
+    /// Number of windows opened.
     pub fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// Whether there are more windows than are kept apart, and the last one is of all those.
+    /// Whether more windows were opened than are summed separately, so that the last one holds several.
     pub fn is_full(&self) -> bool {
         self.opened > self.most
     }
 
-    /// What came too late.
+    /// Work that arrived too late.
     pub fn late(&self) -> Late {
         self.late
     }
 
-    /// Takes an edge that is of the clock alone: the windows are as they were.
+    /// Handles an edge that is due to a step of the clock: the list of windows does not change.
     pub(super) fn clock_was_set(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(part) = last.and_then(|last| last.part.as_mut()) {
@@ -112,7 +115,7 @@ impl Apart {
         }
     }
 
-    /// Takes an edge.
+    /// Handles an edge: opens or closes a window.
     pub(super) fn edge(&mut self, edge: WindowEdge, time: Nanos) {
         if edge == WindowEdge::Open {
             self.opened += 1;
@@ -129,7 +132,7 @@ impl Apart {
         }
     }
 
-    /// Takes a launch, by any but a second id.
+    /// Counts a launch in its window. Not called for the second id of a launch.
     pub(super) fn launch(&mut self, launch: &Launch) {
         match self.of(launch.time).and_then(|at| self.windows[at].part.as_mut()) {
             Some(part) => part.tally.launches.seen += 1,
@@ -137,40 +140,40 @@ impl Apart {
         }
     }
 
-    /// Takes a call of a thread that was over in a window.
+    /// Adds a call of a thread that ended in a window.
     pub(super) fn called(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if let Some(part) = self.part_of(ended) {
             part.timeline.called(thread, (begun, ended), context);
         }
     }
 
-    /// The same for a launch that began in it.
+    /// Adds a launching call that began in a window.
     pub(super) fn launched(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if let Some(part) = self.part_of(begun) {
             part.timeline.launched(thread, (begun, ended), context);
         }
     }
 
-    /// How many windows are closed and have launches that were not read, or may have some.
+    /// Number of closed windows, if some launches made in them may still be unread.
     pub fn unread(&self) -> Option<u64> {
         let closed = self.windows.iter().filter(|window| window.closed.is_some()).count() as u64;
         let closed = self.forgotten + closed;
         (closed > self.read).then_some(closed)
     }
 
-    /// All launches of the first `windows` were read.
+    /// Notes that all launches of the first `windows` windows were read.
     pub fn note_read(&mut self, windows: u64) {
         self.read = self.read.max(windows.min(self.forgotten + self.windows.len() as u64));
     }
 
-    /// The tracer was flushed, and what it handed over was pushed.
+    /// Notes that the tracer was flushed and all rows it delivered were pushed.
     pub(super) fn flushed(&mut self) {
         let parts = self.windows.iter_mut().filter_map(|window| window.part.as_mut());
         parts.for_each(|part| part.flushes_left = part.flushes_left.saturating_sub(1));
     }
 
-    /// Takes out a window whose work is over, or that was closed before `given_up`. The one that all later ones are part
-    /// of is not among them.
+    /// Removes and returns a window whose work is over, or that was closed before `given_up`. Never returns
+    /// the last window, which collects all later ones.
     pub fn due(&mut self, given_up: Nanos) -> Option<Box<Part>> {
         let (forgotten, read, most) = (self.forgotten, self.read, self.most);
         let is_due = |(at, window): (usize, &Window)| {
@@ -182,7 +185,7 @@ impl Apart {
         self.take(at)
     }
 
-    /// Takes out whatever window there is.
+    /// Removes and returns the first window that is left, whatever its state.
     pub fn any(&mut self) -> Option<Box<Part>> {
         let at = self.windows.iter().position(|window| window.part.is_some())?;
         self.take(at)
@@ -198,7 +201,8 @@ impl Apart {
         part
     }
 
-    /// Adds everything up anew, under the contexts and kernels that these give for those of before.
+    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and adds up
+    /// again.
     pub(super) fn rename(
         &mut self,
         context: impl Fn(ContextId) -> ContextId,
@@ -211,14 +215,14 @@ impl Apart {
         }
     }
 
-    /// Bytes held on the heap.
+    /// Number of bytes held on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
         let parts = self.windows.iter().filter_map(|window| window.part.as_ref());
         parts.map(|part| size_of::<Part>() + part.heap_bytes()).sum::<usize>()
             + self.windows.capacity() * size_of::<Window>()
     }
 
-    /// What of that goes with the number of stacks.
+    /// Part of [`Apart::heap_bytes`] that is proportional to the number of stacks.
     pub(super) fn stack_bytes(&self) -> usize {
         let parts = self.windows.iter().filter_map(|window| window.part.as_ref());
         parts
@@ -228,7 +232,7 @@ impl Apart {
             .sum()
     }
 
-    /// Where the window is that something is of which was begun at `time`.
+    /// Index of the window that work begun at `time` belongs to.
     fn of(&self, time: Nanos) -> Option<usize> {
         if self.forgotten > 0 && time <= self.forgotten_until {
             return None;
@@ -246,7 +250,7 @@ impl Apart {
         self.windows[at].part.as_deref_mut()
     }
 
-    /// Shows `activity` to the windows in which it ran, but for the one at `own`.
+    /// Passes `activity` to all windows in which it ran, except for the one at index `own`.
     fn keep_busy(&mut self, activity: &Activity, launched: Launched, own: Option<usize>) {
         let mut at = self.of(activity.start).unwrap_or(0);
         while let Some(Window { part, closed }) = self.windows.get_mut(at) {
@@ -284,7 +288,8 @@ impl Sink for Apart {
             Some(part) => part.add(activity, origin),
             None => self.too_late(activity),
         }
-        // Nothing of this run has this one's time, so nobody is blamed for what it did there.
+        // In other windows it is foreign work: idle time that it ends is charged to `OUTSIDE`, not to a
+        // stack.
         self.keep_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 
@@ -295,7 +300,7 @@ impl Sink for Apart {
         }
     }
 
-    /// It stays among those that have not met their work, until the window is given up.
+    /// The join gave up on this launch: it is counted as pending, and its window stops waiting for it.
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
         if let Some(part) = self.part_of(launched.time) {
             part.pending(id, launched);
@@ -328,7 +333,7 @@ impl Sink for Apart {
 }
 
 impl Apart {
-    /// What the host did is of the window that was open then; what has no time, of the present one.
+    /// Adds a host row to the window that was open at `time`. A row without a time goes to the latest window.
     fn host_row(&mut self, row: &Row<'_>, time: Option<Nanos>) {
         let at = match time {
             Some(time) => self.of(time).filter(|at| self.windows[*at].is_around(time)),
@@ -365,17 +370,17 @@ impl Part {
         }
     }
 
-    /// Between which moments all its launches were made.
+    /// Times of the first and last edge: all launches of the window began between them.
     pub(super) fn span(&self) -> (Nanos, Nanos) {
         (self.opened(), self.edges.last().map_or(Nanos(u64::MAX), |(_, time)| *time))
     }
 
-    /// How many of its launches have not met their work.
+    /// Number of launches that still wait for an activity.
     pub(super) fn open(&self) -> u64 {
         self.tally.launches.open()
     }
 
-    /// Adds a launch that has not met its work, and is not waited for.
+    /// Adds a launch that has no activity and is not waited for any longer.
     pub(super) fn pending(&mut self, id: CorrelationId, launched: Launched) {
         self.tally.launches.pending += 1;
         self.aggregate.pending(id, launched);

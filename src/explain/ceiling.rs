@@ -1,25 +1,28 @@
-//! What is dropped when memory is short, and in which order. Only ever the difference between things that are
-//! many: what ran, for how long, on which device, and what became of each launch adds up to the same.
+//! The memory ceiling: which data are dropped when memory is short, and in which order. Only distinctions
+//! between numerous things are dropped. Totals stay the same: the work done, its duration and device, and the
+//! outcomes of launches.
 //!
-//! 1. Single activities are never kept: they go to the join, the sums and, if asked for, to a file.
-//! 2. **Stacks**, with all that is told apart by them, may take a quarter of the ceiling. Beyond, half of them are
-//!    added up under `[other stacks]`, one for each API function that they called: those with the least GPU time
-//!    (a launch whose work is not over counts as much as others took), but not the youngest eighth, which has not
-//!    had the time to show what it is. So a phase that makes millions of stacks does not hide the work before it, nor
-//!    the work after it.
-//! 3. **Kernels** may take an eighth, and half of what stacks leave of their quarter, counted with their names and
-//!    distributions (some 600 bytes each): then half of them, chosen in the same way, become `[other kernels]`.
-//! 4. **Threads** whose stacks are not kept apart lose their names.
+//! 1. Single activities are never kept: they go to the join, the sums and, on request, to a file.
+//! 2. **Stacks**, with all sums that are kept per stack, may use a quarter of the ceiling. Beyond that, half
+//!    the stacks are merged into `[other stacks]`, one for each API function that they called: those with the
+//!    least GPU time (a launch whose work has not finished counts as much as the average one). The youngest
+//!    eighth is exempt: its launches have had no time to show their weight. A phase that makes millions of
+//!    stacks therefore hides neither the work before it nor the work after it.
+//! 3. **Kernels** may use an eighth, plus half the unused part of the quarter for stacks, including their
+//!    names and distributions (about 600 bytes each). Beyond that, half the kernels, chosen in the same way,
+//!    become `[other kernels]`.
+//! 4. **Threads** without any stack left lose their names.
 //!
-//! At the end, when names are looked up and files are written, which takes twice to three times what stacks take by
-//! themselves, as few stacks are kept as it takes to stay below the ceiling: those with the most GPU time.
+//! At the end, when names are looked up and files are written (which takes two to three times the memory of
+//! the stacks alone), stacks are dropped again until everything fits below the ceiling. Those with the most
+//! GPU time are kept.
 //!
-//! A stack that was dropped and comes again is a new one: after each time that some were dropped threads give their
-//! stacks new ids (`capture::Forgetting`), so one that was rare and is not any more is seen again.
+//! A dropped stack that occurs again is a new one: each time stacks were dropped, threads assign new ids to
+//! their stacks (`capture::Forgetting`). So a stack that was rare and has become frequent is seen again.
 //!
-//! What was dropped is forgotten with its id. Rows that come with such an id later are of the others; nodes of graphs
-//! that were made on such a stack are found to have an unknown one when they run, and join the others in the next
-//! snapshot ([`Renames`]).
+//! A dropped stack is forgotten with its id. Later rows with such an id are attributed to `[other stacks]`.
+//! Graph nodes created on such a stack have an unknown id when they run, and join `[other stacks]` at the
+//! next snapshot ([`Renames`]).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -30,23 +33,23 @@ use crate::join::Limits;
 use crate::profile::{Profile, Weight};
 use crate::record::{ContextId, IdMap, Loss, NameId};
 
-/// Fewer than so many stacks, or kernels, are never dropped: whatever takes the memory, it is not them.
+/// Never drop below this many stacks or kernels: at that size they cannot be what uses the memory.
 const FEWEST: usize = 256;
-/// Bytes that a full join takes with its default limits.
+/// Memory of a full join with its default limits.
 const JOIN_BYTES: usize = 45 << 20;
 
-/// What a thread's name and number take.
+/// Memory of a thread's name and number.
 const BYTES_A_THREAD: usize = 96;
 
-/// What a snapshot, names and a flame graph take beside, at the most that tables which double in size may take: for
-/// a frame of a stack that it shares with no other, a node of the tree of stacks, and a stack, which may stand upon a
-/// root of its own where those of each thread are kept apart.
+/// Upper bound on the extra memory of a snapshot, its names and a flame graph (tables grow by doubling): per
+/// frame that a stack shares with no other, per node of the tree of stacks, and per stack. A stack may have a
+/// root of its own if threads are kept separate.
 const EXPORT_BYTES_A_FRAME: usize = 16;
 const EXPORT_BYTES_A_NODE: usize = 120;
 const EXPORT_BYTES_A_STACK: usize = 500;
 const EXPORT_BYTES_A_STACK_OF_A_THREAD: usize = 1100;
 
-/// How many were not kept apart so far. One that came again may be in it twice.
+/// Number of stacks, kernels and thread names dropped so far. One that occurred again may be counted twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NotKept {
     stacks: u64,
@@ -54,12 +57,12 @@ pub(super) struct NotKept {
     threads: u64,
 }
 
-/// What [`Explain::fit`] has forgotten, for those who keep the same.
+/// Data that [`Explain::fit`] has dropped, for callers that hold the same data.
 #[derive(Debug, Default)]
 pub struct Forgotten {
-    /// If it forgot kernels, those that are left: the others come again as new ones, with new ids.
+    /// The remaining kernels, if some were dropped. A dropped kernel that runs again gets a new id.
     pub kept_kernels: Option<HashSet<NameId>>,
-    /// Whether it forgot names of threads.
+    /// Whether names of threads were dropped.
     pub threads: bool,
 }
 
@@ -73,7 +76,7 @@ impl NotKept {
     }
 }
 
-/// Limits of the join: when full, it takes a quarter of the ceiling at most.
+/// Limits of a join that uses at most a quarter of the ceiling when full.
 pub(super) fn limits(ceiling: usize) -> Limits {
     let all = Limits::default();
     let parts = JOIN_BYTES.div_ceil((ceiling / 4).max(1)).next_power_of_two().min(16);
@@ -86,19 +89,19 @@ pub(super) fn limits(ceiling: usize) -> Limits {
 }
 
 impl Explain {
-    /// How many stacks were not kept apart so far.
+    /// Number of stacks dropped so far.
     pub fn stacks_not_kept(&self) -> u64 {
         self.not_kept.stacks
     }
 
-    /// Has all that is explained so far take no more than its share of the ceiling. To be called every few thousand
-    /// rows; `names` bytes are what the names of kernels hold elsewhere.
+    /// Reduces everything held so far to its share of the ceiling. Call every few thousand rows; `names` is
+    /// the number of bytes that kernel names hold elsewhere.
     pub fn fit(&mut self, names: usize) -> Forgotten {
         self.fit_stacks();
         Forgotten { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
     }
 
-    /// Has stacks take no more than their share. Called whenever one is new.
+    /// Reduces stacks to their share. Called for each new stack.
     pub(super) fn fit_stacks(&mut self) {
         if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
             self.profile.forget_what_was_shown();
@@ -112,13 +115,13 @@ impl Explain {
         }
     }
 
-    /// Whether so much is kept about ids that threads should give their stacks new ones. Where they do not, the
-    /// older half is forgotten when it is four times as much.
+    /// Whether the table of ids has grown to a size at which threads should give their stacks new ids. If
+    /// they do not, its older half is forgotten at four times this size.
     pub fn has_many_ids(&self) -> bool {
         self.contexts.heap_bytes() > self.ceiling / 32
     }
 
-    /// Has kernels take no more than their share. Returns those that are kept if some are not.
+    /// Reduces kernels to their share. Returns the remaining ones if some were dropped.
     fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
         let unused = (self.ceiling / 4).saturating_sub(self.stack_bytes());
         let room = (self.ceiling / 8 + unused / 2).saturating_sub(names + self.aggregate.series_bytes());
@@ -139,7 +142,7 @@ impl Explain {
         Some(kept)
     }
 
-    /// Forgets the names of threads that no stack is of, where they are too many. True: it did.
+    /// Drops the names of threads without a stack if there are too many names. Returns whether it did.
     fn fit_threads(&mut self) -> bool {
         let count = self.profile.thread_count();
         if count * BYTES_A_THREAD <= self.ceiling / 16 || count < 2 * self.profile.context_count() {
@@ -149,15 +152,15 @@ impl Explain {
         true
     }
 
-    /// Forgets what contexts below `lowest` are: none comes any more.
+    /// Forgets the contexts of ids below `lowest`, which will not occur any more.
     pub fn forget_below(&mut self, lowest: ContextId) {
-        // Should one come all the same, it is one of the others.
+        // If one occurs nevertheless, it is attributed to `[other stacks]`.
         self.profile.others(None);
         self.contexts.forget_below(lowest);
     }
 
-    /// Has all that is to be written fit, where everything takes `held` bytes now. To be called before the last
-    /// [`Explain::snapshot`].
+    /// Drops stacks until all outputs can be written below the ceiling, when everything holds `held` bytes
+    /// now. Call before the last [`Explain::snapshot`].
     pub fn fit_exports(&mut self, held: usize) {
         if self.ceiling == usize::MAX {
             return;
@@ -169,7 +172,7 @@ impl Explain {
         let needed = self.export_bytes();
         let room = self.ceiling.saturating_sub(held);
         if needed > room && self.profile.context_count() > FEWEST {
-            // What goes makes room as well.
+            // Dropped stacks free memory as well.
             let stacks = self.stack_bytes();
             let share = (room + stacks) as f64 / (needed + stacks) as f64;
             let count = (self.profile.context_count() as f64 * share) as usize;
@@ -177,7 +180,7 @@ impl Explain {
         }
     }
 
-    /// What stacks, and all that is told apart by them, hold on the heap.
+    /// Heap bytes of stacks and the sums that are kept per stack.
     fn stack_bytes(&self) -> usize {
         self.profile.context_bytes()
             + self.aggregate.cell_bytes()
@@ -186,7 +189,7 @@ impl Explain {
             + self.apart.as_ref().map_or(0, Apart::stack_bytes)
     }
 
-    /// What naming and writing them takes beside.
+    /// Extra memory needed to look up names and write files.
     fn export_bytes(&self) -> usize {
         let (nodes, frames) = self.profile.stack_size();
         let stacks = self
@@ -200,10 +203,10 @@ impl Explain {
         EXPORT_BYTES_A_FRAME * frames + EXPORT_BYTES_A_NODE * nodes + bytes_a_stack * stacks
     }
 
-    /// Keeps `count` contexts apart, so many of them for being the youngest.
+    /// Keeps `count` contexts, including the `youngest` ones.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
-        // A graph may be launched long after it was made.
+        // A graph may be launched long after it was created.
         let made: HashSet<ContextId> = self.graphs.contexts().take(youngest).collect();
         made.iter().for_each(|id| weights.entry(*id).or_default().nanos = u64::MAX);
         let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());
@@ -215,8 +218,8 @@ impl Explain {
         self.contexts.rename(forgotten);
     }
 
-    /// How much there is of each context, with what it waited for. A launch whose activity has not come yet counts as
-    /// much as others took.
+    /// Weights by context, including waits. A launch that still waits for its activity counts as much as the
+    /// average one.
     fn weights(&self) -> IdMap<ContextId, Weight> {
         let mut weights = self.aggregate.by_context();
         let (count, nanos) = weights.values().fold((0, 0_u64), |(count, nanos), weight| {
@@ -233,7 +236,7 @@ impl Explain {
         weights
     }
 
-    /// Adds up anew what is not kept apart any more.
+    /// Merges the sums of dropped contexts and kernels into `[other stacks]` and `[other kernels]`.
     fn rename(&mut self, forgotten: &IdMap<ContextId, ContextId>) {
         let Self { profile, join, aggregate, timeline, host, apart, stored, .. } = self;
         let renames = Renames::new(profile, forgotten);
@@ -250,8 +253,8 @@ impl Explain {
     }
 }
 
-/// What is added up under which id: what was forgotten, and what the profile does not know because it was forgotten
-/// before.
+/// Maps ids to those that they are summed under, for contexts dropped just now (`forgotten`) and for ids that
+/// the profile does not know because they were dropped earlier.
 pub(super) struct Renames<'a> {
     profile: &'a Profile,
     forgotten: &'a IdMap<ContextId, ContextId>,
@@ -266,7 +269,7 @@ impl<'a> Renames<'a> {
         Self { profile, forgotten, has_stacks, has_kernels }
     }
 
-    /// Whether it can be that an id has another one.
+    /// Whether any id may map to another.
     pub(super) fn any(&self) -> bool {
         self.has_stacks || self.has_kernels
     }
@@ -284,8 +287,8 @@ impl<'a> Renames<'a> {
     }
 }
 
-/// The ids to keep, `count` of `all`, which are in the order of their age: the `youngest`, and those with most
-/// nanoseconds, or else most often seen, or else the youngest.
+/// Chooses `count` ids of `all`, which is sorted by age: the `youngest`, then those with the most
+/// nanoseconds; ties go to the higher count, then to the younger.
 fn choose<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, youngest: usize) -> HashSet<I> {
     let youngest = youngest.min(all.len());
     let mut kept: HashSet<I> = all.drain(all.len() - youngest..).map(|(id, _)| id).collect();
@@ -316,7 +319,7 @@ mod tests {
         explain
     }
 
-    /// A stack of 30 frames that no other number has, which called API function 7 or 8.
+    /// Adds a stack of 30 frames that is unique to `number` and called API function 7 or 8.
     fn context(explain: &mut Explain, id: u32, number: u32) {
         let code = (0..30).map(|depth| Frame::native(u64::from(number * 32 + depth + 1), ModuleEpoch(0)));
         let frames: Vec<Frame> = std::iter::once(Frame::label(LabelId(7 + number % 2))).chain(code).collect();
@@ -368,7 +371,7 @@ mod tests {
         for number in 1..=STACKS {
             context(&mut explain, number + 1, number);
             explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
-            // The 5,000th takes as long as all others.
+            // The 5,000th runs about as long as all the rest.
             let nanos = if number == 5_000 { 1_000_000 } else { 50 };
             explain.push(&Row::Activity(kernel(number, 100, 100 + nanos)), &mut ());
             assert!(explain.stack_bytes() <= 2 * (2 << 20) / 4, "{}", explain.stack_bytes());
@@ -402,7 +405,7 @@ mod tests {
         }
         assert!(explain.profile().context(ContextId(2)).is_none(), "it is dropped");
         explain.push(&Row::Activity(kernel(1, 1000, 1007)), &mut ());
-        // The same stack again, under the id that it had and under a new one.
+        // The same stack again, under its old id and under a new one.
         context(&mut explain, 20_000, 1);
         for (correlation, id) in [(20_000, 2), (20_001, 20_000)] {
             explain.push(&Row::Launch(launch(correlation, id)), &mut ());
@@ -422,12 +425,12 @@ mod tests {
         let first = |explain: &Explain, id| explain.first(ContextId(id));
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
         explain.forget_below(ContextId(5));
-        // Those that stand for themselves are known as long as there is anything of them.
+        // Contexts that represent themselves are known as long as the profile has them.
         let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
         let special = [ContextId::NONE, ContextId::OUTSIDE];
         assert_eq!(special.map(|id| explain.first(id)), special);
-        // A new id of a stack that is there still.
+        // A new id for a stack that is still known.
         context(&mut explain, 6, 1);
         assert_eq!(first(&explain, 6), ContextId(2));
     }

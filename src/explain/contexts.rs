@@ -1,20 +1,20 @@
-//! Which contexts are the same one, and how good their stacks are.
+//! Merges contexts with the same stack, and counts how good the stacks are.
 
 use crate::profile::Profile;
 use crate::record::{ContextFlags, ContextId, Frame, IdMap, Row, ThreadId, map_bytes};
 
-/// Distinct stacks, and those of them that are not perfect.
+/// Number of distinct stacks, and how many have a defect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// All of them; where threads are kept apart, each with its own.
+    /// All stacks. If threads are kept separate, the same stack on two threads counts twice.
     pub distinct: u64,
-    /// Those deeper than the capture buffer.
+    /// Stacks deeper than the capture buffer.
     pub truncated: u64,
-    /// Those with a frame found by frame pointer only.
+    /// Stacks with a frame found by frame pointer only.
     pub guessed: u64,
-    /// Those whose walk ended before the bottom.
+    /// Stacks whose walk ended before the bottom.
     pub cut: u64,
-    /// Those with a frame of which nobody knows what module it was in.
+    /// Stacks with a frame whose module is unknown.
     pub module_unknown: u64,
 }
 
@@ -22,10 +22,10 @@ pub struct Stacks {
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
-    /// The contexts that stand for others, with the thread that each of those is of, and those that stand for themselves are not in it. A thread may give a stack
-    /// a new id at any time.
+    /// For each id that another context represents: that context, and the id's own thread. Contexts that
+    /// represent themselves are not in it. A thread may give a stack a new id at any time.
     firsts: IdMap<ContextId, (ContextId, ThreadId)>,
-    /// Of lower ids only those are known that stand for themselves: no launch comes any more with another one.
+    /// Ids below this are known only if they represent themselves: new launches use no other low ids.
     begin: ContextId,
     stacks: Stacks,
 }
@@ -40,7 +40,7 @@ impl Contexts {
         self.merge_threads
     }
 
-    /// Takes the row of a context; passes over all others. True: its stack is new.
+    /// Adds a context row; ignores all other rows. Returns whether its stack is new.
     pub(super) fn add(&mut self, row: &Row<'_>, profile: &mut Profile) -> bool {
         let &Row::Context { id, thread, flags, frames } = &row else { return false };
         let first = profile.merge_context(*id, *thread, *flags, frames, self.merge_threads);
@@ -52,7 +52,7 @@ impl Contexts {
         true
     }
 
-    /// The context that stands for `id`, whichever thread's it is.
+    /// Returns the context that represents `id`, which may be of another thread.
     pub(super) fn first(&self, id: ContextId, profile: &Profile) -> ContextId {
         match self.firsts.get(&id) {
             Some((first, _)) => *first,
@@ -61,7 +61,7 @@ impl Contexts {
         }
     }
 
-    /// The thread that a context is of, if that is known still.
+    /// Returns the thread of a context, if it is still known.
     pub(super) fn thread(&self, id: ContextId, profile: &Profile) -> Option<ThreadId> {
         let known = self.firsts.get(&id).map(|(_, thread)| *thread);
         known
@@ -69,7 +69,7 @@ impl Contexts {
             .filter(|id| *id != ThreadId::OTHERS)
     }
 
-    /// Has what stood for a context that is not kept apart any more stand for what it is a part of.
+    /// Replaces contexts that are no longer kept separately by those they were merged into.
     pub(super) fn rename(&mut self, forgotten: IdMap<ContextId, ContextId>) {
         for (first, _) in self.firsts.values_mut() {
             *first = forgotten.get(first).copied().unwrap_or(*first);
@@ -77,14 +77,15 @@ impl Contexts {
         self.firsts.extend(forgotten.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
-    /// Forgets what the ids below `lowest` stand for: none comes any more.
+    /// Forgets which contexts the ids below `lowest` stand for. They will not occur any more.
     pub(super) fn forget_below(&mut self, lowest: ContextId) {
         self.firsts.retain(|id, _| *id >= lowest);
         self.firsts.shrink_to(2 * self.firsts.len());
         self.begin = self.begin.max(lowest);
     }
 
-    /// The same for the older half of all ids, of which some may come: what they launch is not told apart then.
+    /// Forgets the older half of the ids, although some may still occur: their launches then go to `[other
+    /// stacks]`.
     pub(super) fn forget_older_half(&mut self) {
         let mut ids: Vec<ContextId> = self.firsts.keys().copied().collect();
         let middle = ids.len() / 2;

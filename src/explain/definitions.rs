@@ -1,11 +1,11 @@
-//! What sums refer to (stacks, names of kernels, calls, ranges and functions, modules, threads), as rows for a file that grows:
-//! each is written once.
+//! Definitions that sums refer to (stacks, names of kernels, calls, ranges and functions, modules, threads),
+//! as rows for a file that grows. Each is written once.
 
 use super::Explain;
 use crate::profile::Profile;
 use crate::record::{Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId};
 
-/// What stands in a file already.
+/// Definitions that are already in a file.
 #[derive(Debug, Default)]
 pub struct Definitions {
     process: bool,
@@ -21,7 +21,8 @@ pub struct Definitions {
 }
 
 impl Explain {
-    /// Adds to `chunk` what is known and not in `written` yet, until there are `most` bytes in it. False: there is more.
+    /// Appends definitions that are not in `written` yet, until `chunk` has `most` bytes. Returns false if
+    /// some are left.
     pub fn write_definitions(&self, written: &mut Definitions, chunk: &mut Chunk, most: usize) -> bool {
         written.few(&self.profile, chunk);
         written.kernels(&self.profile, chunk, most)
@@ -30,7 +31,7 @@ impl Explain {
 }
 
 impl Definitions {
-    /// Of these there are few, or they take little.
+    /// Writes the kinds that are few or small, regardless of the limit.
     fn few(&mut self, profile: &Profile, chunk: &mut Chunk) {
         if let Some((id, name)) = profile.process().filter(|_| !self.process) {
             self.process = true;
@@ -71,7 +72,7 @@ impl Definitions {
         true
     }
 
-    /// Where threads are merged, the one that had a stack first is not the one that it is of.
+    /// With merged threads a stack has no single thread: the profile only knows the one that had it first.
     fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, most: usize) -> bool {
         if self.contexts.len() == profile.all_contexts().len() {
             return true;
@@ -91,7 +92,7 @@ impl Definitions {
     }
 }
 
-/// The domain and the text of a range, from how it is shown.
+/// Splits a range, as it is displayed, into domain and text.
 fn range(shown: &str) -> (&str, &str) {
     let inside = shown.strip_prefix("[range").and_then(|rest| rest.split_once(']'));
     inside.map_or(("", shown), |(domain, text)| (domain.trim_start_matches(' '), text))

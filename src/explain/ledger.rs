@@ -1,5 +1,5 @@
-//! The ledger: how much was seen, what became of it and what was lost. A value, which whoever prints it puts
-//! into words of their own; what has to add up in it is a [`Sum`].
+//! The ledger: counts of everything seen, its outcome, and losses. It is plain data; the code that prints it
+//! chooses the words. Figures that must add up are available as a [`Sum`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,44 +14,44 @@ use crate::record::{ContextId, DeviceId, Loss, NameId, Work};
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// What became of launches and activities; none of them is open.
+    /// Launches and activities by outcome; none is open.
     pub tally: Tally,
-    /// What became of the activities that are nodes of graphs.
+    /// Activities that are graph nodes, by knowledge of the node's creator.
     pub nodes: graphs::NodeTally,
-    /// What was lost, of each kind that there was any of.
+    /// Losses by kind. Kinds without any are absent.
     pub losses: BTreeMap<Loss, u64>,
-    /// How many stacks there are, and how good they are.
+    /// Number and quality of the stacks.
     pub stacks: Stacks,
-    /// Each device that did anything.
+    /// All devices that did any work.
     pub devices: Vec<Device>,
-    /// What the host did beside launching, where that was asked for.
+    /// Host activity other than launches, if requested.
     pub host: Host,
-    /// What is known of what waited for what, where that was asked for.
+    /// Dependencies between calls, events and streams, if requested.
     pub dependencies: Dependencies,
-    /// What happened to unified memory, where that was asked for.
+    /// Events of unified memory, if requested.
     pub unified: Vec<UnifiedSums>,
-    /// What ran under stacks and kernels that there was no memory to keep apart.
+    /// Work under stacks and kernels that were merged for lack of memory.
     pub others: Others,
 }
 
-/// What ran under what was not kept apart: it is in all sums. How many stacks and kernels that were is among the
-/// losses.
+/// Work under merged stacks and kernels. It is included in all sums. How many stacks and kernels were merged
+/// is among the losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Activities and launches under `[other stacks]`, with their nanoseconds.
+    /// Number of activities and launches under `[other stacks]`, and their nanoseconds.
     pub stacks: (u64, u64),
-    /// The same of `[other kernels]`.
+    /// Number of activities and launches under `[other kernels]`, and their nanoseconds.
     pub kernels: (u64, u64),
 }
 
-/// What a device did, and how it spent its time.
+/// Work of a device, and how it spent its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// How much it did.
+    /// Amount of work.
     pub work: DeviceUse,
-    /// How long it was busy and idle; `None` where none of its activities has usable times.
+    /// Busy and idle time; `None` if none of the device's activities has usable times.
     pub time: Option<DeviceTime>,
-    /// Nanoseconds between two pieces of work by cause, in the order of [`Cause::ALL`].
+    /// Idle nanoseconds between two pieces of work by cause, in the order of [`Cause::ALL`].
     pub between: [u64; Cause::ALL.len()],
     /// Nanoseconds from the opening of a window to the first work in it.
     pub opening: u64,
@@ -59,35 +59,35 @@ pub struct Device {
     pub closing: u64,
 }
 
-/// What the host did beside launching.
+/// Host activity other than launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Calls that waited.
+    /// Number of calls that waited.
     pub waits: u64,
-    /// How long they did, in nanoseconds.
+    /// Total time of the waits, in nanoseconds.
     pub waited: u64,
-    /// Calls that allocated memory.
+    /// Number of calls that allocated memory.
     pub allocations: u64,
-    /// How much, in bytes.
+    /// Total size of the allocations, in bytes.
     pub allocated: u64,
-    /// Calls that freed memory.
+    /// Number of calls that freed memory.
     pub frees: u64,
-    /// How much of what was seen to be allocated, in bytes.
+    /// Bytes freed, of memory whose allocation was seen.
     pub freed: u64,
-    /// Bytes that are allocated.
+    /// Bytes currently allocated.
     pub held: u64,
-    /// The most there were at once.
+    /// Maximum of bytes allocated at once.
     pub held_max: u64,
 }
 
-/// A total and what it consists of.
+/// A total and its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// What is counted.
+    /// Name of the counted things.
     pub what: String,
-    /// How much of it there is.
+    /// The total.
     pub total: u64,
-    /// Its parts by word: lower case, no blanks.
+    /// Parts as (word, count). A word is lower case without blanks.
     pub parts: Vec<(&'static str, u64)>,
 }
 
@@ -96,13 +96,13 @@ impl Sum {
         Self { what: what.into(), total, parts: parts.to_vec() }
     }
 
-    /// Whether the parts add up to the total, as they must.
+    /// Whether the parts add up to the total. If not, gpuflame has a bug.
     pub fn holds(&self) -> bool {
         self.parts.iter().map(|(_, part)| u128::from(*part)).sum::<u128>() == u128::from(self.total)
     }
 }
 
-/// `launches 5 = matched 3 + …`.
+/// Formats as `launches 5 = matched 3 + …`.
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} = ", self.what, self.total)?;
@@ -115,7 +115,7 @@ impl fmt::Display for Sum {
 }
 
 impl Ledger {
-    /// The ledger of `profile`, whose sums are filled in, and of what it does not hold.
+    /// Creates the ledger of `profile`, which must hold the sums, and of counts that are not in it.
     pub(super) fn of(
         profile: &Profile,
         tally: Tally,
@@ -136,12 +136,12 @@ impl Ledger {
         }
     }
 
-    /// How much was lost in this way.
+    /// Number of losses of one kind.
     pub fn lost(&self, loss: Loss) -> u64 {
         self.losses.get(&loss).copied().unwrap_or(0)
     }
 
-    /// All launches that were made, and what became of them.
+    /// All launches made, by outcome.
     pub fn launches(&self) -> Sum {
         let dropped = self.lost(Loss::LaunchesDropped) + self.lost(Loss::StacksNested);
         let mut parts = self.tally.launches.parts().to_vec();
@@ -149,7 +149,7 @@ impl Ledger {
         Sum::new("launches", self.tally.launches.seen + dropped, &parts)
     }
 
-    /// All that the GPUs did, and whose it was.
+    /// All activities of the GPUs, by the outcome of the search for their launch.
     pub fn activities(&self) -> Sum {
         let dropped = self.lost(Loss::ActivitiesDropped);
         let mut parts = self.tally.activities.parts().to_vec();
@@ -157,12 +157,12 @@ impl Ledger {
         Sum::new("activities", self.tally.activities.seen + dropped, &parts)
     }
 
-    /// The activities that are nodes of graphs, and what is known of those who made them.
+    /// Activities that are graph nodes, by knowledge of the node's creator.
     pub fn graph_activities(&self) -> Sum {
         Sum::new("graph activities", self.nodes.seen(), &self.nodes.parts())
     }
 
-    /// Calls about events, and the tracer's records of waits.
+    /// Calls on events, and the tracer's records of waits.
     pub fn dependency_sums(&self) -> [Sum; 2] {
         let known = &self.dependencies;
         let calls = [("record", known.record_calls), ("stream_wait", known.wait_calls)];
@@ -173,7 +173,7 @@ impl Ledger {
         ]
     }
 
-    /// Everything that has to add up.
+    /// All figures that must add up.
     pub fn sums(&self) -> Vec<Sum> {
         let mut sums = vec![self.launches(), self.activities(), self.graph_activities()];
         sums.extend(self.devices.iter().flat_map(Device::sums).flatten());
@@ -219,12 +219,12 @@ impl Device {
         }
     }
 
-    /// The device's number.
+    /// Number of the device.
     pub fn id(&self) -> DeviceId {
         self.work.device
     }
 
-    /// How it spent its window, and its idle time by cause; `None` where its activities have no times.
+    /// Window and idle time with their parts; `None` if the device's activities have no times.
     pub fn sums(&self) -> Option<[Sum; 2]> {
         let time = self.time?;
         let gpu = format!("GPU {}", self.id().0);
@@ -248,7 +248,7 @@ impl Host {
         host
     }
 
-    /// What became of the memory that was allocated.
+    /// Allocated bytes, by outcome.
     pub fn bytes(&self) -> Sum {
         let not_seen = self.allocated.saturating_sub(self.freed).saturating_sub(self.held);
         let parts = [("freed", self.freed), ("held", self.held), ("free_not_seen", not_seen)];
@@ -256,7 +256,7 @@ impl Host {
     }
 }
 
-/// How often, and how much in all.
+/// Count and total amount of `samples`.
 fn sums<'a>(samples: impl Iterator<Item = &'a Sample>) -> (u64, u64) {
     samples.fold((0, 0), |(count, sum), sample| (count + sample.count(), sum.saturating_add(sample.amount())))
 }

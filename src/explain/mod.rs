@@ -1,16 +1,16 @@
-//! The one way from rows to a profile, whoever has the rows: a live session, or a file that is read again.
+//! `Explain` is the single path from rows to a profile, used by a live session and when a file is read back.
 //!
 //! ```text
 //! rows -> contexts merged -> graph nodes resolved -> join -> aggregate, timeline, the caller's sink
-//!                                                   others -> host sums, profile
+//!                                              other rows -> host sums, profile
 //! ```
 //!
-//! What they come to so far is a [`Snapshot`], which may be taken at any time and changes nothing of what comes
-//! later: at exit, when a window closes, in mid-run, or at the end of a file.
+//! A [`Snapshot`] is the result so far. It may be taken at any time (at exit, when a window closes, in
+//! mid-run, at the end of a file) and does not affect later results.
 //!
-//! What it holds is bounded where a ceiling is set: see `ceiling`.
+//! Memory is bounded if a ceiling is set: see `ceiling`.
 //!
-//! It reads no file, writes none and knows no names of code: `session` and `cli` have those ways in and out.
+//! This module reads and writes no files and does not look up the names of code: `session` and `cli` do that.
 
 mod about;
 mod apart;
@@ -44,24 +44,26 @@ pub use definitions::Definitions;
 pub use ledger::{Device, Host, Ledger, Others, Sum};
 use stored::Stored;
 
-/// No honest file tells of more: all kinds together can be added up.
+/// Upper limit per kind of loss. A plausible file stays below it, and the total over all kinds of loss cannot
+/// overflow.
 const MOST_LOST: u64 = 1 << 56;
 
-/// What is kept apart.
+/// Choice of the sums that are kept separately, and the memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Whether the streams of a device are. Default: no.
+    /// Sum each stream of a device separately. Default: no.
     pub by_stream: bool,
-    /// Whether the same stack on two threads is one context. It has to be where the process lives on: one
-    /// that makes a thread for every request must not grow by it. Default: no.
+    /// Treat the same stack on two threads as one context. Required in a live process: a program that creates
+    /// a thread per request must not grow by it. Default: no.
     pub merge_threads: bool,
-    /// How many windows are summed up apart, each to be taken out when its work is over. Default: none are.
+    /// Maximum number of windows that are summed separately, each removed when its work is over. Default:
+    /// none.
     pub apart: Option<u64>,
-    /// How many bytes of memory all may take. Default: as many as there are.
+    /// Memory ceiling in bytes, for everything. Default: no limit.
     pub ceiling: Option<usize>,
 }
 
-/// All that is known of the rows so far. See the module's documentation.
+/// All state derived from the rows so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Explain {
     graphs: Graphs,
@@ -71,27 +73,27 @@ pub struct Explain {
     host: HostSums,
     profile: Profile,
     contexts: Contexts,
-    /// Those that rows told of.
+    /// Losses reported by rows.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
     not_kept: NotKept,
-    /// Windows that are summed up apart as well.
+    /// Windows that are summed separately, in addition to the whole run.
     apart: Option<Apart>,
-    /// What a file says that its rows came to, which are not in it.
+    /// Sums that were read from a file which does not contain the rows themselves.
     stored: Option<Stored>,
 }
 
-/// What the rows so far come to.
+/// The result of the rows so far.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// The profile, to put names in: it keeps them.
+    /// The profile. Mutable so that names can be added, which it keeps.
     pub profile: &'a mut Profile,
-    /// What was seen, and what became of it.
+    /// Counts of everything seen, by outcome.
     pub ledger: Ledger,
 }
 
 impl Explain {
-    /// One that has seen nothing.
+    /// Creates an empty `Explain`.
     pub fn new(options: Options) -> Self {
         Self {
             aggregate: if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() },
@@ -104,7 +106,7 @@ impl Explain {
         }
     }
 
-    /// Takes the next row; `sink` is shown what is joined by it.
+    /// Processes the next row and passes the joined results to `sink`.
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => {
@@ -119,7 +121,8 @@ impl Explain {
                 let sink = (&mut self.timeline, (&mut self.apart, sink));
                 self.join.push_launch(launch, &mut (&mut self.aggregate, sink));
             }
-            // A copy waits for the stores that made the row: some 12 ns, where nearly none needs one.
+            // Copying an activity must wait for the stores that created the row: about 12 ns, and almost none
+            // needs a copy.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
                 self.join_activity(activity, sink);
             }
@@ -166,7 +169,7 @@ impl Explain {
             Row::Blocked(blocked) => {
                 let context = self.first(blocked.context);
                 let until = blocked.time.0.saturating_add(blocked.duration);
-                // What of it was while windows were open.
+                // The parts of the wait during which a window was open.
                 for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
                     let part = Blocked { time: Nanos(from), duration: to - from, context, ..*blocked };
                     let row = Row::Blocked(part);
@@ -221,7 +224,8 @@ impl Explain {
         }
     }
 
-    /// The clock was set: the window ends or goes on, and is none of its own for that.
+    /// Handles an edge that is due to a step of the clock: the window ends or continues, but is not a new
+    /// window.
     pub fn clock_was_set(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(apart) = &mut self.apart {
@@ -230,7 +234,7 @@ impl Explain {
         self.profile.push(edge);
     }
 
-    /// Has the timeline know whose launch this is.
+    /// Notifies the timeline of the thread that made this launch.
     fn tell_thread(&mut self, thread: ThreadId, launch: &Launch) {
         if self.timeline.has_insides() {
             self.timeline.launches(launch.context, thread);
@@ -252,7 +256,7 @@ impl Explain {
         stored.push(key, values, |id| contexts.first(id, profile));
     }
 
-    /// The context that stands for `id`.
+    /// Returns the context that represents `id`.
     fn first(&self, id: ContextId) -> ContextId {
         self.contexts.first(id, &self.profile)
     }
@@ -262,8 +266,8 @@ impl Explain {
         self.join.push_activity(activity, &mut (&mut self.aggregate, sink));
     }
 
-    /// The tracer was flushed, and what it handed over was pushed: what was destroyed or is over by then
-    /// can be forgotten.
+    /// Call after the tracer was flushed and all rows it delivered were pushed: destroyed graphs and finished
+    /// launches can be forgotten then.
     pub fn flushed(&mut self) {
         self.graphs.flushed();
         self.join.flushed();
@@ -272,26 +276,27 @@ impl Explain {
         }
     }
 
-    /// Whether so much waits for a flush that one should come soon.
+    /// Whether enough state waits for a flush that one should be made soon.
     pub fn wants_flush(&self) -> bool {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// How many launches and activities may wait for each other.
+    /// Maximum numbers of launches and activities that may wait for each other.
     pub fn join_limits(&self) -> Limits {
         self.join.limits()
     }
 
-    /// What the rows so far come to if what has no partner yet never finds one; `sink` is shown those. What
-    /// comes later is explained as if nobody had asked.
+    /// Returns the result so far, as if rows without a partner never found one; these are passed to `sink`.
+    /// Later rows are processed as if no snapshot had been taken.
     ///
-    /// `counted` is what was lost so far by counts that are in no row, each kind as a total.
+    /// `counted` holds losses that are counted outside of rows: the total so far by kind.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (self.aggregate.clone(), self.timeline.clone());
         self.come_to(sums, counted, sink)
     }
 
-    /// The same of all rows, when no more come: sums are not copied.
+    /// Returns the final result, when no more rows will arrive. Avoids the copy of the sums that a snapshot
+    /// makes.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (mem::take(&mut self.aggregate), mem::take(&mut self.timeline));
         self.come_to(sums, counted, sink)
@@ -307,7 +312,8 @@ impl Explain {
         let forgotten = IdMap::default();
         let renames = Renames::new(&self.profile, &forgotten);
         if renames.any() {
-            // Makers of graph nodes, and kernels that waited for their launch, may have been forgotten meanwhile.
+            // Contexts that created graph nodes, and kernels that waited for their launch, may have been
+            // forgotten meanwhile.
             aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
         }
         let mut losses = self.losses.clone();
@@ -335,32 +341,32 @@ impl Explain {
         Snapshot { profile, ledger }
     }
 
-    /// Windows that are summed up apart, if any are to be.
+    /// The windows that are summed separately, if [`Options::apart`] was set.
     pub fn apart(&mut self) -> Option<&mut Apart> {
         self.apart.as_mut()
     }
 
-    /// What became of launches and activities so far.
+    /// Counts of launches and activities so far, by outcome.
     pub fn tally(&self) -> &Tally {
         self.join.tally()
     }
 
-    /// How many stacks there are so far, and how good they are.
+    /// Number and quality of the stacks so far.
     pub fn stacks(&self) -> Stacks {
         self.contexts.stacks()
     }
 
-    /// What the rows said, and the sums as of the last [`Explain::snapshot`].
+    /// The profile: definitions from the rows, and the sums as of the last [`Explain::snapshot`].
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The same, to put names in.
+    /// The profile, mutable so that names can be added.
     pub fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
 
-    /// Bytes held on the heap.
+    /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.graphs.heap_bytes()
             + self.join.heap_bytes()
@@ -372,7 +378,7 @@ impl Explain {
             + self.apart.as_ref().map_or(0, Apart::heap_bytes)
     }
 
-    /// The profile, for good.
+    /// Returns the profile and drops everything else.
     pub fn into_profile(self) -> Profile {
         self.profile
     }

@@ -1,5 +1,5 @@
-//! What rows came to, as it is kept in the file of a process that does not keep the rows: written by who explains, read
-//! by who explains. `record::encode` draws keys and values.
+//! Sums in the file of a process that does not keep its rows: written from one [`Explain`], read back into
+//! another. `record::encode` documents the layout of keys and values.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::record::{
     WindowEdge, Work,
 };
 
-/// Keys begin with what they are of.
+/// First byte of a key: the kind of sum.
 mod of {
     pub(super) const SAMPLE: u8 = 1;
     pub(super) const WORK: u8 = 2;
@@ -34,7 +34,8 @@ mod of {
     pub(super) const WINDOW: u8 = 13;
 }
 
-/// All sums of a file together are less: more no run can have, and nothing that is added up runs over.
+/// Upper limit for the total of the sums in a file. No real run can exceed it, and below it no addition
+/// overflows.
 const MOST: u64 = 1 << 62;
 
 const MISSING: [Missing; 6] = [
@@ -48,23 +49,23 @@ const MISSING: [Missing; 6] = [
 const BASES: [Option<Base>; 3] = [None, Some(Base::Opening), Some(Base::Closing)];
 
 impl Explain {
-    /// Adds to `chunk` what all rows so far come to, as far as that has changed since it was written last, with what
-    /// was lost by counts that are in no row.
+    /// Appends the sums over the rows so far to `chunk`, limited to those that changed since they were last
+    /// written. `counted` holds losses that are counted outside of rows.
     pub fn write_sums(&mut self, counted: &[(Loss, u64)], written: &mut SumsWriter, chunk: &mut Chunk) {
         let snapshot = self.snapshot(counted, &mut ());
         let Snapshot { profile, ledger } = &snapshot;
         written.write(chunk, |each| sums(profile, ledger, profile.windows(), each));
-        // As large as what it was made of.
+        // The samples take as much memory as the sums they were made from.
         self.profile.forget_sums();
     }
 
-    /// The same of what [`Explain::finish`] has put into the profile, which stays there.
+    /// Appends the sums that [`Explain::finish`] has put into the profile, and leaves them there.
     pub fn write_finished(&self, ledger: &Ledger, written: &mut SumsWriter, chunk: &mut Chunk) {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
-    /// Adds to `chunk` what a window comes to that was taken out, if what has not come yet never does. Returns how many of
-    /// its launches have no activity.
+    /// Appends the sums of a window that was removed from [`Apart`](super::Apart), as if its pending launches
+    /// never got an activity. Returns the number of launches still pending.
     pub fn write_part(&mut self, mut part: Part, counted: &[(Loss, u64)], chunk: &mut Chunk) -> u64 {
         let open = part.open();
         if open > 0 {
@@ -88,28 +89,30 @@ impl Explain {
         open
     }
 
-    /// Forgets what a file said that its rows came to, and its windows: those of another come next, about the same stacks.
+    /// Forgets the sums and windows read from a file, before those of another file with the same stacks are
+    /// read.
     pub fn forget_stored(&mut self) {
         self.stored = None;
         self.profile.forget_windows();
         self.profile.forget_sums();
     }
 
-    /// Whether [`Explain::write_sums`] fits below the ceiling, where everything takes `held` bytes: it copies what sums
-    /// are made of, makes samples of it, and knows of each what was written.
+    /// Whether [`Explain::write_sums`] fits below the ceiling while everything holds `held` bytes: it copies
+    /// the sums, converts them to samples, and remembers each value written.
     pub fn has_room(&self, held: usize) -> bool {
         let copies = self.aggregate.heap_bytes() + self.timeline.heap_bytes();
         let samples = self.aggregate.cells() * (4 * size_of::<Sample>() + 100);
         self.ceiling.saturating_sub(held) >= copies + samples
     }
 
-    /// How much was added up as others so far. What was written before it grew is not to be added to any more.
+    /// Number of stacks, kernels and thread names dropped so far. Once it has grown, a file that was written
+    /// before must not be appended to.
     pub fn forgotten(&self) -> u64 {
         self.not_kept.losses().iter().map(|(_, count)| count).sum()
     }
 }
 
-/// Shows what waits to the window that it is of.
+/// Passes the launches that still wait for an activity to their window.
 struct Waiting<'a>(&'a mut Part);
 
 impl Sink for Waiting<'_> {
@@ -120,7 +123,7 @@ impl Sink for Waiting<'_> {
     }
 }
 
-/// Hands all sums of a snapshot over, by key.
+/// Passes all sums of a snapshot to `each`, as key and values.
 fn sums(
     profile: &Profile,
     ledger: &Ledger,
@@ -244,7 +247,7 @@ fn put_tip(out: &mut Payload<'_>, tip: Tip) {
         Tip::Free(None) => (9, 0),
         Tip::Unified(kind) => (10, kind.0),
         Tip::Lost(loss) => (11, loss as u32),
-        // Nothing that a process sums up has one.
+        // A process that stores sums never has such tips.
         Tip::OnCpu | Tip::OffCpu | Tip::Named(..) => (u8::MAX, 0),
     };
     out.u8(kind).u32(value);
@@ -261,10 +264,10 @@ fn put_stream(out: &mut Payload<'_>, stream: Option<(GpuContextId, StreamId)>) {
     };
 }
 
-/// The sums of a file.
+/// Sums read from a file.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
-    /// In the order of [`VIEWS`].
+    /// Samples by index in [`VIEWS`].
     samples: BTreeMap<usize, Vec<Sample>>,
     works: Vec<WorkStats>,
     devices: Vec<DeviceUse>,
@@ -273,17 +276,17 @@ pub(super) struct Stored {
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
     pub(super) stacks: Stacks,
-    /// Bytes that are allocated, and the most there were.
+    /// Allocated bytes now, and their maximum.
     pub(super) held: (u64, u64),
     dependencies: Dependencies,
     pub(super) losses: BTreeMap<Loss, u64>,
-    /// All sums so far, together.
+    /// Running total of the values, to stay below `MOST`.
     total: u64,
 }
 
 impl Stored {
-    /// Takes a sum. What it is of may be unknown to this version, or make no sense: then it is left out. `first` gives
-    /// the context that stands for another.
+    /// Adds a sum. It is skipped if its kind is unknown to this version or its values are impossible. `first`
+    /// returns the context that represents another.
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
         let _ = self.take(&mut Fields(key), values, first);
     }
@@ -295,7 +298,7 @@ impl Stored {
         first: impl Fn(ContextId) -> ContextId,
     ) -> Option<()> {
         let of = key.u8()?;
-        // Times are no sums.
+        // The timestamps after the first seven values are not sums.
         let counted = if of == of::TIME { values.get(..7)? } else { values };
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
         self.total = total.filter(|total| *total < MOST)?;
@@ -369,7 +372,7 @@ impl Stored {
         Some(())
     }
 
-    /// A window's edge, which the profile keeps.
+    /// Decodes a window edge, which is stored in the profile and not here.
     pub(super) fn window(key: &[u8], values: &[u64]) -> Option<Row<'static>> {
         match (key, values) {
             (&[of::WINDOW, edge @ 0..=1], &[time]) => {
@@ -380,7 +383,7 @@ impl Stored {
         }
     }
 
-    /// Puts all sums into `profile`, in the place of what was there.
+    /// Replaces the sums in `profile` by these.
     pub(super) fn fill(&self, profile: &mut Profile) {
         for (&view, samples) in &self.samples {
             profile.set_samples(VIEWS[view], added_up(samples.clone()));
@@ -390,7 +393,7 @@ impl Stored {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// Has everything be of the contexts and kernels that these give for those of before.
+    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it.
     pub(super) fn rename(
         &mut self,
         context: impl Fn(ContextId) -> ContextId,
@@ -417,7 +420,8 @@ impl Stored {
         self.works = works.into_values().collect();
     }
 
-    /// How much GPU time there is of each context, and how many of what it launched.
+    /// Counts and amounts of the samples, once for the context that launched it and once for the one that
+    /// created its graph node.
     pub(super) fn weights(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         self.samples.values().flatten().flat_map(|sample| {
             let of = |id: Option<ContextId>| id.map(|id| (id, sample.count(), sample.amount()));
@@ -429,7 +433,7 @@ impl Stored {
         })
     }
 
-    /// The same of each kernel.
+    /// Count, time and bytes by kernel.
     pub(super) fn kernel_weights(&self) -> IdMap<NameId, Weight> {
         let kernels = self.works.iter().filter_map(|stats| match stats.work {
             Work::Kernel(name) => Some((name, stats.weight)),
@@ -438,13 +442,13 @@ impl Stored {
         kernels.collect()
     }
 
-    /// How many samples there are.
+    /// Number of samples.
     pub(super) fn len(&self) -> usize {
         self.samples.values().map(Vec::len).sum()
     }
 }
 
-/// Samples of the same are one.
+/// Merges samples that differ in their values only.
 fn added_up(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples.sort_unstable();
     samples.dedup_by(|next, kept| {
@@ -457,7 +461,7 @@ fn added_up(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples
 }
 
-/// Of two together no percentile is known: the larger one is as near as can be.
+/// The percentiles of two merged distributions are unknown; the larger one is the best estimate.
 fn add_stats(sum: &mut WorkStats, more: WorkStats) {
     sum.weight.count += more.weight.count;
     sum.weight.nanos += more.weight.nanos;
@@ -468,7 +472,7 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn tally(values: &[u64]) -> Option<Tally> {
-    // Files of before have up to four values less.
+    // Older files have up to four values fewer.
     let (values, more) = values.split_at_checked(14)?;
     let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
         [] => (0, 0, 0, 0),
@@ -568,7 +572,7 @@ mod tests {
     use crate::record::testing::{a_turn, kernel, launch};
     use crate::record::{Launch, Mark, Reader};
 
-    /// All that outputs are made of.
+    /// Everything that outputs are made of.
     fn shown(explain: &mut Explain) -> String {
         let snapshot = explain.snapshot(&[(Loss::LaunchesFailed, 5)], &mut ());
         let profile = &*snapshot.profile;
@@ -589,7 +593,7 @@ mod tests {
         explain
     }
 
-    /// A gap of a millisecond between two calls, the first of another thread.
+    /// Three calls, the first and third with the same context, and a gap of a millisecond before the third.
     fn two_calls(explain: &mut Explain) {
         let window = |edge, time| Row::Window { edge, time: Nanos(time) };
         explain.push(&window(WindowEdge::Open, 1_000_000), &mut ());

@@ -1,20 +1,20 @@
-//! Who made each graph node: from the rows about graphs to the stack on which the node of an activity was
-//! created.
+//! `Graphs` finds the creator of a graph node: from rows about graphs it derives the stack on which an
+//! activity's node was created.
 //!
 //! ```text
-//! graph 3   node 10 11 12 13   -> a table: 8 bytes a node, the id's distance to the first and a context
+//! graph 3   node 10 11 12 13   -> a table: 8 bytes per node, the offset of its id from the first, and a context
 //! graph 4   a copy of 3        -> graph 3's table, and the distance between copies and originals
 //! graph 5   another copy       -> the same
 //! ```
 //!
-//! A copy takes nothing away from the original: a graph can be instantiated twice, and destroyed while its
-//! instantiations live. Tables stay for as long as anybody uses them. What was destroyed may still run, so
-//! it is kept until the tracer was flushed twice since, and beyond that for as long as it costs little.
+//! A copy does not depend on the life of its original: a graph can be instantiated twice, and destroyed while
+//! its instantiations live. A table therefore stays until its last user is gone. Destroyed graphs may still
+//! be running, so they are kept until the tracer was flushed twice, and longer while their number is small.
 //!
-//! An update changes what an instantiation does, and thereby who made it; what was launched before the update,
-//! as the ids of the calls tell, still ran what it did until then.
+//! An update changes the work of an instantiation, and so the creators of its nodes. Launches made before the
+//! update, which their correlation ids show, ran the old nodes.
 //!
-//! An activity is looked up when its record is read, once, and carries the answer from there on.
+//! An activity is looked up once, when its record is read, and carries the result from then on.
 
 #[cfg(test)]
 mod tests;
@@ -25,33 +25,33 @@ use crate::record::{
     Activity, Caller, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
 };
 
-/// Flushes after which nothing of a destroyed graph is expected any more: the first may have begun before
-/// its last launch was complete.
+/// Number of flushes after which no more work of a destroyed graph is expected. The first flush may have
+/// begun before the graph's last launch completed.
 const FLUSHES: u64 = 2;
-/// Destroyed graphs and their nodes that are kept all the same, for kernels that run longer: 1 MiB each.
+/// Destroyed graphs and their nodes that are kept longer, for kernels that run longer: 1 MiB each.
 const KEPT_GRAPHS: usize = 1 << 12;
 const KEPT_NODES: usize = 1 << 16;
-/// The same for what instantiations did before they were updated.
+/// Earlier states of updated instantiations that are kept longer.
 const KEPT_PASTS: usize = 1 << 10;
 
-/// All graph nodes that are known. See the module's documentation.
+/// All known graph nodes. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Graphs {
     groups: IdMap<GraphId, Group>,
-    /// Where the ids of each group begin, to find a node whose group is not known.
+    /// First node ids of the groups, to find a node whose group is unknown.
     firsts: BTreeSet<(u64, GraphId)>,
-    /// The widest distance between a group's first and last id so far.
+    /// Widest distance between the first and last id of a group so far.
     widest: u64,
     tables: Vec<Table>,
-    /// Positions in `tables` that nobody uses.
+    /// Unused positions in `tables`.
     free: Vec<u32>,
-    /// The group in which a node was found last.
+    /// Group in which the previous node was found.
     last: GraphId,
-    /// The lowest id of a node that was announced.
+    /// Lowest node id in any row.
     lowest: Option<u64>,
-    /// What instantiations did before they were updated, oldest first.
+    /// Earlier states of updated instantiations, oldest first.
     pasts: IdMap<GraphId, VecDeque<Past>>,
-    /// The same in the order of the updates: whose, and after how many flushes.
+    /// The graphs of `pasts` in the order of their updates, each with the number of flushes before it.
     updated: VecDeque<(GraphId, u64)>,
     ended: VecDeque<Ended>,
     ended_nodes: usize,
@@ -59,19 +59,19 @@ pub struct Graphs {
     tally: NodeTally,
 }
 
-/// What became of the activities that are nodes of graphs.
+/// Activities that are graph nodes, by knowledge of the node's creator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTally {
-    /// The stack on which the node was made is known.
+    /// Activities whose node was created on a known stack.
     pub created: u64,
-    /// The graph was made before recording began.
+    /// Activities of graphs created before recording began.
     pub before_recording: u64,
-    /// Nodes whose maker nobody knows.
+    /// Activities whose node has an unknown creator.
     pub unknown: u64,
 }
 
 impl NodeTally {
-    /// What the ledger shows, in its order and words.
+    /// Counts with their words, in the order in which the ledger prints them.
     pub fn parts(&self) -> [(&'static str, u64); 3] {
         [
             ("created", self.created),
@@ -80,12 +80,12 @@ impl NodeTally {
         ]
     }
 
-    /// All of them.
+    /// Number of activities in total.
     pub fn seen(&self) -> u64 {
         self.created + self.before_recording + self.unknown
     }
 
-    /// Counts one.
+    /// Counts one activity.
     pub(crate) fn add(&mut self, created: Created) {
         match created {
             Created::Context(_) => self.created += 1,
@@ -95,19 +95,19 @@ impl NodeTally {
     }
 }
 
-/// The nodes that live and die together: those of a graph, or of an instantiation.
+/// Nodes with the same lifetime: those of a graph, or of an instantiation.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     table: u32,
-    /// What is to be taken from a node's id to get the id that stands in the table; 0 in one's own.
+    /// Subtracted from a node's id to get the id in the table; 0 if the table is the group's own.
     shift: u64,
     first: u64,
     last: u64,
-    /// The table is another group's.
+    /// Whether the table belongs to another group.
     shared: bool,
 }
 
-/// Makers by node, in ascending order of ids.
+/// Creators by node, in ascending order of ids.
 #[derive(Debug, Default)]
 struct Table {
     base: u64,
@@ -117,15 +117,15 @@ struct Table {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    /// The node's id, less the base.
+    /// Id of the node minus the table's base.
     offset: u32,
-    /// Who made the node.
+    /// Creator of the node.
     maker: Caller,
 }
 
 const _: () = assert!(size_of::<Entry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
 
-/// What a group was until a call updated it.
+/// State of a group until the call that updated it.
 #[derive(Debug)]
 struct Past {
     until: CorrelationId,
@@ -140,7 +140,7 @@ struct Ended {
 }
 
 impl Graphs {
-    /// Takes a row about graphs; passes over all others.
+    /// Processes a row about graphs; ignores all other rows.
     pub fn push(&mut self, row: &Row<'_>) {
         match *row {
             Row::GraphNode { graph, node, context } => self.add(graph, node.0, Caller::made_by(context)),
@@ -151,7 +151,7 @@ impl Graphs {
         }
     }
 
-    /// Says where the graph node was made that `activity` is a run of, if it is one.
+    /// Sets `created` of an activity that is a run of a graph node.
     pub fn resolve(&mut self, activity: &mut Activity) {
         if let Some(created) = activity.created {
             return self.tally.add(created);
@@ -159,7 +159,7 @@ impl Graphs {
         if !is_node(activity) {
             return;
         }
-        // What the tracer says of an update is better than what we made of it.
+        // The tracer's own statement about an update beats our derivation.
         let source = activity.source_node.0;
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
@@ -174,7 +174,7 @@ impl Graphs {
         activity.created = Some(created);
     }
 
-    /// The tracer was flushed, and what it handed over was read.
+    /// Call after the tracer was flushed and the rows it delivered were read.
     pub fn flushed(&mut self) {
         self.flushes += 1;
         while self.updated.len() > KEPT_PASTS
@@ -194,25 +194,25 @@ impl Graphs {
         }
     }
 
-    /// Whether so much was destroyed that a flush should come soon.
+    /// Whether enough destroyed graphs are kept that a flush should be made soon.
     pub fn wants_flush(&self) -> bool {
         self.ended.len() > 2 * KEPT_GRAPHS || self.ended_nodes > 2 * KEPT_NODES
     }
 
-    /// The contexts that made the nodes, each as often as it did in a row.
+    /// Contexts that created nodes. A run of nodes from one context in a table yields it once.
     pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
         let runs = self.tables.iter().flat_map(|table| table.entries.chunk_by(|a, b| a.maker == b.maker));
         runs.filter_map(|run| run[0].maker.launched().ok())
     }
 
-    /// What became of the activities so far.
+    /// Activities so far, by knowledge of the node's creator.
     pub fn tally(&self) -> NodeTally {
         self.tally
     }
 
-    /// Bytes held on the heap.
+    /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        // A tree's nodes are two thirds full, and have some 10 % of their own.
+        // Nodes of a B-tree are two thirds full, and have an overhead of about 10 %.
         let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
         let tables = self.tables.iter().map(|table| table.entries.capacity() * size_of::<Entry>());
         map_bytes(&self.groups)
@@ -227,11 +227,11 @@ impl Graphs {
     }
 }
 
-/// Making and ending groups.
+/// Creation and destruction of groups.
 impl Graphs {
     fn add(&mut self, graph: GraphId, node: u64, maker: Caller) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
-        // A copy may be announced as made, too, before or after it is announced as a copy.
+        // A copy may be reported as created, too, before or after it is reported as a copy.
         if self.maker_in(graph, node).is_none() {
             self.put(graph, node, maker);
         }
@@ -266,7 +266,7 @@ impl Graphs {
         self.put(graph, node, maker);
     }
 
-    /// A group of nodes that are `shift` from those of a table.
+    /// Inserts a group whose nodes are at distance `shift` from those of a table.
     fn share(&mut self, graph: GraphId, table: u32, shift: u64, (first, last): (u64, u64)) {
         let shared = &mut self.tables[table as usize];
         shared.users += 1;
@@ -309,7 +309,7 @@ impl Graphs {
         all.filter(move |(id, _)| (group.first..=group.last).contains(id))
     }
 
-    /// Gives a group a table of its own with these nodes, of which there is at least one.
+    /// Inserts a group with its own table of `nodes`, which must not be empty.
     fn own(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
         let mut table = Table { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
@@ -320,9 +320,9 @@ impl Graphs {
         self.insert(graph, Group { table, shift: 0, first, last, shared: false });
     }
 
-    /// The nodes of both correspond in the order of their ids, which is that in which they were made. Where
-    /// the numbers do not agree nothing changes: then only the tracer knows, if it does. Nor does it where
-    /// the same code has made both, which is what programs do that capture anew for each step.
+    /// The two graphs' nodes correspond in the order of their ids, which is the order of creation. If the
+    /// numbers of nodes differ nothing changes: then only the tracer may know. Nothing changes either if both
+    /// graphs have the same creators, as in programs that capture anew for each step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
         let mine: Vec<_> = self.ids_and_makers(group).collect();
@@ -357,7 +357,7 @@ impl Graphs {
 
     fn forget(&mut self, graph: GraphId) {
         self.drop_group(graph);
-        // What a burst has left is given back.
+        // Returns the memory that a burst has left.
         if self.groups.capacity() > 4 * self.groups.len().max(KEPT_GRAPHS) {
             self.groups.shrink_to(2 * KEPT_GRAPHS);
             self.ended.shrink_to(2 * KEPT_GRAPHS);
@@ -402,9 +402,9 @@ impl Graphs {
     }
 }
 
-/// Finding the maker of a node when an activity of it comes in.
+/// Look-up of a node's creator when an activity arrives.
 impl Graphs {
-    /// Who made a node, as it was when `launch` was made; `graph` is the most likely group.
+    /// Returns the creator of a node as of the time when `launch` was made; `graph` is the most likely group.
     fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<Caller> {
         let found = self.group_of(graph, node)?;
         self.last = found;
@@ -412,15 +412,15 @@ impl Graphs {
         past.or_else(|| self.maker_in(found, node))
     }
 
-    /// What a group was when `launch` was made, if it was updated since.
+    /// Returns the state of a group when `launch` was made, if the group was updated since.
     fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&Group> {
         let pasts = self.pasts.get(&graph)?;
         let at = pasts.partition_point(|past| !launch.is_before(past.until));
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// The group that a node is in, by its id alone: `graph` and the last one are tried first. Ids of two
-    /// groups may interlace, where two threads make graphs at once.
+    /// Returns the group of a node by the node's id alone: tries `graph` and the last group first. Ids of two
+    /// groups may interleave if two threads create graphs at the same time.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
         let likely = [graph, self.last].into_iter().find(|likely| self.maker_in(*likely, node).is_some());
         likely.or_else(|| {
@@ -443,7 +443,7 @@ impl Graphs {
 }
 
 impl Table {
-    /// False: ids so far apart are no graph's.
+    /// Returns false if `node` is too far from the base to be of the same graph.
     fn put(&mut self, node: u64, maker: Caller) -> bool {
         let Some(offset) = node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok()) else {
             return false;
@@ -468,7 +468,7 @@ impl Table {
         self.position(node).is_ok_and(|at| self.entries.get(at + 1).is_some_and(|e| e.offset == next))
     }
 
-    /// Where an offset stands. Mostly ids have no gaps, and it stands where it says.
+    /// Position of an offset. Ids usually have no gaps, so the position equals the offset.
     fn position(&self, offset: u32) -> Result<usize, usize> {
         match self.entries.get(offset as usize) {
             Some(entry) if entry.offset == offset => Ok(offset as usize),
@@ -480,7 +480,7 @@ impl Table {
     }
 }
 
-/// Whether `activity` is a run of a graph's node, and [`Graphs::resolve`] has something to say.
+/// Whether `activity` is a run of a graph node, so that [`Graphs::resolve`] can find its creator.
 pub fn is_node(activity: &Activity) -> bool {
     activity.graph_node != GraphNodeId(0) && activity.detail != Detail::Graph
 }

@@ -1,4 +1,4 @@
-//! Graphs made by hand: copied, copied again, updated, destroyed, and interlaced.
+//! Hand-made graphs: copied, copied again, updated, destroyed, and interleaved.
 
 use super::*;
 use crate::record::ContextId;
@@ -18,7 +18,7 @@ fn end(graphs: &mut Graphs, graph: u32) {
     graphs.push(&Row::GraphEnd { graph: GraphId(graph) });
 }
 
-/// Updates by the call of that id; `created` asks about a launch with id 100.
+/// Updates by the call with id `call`; `created` asks about a launch with id 100.
 fn update(graphs: &mut Graphs, graph: u32, source: u32, call: u32) {
     let (graph, source, correlation) = (GraphId(graph), GraphId(source), CorrelationId(call));
     graphs.push(&Row::GraphUpdate { graph, source, correlation });
@@ -38,7 +38,7 @@ fn created(graphs: &mut Graphs, graph: u32, node: u64) -> Created {
     at(graphs, graph, node, 100)
 }
 
-/// The same for a launch with that id.
+/// Creator of a node as seen by the launch with id `launch`.
 fn at(graphs: &mut Graphs, graph: u32, node: u64, launch: u32) -> Created {
     let mut activity =
         Activity { graph: GraphId(graph), graph_node: GraphNodeId(node), ..kernel(launch, 10, 20) };
@@ -46,7 +46,7 @@ fn at(graphs: &mut Graphs, graph: u32, node: u64, launch: u32) -> Created {
     activity.created.unwrap()
 }
 
-/// The same where the tracer names the node that it was updated from.
+/// Creator of a node for which the tracer names the node `source` that it was updated from.
 fn from(graphs: &mut Graphs, graph: u32, node: u64, source: u64) -> Created {
     let mut activity = Activity {
         graph: GraphId(graph),
@@ -92,7 +92,7 @@ fn ids_of_graphs_that_are_made_at_the_same_time_interlace() {
         node(&mut graphs, 1, 100 + 2 * at, 2);
         node(&mut graphs, 2, 101 + 2 * at, 3);
     }
-    // And so do those of their copies, with other gaps.
+    // Copies of copies as well, with other gaps.
     let mut next = 5000;
     for at in 0..1000 {
         copy(&mut graphs, 3, next, 100 + 2 * at);
@@ -152,7 +152,7 @@ fn what_was_destroyed_is_found_until_it_was_flushed_twice() {
     assert_eq!(created(&mut graphs, 1, 10), Created::Unknown, "forgotten");
 }
 
-/// Makes and destroys more graphs than are kept, and flushes.
+/// Creates and destroys more graphs than are kept, and flushes.
 fn many_end(graphs: &mut Graphs, first: u32) {
     for at in 0..2 * KEPT_GRAPHS as u32 {
         node(graphs, first + at, 1 << 40 | u64::from(at), 2);
@@ -277,7 +277,7 @@ fn a_live_node_costs_sixteen_bytes_at_most_and_its_copies_nothing() {
     }
     assert!(graphs.heap_bytes() <= before, "{} after {before}", graphs.heap_bytes());
     assert_eq!(created(&mut graphs, 11, 10 * NODES + 998), on(2 + 998));
-    // Even where each copy has ids with gaps of its own.
+    // Even if the copies' ids have different gaps.
     let mut gaps = Graphs::default();
     (0..NODES).for_each(|at| node(&mut gaps, 1, 3 * at, 2));
     (0..NODES).for_each(|at| copy(&mut gaps, 2, 4 * NODES + 5 * at, 3 * at));

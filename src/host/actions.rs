@@ -1,7 +1,7 @@
-//! The actions of the signals that end a process: as the kernel has them, and as the program sees them.
+//! The actions of the signals that end a process, as the kernel has them and as the program sees them.
 //!
-//! Our handler is installed while the program's action is the default. Programs restore the default later: uvicorn
-//! and CPython do so and then send themselves the signal again. So `sigaction` and `signal` are interposed for these
+//! Our handler is installed while the program's action is the default. Programs restore the default later: uvicorn and
+//! CPython do so and then send themselves the signal again. So `sigaction` and `signal` are interposed for these
 //! signals, and the program's view stays as it would be without us:
 //!
 //! ```text
@@ -11,11 +11,11 @@
 //! asks                                          the kernel's action; the default if that is our handler
 //! ```
 //!
-//! The kernel's action is the only state, so that an action that is set by a system call, or by a function of the C library
-//! that is not interposed, holds as well. A program that looks with such a call finds our handler; if its own
-//! handler calls that, [`is_installed`] is false, and ours returns.
+//! The kernel's action is the only state, so an action that was set by a system call, or by a function of the C library
+//! that is not interposed, is respected as well. A program that queries the action by such a call finds our handler; if
+//! its own handler calls that one, [`is_installed`] is false, and ours returns.
 //!
-//! Each function may be called in a signal handler: no lock, no memory of the heap.
+//! All functions may be called in a signal handler: no lock, no heap memory.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -25,17 +25,17 @@ use super::interpose::{self, Place};
 /// Sent by a terminal, by `kill` and job runners, and by a terminal that goes away.
 pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Flag by which the C library tells the kernel that `sa_restorer` is set. The kernel hands it out again.
+/// Flag by which the C library tells the kernel that `sa_restorer` is set. The kernel returns it.
 const RESTORER: i32 = 0x0400_0000;
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
 
-/// Our handler; 0: there is none yet.
+/// Our handler; 0: none yet.
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
-/// Process that it is installed in. A forked child inherits it, and takes no further signals.
+/// Process that it is installed in. A forked child inherits the handler, and takes no further signals.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// The C library's functions, once they are interposed; 0: they are not.
+/// The C library's functions, once they are interposed; 0: not interposed.
 static SIGACTION: AtomicUsize = AtomicUsize::new(0);
 static SIGNAL: AtomicUsize = AtomicUsize::new(0);
 
@@ -45,7 +45,7 @@ static DEFAULTS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() 
 /// A default action. Its flags and mask have no effect, but `sigaction` returns them.
 struct DefaultAction {
     flags: AtomicI32,
-    /// Signals 1 to 64, which are all that the kernel knows.
+    /// Signals 1 to 64, which are all that the kernel has.
     mask: AtomicU64,
     restorer: AtomicUsize,
 }
@@ -55,20 +55,20 @@ impl DefaultAction {
         Self { flags: AtomicI32::new(0), mask: AtomicU64::new(0), restorer: AtomicUsize::new(0) }
     }
 
-    /// The one of a signal that we take.
+    /// The default action of a signal that we take.
     fn of(signal: i32) -> Option<&'static Self> {
         SIGNALS.iter().position(|ours| *ours == signal).map(|at| &DEFAULTS[at])
     }
 
     fn set(&self, action: &libc::sigaction) {
         self.flags.store(action.sa_flags, Ordering::Relaxed);
-        // SAFETY: a signal set begins with a word for the signals 1 to 64.
+        // SAFETY: a signal set starts with a word for the signals 1 to 64.
         let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
         self.mask.store(mask, Ordering::Relaxed);
         self.restorer.store(action.sa_restorer.map_or(0, |restorer| restorer as usize), Ordering::Relaxed);
     }
 
-    /// Sets what `sigaction` will return after the program has set `action` by it.
+    /// Sets the default that `sigaction` returns after the program has set `action`.
     fn set_by_program(&self, action: &libc::sigaction, restorer: Option<extern "C" fn()>) {
         let mut kept = *action;
         if restorer.is_some() {
@@ -76,7 +76,7 @@ impl DefaultAction {
             kept.sa_restorer = restorer;
         }
         for always_delivered in [libc::SIGKILL, libc::SIGSTOP] {
-            // SAFETY: writes to the mask, which is ours.
+            // SAFETY: writes to the mask of a local copy.
             unsafe { libc::sigdelset(&mut kept.sa_mask, always_delivered) };
         }
         self.set(&kept);
@@ -94,22 +94,23 @@ impl DefaultAction {
     }
 }
 
-/// Installs `handler` where the action is the default now, and from now on wherever the program sets it. Call once.
+/// Installs `handler` for signals whose action is the default now, and from now on whenever the program sets the
+/// default. Call once.
 pub fn take_defaults(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     PROCESS.store(std::process::id(), Ordering::Release);
     take_current_defaults();
-    // What cannot be interposed is called as before.
+    // If this fails, the C library's functions are called as before.
     let _ = interpose();
 }
 
-/// Installs the handler where the action has become the default unseen.
+/// Installs the handler for signals whose action has become the default without an interposed call.
 pub fn take_current_defaults() {
     for signal in SIGNALS.into_iter().filter(|_| is_taking()) {
         let action = action_of(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
         if let (Some(action), Some(default)) = (action, DefaultAction::of(signal)) {
             default.set(&action);
-            // SAFETY: a valid action, whose handler stays (see `loaded::stay`).
+            // SAFETY: a valid action, whose handler is never unloaded (see `loaded::stay`).
             unsafe { theirs()(signal, &ours(), std::ptr::null_mut()) };
         }
     }
@@ -140,14 +141,14 @@ fn default() -> libc::sigaction {
     unsafe { std::mem::zeroed() }
 }
 
-/// The action that has our handler.
+/// The action with our handler.
 fn ours() -> libc::sigaction {
     let mut action = default();
     action.sa_sigaction = HANDLER.load(Ordering::Acquire);
-    // A second signal must reach the thread that waits for the end, if there is no other. The application's handlers must
-    // not run on it any more.
+    // A second signal must reach the thread that waits for the end, if there is no other thread. The application's
+    // handlers must not run on that thread any more.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
-    // SAFETY: both write to the mask, which is ours.
+    // SAFETY: both write to the mask of a local action.
     unsafe {
         libc::sigfillset(&mut action.sa_mask);
         for ours in SIGNALS {
@@ -163,11 +164,11 @@ fn action_of(signal: i32) -> Option<libc::sigaction> {
     (unsafe { theirs()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
 }
 
-/// The C library's function. Its name may lead to ours.
+/// The C library's `sigaction`. The name itself may resolve to ours.
 fn theirs() -> Sigaction {
     match SIGACTION.load(Ordering::Acquire) {
         0 => libc::sigaction,
-        // SAFETY: the address that the loader gave for the function of this type.
+        // SAFETY: the address that the loader returned for the function of this type.
         address => unsafe { std::mem::transmute::<usize, Sigaction>(address) },
     }
 }
@@ -182,7 +183,7 @@ fn interpose() -> std::io::Result<()> {
         (c"ssignal", false),
     ];
     let find = |name: *const c_char| {
-        // SAFETY: a C string; the answer is null or an address in the C library.
+        // SAFETY: a C string; the result is null or an address in the C library.
         let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name) };
         address.addr()
     };
@@ -218,7 +219,7 @@ unsafe extern "C" fn sigaction(
     let mut before = default();
     let result = match new {
         Some(new) if new.sa_sigaction == libc::SIG_DFL && is_taking() => {
-            // SAFETY: a valid action, and a place to write to.
+            // SAFETY: a valid action, and a local one to write to.
             let result = unsafe { theirs(signal, &ours(), &mut before) };
             if result == 0 {
                 kept.set_by_program(&new, restorer_of(signal));
@@ -235,7 +236,7 @@ unsafe extern "C" fn sigaction(
         }
     };
     if result == 0 && !old.is_null() {
-        // SAFETY: a place for an action by the caller's contract.
+        // SAFETY: by the caller's contract, `old` has room for an action.
         unsafe { old.write(if is_ours(&before) { seen } else { before }) };
     }
     result
@@ -250,15 +251,16 @@ fn restorer_of(signal: i32) -> Option<extern "C" fn()> {
 unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if handler == libc::SIG_DFL && DefaultAction::of(signal).is_some() && is_taking() {
         let (mut new, mut old) = (default(), default());
-        // As the C library has it.
+        // As the C library sets it.
         new.sa_flags = libc::SA_RESTART;
-        // SAFETY: writes to the mask, which is ours.
+        // SAFETY: writes to the mask of a local action.
         unsafe { libc::sigaddset(&mut new.sa_mask, signal) };
-        // SAFETY: a valid action, and a place to write to.
+        // SAFETY: a valid action, and a local one to write to.
         let result = unsafe { sigaction(signal, &new, &mut old) };
         return if result == 0 { old.sa_sigaction } else { libc::SIG_ERR };
     }
-    // SAFETY: the address that the loader gave for the function of this type, without which nobody comes here.
+    // SAFETY: the address that the loader returned for the function of this type; this function is only called once it
+    // was stored.
     let theirs = unsafe { std::mem::transmute::<usize, Signal>(SIGNAL.load(Ordering::Acquire)) };
     // SAFETY: the caller's arguments, unchanged.
     let before = unsafe { theirs(signal, handler) };

@@ -1,40 +1,40 @@
-//! Whether the thread that writes a file still runs: asked by whoever reads the file, in another process.
+//! Tells the reader of a file, in another process, whether the thread that writes the file is still running.
 
 use std::fs;
 use std::path::Path;
 
 use super::threads;
 
-/// One thread of one process, of all that ever ran on a machine.
+/// Identity of a thread, unique among all threads that ever ran on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The process.
+    /// Process id.
     pub process: u32,
-    /// The thread.
+    /// Thread id.
     pub thread: u32,
-    /// When it was started, in ticks since the machine was.
+    /// Start time, in clock ticks since the machine started.
     pub started: u64,
-    /// In which namespace of processes these numbers are: containers have their own.
+    /// PID namespace that these ids belong to: containers have their own.
     pub namespace: u64,
-    /// Which start of which machine that was.
+    /// Boot id, which identifies the machine and its last start.
     pub boot: String,
 }
 
 impl Identity {
-    /// The one of the calling thread.
+    /// Identity of the calling thread.
     pub fn of_this_thread() -> Self {
         let (process, thread) = (std::process::id(), threads::number() as u32);
         let started = started(process, thread).unwrap_or(0);
         Self { process, thread, started, namespace: namespace(), boot: boot() }
     }
 
-    /// On a line, for a file that says whose it is.
+    /// Formats the identity as a line, for a file that names its writer.
     pub fn line(&self) -> String {
         let Self { process, thread, started, namespace, boot } = self;
         format!("{process} {thread} {started} {namespace} {boot}\n")
     }
 
-    /// The same, read again.
+    /// Parses the output of [`Identity::line`].
     pub fn of_line(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         Some(Self {
@@ -46,17 +46,17 @@ impl Identity {
         })
     }
 
-    /// Whether it still runs; `None` where that cannot be told from here: it ran on another machine, or in another
-    /// container.
+    /// Whether the thread is still running. `None` if this cannot be determined from here: it ran on another machine,
+    /// or in another container.
     pub fn is_alive(&self) -> Option<bool> {
         let is_here = !self.boot.is_empty() && self.boot == boot() && self.namespace == namespace();
         is_here.then(|| started(self.process, self.thread) == Some(self.started))
     }
 }
 
-/// When a thread was started: the number of another that is gone may have been given again.
+/// Start time of a thread. It distinguishes the thread from an ended one that had the same number.
 fn started(process: u32, thread: u32) -> Option<u64> {
-    // The state is the third field, this the 22nd.
+    // The state is field 3, the start time is field 22.
     let stat = threads::stat(process, thread as i32)?;
     let mut fields = stat.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
@@ -65,9 +65,9 @@ fn started(process: u32, thread: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether this process was forked and runs its parent's program still: as workers do, which as a rule end by `_exit`.
+/// Whether this process was forked and still runs its parent's program, as workers do, which usually end by `_exit`.
 pub fn is_forked() -> bool {
-    /// As the kernel's `sched.h` has it, among the flags of a process, which are the ninth field.
+    /// From the kernel's `sched.h`: one of the flags of a process, which are field 9.
     const PF_FORKNOEXEC: u64 = 0x40;
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let flags = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(6)?.parse().ok());
@@ -96,11 +96,11 @@ mod tests {
         // SAFETY: the child makes a few system calls and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: it ends the child, whatever the handlers of this process are.
+            // SAFETY: ends the child without running the exit handlers of this process.
             unsafe { libc::_exit(if is_forked() { 7 } else { 1 }) };
         }
         let mut status = 0;
-        // SAFETY: `status` is a place to write to.
+        // SAFETY: waitpid writes to `status`.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(libc::WEXITSTATUS(status), 7);
     }
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(Identity { namespace: 1, ..own.clone() }.is_alive(), None);
         assert_eq!(Identity { started: own.started + 1, ..own }.is_alive(), Some(false));
         let gone = std::thread::spawn(Identity::of_this_thread).join().unwrap();
-        // The thread is joined before the kernel has taken it off its list.
+        // The thread may be joined before the kernel has removed it from its list.
         while gone.is_alive() != Some(false) {
             std::thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! Cancellation is the application's, and not for our frames: the C library unwinds a cancelled thread by an exception of
-//! its own, which must not pass through Rust.
+//! Keeps thread cancellation, which belongs to the application, away from our frames: the C library unwinds a cancelled
+//! thread by an exception of its own, which must not pass through Rust.
 
 use libc::c_int;
 
@@ -9,19 +9,20 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Runs `body` on a thread that is not cancelled meanwhile; where that was asked for, it is at the first place behind it
-/// where a thread may be. For what calls into the system: the way of a launch whose stack is known has no such place.
+/// Runs `body` with cancellation disabled on this thread. A request that arrives meanwhile takes effect at the next
+/// cancellation point after `body`. For code that makes system calls: the path of a launch whose stack is cached has no
+/// cancellation point.
 pub fn barred<T>(body: impl FnOnce() -> T) -> T {
     struct Before(c_int);
-    // Also where an exception of the application's passes.
+    // Runs when an exception of the application passes through as well.
     impl Drop for Before {
         fn drop(&mut self) {
-            // SAFETY: a state that it had; room for one int.
+            // SAFETY: restores a state that the thread had; the call writes one int.
             unsafe { pthread_setcancelstate(self.0, &mut 0) };
         }
     }
     let mut before = Before(0);
-    // SAFETY: room for one int.
+    // SAFETY: the call writes one int.
     unsafe { pthread_setcancelstate(DISABLE, &mut before.0) };
     body()
 }

@@ -1,5 +1,5 @@
-//! Runs a command as a shell would run it: on the same terminal, with the signals meant for it, and with everything that it
-//! inherits as this process inherited it. Its status is the answer.
+//! Runs a command like a shell: on the same terminal, with the signals meant for it, and with everything that it
+//! inherits as this process inherited it. The result is the command's status.
 //!
 //! ```text
 //! start --spawn--> command runs --ends--> signals have their earlier actions again; status
@@ -15,11 +15,11 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// The terminal sends these to the command as well, which decides. This process runs until the command ends.
+/// Signals that the terminal sends to the command as well, which decides. This process runs until the command ends.
 const FROM_TERMINAL: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 /// Signals sent to one process, which are meant for the command.
 const PASSED_ON: [i32; 5] = [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
-/// The terminal sends it to the command as well. This process stops if, and when, the command does.
+/// Signal that the terminal sends to the command as well. This process stops if, and when, the command does.
 const STOP_KEY: i32 = libc::SIGTSTP;
 const HANDLED: [i32; 8] = {
     let [interrupt, quit] = FROM_TERMINAL;
@@ -27,12 +27,12 @@ const HANDLED: [i32; 8] = {
     [interrupt, quit, terminate, hang_up, first, second, alarm, STOP_KEY]
 };
 const STANDARD: [i32; 3] = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO];
-/// Interval between two looks at a stopped command.
+/// Interval between two checks of a stopped command.
 const LOOK_EVERY_NS: i64 = 50_000_000;
 
 /// Process id of the command; 0 before it is started and after its end.
 static CHILD: AtomicI32 = AtomicI32::new(0);
-/// Signals to pass on that came before there was a child, as bits.
+/// Signals to pass on that arrived before there was a child, as bits.
 static EARLY: AtomicU64 = AtomicU64::new(0);
 /// Signals that this process received, as bits.
 static SEEN: AtomicU64 = AtomicU64::new(0);
@@ -68,7 +68,7 @@ pub extern "C" fn note_inherited() {
 /// Runs `command` to its end. Call once per process.
 ///
 /// # Errors
-/// It could not be started.
+/// The command could not be started.
 pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     OWNER.store(std::process::id(), Ordering::SeqCst);
     let inherited = Inherited::note();
@@ -105,12 +105,12 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
 }
 
 /// Passes SIGINT from a process on to the command too: a sender that wants to end both may know only this process. (A
-/// terminal sends it to all.)
+/// terminal sends it to both.)
 pub fn pass_interrupts_on() {
     PASSES_INTERRUPTS.store(true, Ordering::SeqCst);
 }
 
-/// Whether SIGINT came while a command ran, which decided what to do about it.
+/// Whether SIGINT arrived while a command ran. The command decided how to react.
 pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
@@ -205,8 +205,8 @@ fn set_mask(mask: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, null_mut()) };
 }
 
-/// Closes a standard descriptor that Rust's runtime opened on `/dev/null`. One that has become something else since, as by
-/// [`Command::stdin`], stays.
+/// Closes a standard descriptor that Rust's runtime opened on `/dev/null`. One that was replaced since, as by
+/// [`Command::stdin`], stays open.
 fn close_if_placeholder(number: i32) {
     // SAFETY: all-zero is a valid `stat`.
     let (mut found, mut placeholder): (libc::stat, libc::stat) = unsafe { std::mem::zeroed() };
@@ -234,8 +234,8 @@ fn wait_for_end(process: i32) {
     }
 }
 
-/// Waits for a change of the process, which it leaves to be found again. None: it cannot be waited for, or with WNOHANG it
-/// runs.
+/// Waits for a change of the process, and leaves it to be found again. None: the process cannot be waited for, or with
+/// WNOHANG it is running.
 fn changed(process: i32, options: i32) -> Option<Change> {
     let options = options | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
     loop {
@@ -266,7 +266,7 @@ fn stop_as(command: i32, signal: i32) {
     // A shell that continues both has done so before this process runs again.
     if is_stopped(command) {
         raise(signal);
-        // In a process group without a shell the kernel ignores all stop signals but SIGSTOP.
+        // If no shell controls the process group, the kernel ignores all stop signals but SIGSTOP.
         if !CONTINUED.load(Ordering::SeqCst) && is_stopped(command) {
             raise(libc::SIGSTOP);
         }
@@ -274,7 +274,7 @@ fn stop_as(command: i32, signal: i32) {
     restore_action(STOP_KEY, stop_key.as_ref());
     restore_action(libc::SIGCONT, continued.as_ref());
     if let Some(watcher) = watcher {
-        // SAFETY: kill takes any two numbers, and waitpid may have no place for a status; the process is our child.
+        // SAFETY: kill takes any two numbers, and waitpid accepts a null status; the process is our child.
         unsafe {
             libc::kill(watcher, libc::SIGKILL);
             libc::waitpid(watcher, null_mut(), 0);
@@ -295,8 +295,8 @@ fn raise(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// Starts a process that continues this one if the command is continued, or killed, alone: a stopped process cannot notice
-/// that itself. None: there is no `/proc` to find it out by, or no process can be created.
+/// Starts a process that continues this one if only the command is continued, or killed: a stopped process cannot
+/// notice that itself. None: there is no `/proc` to detect it with, or no process can be created.
 fn continue_with(command: i32) -> Option<i32> {
     // SAFETY: getpid has no preconditions.
     let owner = unsafe { libc::getpid() };
@@ -306,7 +306,7 @@ fn continue_with(command: i32) -> Option<i32> {
     // SAFETY: the child makes only system calls.
     match unsafe { libc::fork() } {
         -1 => None,
-        // SAFETY: as above; `_exit` runs nothing of this process's.
+        // SAFETY: as above; `_exit` runs none of this process's exit handlers.
         0 => unsafe {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_NS };
             while libc::getppid() == owner {
@@ -325,7 +325,8 @@ fn continue_with(command: i32) -> Option<i32> {
     }
 }
 
-/// The letter of a process's state in its `/proc/PID/stat`, where `t`, under a debugger, is as `T`. Allocates nothing.
+/// The letter of a process's state in its `/proc/PID/stat`; `t`, for a process under a debugger, is returned as `T`.
+/// Allocates nothing.
 fn state(stat: &std::ffi::CStr) -> Option<u8> {
     let mut text = [0_u8; 256];
     // SAFETY: the path is a C string, and read writes at most the length of `text`.
@@ -335,13 +336,13 @@ fn state(stat: &std::ffi::CStr) -> Option<u8> {
         libc::close(file);
         usize::try_from(length).ok()?
     };
-    // The name before it, in parentheses, may hold anything.
+    // The name before the state, in parentheses, may contain anything.
     let name_end = text[..length].iter().rposition(|byte| *byte == b')')?;
     text.get(name_end + 2).map(u8::to_ascii_uppercase)
 }
 
 fn send(process: i32, signal: i32) {
-    // SAFETY: kill takes any two numbers; the process is our child, which nobody has reaped.
+    // SAFETY: kill takes any two numbers; the process is our child, which is not reaped yet.
     unsafe { libc::kill(process, signal) };
 }
 
@@ -381,7 +382,7 @@ fn is_passed_on(signal: i32, is_from_process: bool) -> bool {
         libc::SIGINT => is_from_process && PASSES_INTERRUPTS.load(Ordering::SeqCst),
         libc::SIGQUIT => false,
         STOP_KEY => is_from_process,
-        // The kernel's own, of a terminal whose session has ended: the command gets that too.
+        // From the kernel it means that the terminal went away. The command gets it too, unless only the leader does.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
         _ => true,
     }
@@ -393,7 +394,8 @@ extern "C" fn note_continued(_signal: i32) {
 
 extern "C" fn do_nothing(_signal: i32) {}
 
-/// Whether a terminal that goes away notifies this process alone, as where nothing else runs on it (`ssh -t`, a container's).
+/// Whether a terminal that goes away notifies only this process, as when nothing else runs on it (`ssh -t`, a
+/// container's).
 fn leads_session() -> bool {
     // SAFETY: neither has preconditions.
     unsafe { libc::getsid(0) == libc::getpid() }
@@ -418,11 +420,11 @@ fn handle(signal: i32) {
     set_action(signal, came as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART);
 }
 
-/// Sets an action: a default, to ignore, or a handler whose type is the one that the flags say.
+/// Sets an action: the default, to ignore, or a handler whose type matches the flags.
 fn set_action(signal: i32, action: usize, flags: i32) {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
     (new.sa_sigaction, new.sa_flags) = (action, flags);
-    // SAFETY: the handlers here have the type of their flags, and call nothing that a handler may not.
+    // SAFETY: the handlers here have the type that their flags state, and are async-signal-safe.
     unsafe { libc::sigaction(signal, &new, null_mut()) };
 }

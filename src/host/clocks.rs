@@ -1,19 +1,19 @@
-//! The clock that others may set, beside one that nobody sets.
+//! Reads the wall clock, which may be set at any time, together with the monotonic clock, which may not.
 
-/// Moments whose clocks were read further apart say nothing, in ns.
+/// Maximum time that reading both clocks may take, in ns. Slower readings do not belong to one moment.
 const MOST_APART: u64 = 1_000_000;
 
-/// Both clocks at once, in ns.
+/// Readings of both clocks at one moment, in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// Since 1970, as far as the system knows.
+    /// Wall-clock time since 1970.
     pub time: u64,
-    /// Of the clock that nobody sets.
+    /// Time of the monotonic clock.
     pub steady: u64,
 }
 
 impl Moment {
-    /// This moment. `None`: the thread lost its processor in the middle.
+    /// Reads both clocks. `None`: the thread lost its processor between the readings.
     pub fn now() -> Option<Self> {
         let before = read(libc::CLOCK_MONOTONIC);
         let time = read(libc::CLOCK_REALTIME);
@@ -24,7 +24,7 @@ impl Moment {
 
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a place to write a timespec to.
+    // SAFETY: the call writes a timespec to `time`.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,16 +1,17 @@
-//! Samples of a thread where the kernel takes none for us (`perf`): a timer on the thread's processor time sends it a signal,
-//! and the handler copies registers and a part of the stack.
+//! A sampler of one thread for systems where the kernel's events (`perf`) are not available: a timer on the thread's
+//! CPU time sends it a signal, and the handler copies the registers and a part of the stack.
 //!
-//! The thread notices it: a call that is under way may end with `EINTR`, which is counted, and what the kernel puts on its
-//! stack for the handler takes some kilobytes. So it is for those who ask for samples. The signal is one of the real-time
-//! signals that the program has left at their default; as soon as it sets an action for it, all timers stop.
+//! The thread is disturbed: a blocking call may end with `EINTR`, which is counted, and the kernel's signal frame takes
+//! several kilobytes of its stack. It is therefore used only if samples were requested. The signal is one of the
+//! real-time signals that the program has left at their default; as soon as the program sets an action for it, all
+//! timers stop.
 //!
 //! ```text
 //! kernel -signal-> handler, on the thread: copies into its slot -> drain, on a thread of ours
 //! ```
 //!
-//! The handler takes no lock and no memory, leaves `errno` as it was, and reads the stack through the kernel, so that it
-//! cannot fault. What it does not do: follow stacks.
+//! The handler takes no lock, allocates nothing, preserves `errno`, and reads the stack through the kernel, so that it
+//! cannot fault. It does not unwind the stack.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -23,26 +24,26 @@ use std::time::Duration;
 use super::perf::{REGISTERS, Sample};
 use super::threads;
 
-/// Of the stack that is copied, in bytes.
+/// Maximum number of stack bytes in a sample.
 const STACK: usize = 32 << 10;
-/// Samples that a slot has room for: half a megabyte.
+/// Samples that fit into a slot, about half a megabyte.
 const ROOM: usize = 16;
-/// Threads that are followed at once.
+/// Maximum number of threads sampled at the same time.
 const MOST: usize = 256;
 
-/// A thread that is sampled by a timer. It is again nobody's when this is dropped.
+/// A thread that is sampled by a timer. Dropping it frees its slot.
 #[derive(Debug)]
 pub struct CpuTimer {
     slot: &'static Slot,
     timer: i32,
 }
 
-/// What the handler fills. Mapped once and never given back: a signal may still be on its way.
+/// Buffer that the signal handler fills. Mapped once and never unmapped: a signal may still be in flight.
 #[repr(C)]
 struct Slot {
-    /// Whose it is; 0: nobody's.
+    /// Number of the thread that uses the slot; 0: free.
     thread: AtomicI32,
-    /// Samples put in, and taken out, so far.
+    /// Numbers of samples written and drained so far.
     head: AtomicU64,
     tail: AtomicU64,
     /// Periods for which there was no room.
@@ -56,31 +57,32 @@ impl std::fmt::Debug for Slot {
     }
 }
 
-// SAFETY: a sample belongs to the thread's handler until `head` has passed it, and then to who drains until `tail` has.
+// SAFETY: a sample belongs to the thread's handler until `head` has passed it, and then to the draining thread until
+// `tail` has.
 unsafe impl Sync for Slot {}
 
 #[repr(C)]
 struct Kept {
     time: u64,
-    /// How many periods had passed since the sample before.
+    /// Number of periods since the previous sample.
     periods: u64,
     registers: [u64; REGISTERS],
     copied: u64,
     stack: [u8; STACK],
 }
 
-/// Slots that there are. They are never given back.
+/// Slots that were mapped so far. They are never unmapped.
 static SLOTS: [AtomicPtr<Slot>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
-/// The signal; 0: none was taken yet, -1: there is none that is free.
+/// The signal that timers send; 0: not chosen yet, -1: no signal is free.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 
 impl CpuTimer {
-    /// Has a thread of this process be sampled whenever it has taken `period` more, or as often as the kernel's clock
-    /// ticks. To be called by one thread only.
+    /// Samples a thread of this process each time that it has used another `period` of CPU time, but no more often than
+    /// the kernel's clock ticks. Call from one thread only.
     ///
     /// # Errors
-    /// No signal is free, there are too many threads, or the kernel's.
+    /// No signal is free, there are too many threads, or the kernel refuses the timer.
     pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
         let signal = signal()?;
         let slot = Slot::take(thread)?;
@@ -89,18 +91,18 @@ impl CpuTimer {
         Ok(Self { slot, timer })
     }
 
-    /// How many samples there is room for until they are drained.
+    /// Number of samples that fit until they are drained.
     pub fn room(&self) -> usize {
         ROOM
     }
 
-    /// Takes what there is: samples, each with the number of periods that it stands for. Returns for how many periods
-    /// there was no room since before.
+    /// Passes each sample to `each`, with the number of periods that it represents. Returns the number of periods for
+    /// which there was no room since the last call.
     pub fn drain(&mut self, mut each: impl FnMut(&Sample<'_>, u64)) -> u64 {
         let head = self.slot.head.load(Ordering::Acquire);
         let mut tail = self.slot.tail.load(Ordering::Relaxed);
         while tail < head {
-            // SAFETY: below `head` the handler writes to nothing until `tail` has passed it.
+            // SAFETY: below `head` the handler writes nothing until `tail` has passed it.
             let kept = unsafe { &*self.slot.samples[tail as usize % ROOM].get() };
             let stack = &kept.stack[..(kept.copied as usize).min(STACK)];
             each(&Sample { time: kept.time, registers: kept.registers, stack }, kept.periods);
@@ -113,25 +115,25 @@ impl CpuTimer {
 
 impl Drop for CpuTimer {
     fn drop(&mut self) {
-        // SAFETY: `start` made it, and nobody else ends it.
+        // SAFETY: `start` created the timer, and only this deletes it.
         unsafe { libc::syscall(libc::SYS_timer_delete, self.timer) };
         self.slot.thread.store(0, Ordering::Release);
     }
 }
 
-/// How many calls of the program ended early, since the signal came in them.
+/// Number of the program's calls that ended early because of the signal.
 pub fn interrupted() -> u32 {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Whether the program has set an action of its own for the signal: then every [`CpuTimer`] is to be dropped at once.
+/// Whether the program has set an action of its own for the signal: then every [`CpuTimer`] must be dropped at once.
 pub fn is_taken_away() -> bool {
     let signal = SIGNAL.load(Ordering::Relaxed);
     signal > 0 && action_of(signal) != Some(handler())
 }
 
 impl Slot {
-    /// One that is nobody's, for this thread.
+    /// Reserves a free slot for this thread.
     fn take(thread: i32) -> io::Result<&'static Self> {
         for place in &SLOTS {
             let mut at = place.load(Ordering::Acquire);
@@ -139,9 +141,9 @@ impl Slot {
                 at = map()?.as_ptr();
                 place.store(at, Ordering::Release);
             }
-            // SAFETY: a slot is mapped for ever, and zeroes are a valid one.
+            // SAFETY: slots are never unmapped, and all-zero is a valid slot.
             let slot = unsafe { &*at };
-            // One of a thread that lives is not given to another: what is on its way there finds it its own.
+            // A slot in use is not reassigned: signals in flight to its thread find the thread's own slot.
             if slot.thread.load(Ordering::Acquire) == 0 {
                 slot.tail.store(slot.head.load(Ordering::Acquire), Ordering::Release);
                 slot.dropped.store(0, Ordering::Relaxed);
@@ -155,7 +157,7 @@ impl Slot {
 
 fn map() -> io::Result<NonNull<Slot>> {
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping.
+    // SAFETY: creates a new mapping.
     let at = unsafe { libc::mmap(null_mut(), size_of::<Slot>(), access, kind, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -163,7 +165,7 @@ fn map() -> io::Result<NonNull<Slot>> {
     NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// The signal that timers send, which is taken when it is first asked for.
+/// The signal that timers send. It is chosen on the first call.
 fn signal() -> io::Result<i32> {
     let none = || Err(io::Error::other("the program has set an action for every real-time signal"));
     match SIGNAL.load(Ordering::Relaxed) {
@@ -178,7 +180,7 @@ fn signal() -> io::Result<i32> {
     found.map_or_else(none, Ok)
 }
 
-/// Puts the handler on a signal, if it is at its default.
+/// Installs the handler for a signal whose action is the default.
 fn take(signal: i32) -> bool {
     if action_of(signal) != Some(libc::SIG_DFL) {
         return false;
@@ -187,7 +189,7 @@ fn take(signal: i32) -> bool {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler();
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler is a function for ever (see `loaded::stay`) and of the type that the flags say.
+    // SAFETY: the handler is never unloaded (see `loaded::stay`) and has the type that the flags state.
     unsafe { libc::sigaction(signal, &action, null_mut()) == 0 }
 }
 
@@ -203,7 +205,7 @@ fn action_of(signal: i32) -> Option<usize> {
     (unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0).then_some(action.sa_sigaction)
 }
 
-/// Whether the kernel lets us read our own memory through it.
+/// Whether the kernel lets us read our own memory by `process_vm_readv`.
 fn can_read() -> io::Result<()> {
     let (from, mut to) = ([7_u8; 8], [0_u8; 8]);
     match copy(from.as_ptr() as u64, to.as_mut_ptr(), 8) {
@@ -219,17 +221,17 @@ fn start(thread: i32, signal: i32, period: Duration, slot: &'static Slot) -> io:
     event.sigev_notify_thread_id = thread;
     event.sigev_signo = signal;
     event.sigev_value.sival_ptr = std::ptr::from_ref(slot).cast_mut().cast();
-    // The number of a thread's clock, as the kernel makes it: of one thread, of all its time.
+    // Clock id as the kernel encodes it: the CPU time of one thread since its start.
     let clock = !thread << 3 | 6;
     let mut timer = 0_i32;
-    // SAFETY: `event` is a `sigevent` as the kernel knows it, and `timer` a place for the kernel's number.
+    // SAFETY: `event` has the kernel's layout of a `sigevent`, and the kernel writes the timer's number to `timer`.
     if unsafe { libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut timer) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let each = libc::timespec { tv_sec: period.as_secs() as i64, tv_nsec: i64::from(period.subsec_nanos()) };
     let times = libc::itimerspec { it_interval: each, it_value: each };
     let none = null_mut::<libc::itimerspec>();
-    // SAFETY: the timer was just made, and `times` is valid.
+    // SAFETY: the timer was just created, and `times` is valid.
     if unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const times, none) } != 0 {
         let error = io::Error::last_os_error();
         // SAFETY: as above.
@@ -239,7 +241,7 @@ fn start(thread: i32, signal: i32, period: Duration, slot: &'static Slot) -> io:
     Ok(timer)
 }
 
-/// What a timer's signal says, as the kernel has it.
+/// The kernel's `siginfo_t` for the signal of a timer.
 #[repr(C)]
 struct Expired {
     signal: i32,
@@ -247,7 +249,7 @@ struct Expired {
     code: i32,
     unused: i32,
     timer: i32,
-    /// Periods that passed beside the one that the signal is for.
+    /// Periods that passed in addition to the one that the signal represents.
     more: i32,
     slot: *mut Slot,
 }
@@ -255,16 +257,16 @@ struct Expired {
 const _: () = assert!(offset_of!(Expired, slot) == 24, "the kernel knows these fields by their places");
 
 extern "C" fn on_signal(_: i32, told: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the C library's own place for it, this thread's.
+    // SAFETY: the C library returns this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: a number of this thread's.
+    // SAFETY: an aligned integer that belongs to this thread.
     let before = unsafe { errno.read() };
-    // SAFETY: with SA_SIGINFO the kernel gives both, for as long as the handler runs.
+    // SAFETY: with SA_SIGINFO the kernel passes both, valid while the handler runs.
     let (told, context) = unsafe { (&*told.cast::<Expired>(), &*context.cast::<libc::ucontext_t>()) };
     let is_ours = |place: &AtomicPtr<Slot>| place.load(Ordering::Acquire) == told.slot;
-    // Somebody else may send it.
+    // Another process or thread may send the same signal.
     if told.code == libc::SI_TIMER && !told.slot.is_null() && SLOTS.iter().any(is_ours) {
-        // SAFETY: it is a slot of ours, and those are mapped for ever.
+        // SAFETY: the address is in the table of our slots, which are never unmapped.
         unsafe { &*told.slot }.keep(1 + told.more.max(0) as u64, &registers(context));
     }
     // SAFETY: as above.
@@ -272,10 +274,10 @@ extern "C" fn on_signal(_: i32, told: *mut libc::siginfo_t, context: *mut c_void
 }
 
 impl Slot {
-    /// Puts in where this thread was interrupted.
+    /// Adds a sample of the place where this thread was interrupted.
     fn keep(&self, periods: u64, registers: &[u64; REGISTERS]) {
         count_interrupted(registers);
-        // A timer of a thread that had the slot before.
+        // The signal is from a timer of the thread that used the slot before.
         if self.thread.load(Ordering::Acquire) != threads::number() {
             return;
         }
@@ -285,7 +287,7 @@ impl Slot {
             return;
         }
         let kept = self.samples[head as usize % ROOM].get();
-        // SAFETY: nobody reads from this place until `head` has passed it, and this thread alone writes there.
+        // SAFETY: no thread reads this sample until `head` has passed it, and only this thread writes it.
         unsafe {
             (&raw mut (*kept).copied)
                 .write(copy(registers[SP], (&raw mut (*kept).stack).cast(), STACK) as u64);
@@ -297,12 +299,12 @@ impl Slot {
     }
 }
 
-// The places of rax, the stack pointer and the instruction pointer among the registers.
+// Indices of rax, the stack pointer and the instruction pointer among the registers.
 const AX: usize = 0;
 const SP: usize = 7;
 const PC: usize = 16;
 
-/// In the order of DWARF.
+/// The registers in DWARF order.
 #[cfg(target_arch = "x86_64")]
 fn registers(context: &libc::ucontext_t) -> [u64; REGISTERS] {
     const PLACES: [i32; REGISTERS] = [
@@ -327,14 +329,14 @@ fn registers(context: &libc::ucontext_t) -> [u64; REGISTERS] {
     PLACES.map(|place| context.uc_mcontext.gregs[place as usize] as u64)
 }
 
-/// Copied stacks are walked on x86-64 alone.
+/// Copied stacks are unwound on x86-64 only.
 #[cfg(not(target_arch = "x86_64"))]
 fn registers(_: &libc::ucontext_t) -> [u64; REGISTERS] {
     [0; REGISTERS]
 }
 
-/// Whether the thread comes back from a call that the signal has ended: behind `syscall`, with the error in its hand. A
-/// call that is begun anew stands in front of it.
+/// Counts the system call that the signal interrupted, if it ended one: the instruction pointer is just after
+/// `syscall`, and rax holds `-EINTR`. For a call that the kernel restarts, the instruction pointer is at `syscall`.
 fn count_interrupted(registers: &[u64; REGISTERS]) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let mut before = [0; 2];
@@ -346,11 +348,12 @@ fn count_interrupted(registers: &[u64; REGISTERS]) {
     }
 }
 
-/// Copies memory of our own as far as there is any, through the kernel; says how much.
+/// Copies memory of this process through the kernel, up to the first page that is not mapped. Returns the number of
+/// bytes copied.
 fn copy(from: u64, to: *mut u8, bytes: usize) -> usize {
     const PIECES: usize = STACK / 4096 + 1;
     let mut pieces = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; PIECES];
-    // A piece is copied as a whole or not at all, so they end where pages do.
+    // A piece is copied completely or not at all, so pieces end at page boundaries.
     let (mut at, mut count) = (0, 0);
     while at < bytes {
         let address = from.wrapping_add(at as u64);
@@ -359,17 +362,17 @@ fn copy(from: u64, to: *mut u8, bytes: usize) -> usize {
         (at, count) = (at + length, count + 1);
     }
     let local = libc::iovec { iov_base: to.cast(), iov_len: bytes };
-    // SAFETY: the kernel writes no more than `bytes` to `to`, and checks the other addresses itself.
+    // SAFETY: the kernel writes at most `bytes` to `to`, and checks the other addresses itself.
     let read = unsafe {
         libc::process_vm_readv(libc::getpid(), &local, 1, pieces.as_ptr(), count as libc::c_ulong, 0)
     };
     usize::try_from(read).unwrap_or(0)
 }
 
-/// Nanoseconds since 1970.
+/// Time in ns since 1970.
 fn now() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a place to write to.
+    // SAFETY: the call writes to `now`.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -394,7 +397,7 @@ mod tests {
         let here = (&raw const before) as u64;
         let (mut periods, mut samples) = (0, 0_u64);
         for _ in 0..20 {
-            // SAFETY: this thread's own place.
+            // SAFETY: this thread's own `errno`.
             unsafe { libc::__errno_location().write(77) };
             spin(10_000_000);
             // SAFETY: as above.
@@ -411,7 +414,7 @@ mod tests {
             periods += dropped;
         }
         let taken = (perf::taken(threads::number()).unwrap() - before).as_millis() as u64;
-        // Ticks of the kernel may be 10 ms.
+        // The kernel's ticks may be 10 ms.
         assert!(samples * 11 >= taken && periods.abs_diff(taken) <= 20, "{samples}, {periods} in {taken} ms");
         assert!(!is_taken_away());
         drop(timer);
@@ -423,7 +426,7 @@ mod tests {
     #[test]
     fn memory_is_copied_as_far_as_there_is_any() {
         let length = 3 * 4096;
-        // SAFETY: a new mapping, of which the last page is given back.
+        // SAFETY: creates a new mapping, and unmaps its last page.
         let at = unsafe {
             let (access, kind) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -431,7 +434,7 @@ mod tests {
             libc::munmap(at.byte_add(length - 4096), 4096);
             at.cast::<u8>()
         };
-        // SAFETY: two pages are mapped.
+        // SAFETY: the first two pages are mapped.
         unsafe { at.add(5000).write(7) };
         let mut to = [1; 9000];
         assert_eq!(copy(at as u64 + 96, to.as_mut_ptr(), 9000), 8096);

@@ -1,19 +1,19 @@
-//! Times as people write them. Not by the C library, which takes a lock for it that a stopped thread may hold.
+//! Formats times for people. The C library is not used, because it takes a lock that a stopped thread may hold.
 
 const DAY: u64 = 86_400;
-/// Days of four centuries, one of which has 97 leap days.
+/// Days of four centuries, which have 97 leap days.
 const ERA: u64 = 146_097;
-/// From the first of March of the year 0, where an era begins, to 1970.
+/// Days from March 1 of the year 0, where an era begins, to 1970.
 const TO_1970: u64 = 719_468;
 
-/// Seconds since 1970 in ISO 8601, in UTC: `2026-11-23T02:45:09Z`. Empty for what no calendar knows.
+/// Formats seconds since 1970 in ISO 8601, in UTC: `2026-11-23T02:45:09Z`. Empty after the year 9999.
 pub fn iso_8601(seconds: u64) -> String {
     let (days, second) = (seconds / DAY, seconds % DAY);
     // Years that begin in March have their leap day last.
     let of_era = (days + TO_1970) % ERA;
     let years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * years + years / 4 - years / 100);
-    // Months of 31, 30, 31, 30 and 31 days, which are 153, from March and from August on.
+    // From March and from August on, months have 31, 30, 31, 30 and 31 days: 153 in all.
     let months = (5 * of_year + 2) / 153;
     let day = of_year - (153 * months + 2) / 5 + 1;
     let month = if months < 10 { months + 3 } else { months - 9 };
@@ -34,7 +34,8 @@ mod tests {
         assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
         // The last second of a leap day: date -u -d @951868799 +%FT%TZ
         assert_eq!(iso_8601(951_868_799), "2000-02-29T23:59:59Z");
-        // The last of a year, of one without a leap day at the end of a century, and of the last with four digits.
+        // The last second of a year; the first of March in a year that has no leap day, at the end of a century; and
+        // the last second with a four-digit year.
         assert_eq!(iso_8601(1_798_761_599), "2026-12-31T23:59:59Z");
         assert_eq!(iso_8601(4_107_542_400), "2100-03-01T00:00:00Z");
         assert_eq!(iso_8601(253_402_300_799), "9999-12-31T23:59:59Z");
@@ -47,7 +48,7 @@ mod tests {
             let seconds = DAY * day + day % DAY;
             // SAFETY: all-zero is a valid `tm`.
             let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-            // SAFETY: both are there; it writes to the second.
+            // SAFETY: both arguments are live; the call writes to the second.
             unsafe { libc::gmtime_r(&(seconds as i64), &mut parts) };
             let date = (parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday);
             let time = (parts.tm_hour, parts.tm_min, parts.tm_sec);

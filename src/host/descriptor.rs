@@ -1,9 +1,10 @@
-//! Descriptors are the host's. One that we kept would be closed with others (`for (i = 3; i < 256; i++) close(i)`),
-//! the number would go to a file that the host opens next, and what we write would lie in that. So ours are
-//! numbers that no host reaches, and before each write it is compared whether what lies under one is still ours.
+//! Descriptors belong to the host. If it closed one that we keep (`for (i = 3; i < 256; i++) close(i)`), the next file
+//! that it opens would get the number, and our output would be written into that file. So we use numbers that hosts do
+//! not reach, and check before each write whether the descriptor still refers to our file.
 //!
-//! That is of what is kept. The kernel gives a file the lowest free number first: what is opened has that until it is
-//! moved up, and what is only read (`/proc`, a module's names) until it is closed, mostly some tens of microseconds.
+//! This holds for descriptors that we keep. The kernel always assigns the lowest free number first: a file has that
+//! number until it is moved up, or, if it is only read (`/proc`, a module's names), until it is closed, usually after
+//! tens of microseconds.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,36 +14,37 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// From here on. Loops that close what is open mostly end at 255 or 1,023, and new files of the host get the
-/// lowest number that is free.
+/// First number to use. Loops that close descriptors mostly end at 255 or 1,023, and new files of the host get the
+/// lowest free number.
 const FIRST: i32 = 1000;
 
-/// Has the kernel make room for numbers from 1,000 on, once. To be called before a file is opened that is raised then:
-/// where there are threads the first number takes 10 to 30 ms to have, and the file would keep its low one for so long.
+/// Makes the kernel enlarge the descriptor table to numbers from 1,000 on, once. Call before opening a file that is
+/// then raised: in a process with threads, the first such number takes 10 to 30 ms, for which the file would keep its
+/// low one.
 pub fn make_room() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
-        // SAFETY: no file has the number -1, so none is put anywhere; the kernel makes room before it looks.
+        // SAFETY: no file has the number -1, so nothing is duplicated; the kernel enlarges the table before it checks.
         unsafe { libc::dup3(-1, FIRST, libc::O_CLOEXEC) };
         IS_MADE.store(true, Ordering::Release);
     }
 }
 
-/// The same open file under a number from 1,000 on or, where the limit on open files is lower, at least not as
-/// standard input, output or error, which a program may have closed and may open again.
+/// Moves an open file to a number from 1,000 on. If the limit on open files is lower, it at least avoids the numbers of
+/// standard input, output and error, which a program may have closed and may open again.
 pub fn raise(file: File) -> File {
     for first in [FIRST, 3] {
-        // SAFETY: the descriptor is open as long as `file` is.
+        // SAFETY: the descriptor is open while `file` is alive.
         let raised = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) };
         if raised >= 0 {
-            // SAFETY: the kernel has just made it, for us alone.
+            // SAFETY: the kernel has just created this descriptor, and we are its only owner.
             return unsafe { File::from_raw_fd(raised) };
         }
     }
     file
 }
 
-/// Which file something is: device and inode.
+/// Identity of a file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(u64, u64);
 
@@ -68,18 +70,18 @@ pub fn facts(number: i32) -> io::Result<libc::stat> {
 }
 
 impl Identity {
-    /// The one of an open file.
+    /// Identity of an open file.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn of(file: &File) -> io::Result<Self> {
         Self::of_number(file.as_raw_fd())
     }
 
-    /// The one of the file that is open under this number, whosever it is.
+    /// Identity of the file that is open under this number, ours or the host's.
     ///
     /// # Errors
-    /// None is open under it.
+    /// No file is open under it.
     pub fn of_number(number: i32) -> io::Result<Self> {
         facts(number).as_ref().map(Self::of_facts).map_err(|error| error.kind().into())
     }
@@ -89,15 +91,15 @@ impl Identity {
         Self(facts.st_dev, facts.st_ino)
     }
 
-    /// The file that `path` names. A link is itself the file, not its target.
+    /// Identity of the file at `path`. A symbolic link is not followed.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn of_path(path: &Path) -> io::Result<Self> {
         path.symlink_metadata().map(|facts| Self(facts.dev(), facts.ino()))
     }
 
-    /// Reads what `Display` wrote.
+    /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Option<Self> {
         let (device, inode) = text.split_once(':')?;
         let number = |digits| u64::from_str_radix(digits, 16).ok();
@@ -105,34 +107,34 @@ impl Identity {
     }
 }
 
-/// Writes to the end of a file. Before each write it is looked whether its descriptor is still that of the file; if
-/// not, or if its number is one that the host may reach, the file is opened anew. Wants a buffer before it.
+/// Appends to a file. Before each write it checks that the descriptor still refers to the file; if not, or if its
+/// number is one that the host may reach, it opens the file again. Use with a buffer.
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,
     identity: Identity,
-    /// Above [`FIRST`]. A host that gave up its rights cannot open the file again.
+    /// The open file, at [`FIRST`] or above. A host that has dropped its privileges cannot open the file again.
     kept: Option<File>,
 }
 
 impl Appender {
-    /// To the file at `path` of this identity; `open` is that file, open for appending.
+    /// Creates an appender to the file at `path` with this identity; `open` is that file, open for appending.
     pub fn new(path: &Path, identity: Identity, open: Option<File>) -> Self {
         Self { path: path.to_owned(), identity, kept: open.filter(is_out_of_reach) }
     }
 
-    /// The file, opened anew.
+    /// Opens the file again.
     ///
     /// # Errors
-    /// The file system's, or that another file has its name.
+    /// Errors of the file system, or another file has its name.
     pub fn open(&self) -> io::Result<File> {
         self.open_with(OpenOptions::new().append(true))
     }
 
-    /// Writes `bytes` over what the file begins with: it takes no room that the file has not.
+    /// Overwrites the start of the file with `bytes`, which needs no additional disk space.
     ///
     /// # Errors
-    /// As [`Appender::open`], and those of writing.
+    /// As for [`Appender::open`], and errors of writing.
     pub fn overwrite(&self, bytes: &[u8]) -> io::Result<()> {
         self.open_with(OpenOptions::new().write(true))?.write_all(bytes)
     }
@@ -157,7 +159,7 @@ impl Appender {
         self.kept.as_ref().filter(|file| self.is_ours(file))
     }
 
-    /// The descriptor that is kept, if it is still ours. If not, the number is somebody else's, and must not be closed.
+    /// Takes the kept descriptor, if it is still ours. If not, the number belongs to the host and must not be closed.
     fn take(&mut self) -> Option<File> {
         let file = self.kept.take()?;
         if self.is_ours(&file) {
@@ -172,10 +174,10 @@ fn is_out_of_reach(file: &File) -> bool {
     file.as_raw_fd() >= FIRST
 }
 
-/// Bytes that all appenders have written.
+/// Number of bytes written by all appenders.
 static APPENDED: AtomicU64 = AtomicU64::new(0);
 
-/// How many bytes were written to files of ours so far.
+/// Number of bytes written to our files so far.
 pub fn appended() -> u64 {
     APPENDED.load(Ordering::Relaxed)
 }
@@ -231,14 +233,14 @@ mod tests {
         let other = path.with_extension("other");
         let file = File::create(&other).unwrap();
         let number = appender.kept.as_ref().unwrap().as_raw_fd();
-        // SAFETY: both are open; the kernel closes what was under the number.
+        // SAFETY: both descriptors are open; the kernel closes the file that had the number.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
         appender.write_all(b"two").unwrap();
         drop(appender);
         assert_eq!(fs::read_to_string(&path).unwrap(), "one two");
         assert_eq!(fs::read_to_string(&other).unwrap(), "");
         assert_eq!(Identity::of_number(number).unwrap(), Identity::of(&file).unwrap(), "it is still open");
-        // SAFETY: it is ours again, from dup2.
+        // SAFETY: the descriptor is ours again, from dup2.
         unsafe { libc::close(number) };
         for path in [path, other] {
             let _ = fs::remove_file(path);

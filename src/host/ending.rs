@@ -1,7 +1,7 @@
-//! Signals by which a process is asked to end, where the application has left them at their default.
+//! Handles the signals that ask a process to end, if the application has left them at their default action.
 //!
-//! Only what the kernel would have done is put off: the thread that takes the signal runs no further, the process
-//! dies of the signal, and its parent sees that. What happens in between is the caller's.
+//! Only the kernel's action is delayed: the thread that takes the signal runs no further, the process dies of the
+//! signal, and its parent sees that. The caller decides what happens in between.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::actions::{self, SIGNALS};
 use super::threads;
 
-/// What to do about them. Both are called by a signal handler, which may interrupt anything: no lock, no memory of the
-/// heap, no wait for a thread of the application.
+/// Callbacks for these signals. Both run in a signal handler, which may interrupt any code: they must take no lock, use
+/// no heap memory, and not wait for a thread of the application.
 #[derive(Clone, Copy)]
 pub struct Listener {
     /// Called for each signal.
     pub came: fn(i32),
-    /// Called once on each thread that took one, which is then to wait for the end.
+    /// Called once on each thread that took a signal, and waits there for the process's end.
     pub wait: fn(i32) -> !,
 }
 
@@ -26,11 +26,11 @@ struct Listening {
 
 static LISTENING: OnceLock<Listening> = OnceLock::new();
 
-/// Threads that wait. More than that wait as well, but each of their signals anew.
+/// Threads that wait. If the table is full, further threads wait as well, but again for each of their signals.
 static WAITING: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// Takes those of [`SIGNALS`] whose action is the default now, or becomes it later; to be called once. In the first process of
-/// a container the default is that nothing happens, and nothing is taken.
+/// Handles those of [`SIGNALS`] whose action is the default now or becomes it later. Call once. In the first process of
+/// a container the default is to ignore them, and none is handled.
 pub fn listen(listener: Listener) {
     let process = std::process::id();
     if process != 1 && LISTENING.set(Listening { process, listener }).is_ok() {
@@ -38,8 +38,8 @@ pub fn listen(listener: Listener) {
     }
 }
 
-/// Takes those whose action has become the default since without being seen: to be called where the program is over, and only
-/// its exit is left. A process that does not listen takes none.
+/// Handles those signals whose action has become the default without being noticed. Call when the program is over and
+/// only its exit is left. Has no effect in a process that does not listen.
 pub fn listen_again() {
     if LISTENING.get().is_some_and(|listening| listening.process == std::process::id()) {
         actions::take_current_defaults();
@@ -47,8 +47,8 @@ pub fn listen_again() {
 }
 
 extern "C" fn on_signal(signal: i32) {
-    // A handler of the program's own called this one, which it found installed before. Without us it would have found the
-    // default, and called nothing.
+    // One of the program's own handlers called this one, which it found installed before. Without us it would have
+    // found the default action, and called nothing.
     if !actions::is_installed(signal) {
         return;
     }
@@ -56,7 +56,7 @@ extern "C" fn on_signal(signal: i32) {
     let own = LISTENING.get().filter(|listening| listening.process == std::process::id());
     let Some(Listening { listener, .. }) = own else { die(signal) };
     (listener.came)(signal);
-    // The thread that waits goes back to waiting.
+    // A thread that is waiting already returns to its wait.
     if begins_to_wait(threads::number()) {
         let foreign = SIGNALS.iter().filter(|signal| !actions::is_installed(**signal));
         foreign.for_each(|signal| mask(libc::SIG_BLOCK, *signal));
@@ -64,7 +64,7 @@ extern "C" fn on_signal(signal: i32) {
     }
 }
 
-/// False: this thread waits already.
+/// Notes that the thread waits. False: it is waiting already.
 fn begins_to_wait(thread: i32) -> bool {
     if WAITING.iter().any(|place| place.load(Ordering::Acquire) == thread) {
         return false;
@@ -78,7 +78,7 @@ fn begins_to_wait(thread: i32) -> bool {
 fn mask(how: i32, signal: i32) {
     // SAFETY: all-zero is a valid signal set.
     let mut one: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: each writes to `one` or reads it.
+    // SAFETY: each call writes to `one` or reads it.
     unsafe {
         libc::sigemptyset(&mut one);
         libc::sigaddset(&mut one, signal);
@@ -89,9 +89,9 @@ fn mask(how: i32, signal: i32) {
 /// Ends the process by the default action of a signal that ends processes. May be called in a signal handler.
 pub fn die(signal: i32) -> ! {
     actions::restore_default(signal);
-    // SAFETY: the signal goes to this very thread; it is taken when it is let through.
+    // SAFETY: the signal is sent to the calling thread, and delivered once it is unblocked.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::number(), signal) };
     mask(libc::SIG_UNBLOCK, signal);
-    // SAFETY: it ends the process; reached only where the application set another action just now.
+    // SAFETY: ends the process; only reached if the application has set another action just now.
     unsafe { libc::_exit(128 + signal) }
 }

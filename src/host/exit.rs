@@ -1,9 +1,10 @@
-//! Calls when the process exits in the ordinary way: by `exit`, a return from `main` or `quick_exit`. A forked worker ends by
-//! `_exit` in the ordinary way.
+//! Actions at an ordinary exit of the process: by `exit`, a return from `main` or `quick_exit`. For a forked worker,
+//! `_exit` is the ordinary way.
 //!
-//! Before glibc 2.41 several threads may be in `exit` at once. Each handler runs on one of them, and whoever finds
-//! none left ends the process, whatever the others are doing. So as long as one of ours has not done, it is registered
-//! anew by each thread that it runs on: every other finds one, and waits in it as well.
+//! Before glibc 2.41, several threads may be in `exit` at once. Each handler runs on one of them, and a thread that
+//! finds no handler left ends the process, even if the other threads are still running theirs. So until our action is
+//! done, each thread that runs its handler registers the handler again: every other thread finds one, and waits in it
+//! as well.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -12,19 +13,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::alive;
 use super::interpose::{self, Place};
 
-/// So many threads may come before the first of them has registered the handler anew. Few: where there are more than
-/// 32 in all, glibc loses its way when several threads exit.
+/// Number of handlers registered from the start: as many threads may exit before the first of them has registered the
+/// handler again. It is small, because with more than 32 handlers in all glibc fails when several threads exit.
 const AT_ONCE: usize = 4;
 
 static EARLY: Action = Action::none();
 static LATE: Action = Action::none();
 
-/// What to do, and whether it is done.
+/// An action at exit, and whether it is done.
 #[derive(Clone, Copy)]
 pub struct Call {
-    /// Does it, or waits until another thread has. Called several times.
+    /// Performs the action, or waits until another thread has. Called several times.
     pub action: fn(),
-    /// Whether it was done.
+    /// Whether the action is done.
     pub is_done: fn() -> bool,
 }
 
@@ -49,7 +50,7 @@ unsafe extern "C" {
     fn at_quick_exit(action: extern "C" fn()) -> libc::c_int;
 }
 
-/// Has `call` made when the process exits, on the thread that exits, after the handlers that are registered later.
+/// Registers `call` for the exit of the process, on the exiting thread, after all handlers that are registered later.
 pub fn call_at_exit(call: Call) {
     if LATE.0.set(call).is_ok() {
         (0..AT_ONCE).for_each(|_| {
@@ -59,7 +60,7 @@ pub fn call_at_exit(call: Call) {
     }
 }
 
-/// Has `call` made before the handlers that were registered so far.
+/// Registers `call` to run before all handlers that were registered until now.
 pub fn call_early_at_exit(call: Call) {
     if EARLY.0.set(call).is_ok() {
         (0..AT_ONCE).for_each(|_| register_early());
@@ -76,12 +77,12 @@ static WORKER: OnceLock<WorkerExit> = OnceLock::new();
 /// The C library's `_exit`.
 static THEIRS: AtomicUsize = AtomicUsize::new(0);
 
-/// Interposes on `_exit` in a forked worker (`multiprocessing` ends its workers by it): `action` is called before. It may be
-/// called in a signal handler, and with any lock of the program held. Call once. In other processes nothing happens: a
-/// program that calls `_exit` there means to end at once.
+/// Interposes on `_exit` in a forked worker (`multiprocessing` ends its workers by it): `action` is called before. It
+/// may be called in a signal handler, and while the program holds any lock. Call once. In other processes nothing
+/// happens: a program that calls `_exit` there wants to end at once.
 pub fn call_at_worker_exit(action: fn()) {
     let name = c"_exit";
-    // SAFETY: a C string; the answer is null or the address of that function.
+    // SAFETY: a C string; the result is null or the address of that function.
     let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
     let worker = WorkerExit { process: process(), action };
     if theirs == 0 || !alive::is_forked() || WORKER.set(worker).is_err() {
@@ -90,13 +91,13 @@ pub fn call_at_worker_exit(action: fn()) {
     THEIRS.store(theirs, Ordering::Release);
     let ours: unsafe extern "C" fn(c_int) -> ! = worker_exits;
     let places = ["_exit", "_Exit"].map(|name| Place { name, theirs, ours: ours as usize });
-    // What cannot be interposed ends the process as before, and leaves the checkpoint.
+    // If `_exit` cannot be interposed, it ends the process as before, and the checkpoint remains.
     let _ = interpose::take(&places);
 }
 
-/// Asked of the kernel: the C library of a child made by `vfork` may answer with the number of its parent.
+/// Process id, from the kernel: the C library of a child made by `vfork` may return its parent's id.
 fn process() -> libc::pid_t {
-    // SAFETY: it has no preconditions.
+    // SAFETY: has no preconditions.
     unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
 }
 
@@ -106,7 +107,7 @@ unsafe extern "C" fn worker_exits(status: c_int) -> ! {
         // A panic must not reach the program.
         let _ = std::panic::catch_unwind(worker.action);
     }
-    // SAFETY: the address that the loader gave for the function of this type, without which nobody comes here.
+    // SAFETY: the address that the loader returned for this function; this function is only called once it was stored.
     let theirs = unsafe {
         std::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> !>(THEIRS.load(Ordering::Acquire))
     };
@@ -116,12 +117,12 @@ unsafe extern "C" fn worker_exits(status: c_int) -> ! {
 
 /// Ends the process as `exit(0)` does, on the calling thread.
 pub fn exit() -> ! {
-    // SAFETY: whoever calls this has decided that the process ends.
+    // SAFETY: the caller has decided that the process ends.
     unsafe { libc::exit(0) }
 }
 
 fn register_late() {
-    // SAFETY: a function for ever: the library is never unloaded (see `loaded::stay`).
+    // SAFETY: the handler is never unloaded (see `loaded::stay`).
     unsafe { libc::atexit(late) };
 }
 

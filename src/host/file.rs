@@ -1,7 +1,7 @@
-//! The one way to make a file, for the library and for the command: a new one under a temporary name beside its
-//! final one, which no link can lead elsewhere, with the permissions of `make_for`, renamed when all of it is there. So
-//! nothing half-written ever has the name of a result, and what fails leaves nothing behind. Recordings alone grow
-//! under their own name: what a killed process leaves of one can be read.
+//! A draft is a new file under a temporary name next to its final name. The library and the command create all their
+//! files as drafts, with the permissions of [`make_for`], and rename them once they are complete; links under these
+//! names are never followed. So no incomplete file ever has the name of a result, and a failed write leaves no file.
+//! Only recordings grow under their final name: the part that a killed process wrote can be read.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -17,61 +17,61 @@ use super::alive;
 use super::descriptor::{Appender, Identity, make_room, raise};
 use crate::error::Result;
 
-/// Permissions of new files, less those that the umask removes: the owner's alone, unless `make_for` was called. Stacks and
-/// names reveal much about a program.
+/// Permissions of new files, minus those that the umask removes: for the owner only, unless `make_for` was called.
+/// Stacks and names reveal much about a program.
 static MODE: AtomicU32 = AtomicU32::new(0o600);
-/// Permissions of files that a user asks the command for, as any other command creates them.
+/// Permissions of files that a user requests from the command, as any other command creates them.
 pub const MODE_OF_COMMANDS: u32 = 0o666;
-/// The most that is read of a claim.
+/// Maximum number of bytes to read from a claim.
 const LONGEST_CLAIM: u64 = 256;
-/// So many temporary names are tried; each that is taken belongs to somebody else.
+/// Maximum number of temporary names to try. A name that is taken belongs to another process.
 const MOST_NAMES: u32 = 1000;
 
-/// From now on files are made for whoever this says, as `chmod` has it.
+/// Sets the permissions of files created from now on, as for `chmod`.
 pub fn make_for(mode: u32) {
     MODE.store(mode, Ordering::Relaxed);
 }
 
-/// Has `content` write a file that gets the name `target` when all of it is there.
+/// Creates a file that `content` writes, and names it `target` once it is complete.
 ///
 /// # Errors
-/// `content`'s, and those of the file.
+/// Errors of `content`, and of writing the file.
 pub fn whole(target: &Path, content: impl FnOnce(&mut Out) -> Result<()>) -> Result<()> {
     let mut draft = Draft::create(target)?;
     draft.fill(content)?;
     Ok(draft.publish()?)
 }
 
-/// What a file is written through: it may be written to from one place only.
+/// Buffered writer to a draft. Only one may exist per draft.
 pub type Out = BufWriter<Appender>;
 
-/// So much is written at once, after a look at the descriptor.
+/// Size of the buffer: the descriptor is checked once per buffer.
 const CHUNK: usize = 1 << 16;
 
-/// A file under a temporary name, which goes away unless it is published.
+/// A file under a temporary name, which is removed unless it is published.
 #[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
     target: PathBuf,
     identity: Identity,
-    /// The open file, unless a writer has it.
+    /// The open file, unless a writer owns it.
     appender: Option<Appender>,
     published: bool,
-    /// Its entry, if it is under a temporary name.
+    /// Entry in the table of temporary files, if the file has a temporary name.
     unpublished: Unpublished,
 }
 
-/// Temporary files of this process, for their removal when memory ends and the threads that write them stop. Files beyond the
-/// size of the table stay.
+/// Temporary files of this process, which are removed when memory runs out and the threads that write them stop. Files
+/// that do not fit into the table are left.
 static UNPUBLISHED: [AtomicPtr<OwnPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
 struct OwnPath {
-    /// A forked child inherits the table, and the files are its parent's.
+    /// A forked child inherits the table, but the files belong to its parent.
     process: u32,
     path: CString,
 }
 
-/// An entry in [`UNPUBLISHED`], removed with this.
+/// An entry in [`UNPUBLISHED`], removed on drop.
 #[derive(Debug, Default)]
 struct Unpublished(Option<&'static AtomicPtr<OwnPath>>);
 
@@ -83,7 +83,7 @@ impl Unpublished {
             .iter()
             .find(|slot| slot.compare_exchange(null_mut(), own, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if slot.is_none() {
-            // SAFETY: it was made from a box just now, and no slot has it.
+            // SAFETY: made from a box just now, and no slot refers to it.
             drop(unsafe { Box::from_raw(own) });
         }
         Self(slot)
@@ -95,24 +95,24 @@ impl Drop for Unpublished {
         let Some(slot) = self.0 else { return };
         let own = slot.swap(null_mut(), Ordering::AcqRel);
         if !own.is_null() {
-            // SAFETY: `add` made it from a box, and the swap took it from `remove_unpublished`.
+            // SAFETY: `add` made it from a box, and after the swap `remove_unpublished` can no longer reach it.
             drop(unsafe { Box::from_raw(own) });
         }
     }
 }
 
-/// Removes all temporary files of this process. Takes neither memory nor a lock: a thread that stopped for want of memory may hold
-/// any.
+/// Removes all temporary files of this process. Allocates nothing and takes no lock: a thread that stopped for lack of
+/// memory may hold any lock.
 pub fn remove_unpublished() {
     UNPUBLISHED.iter().for_each(|slot| remove(slot.swap(null_mut(), Ordering::AcqRel)));
 }
 
-/// Removes the file of an entry that was taken out of the table, which is leaked.
+/// Removes the file of an entry that is no longer in the table. The entry is leaked.
 fn remove(own: *mut OwnPath) {
-    // SAFETY: null, or made from a box that is never freed once it has been taken out here.
+    // SAFETY: null, or made from a box that is never freed once its entry was removed for this call.
     let Some(own) = (unsafe { own.as_ref() }) else { return };
     if own.process == std::process::id() {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string.
         unsafe { libc::unlink(own.path.as_ptr()) };
     }
 }
@@ -120,21 +120,21 @@ fn remove(own: *mut OwnPath) {
 /// State of a file's name after the file was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The name still leads to it.
+    /// The name still refers to the file.
     InPlace,
-    /// The file has another name now, perhaps since its folder was renamed.
+    /// The file has another name now, perhaps because its folder was renamed.
     Moved,
-    /// The file had lost its name. Its content was copied from the open file to a new one.
+    /// The file had no name any more. Its content was copied from the open file to a new one.
     Restored,
 }
 
 impl Draft {
-    /// A new file beside `target`, whose folder is there.
+    /// Creates a file next to `target`, whose folder must exist.
     ///
     /// # Errors
-    /// The folder's, or that all temporary names are taken.
+    /// Errors of the folder, or all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // A process of another container may have our number, or one that was killed had it.
+        // The name is taken if a process with our id runs in another container, or was killed.
         for attempt in 0..MOST_NAMES {
             let path = temporary(target, attempt);
             match Self::make(path, target) {
@@ -146,17 +146,17 @@ impl Draft {
         Err(io::Error::new(ErrorKind::AlreadyExists, "every temporary name beside it is taken"))
     }
 
-    /// A new file under the name `path` itself, for what is of use before all of it is there.
+    /// Creates a file under its final name `path`, for content that is useful before it is complete.
     ///
     /// # Errors
-    /// The folder's, or that the name is taken.
+    /// Errors of the folder, or the name is taken.
     pub fn create_in_place(path: &Path) -> io::Result<Self> {
         Self::make(path.to_owned(), path)
     }
 
     fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
         make_room();
-        // Readable too: the content of a removed file is available from its descriptor alone.
+        // Readable as well: the content of a removed file is only available from its descriptor.
         let file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -171,57 +171,57 @@ impl Draft {
         Ok(Self { path, target, identity, appender, published: false, unpublished })
     }
 
-    /// Where it is until it is published.
+    /// Path of the file until it is published.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name that it was made for.
+    /// Final name that the file was created for.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Which file it is.
+    /// Device and inode of the file.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Has `content` write all of it.
+    /// Lets `content` write the whole file.
     ///
     /// # Errors
-    /// `content`'s, and those of the file.
+    /// Errors of `content`, and of writing the file.
     pub fn fill(&mut self, content: impl FnOnce(&mut Out) -> Result<()>) -> Result<()> {
         let mut out = self.out();
         content(&mut out)?;
         Ok(out.flush()?)
     }
 
-    /// Leaves the file where it is, as far as it goes.
+    /// Keeps the file as it is, under its present name.
     pub fn leave(mut self) {
         self.unpublished = Unpublished::default();
         self.published = true;
     }
 
-    /// To write to it.
+    /// Creates a buffered writer to the file.
     pub fn out(&mut self) -> Out {
         BufWriter::with_capacity(CHUNK, self.appender())
     }
 
-    /// The same for who has a buffer.
+    /// Creates an unbuffered writer to the file, for callers that buffer themselves.
     pub fn appender(&mut self) -> Appender {
         self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
     }
 
-    /// Takes the open file back from a writer that is done.
+    /// Takes the open file back from a writer that is finished.
     pub fn take_back(&mut self, appender: Appender) {
         self.appender = Some(appender);
     }
 
-    /// Finds the file if its name does not lead to it any more, which it says of one that grew for hours. Call before
-    /// publishing. A file that was removed is copied from its descriptor, under the name that it was made for.
+    /// Finds the file if its name no longer refers to it, as can happen while it grows for hours. Call before
+    /// publishing. The content of a removed file is copied from its descriptor, to the name that it was created for.
     ///
     /// # Errors
-    /// The file was removed and its descriptor is closed, so that its content is lost; or the file system's.
+    /// The file was removed and its descriptor is closed, so that its content is lost; or errors of the file system.
     pub fn find(&mut self) -> io::Result<Fate> {
         if self.is_at(&self.path) {
             return Ok(Fate::InPlace);
@@ -253,7 +253,7 @@ impl Draft {
         if let Some(folder) = self.target.parent() {
             fs::create_dir_all(folder)?;
         }
-        // A file that grew under its own name is useful before it is complete.
+        // A file that grew under its final name is useful before it is complete.
         let grows_in_place = self.path == self.target;
         let in_place = grows_in_place.then(|| Self::create_in_place(&self.target).ok()).flatten();
         let mut copy = match in_place {
@@ -266,7 +266,7 @@ impl Draft {
         io::copy(&mut from, &mut out)?;
         out.flush()?;
         drop(out);
-        // The old draft has no name any more that dropping it could remove.
+        // The old draft has no name left that dropping it could remove.
         self.published = true;
         *self = copy;
         Ok(())
@@ -275,16 +275,16 @@ impl Draft {
     /// Gives the file its final name. If it replaces a file of the same owner, it keeps that file's permissions.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn publish(self) -> io::Result<()> {
         let target = self.target.clone();
         self.publish_as(&target)
     }
 
-    /// Gives the file another final name than the one it was made for. On another file system, that is a copy.
+    /// Gives the file a final name other than the one it was created for. On another file system, it is copied.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn publish_as(mut self, target: &Path) -> io::Result<()> {
         if self.path != target {
             if let Some(rights) = rights(target, &self.path) {
@@ -293,7 +293,7 @@ impl Draft {
             match fs::rename(&self.path, target) {
                 Err(error) if error.kind() == ErrorKind::CrossesDevices => {
                     let copied = copy(&self.path, target);
-                    // What is here goes with the draft, once all of it is there; else it stays.
+                    // Dropping this draft removes the original only if the copy is complete.
                     self.published = copied.is_err();
                     return copied;
                 }
@@ -305,22 +305,21 @@ impl Draft {
     }
 }
 
-/// What of a file's name is taken by others is left alone.
+/// Publishing without replacing existing files.
 impl Draft {
-    /// Gives the file a final name that nothing has: this one, or where something has come to have it, one with a number.
-    /// Returns which it is.
+    /// Gives the file a final name that is not taken: its own, or one with a number. Returns that name.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn publish_new(self) -> io::Result<PathBuf> {
         let target = self.target.clone();
         self.publish_new_as(&target)
     }
 
-    /// The same with another name than the one it was made for.
+    /// Publishes as [`Draft::publish_new`] does, under a name other than the one the file was created for.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn publish_new_as(mut self, target: &Path) -> io::Result<PathBuf> {
         if self.path == target {
             self.published = true;
@@ -336,7 +335,7 @@ impl Draft {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == ErrorKind::CrossesDevices => {
                     let copied = copy_to_new(&self.path, &name);
-                    // What is here goes with the draft, once all of it is there; else it stays.
+                    // Dropping this draft removes the original only if the copy is complete.
                     self.published = copied.is_err();
                     return copied;
                 }
@@ -361,12 +360,12 @@ fn numbered(target: &Path, number: u32) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Renames, unless something has that name. In glibc from 2.28 on, and in some file systems not at all: then a second name
-/// does the same, and where there is none of these either, a look and a rename.
+/// Renames, unless the new name is taken. glibc has `renameat2` since 2.28, and some file systems do not support it:
+/// there a hard link does the same, and without hard links a check followed by a rename.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let paths = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let [Ok(old), Ok(new)] = &paths else { return Err(ErrorKind::InvalidInput.into()) };
-    // SAFETY: two C strings.
+    // SAFETY: both paths are C strings.
     let renamed = unsafe {
         libc::syscall(
             libc::SYS_renameat2,
@@ -406,7 +405,7 @@ fn copy(from: &Path, target: &Path) -> io::Result<()> {
     copied(from, target)?.publish()
 }
 
-/// A draft beside `target` with all that is in `from`.
+/// Creates a draft next to `target` with the content of `from`.
 fn copied(from: &Path, target: &Path) -> io::Result<Draft> {
     let mut draft = Draft::create(target)?;
     let mut out = draft.out();
@@ -416,9 +415,9 @@ fn copied(from: &Path, target: &Path) -> io::Result<Draft> {
     Ok(draft)
 }
 
-/// The permissions of the file at `target`, for `draft`, which replaces it. `None`: there is no such file, or another user
-/// owns it. That user may have let everybody write to it, and our file would be writable for everybody as well. Members of
-/// another group get the permissions of everybody.
+/// The permissions of the file at `target`, for `draft`, which replaces it. `None`: there is no such file, or it
+/// belongs to another user. That user may have made it writable for all users, and our file would be writable for all
+/// users as well. If the group differs, its members get the permissions of all other users.
 fn rights(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
@@ -435,13 +434,13 @@ impl Drop for Draft {
     }
 }
 
-/// That a process is about to make a file and those beside it: of several that want the same names one gets them, and the others
-/// need not wait to know. A small file, `NAME.part`, which says whose it is, so that what a killed process claimed is free again.
-/// It goes with this.
+/// A claim is a small file, `NAME.part`, by which a process reserves a name and the names next to it before it creates
+/// those files. Of several processes that want the same name one gets it, and the rest know at once without waiting.
+/// The file identifies its process, so that claims of killed processes are reused. It is removed on drop.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
-    /// Its entry in the table of temporary files.
+    /// Entry in the table of temporary files.
     _unpublished: Unpublished,
 }
 
@@ -449,7 +448,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// The folder's, or that it is claimed by a process that is at it, or of which that cannot be told from here.
+    /// Errors of the folder, or the name is claimed by another process that runs, or whose state cannot be determined
+    /// from here.
     pub fn of(target: &Path) -> io::Result<Self> {
         let path = claim_of(target);
         let made = match Draft::make(path.clone(), &path) {
@@ -459,14 +459,14 @@ impl Claim {
             made => made,
         };
         let mut draft = made?;
-        // Where nothing can be written to it, it is taken for that of a process which is at it.
+        // A claim that stays empty, as on a full disk, counts as one of a running process.
         let _ = draft.fill(|out| Ok(out.write_all(alive::Identity::of_this_thread().line().as_bytes())?));
         draft.leave();
         let _unpublished = Unpublished::add(&path);
         Ok(Self { path, _unpublished })
     }
 
-    /// Whether a process has claimed the name of this file; what one that is gone has left of that is taken away.
+    /// Whether a process has claimed the name of this file. Removes the claim of a process that has ended.
     pub fn is_on(target: &Path) -> bool {
         let path = claim_of(target);
         path.symlink_metadata().is_ok() && !free_claim(&path)
@@ -485,13 +485,14 @@ fn claim_of(target: &Path) -> PathBuf {
     path.into()
 }
 
-/// Whether a claim is that of a process that is gone: then it is there no longer.
+/// Removes a claim if its process has ended. True: it was removed.
 fn free_claim(path: &Path) -> bool {
     let is_of_nobody = |path: &Path| claimed_by(path).and_then(|whose| whose.is_alive()) == Some(false);
     if !is_of_nobody(path) {
         return false;
     }
-    // Of two that see it so, one takes it away; the other might take away what the first has claimed by then.
+    // Two processes may find the same dead claim. Only one succeeds in renaming it: otherwise the second might remove
+    // the new claim of the first.
     let aside = temporary(path, 0);
     if rename_to_new(path, &aside).is_err() {
         return false;
@@ -503,7 +504,7 @@ fn free_claim(path: &Path) -> bool {
     false
 }
 
-/// Whose claim it is, if it says so.
+/// The thread that made the claim, if the file identifies it.
 fn claimed_by(path: &Path) -> Option<alive::Identity> {
     let file =
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
@@ -602,7 +603,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Whoever may write into the folder could lead us to a file of the user's by a name that can be guessed.
+    /// Temporary names can be guessed: with write access to the folder, another user could plant a link to one of this
+    /// user's files.
     #[test]
     fn no_link_under_a_name_of_ours_is_followed() {
         let folder = folder("file-link");
@@ -625,7 +627,7 @@ mod tests {
         let claim = Claim::of(&folder.join("a.set.json")).unwrap();
         let recording = Draft::create_in_place(&folder.join("a.gfr")).unwrap();
         write(&folder.join("b.svg"), "whole");
-        // SAFETY: the child makes system calls only, and ends without what the harness does at exit.
+        // SAFETY: the child only makes system calls, and `_exit` skips the harness's exit handlers.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -635,7 +637,7 @@ mod tests {
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
         }
         assert_eq!(names(&folder).len(), 4);
-        // As in the child, others that are made at the same time in this process are not to go.
+        // As in the child, but for these two only: other tests have temporary files in this process.
         for own in [draft.unpublished.0, claim._unpublished.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
             remove(own);
@@ -693,7 +695,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// The draft of a recording moves so, when the program chooses another place for its files.
+    /// The draft of a recording is published like this when the program chooses another folder for its files.
     #[test]
     fn a_draft_is_published_in_another_folder_and_on_another_file_system() {
         let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));

@@ -1,19 +1,21 @@
-//! Forked children, into which neither the driver's state nor our collector follows.
+//! Forked children, which inherit neither the driver's state nor our collector.
 
 use std::ops::Range;
 
-/// Has `action` called in each child that the C library's `fork` makes, on its only thread. It may do nothing but what
-/// is allowed there: no lock, no allocation.
+/// Registers `action`, which the C library's `fork` calls in each child, on the child's only thread. It may only do
+/// what is permitted there: no lock, no allocation.
 pub fn in_each_child(action: extern "C" fn()) {
-    // SAFETY: `action` is a function for ever (see `loaded::stay`), and its caller keeps it to what a child may do.
+    // SAFETY: `action` is never unloaded (see `loaded::stay`), and the caller guarantees that it only does what a child
+    // may do.
     unsafe { libc::pthread_atfork(None, None, Some(action)) };
 }
 
-/// Has children find zeroes in `pages`, however they are forked. False: the kernel cannot (before 4.14).
+/// Makes the kernel replace `pages` by zeros in all children, however they are forked. False: the kernel cannot (before
+/// 4.14).
 ///
 /// # Safety
-/// Whole pages of the caller's, which no file is behind and whose content may be zero.
+/// Whole pages that belong to the caller, are not mapped from a file, and may become zero in a child.
 pub unsafe fn leave_zeroes(pages: Range<usize>) -> bool {
-    // SAFETY: the caller says so; nothing changes in this process.
+    // SAFETY: the caller guarantees it; nothing changes in this process.
     unsafe { libc::madvise(pages.start as *mut _, pages.len(), libc::MADV_WIPEONFORK) == 0 }
 }

@@ -1,35 +1,35 @@
-//! A word that threads sleep on until it changes. Either side may be a signal handler: no lock, no memory of the heap.
+//! Words that threads sleep on until they change. Either side may be a signal handler: no lock, no heap memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Bits that are set once and never cleared, and a place to wait for them.
+/// Bits that are set once and never cleared, with a way to wait for them.
 #[derive(Debug)]
 pub struct Bits(AtomicU32);
 
 impl Bits {
-    /// None is set.
+    /// Creates a word without any bit set.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Those that are set.
+    /// The bits that are set.
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Whether all of these are set.
+    /// Whether all `bits` are set.
     pub fn has(&self, bits: u32) -> bool {
         self.get() & bits == bits
     }
 
-    /// Sets these, and wakes all who wait.
+    /// Sets `bits`, and wakes all waiting threads.
     pub fn set(&self, bits: u32) {
         self.0.fetch_or(bits, Ordering::SeqCst);
         wake(&self.0);
     }
 
-    /// Sleeps while they are `known`, up to `patience`, or for some other reason shorter.
+    /// Sleeps while the word equals `known`, up to `patience`. May return earlier for other reasons.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
         wait(&self.0, known, patience);
     }
@@ -41,17 +41,17 @@ impl Default for Bits {
     }
 }
 
-/// Wakes a thread, and counts how often.
+/// Wakes threads, and counts how often.
 #[derive(Debug)]
 pub struct Bell(AtomicU32);
 
 impl Bell {
-    /// It has not rung yet.
+    /// Creates a bell that has not rung yet.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// How often it rang.
+    /// Number of times it has rung.
     pub fn rung(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
@@ -62,7 +62,7 @@ impl Bell {
         wake(&self.0);
     }
 
-    /// Sleeps unless it rang more than `rung` times, up to `patience`, or for some other reason shorter.
+    /// Sleeps unless it has rung more than `rung` times, up to `patience`. May return earlier for other reasons.
     pub fn wait(&self, rung: u32, patience: Option<Duration>) {
         wait(&self.0, rung, patience);
     }
@@ -76,7 +76,7 @@ impl Default for Bell {
 
 fn wake(word: &AtomicU32) {
     let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel wakes whoever sleeps on the address, and reads nothing.
+    // SAFETY: the kernel wakes the threads that sleep on this address, and reads nothing.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wake, i32::MAX) };
 }
 

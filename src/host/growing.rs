@@ -1,8 +1,9 @@
-//! Files that grow while the application runs, each written by a thread of its own. A file system may take its time, or
-//! hang for good; neither the application, where they are begun, nor who feeds them stands still for it. What is not
-//! written yet waits in memory, up to a bound. Where that is full it is waited for room as long as the file gets on; when it
-//! does not, it is given up. No file is created before the first row that needs one ([`Growing::create_file`]): a process that
-//! launches nothing leaves none.
+//! A growing file is a file that is written while the application runs, by a thread of its own. A file system may be
+//! slow or hang forever; no thread of the application blocks on it, nor does the thread that feeds the file.
+//!
+//! Blocks that are not written yet are kept in memory, up to a bound. Only then the feeding thread waits, for as long
+//! as the file makes progress; without progress for a given time, the file is abandoned. No file is created before
+//! the first row that needs one ([`Growing::create_file`]): a process that launches nothing leaves no file.
 //!
 //! ```text
 //! Feed -blocks, up to the bound-> Growing -its thread-> Appender
@@ -22,43 +23,44 @@ use super::file::Draft;
 use super::threads;
 use crate::error::{Error, ErrorKind, Result};
 
-/// So much is handed over at once.
+/// Size of a block, in bytes.
 const BLOCK: usize = 1 << 16;
-/// So many wait without memory being asked for: whoever hands one over may be short of it.
+/// Number of pending blocks that the queue has capacity for from the start: a thread that hands one over may be short
+/// of memory.
 const MOST_BLOCKS: usize = 64;
-/// Of the thread's stack: it opens files and writes.
+/// Stack size of the writing thread, which opens files and writes.
 const STACK: usize = 256 << 10;
-/// How long it is waited for that what is dropped has gone.
+/// Maximum wait for a dropped file to be removed.
 const LONGEST_GOING: Duration = Duration::from_millis(100);
-/// Between two looks whether the file gets on.
+/// Interval between two checks whether the file makes progress.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Such a file, for who wants to know what became of it.
+/// Handle to a growing file that shows its progress and, after it was abandoned, gives access to its remainder.
 #[derive(Clone, Debug)]
 pub struct Growing(Arc<Shared>);
 
-/// What it is fed through. Dropped before its end, the file goes.
+/// Input end of a growing file. If it is dropped before [`Feed::end`], the file is removed.
 #[derive(Debug)]
 pub struct Feed {
     file: Growing,
     block: Vec<u8>,
 }
 
-/// How much may wait to be written, and how long.
+/// Limits on the amount of unwritten data and on the wait for room.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// In bytes, as far as it has not been handed to the file system.
+    /// Maximum number of bytes that are not yet written to the file system.
     pub waiting: usize,
-    /// How long the file may not get on where there is no room for more.
+    /// Maximum time without progress, while there is no room for more data.
     pub patience: Duration,
 }
 
-/// What becomes of a file that is given up.
+/// Treatment of a file that is abandoned.
 #[derive(Debug)]
 pub enum GivenUp {
-    /// It goes: it takes room, and is of no use.
+    /// The file is removed: it takes up disk space and is of no use.
     Goes,
-    /// It stays as far as it goes, and from then on begins with this.
+    /// The file stays as far as it is written, and its first bytes are replaced with these.
     Stays(Vec<u8>),
 }
 
@@ -66,34 +68,34 @@ pub enum GivenUp {
 struct Shared {
     bounds: Bounds,
     state: Mutex<State>,
-    /// There is something to write, or it ends.
+    /// Signalled when there is something to write, or when the file ends.
     asked: Condvar,
-    /// Something was written, or nothing more is.
+    /// Signalled when something was written, or when nothing more will be.
     done: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Vec<u8>>,
-    /// Of what waits, and of what is just being written.
+    /// Size of the pending blocks and of the block that is being written.
     bytes: usize,
-    /// How often the file has got on.
+    /// Number of times that the file has made progress.
     steps: u64,
-    /// An empty block, to be used again.
+    /// An empty block for reuse.
     spare: Vec<u8>,
-    /// Where it is, and which file.
+    /// Path and identity of the file.
     place: Option<(PathBuf, Identity)>,
-    /// It was given up, and nobody writes to it any more.
+    /// The file was abandoned, and its thread no longer writes to it.
     is_left: bool,
     /// The file may be created.
     is_needed: bool,
-    /// Nothing more comes.
+    /// All data was handed over.
     is_ended: bool,
-    /// And what came is of no use.
+    /// The feed was dropped, so the data is of no use.
     is_dropped: bool,
-    /// The thread has done its last.
+    /// The thread has finished.
     is_over: bool,
-    /// The file with all that was to be in it.
+    /// The complete file.
     whole: Option<Draft>,
     /// Why nothing more is written.
     failure: Option<Error>,
@@ -112,7 +114,7 @@ impl Growing {
         let own = file.clone();
         let spawned = threads::spawn(c"gpuflame-rows", STACK, move || {
             threads::note_ours();
-            // Waiting for a lock the first time takes the loader's lock, which a stopped thread may hold later.
+            // The first wait on a lock takes the loader's lock, which a stopped thread may hold later: do it now.
             Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
             if own.is_needed() {
                 match open() {
@@ -130,7 +132,8 @@ impl Growing {
         (file.clone(), Feed { file, block: Vec::with_capacity(BLOCK) })
     }
 
-    /// Creates the file, if it does not exist yet: rows must outlive the process from now on. Does not wait for the file system.
+    /// Creates the file, if it does not exist yet: rows must outlive the process from now on. Does not wait for the
+    /// file system.
     pub fn create_file(&self) {
         let mut state = self.0.state.lock();
         if !std::mem::replace(&mut state.is_needed, true) {
@@ -147,39 +150,39 @@ impl Growing {
         state.failure.is_none()
     }
 
-    /// Where it is, if it is anywhere yet, or still.
+    /// Path of the file. `None`: it is not created yet, or no longer exists.
     pub fn path(&self) -> Option<PathBuf> {
         self.0.state.lock().place.as_ref().map(|(path, _)| path.clone())
     }
 
-    /// Waits until all that was handed over is written: as long as the file gets on, and then for `patience`.
+    /// Waits until all data that was handed over is written. Stops waiting after `patience` without progress.
     pub fn wait_until_written(&self, patience: Duration) {
         let mut state = self.0.state.lock();
         self.wait(&mut state, patience, &|state| state.bytes == 0 && state.place.is_some());
     }
 
-    /// Takes away what is left of it, if it was given up: whoever asks needs the room. Where its file system hangs it stays.
-    /// True: something went.
+    /// Removes the remainder of an abandoned file, because the caller needs its disk space. On a file system that
+    /// hangs, the file stays. True: a file was removed.
     pub fn take_away_what_is_left(&self) -> bool {
         let Some((path, identity)) = self.left() else { return false };
         Appender::new(&path, identity, None).open().is_ok() && fs::remove_file(path).is_ok()
     }
 
-    /// Writes over what is left of it where it begins, if it was given up.
+    /// Overwrites the first bytes of an abandoned file.
     pub fn begin_what_is_left_with(&self, head: &[u8]) {
         if let Some((path, identity)) = self.left() {
             let _ = Appender::new(&path, identity, None).overwrite(head);
         }
     }
 
-    /// What is left of it is the caller's.
+    /// Takes the path and identity of an abandoned file, so that only this caller changes the file.
     fn left(&self) -> Option<(PathBuf, Identity)> {
         let mut state = self.0.state.lock();
         let is_left = state.is_left;
         state.place.take_if(|_| is_left)
     }
 
-    /// Waits until `is_so`, or nothing more is written. False: the file has not got on for `patience`.
+    /// Waits until `is_so` holds, or nothing more is written. False: the file has made no progress for `patience`.
     fn wait(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -199,7 +202,7 @@ impl Growing {
         true
     }
 
-    /// The same, and gives the file up where it does not get on.
+    /// Waits as [`Growing::wait`] does, and abandons the file if it makes no progress.
     fn wait_or_give_up(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -213,7 +216,7 @@ impl Growing {
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Nothing more is written, for this reason or one that there was before.
+    /// Abandons the file. The error is kept as the reason, unless there was one before.
     fn give_up(&self, state: &mut State, error: Error) {
         state.failure.get_or_insert(error);
         state.waiting.clear();
@@ -225,18 +228,19 @@ impl Growing {
         self.give_up(&mut self.0.state.lock(), error);
     }
 
-    /// Hands over `block`, and leaves an empty one for it.
+    /// Hands over `block`, and leaves an empty one in its place.
     fn push(&self, block: &mut Vec<u8>) -> Result<()> {
         let Bounds { waiting, patience } = self.0.bounds;
         let mut state = self.0.state.lock();
         if state.bytes >= waiting {
-            // Only the file makes room.
+            // Only writing to the file makes room.
             state.is_needed = true;
             self.0.asked.notify_one();
         }
         self.wait_or_give_up(&mut state, patience, &|state| state.bytes < waiting)?;
         state.bytes += block.len();
-        // Small ones, of which a second has one or two, are not to take a block's memory each.
+        // Small blocks arrive once or twice per second and are merged, so that each does not take a whole block's
+        // memory.
         match state.waiting.back_mut().filter(|last| last.len() + block.len() <= BLOCK) {
             Some(last) => {
                 last.extend_from_slice(block);
@@ -251,7 +255,7 @@ impl Growing {
         Ok(())
     }
 
-    /// What the thread does once there is a file.
+    /// Loop of the writing thread, once the file is created.
     fn write(&self, mut draft: Draft, given_up: GivenUp) {
         let mut out = draft.appender();
         let mut state = self.0.state.lock();
@@ -277,7 +281,7 @@ impl Growing {
             state.whole = Some(draft);
             return self.got_on(&mut state);
         };
-        // Whoever waits is told when what goes has made room for others.
+        // The file is removed before waiting threads are notified, so that its disk space is free by then.
         let is_dropped = self.0.state.lock().is_dropped;
         let stays = if is_dropped { GivenUp::Goes } else { given_up }.of(draft);
         let mut state = self.0.state.lock();
@@ -286,7 +290,7 @@ impl Growing {
         self.give_up(&mut state, error);
     }
 
-    /// What is to be written next; `None`: nothing more.
+    /// The next block to write. `None`: no more blocks follow.
     fn next(&self, state: &mut MutexGuard<'_, State>) -> Option<Vec<u8>> {
         while state.failure.is_none() {
             match state.waiting.pop_front() {
@@ -304,7 +308,7 @@ impl Growing {
 }
 
 impl GivenUp {
-    /// Whether anything stays of `draft`.
+    /// Leaves, or removes, the file of an abandoned `draft`. True: the file stays.
     fn of(self, draft: Draft) -> bool {
         let Self::Stays(head) = self else { return false };
         let file = Appender::new(draft.path(), draft.identity(), None);
@@ -315,10 +319,10 @@ impl GivenUp {
 }
 
 impl Feed {
-    /// The file, which nobody writes to any more, with all in it that it was fed.
+    /// Ends the file, and returns it with all data that was fed to it. Its thread no longer writes to it.
     ///
     /// # Errors
-    /// The file system's, or that the file has not got on for `patience`.
+    /// Errors of the file system, or the file has made no progress for `patience`.
     pub fn end(mut self, patience: Duration) -> Result<Draft> {
         self.flush_block()?;
         let mut state = self.file.0.state.lock();
@@ -333,9 +337,9 @@ impl Feed {
     }
 }
 
-/// A flush hands over, and does not wait until it is written.
+/// A flush hands the data over, and does not wait until it is written.
 impl Write for Feed {
-    /// In one place: there are many that write.
+    /// Not inlined: it has many callers.
     #[inline(never)]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.block.len() + bytes.len() > BLOCK {
@@ -361,7 +365,7 @@ impl Drop for Feed {
         }
         state.is_dropped = true;
         self.file.give_up(&mut state, Error::new(ErrorKind::State, "it was dropped"));
-        // As a rule it is gone when this returns.
+        // The file is usually removed by the time this returns.
         let began = Instant::now();
         while !state.is_over && began.elapsed() < LONGEST_GOING {
             self.file.0.done.wait_for(&mut state, LOOK_EVERY);
@@ -380,7 +384,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { waiting: 3 * BLOCK, patience: Duration::from_millis(200) };
     const LONG: Duration = Duration::from_secs(100);
 
-    /// A file that is opened when something is sent.
+    /// A file that is not opened until `opens` receives something.
     fn held(path: &Path, given_up: GivenUp, opens: Receiver<()>) -> (Growing, Feed) {
         held_within(BOUNDS, path, given_up, opens)
     }
@@ -396,7 +400,7 @@ mod tests {
         (file, feed)
     }
 
-    /// A million bytes, in pieces of all sizes.
+    /// A million bytes, in pieces of many sizes.
     fn pieces() -> impl Iterator<Item = Vec<u8>> {
         (0..1000_u32).map(|piece| vec![piece as u8; (piece as usize * 7919) % 2003])
     }
@@ -424,7 +428,7 @@ mod tests {
         feed.end(LONG).unwrap().leave();
         assert_eq!(fs::read(&path).unwrap(), b"early late");
         fs::remove_file(&path).unwrap();
-        // Where nothing more can wait, the file is the only place that is left.
+        // Once the memory bound is reached, the data can only go to the file.
         let (_file, mut feed) = begin();
         for _ in 0..8 {
             feed.write_all(&[b'.'; BLOCK]).unwrap();
@@ -438,7 +442,7 @@ mod tests {
     fn all_that_it_is_fed_is_in_it_and_in_order() {
         let folder = folder("growing-all");
         let (open, opens) = channel();
-        // A thread that waits for a processor does not get on either.
+        // Waiting for a processor counts as no progress, so be patient.
         let bounds = Bounds { patience: LONG, ..BOUNDS };
         let (file, mut feed) = held_within(bounds, &folder.join("x"), GivenUp::Goes, opens);
         assert_eq!(file.path(), None);
@@ -465,14 +469,14 @@ mod tests {
         let (open, opens) = channel();
         let (file, mut feed) = held(&folder.join("x"), GivenUp::Stays(b"HEAD".to_vec()), opens);
         let block = vec![b'.'; BLOCK];
-        // The last is kept until more comes.
+        // The feed keeps the last block until more data arrives.
         for _ in 0..4 {
             feed.write_all(&block).unwrap();
         }
         let why = feed.write_all(&block).and_then(|()| feed.flush()).unwrap_err().to_string();
         assert_eq!(why, "its file system has taken nothing for 0.2 s");
         assert_eq!(feed.end(LONG).unwrap_err().to_string(), why);
-        // It comes back, and finds that nothing more is wanted.
+        // The file system responds again, but the file has been abandoned by now.
         open.send(()).unwrap();
         while !file.0.state.lock().is_left {
             std::thread::yield_now();

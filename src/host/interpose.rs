@@ -1,17 +1,18 @@
-//! Functions of ours in the place of a loaded library's: who asks the dynamic linker for one of those from now on is given ours,
-//! and who has asked already, and calls through the table that the linker filled for him, comes to ours too.
+//! An interposer that replaces functions of a loaded library by ours, for callers that look them up from now on and for
+//! callers whose table the dynamic linker has already filled.
 //!
 //! ```text
 //! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
-//! a module that is there               --> its slot for the function: the address in it is exchanged
+//! a module that is loaded already      --> its slot for the function: the address in it is exchanged
 //! ```
 //!
-//! Who keeps an address that he was given before goes on calling the library, and so do we.
+//! Callers that kept an address from before still call the library, and so do we.
 //!
-//! Written are words that the linker itself wrote or reads, in this process's own copy of the page, through `/proc/self/mem`: that
-//! writes where the linker has made pages read-only behind it, and where it may not it answers with an error. So no page changes
-//! its protection under those who use it, and no write can fault. Modules' tables and slots are read through it too: a program may
-//! have protected or unmapped their pages. All of it happens in a visit of the linker's, which loads and unloads nothing meanwhile.
+//! Only words are written that the linker itself wrote or reads, in this process's private copy of the page, through
+//! `/proc/self/mem`. That works on pages that the linker has made read-only, and fails with an error where it is not
+//! permitted. So no page changes its protection while other threads use it, and no write can fault. Tables and slots of
+//! modules are read the same way: a program may have protected or unmapped their pages. Everything happens inside
+//! `dl_iterate_phdr`, while the linker loads and unloads nothing.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -22,19 +23,19 @@ use std::os::unix::fs::FileExt;
 
 use super::descriptor::{self, Identity};
 
-/// One function.
+/// A function to replace.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// As the library exports it.
+    /// Name under which the library exports it.
     pub name: &'static str,
-    /// Where the library has it.
+    /// Address of the library's function.
     pub theirs: usize,
-    /// What is called instead: a function of the same type that stays for ever.
+    /// Address of our function, which has the same type and is never unloaded.
     pub ours: usize,
 }
 
-/// Puts ours in all `places`, which are of one library; says how many words that took. What cannot be written stays as it was,
-/// and is called as before.
+/// Replaces the functions of all `places`, which belong to one library. Returns the number of words written. A word
+/// that cannot be written keeps its value, and its callers still call the library.
 ///
 /// # Errors
 /// The memory of this process cannot be written as a file, or the library is not found.
@@ -64,8 +65,8 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
     Ok(written)
 }
 
-/// Replaces the function `name` in the slots of one module, the one that contains the address `inside`: that module calls
-/// `ours` from now on, and every other module calls the same function as before. Returns the number of slots.
+/// Replaces the function `name` in the slots of one module, the one that contains the address `inside`: that module
+/// calls `ours` from now on, and every other module calls the same function as before. Returns the number of slots.
 ///
 /// # Errors
 /// The memory of this process cannot be written as a file.
@@ -80,15 +81,16 @@ pub fn take_in(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
     Ok(written)
 }
 
-/// This process's memory as a file. The host may close any descriptor, and open a file of its own under the number.
+/// This process's memory as a file. The host may close any descriptor, and open a file of its own under the same
+/// number.
 struct Memory {
     file: ManuallyDrop<File>,
     identity: Identity,
-    /// The pages that were read last. Tables are read in order, several at a time.
+    /// Cache of the pages that were read last. Tables are read in order, several at a time.
     pages: RefCell<Pages>,
 }
 
-/// Copies of pages, which replace each other in turn.
+/// Cached copies of pages. The oldest copy is evicted first.
 struct Pages {
     copies: [Option<(usize, Box<[u8; PAGE]>)>; 8],
     next: usize,
@@ -112,7 +114,7 @@ impl Memory {
         self.bytes(at).map(u32::from_ne_bytes)
     }
 
-    /// The bytes at an address; `None` if there is no memory. Writes since the page was read may be missing.
+    /// The bytes at an address; `None` if it is not mapped. Writes since the page was read may be missing.
     fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let offset = at % PAGE;
         if let Some(end) = offset.checked_add(N).filter(|end| *end <= PAGE) {
@@ -140,7 +142,7 @@ impl Memory {
         }
         let mut copy = Box::new([0; PAGE]);
         let mut file = &*self.file;
-        // Not `pread`: a filter of system calls may not allow it.
+        // Not `pread`: a seccomp filter may refuse it.
         file.seek(SeekFrom::Start(page as u64)).and_then(|_| file.read_exact(&mut *copy)).ok()?;
         let (looked, next) = (look(&copy), pages.next);
         pages.copies[next] = Some((page, copy));
@@ -176,23 +178,23 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: dropped here, and nowhere else.
+            // SAFETY: the file is dropped only here.
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
 }
 
-/// A module while the linker is visited, which keeps it loaded.
+/// A module during `dl_iterate_phdr`, which keeps it loaded.
 struct Module<'a> {
     memory: &'a Memory,
     base: usize,
-    /// Address and size of its code and data.
+    /// Addresses and sizes of its code and data.
     spans: Vec<(usize, usize)>,
     file: Vec<u8>,
     dynamic: Vec<(usize, usize)>,
 }
 
-/// Tags of the dynamic section, and sizes of what it points to, in bytes (`elf.h`).
+/// Tags of the dynamic section, and sizes of the tables that it refers to, in bytes (`elf.h`).
 const NEEDED: usize = 1;
 const OLD_HASH: usize = 4;
 const STRINGS: usize = 5;
@@ -208,17 +210,17 @@ const MAX_NAME_BYTES: usize = 4096;
 const SYMBOL: usize = 24;
 const RELOCATION: usize = 24;
 
-/// Relocations by which a word is to be a symbol's address: of a pointer, of a table's slot, and of one for calls.
+/// Relocations that write a symbol's address to a word: a pointer, a slot of a table, and a slot for calls.
 #[cfg(target_arch = "x86_64")]
 const ADDRESSES: [u32; 3] = [1, 6, 7];
 #[cfg(not(target_arch = "x86_64"))]
 const ADDRESSES: [u32; 3] = [257, 1025, 1026];
 
 impl<'a> Module<'a> {
-    /// The one that the linker describes; `None` for the kernel's, which has no tables that the linker fills.
+    /// The module that the linker describes. `None`: it has no dynamic section.
     fn of(info: &libc::dl_phdr_info, memory: &'a Memory) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
-        // SAFETY: the linker's list of so many headers, which stays during the visit.
+        // SAFETY: the linker's array of that length, which stays valid during the visit.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
         let spans = loaded.map(|header| (base + header.p_vaddr as usize, header.p_memsz as usize)).collect();
@@ -226,7 +228,7 @@ impl<'a> Module<'a> {
         let (start, entries) = (base + dynamic.p_vaddr as usize, dynamic.p_memsz as usize / 16);
         let pair = |index: usize| memory.word(start + 16 * index).zip(memory.word(start + 16 * index + 8));
         let dynamic = (0..entries).map_while(pair).take_while(|pair| pair.0 != 0).collect();
-        // SAFETY: null, or a C string of the linker's.
+        // SAFETY: null, or a C string that belongs to the linker.
         let file = (!info.dlpi_name.is_null()).then(|| unsafe { CStr::from_ptr(info.dlpi_name) });
         let file = file.map(|file| file.to_bytes().to_owned()).unwrap_or_default();
         Some(Self { memory, base, spans, file, dynamic })
@@ -240,14 +242,15 @@ impl<'a> Module<'a> {
         self.dynamic.iter().find(|pair| pair.0 == tag).map(|pair| pair.1)
     }
 
-    /// The address of a table. The linker adds the base when it loads a module, but to those whose section is read-only.
+    /// The address of a table. The linker adds the base when it loads a module, unless the module's dynamic section is
+    /// read-only.
     fn table(&self, tag: usize) -> Option<usize> {
         let address = self.value(tag)?;
         let address = if address < self.base { address + self.base } else { address };
         self.covers(address).then_some(address)
     }
 
-    /// What others call it by: its own word for that, or its file's name.
+    /// Name under which other modules depend on it: its SONAME, or else its file name.
     fn own_name(&self) -> Vec<u8> {
         let soname =
             self.value(SONAME).and_then(|at| self.memory.string(self.table(STRINGS)?.checked_add(at)?));
@@ -265,7 +268,7 @@ impl<'a> Module<'a> {
         needed.any(|&(_, at)| self.has_string(at, name))
     }
 
-    /// Exchanges the value of the symbol.
+    /// Exchanges the value of the exported symbol.
     fn export(&self, place: &Place, write: &mut impl FnMut(usize, usize)) -> Option<()> {
         let symbols = self.table(SYMBOLS)?;
         self.hashed(place.name, |symbol| {
@@ -277,12 +280,12 @@ impl<'a> Module<'a> {
         })
     }
 
-    /// Hands `look` the number of each symbol of this name in the table of hashes that the linker finds it by.
+    /// Passes to `look` the index of each symbol with this name in the hash table that the linker searches.
     fn hashed(&self, name: &str, mut look: impl FnMut(u32)) -> Option<()> {
         let (hashes, symbols) = (self.table(HASH)?, self.table(SYMBOLS)?);
         let hash =
             name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
-        // Four numbers, a filter of words, then buckets and chains of numbers.
+        // DT_GNU_HASH: four numbers, a Bloom filter of 64-bit words, then buckets and chains of 32-bit numbers.
         let number = |at: usize| self.memory.number(hashes + at);
         let (buckets, first, filter) = (number(0)?, number(4)?, number(8)?);
         let start = 16 + 8 * filter as usize;
@@ -301,14 +304,14 @@ impl<'a> Module<'a> {
         Some(())
     }
 
-    /// Numbers of the symbols of these names that the module's slots may refer to. Imported symbols come before those in the
-    /// table of hashes, but for functions whose address a program compares.
+    /// Indices of the symbols with these names that the module's slots may refer to. Imported symbols precede those in
+    /// the hash table, except functions whose address the program compares.
     fn symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
         let mut found = Vec::new();
         let Some(symbols) = self.table(SYMBOLS) else { return found };
         let Some(hashes) = self.table(HASH).or_else(|| self.table(OLD_HASH)) else { return found };
-        // The second number of the table is that of the first symbol in it; in the older kind of table, which has all symbols,
-        // it is how many there are.
+        // The second number of the table is the index of its first symbol. In the older kind of table, which has all
+        // symbols, it is the number of symbols.
         for symbol in 1..self.memory.number(hashes + 4).unwrap_or(0) {
             let Some(text) = self.memory.number(symbols + SYMBOL * symbol as usize) else { break };
             let is_named = |name: &&str| self.has_string(text as usize, name.as_bytes());
@@ -320,8 +323,8 @@ impl<'a> Module<'a> {
         found
     }
 
-    /// Exchanges what the linker has written already. Slots that it fills at the first call are still without an address, and
-    /// it will fill them with ours.
+    /// Exchanges slots that the linker has already filled. Slots that it fills at the first call do not have the
+    /// address yet, and will get ours.
     fn exchange_slots(&self, places: &[Place], write: &mut impl FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
         self.slots(&names, |slot, at| {
@@ -331,8 +334,9 @@ impl<'a> Module<'a> {
         });
     }
 
-    /// Hands `look` the slots for functions of these names, filled or not, and which name it is. Found by the relocations'
-    /// symbols: libraries of machine learning have hundreds of thousands of slots, of which most need not be read.
+    /// Passes to `look` the slots for functions with these names, filled or not, and the index of the name. Slots are
+    /// found by the symbols of their relocations: machine-learning libraries have hundreds of thousands of slots, most
+    /// of which need not be read.
     fn slots(&self, names: &[&str], mut look: impl FnMut(usize, usize)) {
         let symbols = self.symbols(names);
         if symbols.is_empty() {
@@ -345,7 +349,7 @@ impl<'a> Module<'a> {
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
             for at in (first..size / RELOCATION).map(|index| table + RELOCATION * index) {
-                // An entry: the place, the type, and the number of the symbol.
+                // An entry: the address of the slot, the type, and the symbol's index.
                 let Some(symbol) = self.memory.number(at + 12) else { break };
                 let Some((_, name)) = symbols.iter().find(|(named, _)| *named == symbol) else { continue };
                 let is_address = self.memory.number(at + 8).is_some_and(|kind| ADDRESSES.contains(&kind));
@@ -358,7 +362,7 @@ impl<'a> Module<'a> {
     }
 }
 
-/// Shows `look` all modules; none is loaded or unloaded meanwhile.
+/// Passes all modules to `look`; none is loaded or unloaded meanwhile.
 fn visit(memory: &Memory, look: impl FnMut(&Module<'_>)) {
     unsafe extern "C" fn step<F: FnMut(&Module<'_>)>(
         info: *mut libc::dl_phdr_info,
@@ -375,7 +379,7 @@ fn visit(memory: &Memory, look: impl FnMut(&Module<'_>)) {
     }
     let callback = step_of(&look);
     let mut visitor = (memory, look);
-    // SAFETY: `step` is instantiated for the type behind the pointer that it is given.
+    // SAFETY: `step` is instantiated for the type that the pointer refers to.
     unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut visitor).cast()) };
 
     type Step = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
@@ -389,7 +393,7 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// Of the C library: a string that nobody here needs.
+        /// Returns a string of the C library that no other code here needs.
         fn gnu_get_libc_release() -> *const std::ffi::c_char;
     }
 
@@ -397,25 +401,25 @@ mod tests {
         c"ours".as_ptr()
     }
 
-    /// Loads the address at each call.
+    /// Loads the function's address from the table at each call.
     #[inline(never)]
     fn by_table() -> &'static CStr {
-        // SAFETY: takes nothing, gives a constant string.
+        // SAFETY: takes no arguments and returns a constant string.
         unsafe { CStr::from_ptr(gnu_get_libc_release()) }
     }
 
-    /// This program's own table is read-only once it runs, as most are.
+    /// This program's own table is read-only once it runs, like most.
     #[test]
     fn who_calls_by_a_table_and_who_asks_anew_come_to_ours_and_a_kept_address_does_not() {
         let ask = || {
-            // SAFETY: a name of the C library's.
+            // SAFETY: a name that the C library exports.
             unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_release".as_ptr()) }
         };
         let text = |function: *mut c_void| {
-            // SAFETY: the C library's function, or ours of its type.
+            // SAFETY: the C library's function, or ours of the same type.
             let function: unsafe extern "C" fn() -> *const std::ffi::c_char =
                 unsafe { std::mem::transmute(function) };
-            // SAFETY: it gives a constant string.
+            // SAFETY: the function returns a constant string.
             unsafe { CStr::from_ptr(function()) }
         };
         let theirs = ask();
@@ -449,7 +453,7 @@ mod tests {
         let inside = by_table as *const () as usize;
         assert!(take_in(inside, "gnu_dev_major", ours as *const () as usize).unwrap() >= 1);
         assert_eq!((before, by_table(0x801)), (8, 77));
-        // SAFETY: a name of the C library's.
+        // SAFETY: a name that the C library exports.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_dev_major".as_ptr()) };
         assert_ne!(found.addr(), ours as *const () as usize);
         assert_eq!(take_in(16, "gnu_dev_major", 16).unwrap(), 0, "no module is there");

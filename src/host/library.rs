@@ -1,20 +1,20 @@
-//! A shared library as the dynamic linker here takes it.
+//! Queries shared libraries through this process's dynamic linker.
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The version that a `libgpuflame.so` says it has. To be asked in a process that may go wrong: it loads the file.
+/// The version that a `libgpuflame.so` reports. Call in a process that may crash: the file is loaded.
 ///
 /// # Errors
-/// What the dynamic linker says, or that it is another library.
+/// The dynamic linker's message, or that it is another library.
 pub fn version_of(path: &Path) -> Result<String, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name has a NUL in it".to_owned())?;
-    // SAFETY: a C string. What the file does when it is loaded is its own.
+    // SAFETY: a C string. The caller accepts any effect of loading the file.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
-        // SAFETY: after a failure this is a C string, or null.
+        // SAFETY: after a failure the result is a C string, or null.
         let why = unsafe { libc::dlerror() };
         // SAFETY: as above.
         return Err(if why.is_null() { "it cannot be loaded".to_owned() } else { unsafe { text(why) } });
@@ -24,20 +24,20 @@ pub fn version_of(path: &Path) -> Result<String, String> {
     if version.is_null() {
         return Err("it has no gpuflame_version, and is no libgpuflame.so".to_owned());
     }
-    // SAFETY: the header gives the function of this name this type.
+    // SAFETY: the header declares the function of this name with this type.
     let version: extern "C" fn() -> *const c_char = unsafe { std::mem::transmute(version) };
-    // SAFETY: the header says that it is a C string, which lives for ever.
+    // SAFETY: the header guarantees a C string that lives forever.
     Ok(unsafe { text(version()) })
 }
 
 /// The version of the C library, such as `2.36`.
 #[cfg(target_env = "gnu")]
 pub fn c_library() -> String {
-    // SAFETY: it gives a C string that lives for ever.
+    // SAFETY: the result is a C string that lives forever.
     unsafe { text(libc::gnu_get_libc_version()) }
 }
 
-/// Not known of another one than glibc.
+/// The version is unknown unless the C library is glibc.
 #[cfg(not(target_env = "gnu"))]
 pub fn c_library() -> String {
     "not glibc".to_owned()
@@ -46,6 +46,6 @@ pub fn c_library() -> String {
 /// # Safety
 /// `at` is a C string.
 unsafe fn text(at: *const c_char) -> String {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees it.
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }

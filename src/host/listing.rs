@@ -1,4 +1,4 @@
-//! What lies in a folder, learnt without the application's heap, which `opendir` asks for memory.
+//! Lists folders without the application's heap, which `opendir` would use.
 
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, RawDir};
 
-/// The names in a folder, in the system's order; none where it cannot be read.
+/// The names in a folder, in the system's order. Empty if the folder cannot be read.
 pub fn names(folder: &Path) -> Vec<OsString> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(open) = rustix::fs::open(folder, flags, Mode::empty()) else { return Vec::new() };

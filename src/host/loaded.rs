@@ -1,6 +1,6 @@
-//! The library stays where it is.
+//! Keeps the library loaded.
 
-/// Pins the library that this code is in: it has a thread, callbacks and exit handlers.
+/// Pins the library that contains this code: it has a thread, callbacks and exit handlers.
 pub fn stay() {
     // SAFETY: all-zero is a valid `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

@@ -1,19 +1,20 @@
-//! How much memory gpuflame may take: what the user says, else what the machine lets this process have.
+//! The limit on gpuflame's memory: the user's setting, or else a part of the memory that this process may use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const MIB: usize = 1 << 20;
-/// Where nobody says anything.
+/// Limit without a setting.
 const DEFAULT: usize = 256 * MIB;
-/// What gpuflame takes in a program that launches from a few stacks and a few threads, and some more.
+/// Minimum limit: the memory that gpuflame uses in a program that launches from a few stacks and a few threads, plus a
+/// margin.
 const LEAST: usize = 24 * MIB;
-/// Part of a ceiling for memory that is not counted.
+/// Part of the limit for memory that is not counted.
 const UNCOUNTED: usize = 8 * MIB;
-/// The part of what a process may have in all.
+/// Divisor for gpuflame's share of the control group's memory.
 const PART: u64 = 10;
 
-/// The ceiling of this process in bytes.
+/// The memory limit of this process, in bytes.
 pub fn ceiling(asked: Option<usize>) -> usize {
     rule(asked, || {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -21,14 +22,14 @@ pub fn ceiling(asked: Option<usize>) -> usize {
     })
 }
 
-/// The part of a ceiling for counted memory. The rest covers memory that no counter sees: touched pages of the library's image (4
-/// to 6 MiB), rounding up to pages and slabs, and empty slabs that the heap keeps.
+/// The part of a limit for counted memory. The rest covers memory that no counter sees: touched pages of the library's
+/// image (4 to 6 MiB), rounding up to pages and slabs, and empty slabs that the heap keeps.
 pub fn counted(ceiling: usize) -> usize {
     ceiling.saturating_sub(UNCOUNTED).max(LEAST - UNCOUNTED)
 }
 
-/// As `asked` or else 256 MiB, or a tenth of what the process's control group may have where that is less; but 24 MiB at
-/// least, whoever says so.
+/// Returns `asked`, or else 256 MiB or a tenth of the control group's limit, whichever is less; but always at least 24
+/// MiB, even if less was asked for.
 fn rule(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
     let unasked = || {
         let part = limit().map_or(u64::MAX, |limit| limit / PART);
@@ -37,7 +38,7 @@ fn rule(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
     asked.unwrap_or_else(unasked).max(LEAST)
 }
 
-/// The least limit on memory of a control group and those around it, from the text of `/proc/self/cgroup`.
+/// Minimum of the memory limits of a control group and its ancestors, from the text of `/proc/self/cgroup`.
 fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let files = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -52,7 +53,7 @@ fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
         Some((PathBuf::from(root), path.trim_start_matches('/').to_owned(), file))
     });
     let limits = files.flat_map(|(root, path, file)| {
-        // In a container the path is often that outside, and only the root is there.
+        // In a container this is often the path outside, and only the root exists.
         let around = Path::new(&path).ancestors().map(|group| root.join(group).join(file));
         around.filter_map(|file| read(&file)?.trim().parse::<u64>().ok()).collect::<Vec<_>>()
     });
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(limit_of(old, &[root]), Some(500));
     }
 
-    /// The ceiling in MiB where so many are asked for, and the control group may have so many.
+    /// The limit in MiB for a setting and a control group's limit, both in MiB.
     fn mib(asked: Option<usize>, limit: Option<u64>) -> usize {
         rule(asked.map(|asked| asked * MIB), || limit.map(|limit| limit * MIB as u64)) / MIB
     }

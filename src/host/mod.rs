@@ -1,24 +1,24 @@
-//! What is asked of the operating system, for the process that gpuflame is a guest in and for the command: a call
-//! at exit, silence in forked children, no signals on our own thread but those that it waits for, a line to stderr, files that are whole or
-//! not there, how many bytes we hold, and how many we may, and whether who wrote a file still lives.
+//! The operating system's services, for the process in which gpuflame is a guest and for the command: calls at exit and
+//! in forked children, threads that take no signals except those that they wait for, messages on stderr, files that are
+//! complete or absent, memory use and its limit, and whether the process that writes a file is still running.
 //!
-//! Nothing here knows what is recorded. The hot path does not come here.
+//! This module does not know what is recorded, and is not used on the hot path.
 
 #![allow(unsafe_code)]
 
-/// Whether the process has rights that whoever started it has not: nothing that they say counts then.
+/// Whether the process has privileges that the user who started it lacks. If so, that user's settings must be ignored.
 pub fn is_privileged() -> bool {
     // SAFETY: takes any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whose files the process makes.
+/// User id that owns new files of this process.
 pub fn user() -> u32 {
     // SAFETY: has no preconditions.
     unsafe { libc::geteuid() }
 }
 
-/// The path that this program was started by, where there is no `/proc` to ask for it.
+/// Path by which this program was started, for systems without `/proc`.
 #[cfg(feature = "child")]
 pub fn program_path() -> Option<std::path::PathBuf> {
     use std::os::unix::ffi::OsStrExt as _;
@@ -27,7 +27,7 @@ pub fn program_path() -> Option<std::path::PathBuf> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: the kernel puts a C string there, which lives as long as the process.
+    // SAFETY: the kernel stores a C string there, which lives as long as the process.
     let path = unsafe { std::ffi::CStr::from_ptr(path) };
     Some(std::ffi::OsStr::from_bytes(path.to_bytes()).into())
 }

@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
-/// Identifies a loaded module by its address, its path and its layout. A file that is unloaded and loaded again at the same address
-/// has the same id.
+/// Identifies a loaded module by its address, its path and its layout. A file that is unloaded and loaded again at the
+/// same address has the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleId(NonZeroU64);
 
@@ -19,7 +19,7 @@ impl ModuleId {
         search.found
     }
 
-    /// The id as a number other than 0.
+    /// The id as a nonzero number.
     pub fn number(self) -> u64 {
         self.0.get()
     }

@@ -1,5 +1,5 @@
-//! Writes to standard error with a limit on the time: a full pipe that no process reads, or a terminal that was stopped,
-//! must not keep a command from ending.
+//! Writes to standard error with a time limit: a full pipe that no process reads, or a terminal that was stopped, must
+//! not keep a command from ending.
 
 use std::io::{self, ErrorKind};
 use std::sync::mpsc::sync_channel;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::stderr::{first_lines, wait_for_room};
 
-/// Writes `text` to standard error, and waits at most `patience`. It is written by another thread: between the look whether
-/// there is room and the write, another process may take that room.
+/// Writes `text` to standard error, and waits at most `patience`. Another thread writes it: after the check that there
+/// is room, another process may fill the pipe before the write.
 ///
 /// # Errors
-/// The descriptor's, or `TimedOut`.
+/// Errors of the descriptor, or `TimedOut`.
 pub fn write(text: &[u8], patience: Duration) -> io::Result<()> {
     let deadline = Instant::now() + patience;
     let (done, result) = sync_channel(1);

@@ -1,19 +1,21 @@
-//! Samples of a thread by the kernel: each time that it has taken so much more processor time, or each time that it leaves
-//! its processor, its registers and a part of its stack, copied in that moment (`perf_event_open`).
+//! A sampler of one thread that uses the kernel's performance events (`perf_event_open`). Each time that the thread has
+//! used another `period` of CPU time, or each time that it is descheduled, the kernel copies its registers and a part
+//! of its stack.
 //!
-//! The thread notices nothing: no signal, no call of its that is interrupted. An event has no descriptor, which the host
-//! might close: its memory keeps it, and it ends with that. A forked child has none of it.
+//! The thread is not disturbed: it gets no signals, and none of its calls is interrupted. An event has no descriptor
+//! that the host might close: the mapping keeps the event alive, and unmapping ends it. A forked child inherits
+//! neither.
 //!
 //! ```text
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
-//!            data: a ring of records, which the kernel writes at the head and we take at the tail
+//!            data: a ring of records, which the kernel writes at the head and we consume at the tail
 //! record  := type:u32 misc:u16 size:u16 ...
 //! sample  := process:u32 thread:u32 time:u64 abi:u64 register:u64[17] room:u64 byte[room] copied:u64
 //! lost    := id:u64 count:u64
-//! switch  := process:u32 thread:u32 time:u64      misc says whether it left its processor, and of whose accord
+//! switch  := process:u32 thread:u32 time:u64      misc: scheduled in or out, and whether it was preempted
 //! ```
 //!
-//! What it does not do: follow stacks, or know what is loaded.
+//! This module does not unwind stacks, and does not know which modules are loaded.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,85 +26,85 @@ use std::time::Duration;
 
 use super::descriptor;
 
-/// How many registers a sample has.
+/// Number of registers in a sample.
 pub const REGISTERS: usize = 17;
 
-/// A part of a thread's life in which it is sampled.
+/// A thread that is being sampled, until this is dropped.
 #[derive(Debug)]
 pub struct Event {
     ring: Ring,
-    /// Without the time that it spends in the kernel.
+    /// Excludes the time that the thread spends in the kernel.
     is_of_user: bool,
-    /// Of the stack in a sample.
+    /// Maximum number of stack bytes in a sample.
     stack: u32,
-    /// A record that goes on at the beginning of the ring.
+    /// Copy of a record that wraps around the end of the ring.
     joined: Vec<u8>,
 }
 
-/// When the kernel is to look at a thread.
+/// Condition on which the kernel samples a thread.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// Each time that it has taken so much more processor time.
+    /// Each time that the thread has used this much more CPU time.
     Taken(Duration),
-    /// Each time that it leaves its processor; it is told as well when it comes back.
+    /// Each time that the thread is descheduled. Its return to a processor is reported as well.
     Leaves,
 }
 
-/// What the kernel says of a thread.
+/// A record that the kernel wrote about a thread.
 #[derive(Debug)]
 pub enum Told<'a> {
-    /// It is there.
+    /// The thread's registers and stack.
     Sample(Sample<'a>),
-    /// It left its processor. A sample of that moment came before.
+    /// The thread was descheduled. Its sample precedes this record.
     Left {
-        /// Of its own accord, and not because another thread was to have it.
+        /// True if the thread blocked, false if it was still runnable (always true before Linux 4.17).
         waits: bool,
     },
-    /// It has one again.
+    /// The thread runs again.
     Came {
-        /// When, ns since 1970.
+        /// Time in ns since 1970.
         time: u64,
     },
-    /// There was no room for what happened here.
+    /// The ring was full, and samples are missing here.
     Lost,
 }
 
-/// Where a thread was, and what lay on its stack.
+/// Registers and stack of a thread at one moment.
 #[derive(Debug)]
 pub struct Sample<'a> {
-    /// When, ns since 1970.
+    /// Time in ns since 1970.
     pub time: u64,
-    /// rax to r15 and the instruction pointer, in the order of DWARF.
+    /// rax to r15 and the instruction pointer, in DWARF order.
     pub registers: [u64; REGISTERS],
-    /// The stack from its pointer upwards, as far as it was copied.
+    /// The stack from the stack pointer upwards, as far as it was copied.
     pub stack: &'a [u8],
 }
 
-/// Rooms that are tried, in bytes: of the ring, and of the stack in a sample. What an unprivileged user may lock in memory
-/// is bounded (`kernel.perf_event_mlock_kb`, 516 for each processor, and `ulimit -l`).
+/// Sizes to try, in bytes: of the ring, and of the stack in a sample. The kernel limits how much memory an unprivileged
+/// user may lock (`kernel.perf_event_mlock_kb`, 516 per processor, and `ulimit -l`).
 const ROOMS: [(usize, u32); 4] =
     [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
-/// The same for a thread that may leave its processor thousands of times a second.
+/// Sizes to try for a thread that may be descheduled thousands of times per second.
 const ROOMS_OF_LEAVES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
-/// What a sample takes beside the stack, with room to spare.
+/// Size of a sample without its stack, in bytes, rounded up generously.
 const BESIDE: usize = 256;
 const PAGE: usize = 4096;
 
 impl Event {
-    /// Has a thread of this process be sampled from now on, whenever it has taken `period` more.
+    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time.
     ///
     /// # Errors
-    /// The kernel's, where it does not let us or the thread is gone.
+    /// Errors of the kernel: sampling is not permitted, or the thread has ended.
     pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
-        // Whoever may not look into the kernel can still be told of what is outside.
+        // Users who may not observe the kernel may still sample time outside it.
         Self::open_in(&ROOMS, thread, When::Taken(period), &[false, true])
     }
 
-    /// The same whenever it leaves its processor, which it does inside the kernel.
+    /// Samples a thread of this process each time that it is descheduled, which happens inside the kernel.
     ///
     /// # Errors
-    /// The same.
+    /// As for [`Event::open`].
     pub fn open_leaves(thread: i32) -> io::Result<Self> {
         Self::open_in(&ROOMS_OF_LEAVES, thread, When::Leaves, &[false])
     }
@@ -131,17 +133,17 @@ impl Event {
         result
     }
 
-    /// Whether samples are of the time alone that it spends outside the kernel.
+    /// Whether only the time that the thread spends outside the kernel is sampled.
     pub fn is_of_user(&self) -> bool {
         self.is_of_user
     }
 
-    /// How many samples there is room for until they are drained.
+    /// Number of samples that fit into the ring until it is drained.
     pub fn room(&self) -> usize {
         self.ring.size / (self.stack as usize + BESIDE)
     }
 
-    /// Takes what there is. Returns how many samples were lost since before.
+    /// Passes all new records to `each`. Returns how many samples were lost since the last call.
     pub fn drain(&mut self, mut each: impl FnMut(Told<'_>)) -> u64 {
         let mut lost = 0_u64;
         let head = self.ring.head().load(Ordering::Acquire);
@@ -149,7 +151,7 @@ impl Event {
         while tail < head {
             let (kind, misc, size) = self.ring.header(tail);
             if size < 8 || size as u64 > head - tail {
-                // No kernel writes that.
+                // Not written by any kernel: skip the rest.
                 tail = head;
                 break;
             }
@@ -165,7 +167,7 @@ impl Event {
                 _ => {}
             }
             tail += size as u64;
-            // Each makes room for the next.
+            // Each consumed record makes room for the next one.
             self.ring.tail().store(tail, Ordering::Release);
         }
         self.ring.tail().store(tail, Ordering::Release);
@@ -173,12 +175,12 @@ impl Event {
     }
 }
 
-/// The processor time that a thread of this process has taken in its life; `None`: it is gone.
+/// CPU time that a thread of this process has used so far. `None`: the thread has ended.
 pub fn taken(thread: i32) -> Option<Duration> {
-    // The number of a thread's clock, as the kernel makes it: of one thread, of all its time.
+    // Clock id as the kernel encodes it: the CPU time of one thread since its start.
     let clock = !thread << 3 | 6;
     let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `taken` is a place to write to; a clock of a thread that is gone is refused.
+    // SAFETY: the call writes to `taken`, and fails for a thread that has ended.
     let known = unsafe { libc::clock_gettime(clock, &mut taken) } == 0;
     known.then(|| Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32))
 }
@@ -187,22 +189,22 @@ fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
 
-/// The memory that an event and its reader share.
+/// The memory that the kernel and the reader of an event share.
 #[derive(Debug)]
 struct Ring {
     at: NonNull<u8>,
-    /// Of the data, a power of two.
+    /// Size of the data in bytes, a power of two.
     size: usize,
 }
 
-// SAFETY: the mapping is this value's alone.
+// SAFETY: the mapping belongs to this value alone.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Maps it, and gives the descriptor back.
+    /// Maps the ring of `event`, and closes the descriptor.
     fn map(event: File, size: usize) -> io::Result<Self> {
         let (length, access) = (PAGE + size, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping, of a file that is open.
+        // SAFETY: creates a new mapping of an open file.
         let at = unsafe { libc::mmap(null_mut(), length, access, libc::MAP_SHARED, event.as_raw_fd(), 0) };
         let mapped = if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) };
         give_back(event);
@@ -219,28 +221,31 @@ impl Ring {
     }
 
     fn counter(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the first page is mapped as long as `self` lives, and this word in it is aligned.
+        // SAFETY: the first page stays mapped while `self` lives, and this word in it is aligned.
         unsafe { self.at.add(offset).cast().as_ref() }
     }
 
-    /// Type, flags and size of the record there. Records are aligned to 8, so this much of one lies in one piece.
+    /// Type, flags and size of the record at `position`. Records are aligned to 8 bytes, so these 8 bytes never wrap
+    /// around.
     fn header(&self, position: u64) -> (u32, u16, usize) {
-        // SAFETY: `bytes` gives eight bytes, which the kernel has written before it moved the head.
+        // SAFETY: `bytes` returns eight readable bytes, which the kernel wrote before it moved the head.
         let header = unsafe { self.bytes(position).cast::<u64>().read_unaligned() };
         (header as u32, (header >> 32) as u16, (header >> 48) as usize)
     }
 
-    /// The record there, in `joined` where it goes on at the beginning. The kernel writes on elsewhere.
+    /// The record at `position`, copied to `joined` if it wraps around the end of the ring. The kernel does not
+    /// overwrite it meanwhile.
     fn record<'a>(&'a self, position: u64, size: usize, joined: &'a mut Vec<u8>) -> &'a [u8] {
         let first = (self.size - position as usize % self.size).min(size);
-        // SAFETY: so many bytes lie there up to the end of the data, and are not written to until the tail is moved.
+        // SAFETY: this many bytes are left up to the end of the data, and the kernel does not write to them until the
+        // tail moves.
         let one = unsafe { std::slice::from_raw_parts(self.bytes(position).as_ptr(), first) };
         if first == size {
             return one;
         }
         joined.clear();
         joined.extend_from_slice(one);
-        // SAFETY: the rest lies at the beginning, as the record is no longer than the data.
+        // SAFETY: the rest is at the start of the data, and the record is no longer than the data.
         let rest =
             unsafe { std::slice::from_raw_parts(self.bytes(0).as_ptr(), (size - first).min(self.size)) };
         joined.extend_from_slice(rest);
@@ -248,14 +253,14 @@ impl Ring {
     }
 
     fn bytes(&self, position: u64) -> NonNull<u8> {
-        // SAFETY: the data follows the first page, and this lies in it.
+        // SAFETY: the data follows the first page, and this offset is inside it.
         unsafe { self.at.add(PAGE + position as usize % self.size) }
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: `map` mapped it with this size, and nobody refers to it any more.
+        // SAFETY: `map` mapped this size, and no reference to the mapping is left.
         unsafe { libc::munmap(self.at.as_ptr().cast(), PAGE + self.size) };
     }
 }
@@ -263,14 +268,14 @@ impl Drop for Ring {
 const LOST: u32 = 2;
 const SAMPLE: u32 = 9;
 const SWITCH: u32 = 14;
-/// Of a switch: it left its processor, and since Linux 4.17 that it did so to make room.
+/// Flags of a switch record: the thread was scheduled out, and (since Linux 4.17) it was preempted.
 const LEFT: u16 = 1 << 13;
 const BY_FORCE: u16 = 1 << 14;
 
-/// What the kernel calls the registers, from rax to r15 and the instruction pointer: the order of DWARF. A sample has
-/// them by these numbers.
+/// The kernel's numbers of the registers rax to r15 and the instruction pointer, in DWARF order. A sample has its
+/// registers in ascending order by number.
 const NUMBERS: [u32; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
-/// They are of 64 bits.
+/// The registers have 64 bits.
 const ABI_64: u64 = 2;
 
 fn wanted_registers() -> u64 {
@@ -298,7 +303,7 @@ fn word(record: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(record.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// What the kernel is asked for, up to the fields that it has had since 4.1.
+/// The kernel's `perf_event_attr`, up to the fields that exist since 4.1.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -319,7 +324,7 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 96, "the kernel knows these fields by their places");
 
-/// Of software, and of that a task's time on a processor, and how often it left one.
+/// Software events: the CPU time of a task, and how often it was descheduled.
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
@@ -327,12 +332,12 @@ const CONTEXT_SWITCHES: u64 = 3;
 const IN_SAMPLES: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
 const WITHOUT_KERNEL: u64 = 1 << 5;
 const WITHOUT_HYPERVISOR: u64 = 1 << 6;
-/// Other records than samples have thread and time as well.
+/// Records other than samples contain thread and time as well.
 const TIME_IN_ALL: u64 = 1 << 18;
 const BY_CLOCK: u64 = 1 << 25;
-/// A record when it leaves a processor, and when it comes to one.
+/// Write a record when the thread leaves a processor and when it returns to one.
 const SWITCHES: u64 = 1 << 26;
-/// The descriptor is not for other programs.
+/// Close the descriptor on `exec`.
 const CLOSE_ON_EXEC: u64 = 8;
 
 fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<File> {
@@ -355,7 +360,7 @@ fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<Fil
     const ANY_PROCESSOR: i32 = -1;
     const NO_GROUP: i32 = -1;
     descriptor::make_room();
-    // SAFETY: the attributes are of the size that they say, and the call keeps nothing of them.
+    // SAFETY: the attributes have the size that they state, and the call keeps no pointer to them.
     let event = unsafe {
         let attributes = &raw const attributes;
         libc::syscall(libc::SYS_perf_event_open, attributes, thread, ANY_PROCESSOR, NO_GROUP, CLOSE_ON_EXEC)
@@ -363,11 +368,11 @@ fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<Fil
     if event < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made it, for us alone.
+    // SAFETY: the kernel has just created this descriptor, and we are its only owner.
     Ok(descriptor::raise(unsafe { File::from_raw_fd(event as i32) }))
 }
 
-/// Closes an event's descriptor, unless the host has closed it and has something of its own under that number.
+/// Closes an event's descriptor, unless the host has closed it and the number refers to one of its own files by now.
 fn give_back(event: File) {
     let number = event.as_raw_fd();
     let is_ours = fs::read_link(format!("/proc/self/fd/{number}"))
@@ -385,7 +390,7 @@ mod tests {
     use super::*;
     use crate::host::threads;
 
-    /// Where the kernel lets nobody sample there is nothing to see; in CI it must.
+    /// An event on the calling thread. `None` if the kernel does not permit sampling, which is an error in CI.
     fn opened(period: Duration) -> Option<Event> {
         match Event::open(threads::number(), period) {
             Ok(event) => Some(event),
@@ -433,7 +438,7 @@ mod tests {
         let mut count = 0;
         event.drain(|_| count += 1);
         assert!(count <= event.room() + 1 && count > 0, "{count} of {}", event.room());
-        // The kernel says so in front of the next one.
+        // The kernel reports lost samples before the next sample.
         spin(5_000_000);
         let lost = event.drain(|_| ());
         assert!(lost > 100, "{lost}");
@@ -442,7 +447,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_is_seen_to_leave_and_to_come_back() {
         let Ok(mut event) = Event::open_leaves(threads::number()) else {
-            // Not of an unprivileged user, unless kernel.perf_event_paranoid is 1.
+            // Not permitted to an unprivileged user, unless kernel.perf_event_paranoid is 1.
             return eprintln!("skipped: perf_event_open");
         };
         event.drain(|_| ());

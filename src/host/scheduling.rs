@@ -1,33 +1,33 @@
-//! Where and when our threads run: a thread inherits what binds its maker, and whoever makes the first CUDA call may be bound
-//! to one processor, or in a class of threads that goes before all others.
+//! Sets where and when our threads run. A thread inherits the scheduling of its creator, and the thread that makes the
+//! first CUDA call may be bound to one processor, or be in a real-time scheduling class.
 
 use std::mem::{size_of, zeroed};
 
 use libc::{CPU_SETSIZE, PRIO_PROCESS, cpu_set_t, sched_param};
 
-/// Has the calling thread run on all processors that any of `threads`, those of this process, may run on, in the default
-/// class, and as nice as the process is. What is refused stays as it is.
+/// Sets the calling thread's affinity to the union over `threads`, which are threads of this process, its scheduling
+/// class to the default, and its nice value to the process's. Settings that the kernel refuses are left unchanged.
 pub fn as_the_process(threads: &[i32]) {
     // SAFETY: all-zero is the empty set.
     let mut allowed: cpu_set_t = unsafe { zeroed() };
     for &thread in threads {
         // SAFETY: as above.
         let mut one: cpu_set_t = unsafe { zeroed() };
-        // SAFETY: so many bytes may be written to it.
+        // SAFETY: the call writes at most the size of `one`.
         if unsafe { libc::sched_getaffinity(thread, size_of::<cpu_set_t>(), &mut one) } == 0 {
-            // SAFETY: numbers below the size of the sets.
+            // SAFETY: the numbers are below the size of the sets.
             let added = (0..CPU_SETSIZE as usize).filter(|at| unsafe { libc::CPU_ISSET(*at, &one) });
             // SAFETY: as above.
             added.for_each(|at| unsafe { libc::CPU_SET(at, &mut allowed) });
         }
     }
-    // SAFETY: it reads the two; an empty set is refused.
+    // SAFETY: the calls read both structures; an empty set is refused.
     unsafe {
         libc::sched_setaffinity(0, size_of::<cpu_set_t>(), &allowed);
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
             libc::sched_setscheduler(0, libc::SCHED_OTHER, &zeroed::<sched_param>());
         }
     }
-    // SAFETY: both take any number; 0 is the calling thread, the process's number its first one.
+    // SAFETY: both take any number; 0 is the calling thread, the process id its first thread.
     unsafe { libc::setpriority(PRIO_PROCESS, 0, libc::getpriority(PRIO_PROCESS, std::process::id())) };
 }

@@ -1,18 +1,18 @@
-//! What is known when there is no more memory to be had, by whom that has to be known: no lock and no memory is taken to
-//! say or to ask it.
+//! Flags by which every thread can learn that memory has run out. Setting and reading them takes no lock and allocates
+//! nothing.
 
 use std::time::Duration;
 
 use super::futex::Bits;
 
-/// That memory has run out, and that one of our threads has come to its end by that.
+/// Memory has run out; one of our threads has stopped for lack of memory.
 static STATE: Bits = Bits::new();
 const SHORT: u32 = 1;
 const OUT: u32 = 2;
-/// Nobody sleeps any more.
+/// Sleeping threads wake, and no thread sleeps again.
 const AWAKE: u32 = 4;
 
-/// Says that memory has run out. What there still is comes from a reserve.
+/// Records that memory has run out. Further memory comes from a reserve.
 pub fn fall_short() {
     STATE.set(SHORT);
 }
@@ -22,7 +22,7 @@ pub fn is_short() -> bool {
     STATE.has(SHORT)
 }
 
-/// Sleeps for so long, or until memory has run out, or the process ends.
+/// Sleeps for `pause`, or until memory has run out, or until the process ends.
 pub fn sleep_unless_short(pause: Duration) {
     let known = STATE.get();
     if known & (SHORT | AWAKE) == 0 {
@@ -30,17 +30,17 @@ pub fn sleep_unless_short(pause: Duration) {
     }
 }
 
-/// Ends such a sleep, for good: the process ends.
+/// Ends all such sleeps permanently, because the process ends.
 pub fn wake_for_good() {
     STATE.set(AWAKE);
 }
 
-/// Says that one of our threads goes no further, for want of memory, and perhaps holds a lock.
+/// Records that one of our threads has stopped for lack of memory, and may hold a lock.
 pub fn go_out() {
     STATE.set(SHORT | OUT);
 }
 
-/// Whether one of our threads goes no further.
+/// Whether one of our threads has stopped for lack of memory.
 pub fn is_out() -> bool {
     STATE.has(OUT)
 }

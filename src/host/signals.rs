@@ -1,10 +1,10 @@
-//! Signals are the application's: none of our threads takes one, and its handlers may come and jump at any place of
-//! ours.
+//! Signals belong to the application: none of our threads handles one, and the application's handlers may interrupt our
+//! code anywhere, or leave it by a jump.
 
-/// Runs `body` with all signals blocked: a thread that it makes never runs the application's signal handlers, and no
-/// handler on this one jumps out of it.
+/// Runs `body` with all signals blocked: a thread that it creates never runs the application's signal handlers, and no
+/// handler on the calling thread jumps out of it.
 pub fn without<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: all-zero is a valid signal set, and sigfillset and pthread_sigmask write to the two.
+    // SAFETY: all-zero is a valid signal set; sigfillset writes to the first, pthread_sigmask to the second.
     let old = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();
@@ -18,9 +18,9 @@ pub fn without<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread that came to `at` on its stack has left what it was doing at `inside`, by a jump: a signal handler
-/// stands deeper than what it interrupts, with the kernel's frame in between, or on the stack that is set aside for
-/// signals. Sees only what is certain; some microseconds.
+/// Whether a thread that is now at stack address `at` has jumped out of the code that it ran at `inside`. The
+/// alternative is a signal handler, which runs deeper than the code that it interrupted, with the kernel's frame in
+/// between, or on the alternate signal stack. Returns true only if it is certain, and takes several microseconds.
 pub fn jumped_out_of(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut set_aside: libc::stack_t = unsafe { std::mem::zeroed() };
@@ -37,13 +37,13 @@ pub fn jumped_out_of(inside: usize, at: usize) -> bool {
     at >= inside || !may_be_interrupted(inside, at)
 }
 
-/// How far below the place where somebody was interrupted the kernel's frame may begin: what gpuflame needs of a stack
-/// itself, several times, and the largest state of a processor, 11 KiB.
+/// Maximum distance of the kernel's frame below the interrupted code, in bytes: several times the stack that gpuflame
+/// itself needs, and the largest processor state, 11 KiB.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const FARTHEST: usize = 64 << 10;
 
-/// Whether the kernel's frame for a signal may lie between the two: it begins with the address of the code that
-/// returns from handlers, which the C library has told the kernel.
+/// Whether the kernel's frame for a signal may be between the two addresses. It starts with the address of the code
+/// that returns from handlers, which the C library has registered with the kernel.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn may_be_interrupted(inside: usize, at: usize) -> bool {
     let returns = returns_from_handlers();
@@ -53,12 +53,12 @@ fn may_be_interrupted(inside: usize, at: usize) -> bool {
         let bytes = size_of_val(&words).min(inside - from);
         let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: bytes };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: bytes };
-        // SAFETY: the kernel writes no more than `words` has, and checks the other address itself.
+        // SAFETY: the kernel writes at most the length of `words`, and checks the other address itself.
         let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
         let is_unmapped =
             || std::io::Error::last_os_error().raw_os_error().is_some_and(|error| error == libc::EFAULT);
         let Ok(read) = usize::try_from(read) else {
-            // Two stacks; or nobody may look.
+            // Unmapped memory in between means two different stacks. On any other error, reading may not be permitted.
             return !is_unmapped();
         };
         if words[..read / 8].iter().any(|word| *word != 0 && returns.contains(word)) {
@@ -77,11 +77,11 @@ fn may_be_interrupted(_inside: usize, _at: usize) -> bool {
     true
 }
 
-/// The addresses of the code that the kernel has return from handlers: one as a rule, another for each language that
-/// sets its handlers without the C library.
+/// Addresses of the code by which handlers return, by signal. There is usually only one, plus one for each language
+/// runtime that sets handlers without the C library.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn returns_from_handlers() -> [usize; 64] {
-    /// As the kernel has it.
+    /// The kernel's `sigaction`.
     #[repr(C)]
     #[derive(Default)]
     struct Action {

@@ -1,18 +1,19 @@
-//! A stack of our own, for what takes more of one than a thread of the application's may have left: a coroutine that makes
-//! the first CUDA call may have 64 KiB, of which setting up takes 45.
+//! Runs code on a stack of our own if it needs more stack than an application's thread may have left. For example, a
+//! coroutine that makes the first CUDA call may have a stack of 64 KiB, of which set-up takes 45.
 
 use std::ptr::null_mut;
 
-/// As much as the main thread has, as a rule; what is not used takes nothing.
+/// Size of the stack, the usual size of a main thread's. Unused pages take no memory.
 const BYTES: usize = 8 << 20;
-/// Below it lies what nobody may touch.
+/// Size of the inaccessible guard at its lower end.
 const GUARD: usize = 4096;
 
-/// Runs `body` with `given` on a stack of ours, or on the thread's own where none can be had. It may not panic.
+/// Runs `body` with `given` on a stack of ours, or on the thread's own stack if none can be mapped. `body` must not
+/// panic.
 pub fn run_on_our_own<G: Copy, T>(given: G, body: fn(G) -> T) -> T {
     let mut job = Job { body, given, result: None };
     let Some(stack) = Mapped::new() else { return body(given) };
-    // SAFETY: the top of a stack that nobody uses, a function that does not unwind, and what it takes.
+    // SAFETY: the top of a stack that is not in use, a function that does not unwind, and its argument.
     unsafe { call_on(stack.top(), run::<G, T>, (&raw mut job).cast()) };
     job.result.unwrap_or_else(|| body(given))
 }
@@ -24,7 +25,7 @@ struct Job<G, T> {
 }
 
 unsafe extern "C" fn run<G: Copy, T>(job: *mut u8) {
-    // SAFETY: `run_on_our_own` lends its own.
+    // SAFETY: `run_on_our_own` passes its own job.
     let job = unsafe { &mut *job.cast::<Job<G, T>>() };
     job.result = Some((job.body)(job.given));
 }
@@ -35,13 +36,13 @@ impl Mapped {
     fn new() -> Option<Self> {
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
         let may = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory.
+        // SAFETY: creates a new mapping.
         let block = unsafe { libc::mmap(null_mut(), BYTES, may, how, -1, 0) };
         if !cfg!(target_arch = "x86_64") || block == libc::MAP_FAILED {
             return None;
         }
         let mapped = Self(block.cast());
-        // SAFETY: the first page of it.
+        // SAFETY: the first page of the new mapping.
         (unsafe { libc::mprotect(block, GUARD, libc::PROT_NONE) } == 0).then_some(mapped)
     }
 
@@ -52,7 +53,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: what `new` mapped, and nothing runs on it any more.
+        // SAFETY: `new` mapped this range, and no code runs on it any more.
         unsafe { libc::munmap(self.0.cast(), BYTES) };
     }
 }
@@ -64,7 +65,7 @@ unsafe extern "C" {
     fn call_on(top: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8);
 }
 
-// Unwinders go on where it was called: the frame is found by rbp.
+// Unwinders continue in the caller, on the old stack: the CFI finds this frame by rbp.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.gpuflame_call_on_0_1,\"ax\",@progbits",
@@ -92,7 +93,7 @@ std::arch::global_asm!(
 
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn call_on(_: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8) {
-    // SAFETY: as this function's caller has it.
+    // SAFETY: the caller guarantees the same.
     unsafe { function(argument) }
 }
 
@@ -100,7 +101,7 @@ unsafe fn call_on(_: *mut u8, function: unsafe extern "C" fn(*mut u8), argument:
 mod tests {
     use super::*;
 
-    /// The address of something in the frame of this function.
+    /// An address in the frame of this function.
     #[inline(never)]
     fn here() -> usize {
         let place = std::hint::black_box(0_u8);

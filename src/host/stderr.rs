@@ -1,16 +1,17 @@
 //! Descriptor 2 of the application, on which gpuflame prints its messages and the ledger.
 //!
-//! It may be a full pipe without a reader, closed, or a data file of the application's. A thread of ours therefore writes,
-//! as much as a pipe takes at once, and the caller waits for it only as long as its patience. `O_NONBLOCK` is never
-//! set: the flag belongs to the open file, which other processes share, the user's shell among them.
+//! It may be a full pipe without a reader, closed, or a data file of the application's. A thread of ours therefore
+//! writes, never more at once than a pipe accepts, and the caller waits for it only as long as its patience.
+//! `O_NONBLOCK` is never set: the flag belongs to the open file, which other processes share, including the user's
+//! shell.
 //!
 //! ```text
 //! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
 //! pipe, socket, device     also if it was descriptor 2 when CUDA started, is a terminal, or is the same as stdout
 //! ```
 //!
-//! Nothing is written to any other file: an application that closes descriptor 2 gets the number for the next file
-//! that it opens, and that file holds its data.
+//! Nothing is written to any other file: an application that closes descriptor 2 gets the number for the next file that
+//! it opens, and that file holds its data.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -32,9 +33,10 @@ static AT_EXEC: OnceLock<Option<Identity>> = OnceLock::new();
 /// Environment variable in which `gpuflame run` and the preloaded library pass on the identity of descriptor 2.
 pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
 
-/// A pipe takes so much whole or not at all, and does not block for it once it says that there is room.
+/// Maximum size of a write. A pipe accepts this many bytes completely or not at all, and does not block for them once
+/// it reports room.
 pub(super) const AT_ONCE: usize = libc::PIPE_BUF;
-/// How long a thread tries.
+/// Maximum time for which a thread tries to write.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Pause between two looks at a pipe whose readiness cannot be polled.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -42,9 +44,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Whether a text may continue a line that another writer has not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// Only if the state of the line is unknown.
+    /// The text may continue it only if its state is unknown and descriptor 2 is not a terminal.
     Message,
-    /// Nor if it is unknown on a terminal.
+    /// The text may not continue it, even if its state is unknown, unless descriptor 2 is a pipe or socket.
     OwnLine,
 }
 
@@ -87,8 +89,8 @@ pub fn hides_last_line() -> bool {
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
 }
 
-/// Writes `text` and waits until it is written or `patience` is over. After that the thread that writes keeps trying for
-/// some seconds. False: descriptor 2 does not take messages.
+/// Writes `text` and waits until it is written or `patience` is over. After that the writing thread keeps trying for
+/// several seconds. False: descriptor 2 does not take messages.
 pub fn write(text: &[u8], patience: Duration) -> bool {
     remember();
     if !takes_messages() {
@@ -101,7 +103,7 @@ pub fn write(text: &[u8], patience: Duration) -> bool {
     });
     match spawned {
         Ok(()) => waits.recv_timeout(patience).unwrap_or(true),
-        // No thread can be created: here then, with less patience.
+        // No thread can be created: write on this one, with less patience.
         Err(_) => write_here(text, patience.min(LONGEST)),
     }
 }
@@ -112,8 +114,8 @@ pub fn write_here(text: &[u8], patience: Duration) -> bool {
     signals::without(|| write_chunks(text, Start::Message, patience)).is_ok()
 }
 
-/// Writes `text` as [`write_here`] does, but does not continue another writer's line. A pipe or socket cannot be asked for its last line;
-/// see [`hides_last_line`].
+/// Writes `text` as [`write_here`] does, but does not continue another writer's line. A pipe or socket cannot be asked for
+/// its last line; see [`hides_last_line`].
 pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
     signals::without(|| write_chunks(text, Start::OwnLine, patience)).is_ok()
 }
@@ -161,7 +163,8 @@ fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
         .map_err(|_| io::Error::last_os_error())
 }
 
-/// As many whole lines as go at once, so that no other writer comes between; or a part of one that is too long.
+/// Length of the complete lines that can be written at once, so that no other writer's text comes in between; or of a
+/// part of a line that is too long.
 pub(super) fn first_lines(text: &[u8]) -> usize {
     let most = &text[..text.len().min(AT_ONCE)];
     if most.len() == text.len() {
@@ -170,12 +173,12 @@ pub(super) fn first_lines(text: &[u8]) -> usize {
     most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1)
 }
 
-/// True if a text that starts so has to begin with a line feed.
+/// True if a text with this start rule must begin with a line feed.
 fn starts_in_a_line(facts: &libc::stat, start: Start) -> bool {
     match last_line(facts) {
         LastLine::Finished => false,
         LastLine::Unfinished => true,
-        // A line feed too many does no harm there, and programs that read a pipe expect no empty lines.
+        // On a terminal an extra line feed does no harm, but programs that read a pipe expect no empty lines.
         LastLine::Unknown => start == Start::OwnLine && is_terminal(),
     }
 }
@@ -197,13 +200,13 @@ fn last_line(facts: &libc::stat) -> LastLine {
 fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     let position = match is_appended() {
         true => facts.st_size,
-        // SAFETY: lseek takes any number, and moves nothing here.
+        // SAFETY: lseek takes any number, and does not move the position here.
         false => unsafe { libc::lseek(libc::STDERR_FILENO, 0, libc::SEEK_CUR) },
     };
     let Some(before) = u64::try_from(position).map_err(io::Error::other)?.checked_sub(1) else {
         return Ok(None);
     };
-    // Opened anew, since descriptor 2 can seldom be read, and its position is shared.
+    // Opened again, since descriptor 2 is rarely readable, and its position is shared.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/2")?;
     if Identity::of(&file)? != Identity::of_facts(facts) {
         return Err(ErrorKind::NotFound.into());
@@ -221,13 +224,13 @@ pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> 
         let mut asked = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
         match poll(&mut asked, left.as_millis().min(60_000) as i32) {
             Ok(0) => return Err(ErrorKind::TimedOut.into()),
-            // No reader is left, or it is closed.
+            // No reader is left, or the descriptor is closed.
             Ok(_) if asked.revents & (libc::POLLERR | libc::POLLNVAL) != 0 => {
                 return Err(ErrorKind::BrokenPipe.into());
             }
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // A filter of system calls refuses it: poll itself has no other reason than a lack of memory.
+            // A seccomp filter refuses the call: `poll` itself fails only for lack of memory.
             Err(_) => return wait_without_poll(number, deadline),
         }
     }
@@ -255,7 +258,8 @@ fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
     }
 }
 
-/// Waits by the number of bytes in a pipe. Other files are assumed to have room: a regular one does, and a terminal seldom stops.
+/// Waits by the number of bytes in a pipe. Other files are assumed to have room: regular files do, and a terminal
+/// rarely stops.
 fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     let is_pipe = descriptor::facts(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
     while is_pipe && !pipe_has_room(number) {

@@ -1,6 +1,6 @@
-//! The application's standard output, for the one setting that asks for it. It may be full and nobody reads it: what it
-//! has no room for waits, up to a limit, and is then left out and counted. Nobody is held up, and as with stderr whether
-//! writing blocks is never set.
+//! A writer to the application's standard output, for the only setting that asks for it. If stdout is full, for example
+//! because no process reads it, records are queued up to a limit, then dropped and counted. No thread is blocked, and
+//! as with stderr `O_NONBLOCK` is never set.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -9,34 +9,34 @@ use super::descriptor::Identity;
 use super::signals;
 use super::stderr::{AT_ONCE, first_lines, wait_for_room};
 
-/// So much may wait for room.
+/// Maximum number of queued bytes.
 const MOST_WAITING: usize = 1 << 20;
 
-/// Takes records, each in one write and ending with a line.
+/// Writes records, each passed in one call and ending with a line feed.
 #[derive(Debug)]
 pub struct Stdout {
-    /// What it was when it was begun: a data file that has its number later is not stdout. `None`: closed.
+    /// Identity of stdout at the start: a data file that gets its number later is not stdout. `None`: closed.
     expected: Option<Identity>,
     waiting: Vec<u8>,
     dropped: u64,
 }
 
 impl Stdout {
-    /// As it is now.
+    /// Creates a writer to the file that is stdout now.
     #[expect(clippy::new_without_default, reason = "what it is now is no default")]
     pub fn new() -> Self {
         let expected = Identity::of_number(libc::STDOUT_FILENO).ok();
         Self { expected, waiting: Vec::new(), dropped: 0 }
     }
 
-    /// Passes on what waits, until `patience` is over, and says how many records were left out.
+    /// Writes the queued records until `patience` is over. Returns the number of records that were dropped.
     pub fn end(mut self, patience: Duration) -> u64 {
         self.pass_on(Instant::now() + patience, 1);
         let left = self.waiting.iter().filter(|&&byte| byte == b'\n').count();
         self.dropped + left as u64
     }
 
-    /// Writes while there is as much as `least`, until it takes no more.
+    /// Writes while at least `least` bytes are queued, until stdout takes no more.
     fn pass_on(&mut self, deadline: Instant, least: usize) {
         let mut done = 0;
         while self.waiting.len() - done >= least {

@@ -1,9 +1,9 @@
-//! Folders for the unit tests of what makes files.
+//! Folders for the unit tests of modules that create files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// An empty folder of this process's; `name` is one that no other test has.
+/// Creates an empty folder for this process; no other test may use the same `name`.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("gpuflame-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
@@ -11,7 +11,7 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// What is in it, in the order of the alphabet.
+/// The names in a folder, in alphabetical order.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Threads as the kernel knows them: what time they took of a processor, and who is left of a process; and how those of
-//! gpuflame are started.
+//! Starts gpuflame's threads, and reads the kernel's data about the threads of this process: their CPU time, and which
+//! are still running.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
@@ -19,48 +19,48 @@ use super::{listing, scheduling, signals};
 /// Stack size of a thread that needs nothing special, as in the standard library.
 pub const STACK: usize = 2 << 20;
 
-/// The number of the calling thread. Asked of the kernel: glibc has the function from 2.30 on.
+/// Number of the calling thread, from the kernel: glibc has `gettid` since 2.30 only.
 pub fn number() -> i32 {
-    // SAFETY: it has no preconditions.
+    // SAFETY: has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Milliseconds since the machine started. May be asked in a signal handler.
+/// Milliseconds since the machine started. May be called in a signal handler.
 pub fn milliseconds() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a place to write to.
+    // SAFETY: the call writes to `now`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// The processor time of one thread. A thread that waits for something that never comes takes none.
+/// CPU time of one thread. A thread that waits for something that never happens uses none.
 #[derive(Debug)]
 pub struct Clock(AtomicI32);
 
 impl Clock {
-    /// Of no thread yet.
+    /// Creates a clock that follows no thread yet.
     pub const fn new() -> Self {
         Self(AtomicI32::new(0))
     }
 
-    /// Of the calling thread from now on.
+    /// Follows the calling thread from now on.
     pub fn follow_this_thread(&self) {
         let mut clock = 0;
-        // SAFETY: `clock` is a place to write to.
+        // SAFETY: the call writes to `clock`.
         if unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) } == 0 {
             self.0.store(clock, Ordering::Release);
         }
     }
 
-    /// What it took so far: nothing if it is of no thread yet. May be asked in a signal handler.
+    /// CPU time so far; zero if no thread is followed yet. May be called in a signal handler.
     pub fn taken(&self) -> Duration {
         let clock = self.0.load(Ordering::Acquire);
-        // No thread's clock is 0, which is that of the world, and always gets on.
+        // No thread has clock 0: that is the wall clock, which always advances.
         if clock == 0 {
             return Duration::ZERO;
         }
         let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `taken` is a place to write to; a clock of a thread that is gone is refused.
+        // SAFETY: the call writes to `taken`, and fails for a thread that has ended.
         unsafe { libc::clock_gettime(clock, &mut taken) };
         Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32)
     }
@@ -88,13 +88,13 @@ impl Identity {
     }
 }
 
-/// Threads that exist only because gpuflame records: its own, and those that the tracer created after it came. One for
-/// which there is no place counts as the program's.
+/// Threads that exist only because gpuflame records: its own, and those that the tracer created after gpuflame was
+/// loaded. A thread that does not fit into the table counts as the program's.
 static OURS: [Place; 256] = [const { Place { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
 
 /// A place for an [`Identity`].
 struct Place {
-    /// 0: free. [`CLAIMED`]: about to be written.
+    /// Thread number; 0: free; [`CLAIMED`]: about to be written.
     number: AtomicI32,
     started: AtomicU64,
 }
@@ -102,7 +102,7 @@ struct Place {
 const CLAIMED: i32 = -1;
 
 impl Place {
-    /// Takes no lock: a thread of the tracer may be stopped at any time, by a signal handler that never returns.
+    /// Takes no lock: a signal handler that never returns may stop a thread of the tracer at any time.
     fn put(&self, identity: Identity) -> bool {
         let is_claimed =
             self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -119,7 +119,7 @@ impl Place {
     }
 }
 
-/// Process whose tracer creates threads through [`create_for_tracer`]. In a forked child none is noted.
+/// Process whose tracer creates threads through [`create_for_tracer`]. In a forked child no threads are noted.
 static NOTED_IN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -131,7 +131,7 @@ pub fn is_ours() -> bool {
     IS_OURS.get()
 }
 
-/// Starts a detached thread that runs `body` with all signals blocked. A panic ends the thread only.
+/// Starts a detached thread that runs `body` with all signals blocked. A panic ends only that thread.
 ///
 /// `std::thread` is not used: its threads register destructors of thread-local variables with the C library, which
 /// aborts the process if it has no memory for one, and which waits for the loader's lock.
@@ -140,17 +140,17 @@ pub fn is_ours() -> bool {
 /// The system has no room for another thread.
 pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
-    // SAFETY: `run` is handed the pointer that it takes, once.
+    // SAFETY: `run` receives the pointer that it expects, once.
     let error = signals::without(|| unsafe { create_detached(stack, run, start.cast()) });
     if error == 0 {
         return Ok(());
     }
-    // SAFETY: no thread was created, so that the box is still this one's.
+    // SAFETY: no thread was created, so the box still belongs to this one.
     drop(unsafe { Box::from_raw(start) });
     Err(io::Error::from_raw_os_error(error))
 }
 
-/// Start of a thread of [`spawn`].
+/// Argument of a thread that [`spawn`] starts.
 struct Start {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
@@ -158,7 +158,7 @@ struct Start {
 
 extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     IS_OURS.set(true);
-    // SAFETY: `spawn` made the box and left it to this thread.
+    // SAFETY: `spawn` made the box and handed it to this thread.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     // SAFETY: a C string; a name that is too long is refused.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
@@ -173,12 +173,12 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
 /// `start` may be called with `argument` on another thread.
 unsafe fn create_detached(stack: usize, start: Body, argument: *mut c_void) -> i32 {
     let mut attributes = MaybeUninit::uninit();
-    // SAFETY: the call makes attributes there, and does not fail.
+    // SAFETY: the call initialises `attributes`, and does not fail.
     unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
-    // SAFETY: made just now.
+    // SAFETY: initialised just now.
     let attributes = unsafe { attributes.assume_init_mut() };
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: valid attributes, of which those that are refused stay at their default; the caller vouches for `start`.
+    // SAFETY: valid attributes, where those that are refused keep their default; the caller vouches for `start`.
     unsafe {
         libc::pthread_attr_setstacksize(attributes, stack);
         libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
@@ -188,8 +188,8 @@ unsafe fn create_detached(stack: usize, start: Body, argument: *mut c_void) -> i
     }
 }
 
-/// Notes the calling thread, which [`spawn`] started, as one that stays, and lets it run where and as the process does,
-/// whatever binds the thread that started it.
+/// Notes the calling thread, which [`spawn`] started and which keeps running, and gives it the process's affinity and
+/// scheduling, whatever those of the thread that started it.
 pub fn note_ours() {
     IS_OURS.set(true);
     note_calling_thread();
@@ -207,8 +207,8 @@ pub fn note_threads_of_tracer() {
     NOTED_IN.store(std::process::id(), Ordering::Release);
 }
 
-/// `pthread_create` for a tracer: its threads are noted as threads that exist because gpuflame records. No other sign
-/// proves that: a program may start threads that block all signals at the same moment.
+/// `pthread_create` for a tracer: notes the new threads as threads that exist only because gpuflame records. No other
+/// sign proves that: a program may start threads that block all signals at the same moment.
 ///
 /// # Safety
 /// As for `pthread_create`.
@@ -220,25 +220,25 @@ pub unsafe extern "C" fn create_for_tracer(
 ) -> i32 {
     let mut block = null_mut::<TracerStart>();
     if NOTED_IN.load(Ordering::Acquire) == std::process::id() {
-        // SAFETY: the type has a size.
+        // SAFETY: the layout is not empty.
         block = unsafe { alloc(TracerStart::LAYOUT) }.cast();
     }
     if block.is_null() {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { pthread_create(thread, attributes, start, argument) };
     }
-    // SAFETY: a block of that layout.
+    // SAFETY: the block has this layout.
     unsafe { block.write(TracerStart { start, argument }) };
-    // SAFETY: the caller's arguments, but for a function that calls the caller's.
+    // SAFETY: the caller's arguments, except for a function that calls the caller's.
     let error = unsafe { pthread_create(thread, attributes, run_for_tracer, block.cast()) };
     if error != 0 {
-        // SAFETY: no thread was created, so that the block is still this one's.
+        // SAFETY: no thread was created, so the block still belongs to this one.
         unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
     }
     error
 }
 
-/// The function that a thread runs, which `pthread_exit` may unwind.
+/// A thread's function, which `pthread_exit` may unwind.
 type Body = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 unsafe extern "C" {
@@ -250,7 +250,7 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Start of a thread of the tracer.
+/// Argument of a thread that the tracer creates.
 struct TracerStart {
     start: Body,
     argument: *mut c_void,
@@ -260,19 +260,19 @@ impl TracerStart {
     const LAYOUT: Layout = Layout::new::<Self>();
 }
 
-/// `start` may unwind this frame, as `pthread_exit` does: the frame has nothing to drop then.
+/// `pthread_exit` in `start` unwinds this frame, which has nothing to drop by then.
 extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
     let block = block.cast::<TracerStart>();
-    // SAFETY: `create_for_tracer` wrote it and left it to this thread.
+    // SAFETY: `create_for_tracer` wrote it and handed it to this thread.
     let TracerStart { start, argument } = unsafe { block.read() };
-    // SAFETY: allocated there, with this layout.
+    // SAFETY: allocated in `create_for_tracer` with this layout.
     unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
-    // A signal handler of the program may leave this code by a jump. A panic must not reach the tracer.
+    // One of the program's signal handlers could jump out of this code. A panic must not reach the tracer.
     signals::without(|| drop(catch_unwind(note_calling_thread)));
     start(argument)
 }
 
-/// Has the calling thread go no further, for ever. Takes no memory.
+/// Stops the calling thread forever. Allocates nothing.
 pub fn stop() -> ! {
     static NEVER: Bits = Bits::new();
     loop {
@@ -280,7 +280,7 @@ pub fn stop() -> ! {
     }
 }
 
-/// Whether the thread of `main` has ended, and every other is gpuflame's or was created by the tracer.
+/// Whether the main thread has ended, and all other threads are gpuflame's or were created by the tracer.
 pub fn only_ours_are_left() -> bool {
     let main = std::process::id() as i32;
     let is_ours = |identity: Identity| OURS.iter().any(|place| place.holds(identity));
@@ -288,7 +288,7 @@ pub fn only_ours_are_left() -> bool {
     main_has_ended() && all().into_iter().all(is_known)
 }
 
-/// The numbers of all threads of this process.
+/// Numbers of all threads of this process.
 pub fn all() -> Vec<i32> {
     listing::names(Path::new("/proc/self/task"))
         .iter()
@@ -296,13 +296,13 @@ pub fn all() -> Vec<i32> {
         .collect()
 }
 
-/// Whether the thread of `main` has ended, and the process lives on by its others.
+/// Whether the main thread has ended while other threads keep the process alive.
 fn main_has_ended() -> bool {
     let main = std::process::id();
     stat(main, main as i32).is_some_and(|stat| stat.starts_with('Z'))
 }
 
-/// Fields of a thread's `stat` in `/proc`, from the third on, its state. `None`: it has ended.
+/// Fields of a thread's `stat` in `/proc`, from field 3, its state. `None`: the thread has ended.
 pub fn stat(process: u32, thread: i32) -> Option<String> {
     let stat = fs::read(format!("/proc/{process}/task/{thread}/stat")).ok()?;
     // The name before the state may contain anything.
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn threads_of_the_tracer_are_noted_and_the_programs_are_not_though_they_block_signals() {
         extern "C-unwind" fn tell(at: *mut c_void) -> *mut c_void {
-            // SAFETY: the test waits for this thread, and the place is its own.
+            // SAFETY: the test waits for this thread, and `at` points to the thread's own integer.
             let number = unsafe { &*at.cast::<AtomicI32>() };
             number.store(super::number(), Ordering::Release);
             while number.load(Ordering::Acquire) > 0 {

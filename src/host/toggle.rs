@@ -1,4 +1,5 @@
-//! A signal by which somebody outside says "now", where the application has left it at its default.
+//! A signal by which a user or another process opens and closes windows, if the application has left it at its default
+//! action.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static RING: OnceLock<fn()> = OnceLock::new();
 
-/// Counts this signal from now on, and calls `ring` for each: in a signal handler, which may interrupt anything. False: it
-/// has a handler, or is ignored, and stays as it is.
+/// Counts this signal from now on, and calls `ring` for each, in a signal handler that may interrupt any code. False:
+/// the signal has a handler or is ignored, and is left unchanged.
 pub fn take(signal: i32, ring: fn()) -> bool {
     let _ = RING.set(ring);
     // SAFETY: all-zero is a valid `sigaction`.
@@ -20,19 +21,19 @@ pub fn take(signal: i32, ring: fn()) -> bool {
     let handler: extern "C" fn(i32) = on_signal;
     new.sa_sigaction = handler as usize;
     new.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler is a function for ever (see `loaded::stay`) and of the type that the flags say.
+    // SAFETY: the handler is never unloaded (see `loaded::stay`) and has the type that the flags state.
     unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) == 0 }
 }
 
-/// How many there were so far.
+/// Number of signals so far.
 pub fn count() -> u32 {
     COUNT.load(Ordering::Acquire)
 }
 
 extern "C" fn on_signal(_: i32) {
-    // SAFETY: the C library's own place for it, this thread's.
+    // SAFETY: the C library returns this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: a number of this thread's.
+    // SAFETY: an aligned integer that belongs to this thread.
     let before = unsafe { errno.read() };
     COUNT.fetch_add(1, Ordering::AcqRel);
     if let Some(ring) = RING.get() {

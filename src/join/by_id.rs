@@ -1,51 +1,52 @@
-//! What is known of each id: the launch it stands for, or the activities that wait for one.
+//! `ById` is an index by correlation id of launches, and of activities that wait for a launch.
 //!
-//! Ids come nearly in a row, so the last [`Limits::recent`](super::Limits::recent) of them are a table
-//! indexed by the id itself, in pages, each of which lies where its number says:
+//! Ids are nearly consecutive, so a table indexed by the id itself holds the last
+//! [`Limits::recent`](super::Limits::recent) ids. The table consists of pages, each at the position that its
+//! number gives:
 //!
 //! ```text
 //! id = | page number ................ | 6 bits |        pages[number % pages.len()]
 //!      |  (a multiple) | slot in pages| entry  |
 //! ```
 //!
-//! A page is displaced by one with a higher number. What is finished by then is forgotten. What still waits
-//! moves to a hash map in two generations, and so does whatever comes with an id that is too old for its
-//! page; launches that had an activity and may have more (those of graphs) move to another. A lookup of a
-//! recent id thus costs two loads, and those of neighbours share a cache line.
+//! A page is displaced by one with a higher number. Its finished entries are forgotten. Entries that still
+//! wait move to a hash map in two generations, as do entries whose id is too old for its page; launches that
+//! had an activity and may have more (launches of graphs) move to another such map. A look-up of a recent id
+//! thus costs two loads, and look-ups of neighbouring ids share a cache line.
 //!
-//! It counts nothing and knows no sink: what it forgets it hands to the caller's closure.
+//! This module counts nothing and has no sink: it passes forgotten entries to the caller's closure.
 
 use super::Launched;
 use super::orphans::Chain;
 use super::repeats::Last;
 use crate::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 
-/// What an id stands for.
+/// State of an id.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
-    /// A launch, and how far it is.
+    /// A launch and its progress.
     Launch(Launched, Progress),
-    /// A second correlation id of the launch that has this one.
+    /// A second correlation id of the launch with this id.
     Alias(CorrelationId),
-    /// A launch that has not come, while some of its activities have.
+    /// Activities of a launch that has not arrived.
     Orphans(Chain),
 }
 
 const _: () = assert!(size_of::<Option<Entry>>() == 24, "it grew: there is room for 262,144 of these");
 
-/// What a launch has had so far.
+/// Activities that a launch has had so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// The launch has no activity so far.
     Waiting,
-    /// The launch has at least one activity, of which this was the last.
+    /// The launch has at least one activity; this was the last.
     Matched(Last),
-    /// At least one node of a graph, so that more may follow for as long as the graph runs.
+    /// The launch has had at least one node of a graph, and may have more for as long as the graph runs.
     Graph,
 }
 
 impl Progress {
-    /// Its last activity, where that is known.
+    /// Last activity of the launch, if known.
     pub(super) fn last(self) -> Option<Last> {
         if let Self::Matched(last) = self { Some(last) } else { None }
     }
@@ -59,15 +60,15 @@ impl Progress {
     }
 }
 
-/// What [`ById::find`] found.
+/// Result of [`ById::find`].
 pub(super) enum Found<'a> {
-    /// The launch, through an alias or not.
+    /// The launch, found directly or through an alias.
     Launch(&'a Launched, &'a mut Progress),
-    /// Others that wait for the same launch, which is to come under this id.
+    /// Other activities that wait for the same launch, which will arrive under this id.
     Orphans(CorrelationId, &'a mut Chain),
-    /// Nothing yet; the launch is to come under this id.
+    /// Neither launch nor orphans yet; the launch will arrive under this id.
     Nothing(CorrelationId),
-    /// An alias of an alias, behind which no launch can be.
+    /// An alias of an alias: it cannot lead to a launch.
     Nobody,
 }
 
@@ -75,20 +76,20 @@ pub(super) enum Found<'a> {
 #[derive(Debug)]
 pub(super) struct ById {
     recent: Recent,
-    /// Launches without an activity, activities without a launch, and the aliases of both.
+    /// Launches without an activity, activities without a launch, and their aliases.
     waiting: Older,
     /// Launches that had an activity, and their aliases.
     running: Older,
 }
 
 impl ById {
-    /// Has room for `recent` ids, and for two generations each of what waits and of what runs.
+    /// Creates an index of `recent` ids, and two generations each of waiting and running entries.
     pub(super) fn new(recent: usize, waiting: usize, running: usize) -> Self {
         Self { recent: Recent::new(recent), waiting: Older::new(waiting), running: Older::new(running) }
     }
 
-    /// Puts `entry` under `id` and returns what stood there before: orphans, or (ids wrapped, or the data
-    /// is hostile) another launch.
+    /// Stores `entry` under `id` and returns the previous entry: orphans or (if ids wrapped, or the data are
+    /// hostile) another launch.
     pub(super) fn insert(
         &mut self,
         id: CorrelationId,
@@ -106,7 +107,7 @@ impl ById {
         self.recent.slot(id)?.replace(entry)
     }
 
-    /// What `id` stands for, of which there is an activity. An alias is followed once.
+    /// Looks up the launch of an activity with this `id`. An alias is followed once.
     pub(super) fn find(&mut self, id: CorrelationId) -> Found<'_> {
         let target = match self.get(id) {
             Some(Entry::Alias(target)) => *target,
@@ -122,7 +123,7 @@ impl ById {
         }
     }
 
-    /// The entry of `id` itself.
+    /// Entry of `id` itself.
     pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
         match self.recent.page_of(id) {
             Some(_) => self.recent.slot(id)?.as_mut(),
@@ -130,19 +131,19 @@ impl ById {
         }
     }
 
-    /// All that was complete has been handed over: launches that run and had no activity for a while are
-    /// forgotten, unless they are few.
+    /// Call when all completed activities were delivered: running launches that had no activity for a while
+    /// are forgotten, unless they are few.
     pub(super) fn flushed(&mut self) {
         self.running.flushed();
     }
 
-    /// Whether so many launches may still have activities that a flush should come soon.
+    /// Whether enough launches may still have activities that a flush should be made soon.
     pub(super) fn wants_flush(&self) -> bool {
         self.running.young.len() >= 2 * KEPT_RUNNING
     }
 
-    /// Replaces the orphans of `id` by what `shorten` leaves of them. False: there are none. Where ids have
-    /// come round since, there may be two chains for one id; the older then waits in the map.
+    /// Replaces the orphans of `id` by the rest that `shorten` returns. Returns false if there are none. If
+    /// ids have wrapped since, one id may have two chains; the older one is then in the map.
     pub(super) fn shorten(
         &mut self,
         id: CorrelationId,
@@ -165,14 +166,14 @@ impl ById {
         }
     }
 
-    /// Shows everything, oldest first as far as that is known.
+    /// Passes all entries to `each`, oldest first as far as the age is known.
     pub(super) fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
         let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
         older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
         self.recent.each(each);
     }
 
-    /// Launches that had no activity so far, in no particular order.
+    /// Launches without an activity so far, in no particular order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Launched> {
         let recent = self.recent.pages.iter().flatten().flat_map(|page| page.entries.iter().flatten());
         let older = self.waiting.young.values().chain(self.waiting.old.values());
@@ -205,8 +206,8 @@ impl ById {
         }
     }
 
-    /// Where a launch with an activity is no longer recent, it and the alias it is known by go to those
-    /// that run, as the youngest.
+    /// If a launch that got an activity is no longer recent, moves it and the alias it was found by to the
+    /// running entries, as the youngest.
     fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
         if self.recent.page_of(launch).is_some() {
             return;
@@ -221,7 +222,7 @@ impl ById {
         }
     }
 
-    /// Makes the entry of `id` the youngest of those that run. What is displaced there had an activity.
+    /// Makes the entry of `id` the youngest of the running ones. Entries displaced by it had an activity.
     fn move_to_running(&mut self, id: CorrelationId) {
         let ran = self.running.take(id);
         if let Some(entry) = self.waiting.take(id).or(ran) {
@@ -229,7 +230,7 @@ impl ById {
         }
     }
 
-    /// Puts an entry that is no longer recent where it goes.
+    /// Stores an entry that is no longer recent in the map of running or of waiting entries.
     fn keep_older(
         &mut self,
         runs: bool,
@@ -243,8 +244,8 @@ impl ById {
         }
     }
 
-    /// Empties the page where `id` is to lie. An alias stays as long as its launch does, which has the
-    /// lower id and so was dealt with before, here or with an earlier page.
+    /// Empties the page in the place where `id` belongs. An alias stays as long as its launch, whose lower id
+    /// was handled earlier, in this page or a previous one.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, Entry)) {
         for at in 0..PAGE {
@@ -262,7 +263,7 @@ impl ById {
     }
 }
 
-/// Entries in a page: 1.5 KiB, so that a page is emptied in about the time that one miss costs.
+/// Entries in a page: 1.5 KiB, so that emptying a page takes about the time of one cache miss.
 const PAGE: usize = 64;
 
 fn offset(id: CorrelationId) -> usize {
@@ -271,24 +272,24 @@ fn offset(id: CorrelationId) -> usize {
 
 #[derive(Debug)]
 struct Page {
-    /// The id of the first entry.
+    /// Id of the first entry.
     first: CorrelationId,
     entries: [Option<Entry>; PAGE],
 }
 
-/// The table of recent ids: a power of two of pages, each made when it is first needed.
+/// Table of recent ids: a power of two of pages, each allocated on first use.
 #[derive(Debug)]
 struct Recent {
     pages: Box<[Option<Box<Page>>]>,
 }
 
-/// Whether an entry can go where it belongs.
+/// Whether the page in an id's place is the right one.
 enum RoomFor {
-    /// Its page is there.
+    /// The page of the id is present.
     Here,
-    /// A page with a lower number is, or none.
+    /// The place is empty, or holds a page with a lower number.
     Displaced,
-    /// A page with a higher number is.
+    /// The place holds a page with a higher number.
     TooOld,
 }
 
@@ -302,7 +303,7 @@ impl Recent {
         (id.0 as usize / PAGE) & (self.pages.len() - 1)
     }
 
-    /// The page that holds `id`, if it is there.
+    /// Page that holds `id`, if present.
     fn page_of(&self, id: CorrelationId) -> Option<&Page> {
         let page = self.pages[self.place(id)].as_deref()?;
         (page.first.0 ^ id.0 < PAGE as u32).then_some(page)
@@ -311,25 +312,25 @@ impl Recent {
     fn room_for(&self, id: CorrelationId) -> RoomFor {
         match &self.pages[self.place(id)] {
             Some(page) if page.first.0 ^ id.0 < PAGE as u32 => RoomFor::Here,
-            // Ids wrap: the shorter way round tells which is the higher.
+            // Ids wrap: the shorter way round shows which one is higher.
             Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => RoomFor::TooOld,
             _ => RoomFor::Displaced,
         }
     }
 
-    /// Where the entry of `id` lies, if its page is there, as the caller knows.
+    /// Slot of `id`. The caller must know that the page in its place is the right one.
     fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<Entry>> {
         Some(&mut self.pages[self.place(id)].as_mut()?.entries[offset(id)])
     }
 
-    /// The `at`th entry of the page that lies where `id` is to, which loses it.
+    /// Removes and returns entry number `at` of the page in the place of `id`.
     fn leave(&mut self, id: CorrelationId, at: usize) -> Option<(CorrelationId, Entry)> {
         let page = self.pages[self.place(id)].as_mut()?;
         let entry = page.entries[at].take()?;
         Some((CorrelationId(page.first.0 + at as u32), entry))
     }
 
-    /// Makes the page for `id` out of the empty one that lies there, or of none.
+    /// Makes the page for `id`, from the empty one in its place or a new one.
     fn turn_page(&mut self, id: CorrelationId) {
         let first = CorrelationId(id.0 & !(PAGE as u32 - 1));
         let place = self.place(id);
@@ -339,7 +340,7 @@ impl Recent {
         }
     }
 
-    /// Shows everything, in the order of the ids as far as they did not wrap.
+    /// Passes all entries to `each`, in the order of ids unless ids wrapped.
     fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
         let mut pages: Vec<&Page> = self.pages.iter().flatten().map(|page| &**page).collect();
         pages.sort_by_key(|page| page.first.0);
@@ -360,11 +361,11 @@ impl Recent {
 
 type Map = IdMap<CorrelationId, Entry>;
 
-/// Launches in a generation that are kept whatever was flushed since: they fill a table of 2^13 buckets.
+/// Launches in a generation that are kept regardless of flushes: they fill a table of 2^13 buckets.
 const KEPT_RUNNING: usize = 7 << 10;
 
-/// Entries by age, roughly: a whole map at a time grows old, so that the tables stay as large as they once
-/// became.
+/// Entries by approximate age. A whole map at a time becomes the old generation, so that the tables keep the
+/// size they once reached.
 #[derive(Debug)]
 struct Older {
     young: Map,
@@ -389,7 +390,7 @@ impl Older {
         self.young.remove(&id).or_else(|| self.old.remove(&id))
     }
 
-    /// As [`ById::insert`].
+    /// Stores an entry as [`ById::insert`] does.
     fn insert(
         &mut self,
         id: CorrelationId,
@@ -405,14 +406,14 @@ impl Older {
         self.young.insert(id, entry)
     }
 
-    /// Forgets the old and has the young grow old, if these are many. So what is forgotten has seen a whole
-    /// flush since it last had an activity.
+    /// Forgets the old generation and makes the young one old, if it is large. So a forgotten entry has seen
+    /// a complete flush since its last activity.
     fn flushed(&mut self) {
         if self.young.len() < KEPT_RUNNING {
             return;
         }
         self.grow_old(&mut |_, _| {});
-        // What a burst has left is given back.
+        // Releases the memory that a burst has left.
         if self.young.capacity() > 4 * KEPT_RUNNING {
             self.young = Map::default();
         }

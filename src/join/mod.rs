@@ -1,8 +1,9 @@
-//! Pairs launches with what the GPU then did, exactly and by id, in one pass over the rows.
+//! The join is a streaming matcher that pairs launches with the GPU work they caused, exactly and by id, in
+//! one pass over the rows.
 //!
 //! Rows come in any order: an activity may arrive before its launch (launches are recorded when the call
-//! returns), one launch may have many activities (a graph), and a launch may carry two ids (a runtime
-//! call and the driver call inside it). Nothing here grows with the number of launches:
+//! returns), one launch may have many activities (a graph), and a launch may have two ids (a runtime call and
+//! the driver call inside it). Memory does not grow with the number of launches:
 //!
 //! ```text
 //! launch row --> entry, by id  --displaced--> matched:    forgotten
@@ -12,20 +13,20 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch is therefore found until an id is in use that is [`Limits::recent`] higher; one that still
-//! lacks an activity then, for [`Limits::waiting`] more of its kind. One of a graph, which may have more
-//! activities for as long as the graph runs, is forgotten when it had none between two flushes of the tracer
-//! ([`Join::flushed`]) and thousands of its kind came since. What is given up has a [`Missing`] reason and a
-//! count, and the counts of [`Tally`] always add up.
+//! A launch can therefore be found until an id occurs that is higher by [`Limits::recent`]. A launch without
+//! an activity by then stays for [`Limits::waiting`] more of its kind. A launch of a graph, which may have
+//! more activities for as long as the graph runs, is forgotten when it had none between two flushes of the
+//! tracer ([`Join::flushed`]) and thousands of its kind came since. Abandoned launches and activities have a
+//! [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
 //!
-//! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`): an activity of one
-//! is told apart from one whose launch was lost, and waits for its range as for a launch. Those of which the tracer did
-//! not even tell are recognised by their ids alone (`unseen`).
+//! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`). So their
+//! activities are distinguished from those of lost launches; an activity waits for its range as for a launch.
+//! Launches made while the tracer's callbacks were off are recognised by their ids alone (`unseen`).
 //!
-//! The tracer hands ids out one after another. An activity whose id is further than `FAR` from those of all launches is of none,
-//! lost or not: it is counted by itself, and shown to nobody.
+//! The tracer assigns ids in sequence. An activity whose id is further than `FAR` from every launch's id
+//! belongs to no launch, not even a lost one: it is counted separately and not passed to the sink.
 //!
-//! What the pairs mean (cells, idle time, replay) is the business of the [`Sink`].
+//! The [`Sink`] decides how to use the pairs (cells, idle time, replay).
 
 mod by_id;
 mod orphans;
@@ -49,25 +50,25 @@ use outside::Outside;
 use repeats::Repeats;
 use unseen::Unseen;
 
-/// So many calls that nothing was recorded of are not made between two launches that were, nor before the first, nor behind the
-/// last one: ten minutes of launches without a pause.
+/// Maximum number of consecutive unrecorded calls to be expected: between two recorded launches, before the
+/// first or after the last. As many ids as ten minutes of launches without a pause.
 const FAR: u64 = 1 << 30;
 
-/// How much a [`Join`] remembers. The defaults cost up to 45 MiB, when all of it is full, which takes half a
-/// million launches that wait, and a quarter of a million of graphs between two flushes.
+/// Memory limits of a [`Join`]. The defaults cost up to 45 MiB when everything is full, which takes half a
+/// million waiting launches, and a quarter of a million launches of graphs between two flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Ids that are found directly, counted back from the highest one; rounded up to a power of two.
-    /// Default: 262,144, or half as many launches where each has two ids.
+    /// Number of ids that are found directly, counted back from the highest one; rounded up to a power of
+    /// two. Default: 262,144, enough for half as many launches if each has two ids.
     pub recent: usize,
-    /// Launches without an activity in one generation of those that wait beyond; two of these are kept.
-    /// Default: 229,376, which fills a table of 2^18 buckets to the brim: more than forty threads have whose
-    /// buffers of 10,000 records the tracer has not filled yet.
+    /// Number of older launches without an activity in one generation; two generations are kept. Default:
+    /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations are the launches of
+    /// more than forty threads, if the tracer has not yet filled their buffers of 10,000 records each.
     pub waiting: usize,
-    /// The same for launches that had an activity and may have more, unless a flush shows that they are
-    /// over. Default: 114,688.
+    /// Number of older launches in one generation that had an activity and may have more, unless a flush
+    /// shows that they are over; two generations are kept. Default: 114,688.
     pub running: usize,
-    /// Activities that are kept until their launch arrives. Default: 65,536.
+    /// Number of activities that are kept until their launch arrives. Default: 65,536.
     pub orphans: usize,
 }
 
@@ -96,7 +97,7 @@ impl Default for Join {
 }
 
 impl Join {
-    /// A join that has seen nothing.
+    /// Creates an empty join.
     pub fn new(limits: Limits) -> Self {
         Self {
             by_id: ById::new(limits.recent, limits.waiting, limits.running),
@@ -109,12 +110,12 @@ impl Join {
         }
     }
 
-    /// How much it remembers.
+    /// Memory limits of this join.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Takes the next row. Rows other than launches, activities and window edges are passed over.
+    /// Processes the next row. Rows other than launches, activities and window edges are ignored.
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => self.push_launch(launch, sink),
@@ -129,7 +130,7 @@ impl Join {
         }
     }
 
-    /// Takes a launch, as [`Join::push`] does.
+    /// Processes a launch, as [`Join::push`] does.
     pub fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
         self.order.see(launch.correlation);
         if launch.is_alias() {
@@ -153,7 +154,7 @@ impl Join {
         }
     }
 
-    /// Takes an activity, as [`Join::push`] does.
+    /// Processes an activity, as [`Join::push`] does.
     pub fn push_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
         self.tally.activities.seen += 1;
         match self.by_id.find(activity.correlation) {
@@ -170,7 +171,7 @@ impl Join {
         }
     }
 
-    /// Takes launches made outside of windows, as [`Join::push`] does.
+    /// Processes launches made outside of windows, as [`Join::push`] does.
     pub fn push_outside(&mut self, launches: &record::Outside, sink: &mut impl Sink) {
         self.order.see(launches.first);
         self.order.see(launches.last);
@@ -189,8 +190,8 @@ impl Join {
         }
     }
 
-    /// What would become of everything if no more rows came: `sink` is shown what would be given up, and the
-    /// counts are as they would be then, with nothing open. Nothing is given up by it, so that it can be asked
+    /// Returns the counts that would result if no more rows came, so that nothing is open, and passes
+    /// everything that would be abandoned to `sink`. The join itself does not change, so this may be called
     /// at any time.
     pub fn as_if_over(&self, sink: &mut impl Sink) -> Tally {
         let mut tally = self.tally;
@@ -203,7 +204,7 @@ impl Join {
         tally
     }
 
-    /// Shows `sink` launches that were made between two moments and wait for an activity, as if they were given up.
+    /// Passes launches that were made between two times and still wait for an activity to `sink`, as pending.
     pub fn waiting_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
         self.by_id.each(|id, entry| {
             if let Entry::Launch(launched, Progress::Waiting) = *entry
@@ -216,34 +217,34 @@ impl Join {
         });
     }
 
-    /// The tracer was flushed, and what it handed over was pushed.
+    /// Call after the tracer was flushed and the rows it delivered were pushed.
     pub fn flushed(&mut self) {
         self.by_id.flushed();
     }
 
-    /// Whether so many launches of graphs may have more activities that a flush should come soon.
+    /// Whether enough launches of graphs may have more activities that a flush should be made soon.
     pub fn wants_flush(&self) -> bool {
         self.by_id.wants_flush()
     }
 
-    /// The contexts of launches that wait for an activity, one for each launch.
+    /// Contexts of launches that wait for an activity, one per launch.
     pub fn waiting(&self) -> impl Iterator<Item = ContextId> {
         self.by_id.waiting().map(|launched| launched.context)
     }
 
-    /// Has launches be of the contexts that `context` gives for those of before.
+    /// Replaces each launch's context by the one that `context` returns for it.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for launched in self.by_id.launches_mut().filter(|launched| launched.context >= ContextId::FIRST) {
             launched.context = context(launched.context);
         }
     }
 
-    /// The counts so far.
+    /// Counts so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Bytes held on the heap.
+    /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.by_id.heap_bytes()
             + self.orphans.heap_bytes()
@@ -252,7 +253,7 @@ impl Join {
             + self.repeats.heap_bytes()
     }
 
-    /// A second id for a launch, which may come before or after the launch itself.
+    /// Processes a second id of a launch. It may come before or after the launch itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
         let previous = self.keep(alias.correlation, Entry::Alias(alias.within), sink);
@@ -271,7 +272,7 @@ impl Join {
         }
     }
 
-    /// Keeps an activity whose launch is to come under `id`.
+    /// Keeps an activity until its launch arrives under `id`.
     fn push_orphan(&mut self, id: CorrelationId, activity: &Activity, sink: &mut impl Sink) {
         if self.orphans.room() == 0 && !self.give_up_oldest(sink) {
             return self.give_up(activity, sink);
@@ -284,7 +285,7 @@ impl Join {
         }
     }
 
-    /// Gives up on the activity that has waited longest. False: none waits.
+    /// Abandons the activity that has waited longest. Returns false if none waits.
     fn give_up_oldest(&mut self, sink: &mut impl Sink) -> bool {
         let Self { by_id, orphans, order, tally, .. } = self;
         let Some(id) = orphans.oldest() else { return false };
@@ -297,7 +298,7 @@ impl Join {
         found
     }
 
-    /// Notes `entry`. Returns the activities that waited for it, if any did.
+    /// Stores `entry`. Returns the activities that waited for it, if any.
     fn keep(&mut self, id: CorrelationId, entry: Entry, sink: &mut impl Sink) -> Option<Chain> {
         let Self { by_id, orphans, order, tally, .. } = self;
         let mut forget = |id, entry| match entry {
@@ -321,7 +322,7 @@ impl Join {
     }
 }
 
-/// Counts and passes on an activity whose launch is known.
+/// Counts and delivers an activity whose launch is known.
 fn deliver(
     tally: &mut Tally,
     repeats: &mut Repeats,
@@ -357,20 +358,20 @@ fn deliver(
     sink.activity(activity, Origin::Launch(launched));
 }
 
-/// The same for one that was launched outside, by a launch that has no row of its own.
+/// Counts and delivers an activity of a launch outside of windows that has no row of its own.
 fn deliver_outside(tally: &mut Tally, activity: &Activity, over: Nanos, sink: &mut impl Sink) {
     tally.activities.outside += 1;
     sink.outside(activity, Launched { time: over, duration: 1, context: ContextId::OUTSIDE });
 }
 
-/// The same for one of which the tracer did not tell by whom it was launched.
+/// Counts and delivers an activity that was launched while the tracer's callbacks were off.
 fn deliver_unseen(tally: &mut Tally, activity: &Activity, sink: &mut impl Sink) {
     tally.activities.outside += 1;
     tally.activities.not_told += 1;
     sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
 }
 
-/// Counts and passes on an activity whose launch does not come any more.
+/// Counts and delivers an activity whose launch will not arrive any more.
 fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut impl Sink) {
     if order.find_unseen(activity) != unseen::Found::No {
         return deliver_unseen(tally, activity, sink);
@@ -390,7 +391,7 @@ fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut imp
     sink.activity(activity, Origin::Missing(missing));
 }
 
-/// Counts and passes on a launch that is forgotten.
+/// Counts a launch that is forgotten, and delivers it as pending if it never had an activity.
 fn retire(
     tally: &mut Tally,
     id: CorrelationId,
@@ -404,11 +405,11 @@ fn retire(
     }
 }
 
-/// Where correlation ids stand, so that "handed out before the first one we saw" stays right when they
-/// wrap: ids are unrolled to 64 bits, each near the highest one so far.
+/// Order of correlation ids, so that "assigned before the first one we saw" stays correct when ids wrap: they
+/// are unrolled to 64 bits, each to the value closest to the highest one so far.
 #[derive(Debug, Default)]
 struct Order {
-    /// The lowest and the highest id of a launch row.
+    /// Lowest and highest id of the launch rows.
     seen: Option<(u64, u64)>,
     opened: Option<Nanos>,
     unseen: Unseen,
@@ -421,8 +422,9 @@ impl Order {
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
     }
 
-    /// Whether no call can have had the id of `activity`, and it has one: what the GPU launches by itself may have none. Of what
-    /// other tools have traced nobody knows how they number, and of how many calls there was no word nobody knows either.
+    /// Whether `activity` has an id that no call can have had. The id may be 0 if the GPU itself launched the
+    /// work. Always false for other tools' traces, whose numbering is unknown, and after an unknown number of
+    /// unreported calls.
     fn is_of_no_call(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;
@@ -432,7 +434,7 @@ impl Order {
         self.seen.is_some_and(is_far) && self.find_unseen(activity) == unseen::Found::No
     }
 
-    /// Whether a launch of `activity` may have been told of.
+    /// Whether the tracer may have reported the launch of `activity`.
     fn was_told(&self, activity: &Activity) -> bool {
         self.find_unseen(activity) != unseen::Found::Yes
     }
@@ -446,13 +448,13 @@ impl Order {
     }
 
     fn unroll(&self, id: CorrelationId) -> u64 {
-        // Begin at 2^33, so that ids before the first can be told without going below zero.
+        // Start at 2^33, so that ids before the first one stay above zero.
         let (_, last) = self.seen.unwrap_or((0, 1 << 33 | u64::from(id.0)));
         last.wrapping_add_signed(i64::from(id.0.wrapping_sub(last as u32) as i32))
     }
 
-    /// Why `activity` has no launch. Where no launch was seen at all there is no id to compare with:
-    /// then work that began before the first window did is the only kind surely launched before.
+    /// Reason why `activity` has no launch. Without any launch there is no id to compare with: then only work
+    /// that began before the first window was certainly launched before.
     fn reason(&self, activity: &Activity) -> Missing {
         if activity.device_launched && activity.graph != GraphId(0) {
             return Missing::DeviceGraph;

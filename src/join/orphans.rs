@@ -1,8 +1,8 @@
-//! Activities whose launch has not arrived yet: a bounded list by age, threaded through a chain per id.
+//! Activities whose launch has not arrived yet: a bounded list by age, with a linked chain per id.
 //!
-//! Kept as a slab with links, since activities leave from both ends: by id when their launch comes, and
-//! by age when there are too many. Where each id's chain begins stands in `by_id`, which is asked
-//! about that id anyway; why an activity leaves is the caller's business.
+//! They are kept in a slab with links, since activities are removed in two ways: by id when their launch
+//! arrives, and by age when there are too many. The start of an id's chain is stored in `by_id`, which is
+//! searched for the id anyway. The caller decides why an activity is removed.
 
 use crate::record::{Activity, CorrelationId};
 
@@ -22,15 +22,15 @@ pub(super) struct Orphans {
 #[derive(Debug)]
 struct Slot {
     activity: Activity,
-    /// The id it waits for: its own, or the launch's where its own turned out to be an alias.
+    /// The id it waits for: its own, or the launch's if its own turned out to be an alias.
     id: CorrelationId,
-    /// The next of the same id.
+    /// Next activity with the same id.
     next: u32,
     older: u32,
     newer: u32,
 }
 
-/// The activities of one id, oldest first; at least one.
+/// Activities of one id, oldest first; never empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     first: u32,
@@ -43,19 +43,19 @@ impl Orphans {
         Self { slots: Vec::new(), free: NIL, oldest: NIL, newest: NIL, limit, len: 0 }
     }
 
-    /// How many more fit.
+    /// Number of activities that still fit.
     pub(super) fn room(&self) -> usize {
         self.limit - self.len
     }
 
-    /// The id of the activity that has waited longest. It is the first of its chain: within an id, age and
-    /// order agree.
+    /// Id of the activity that has waited longest. It is the first of its chain: within one id, chain order
+    /// is order of age.
     pub(super) fn oldest(&self) -> Option<CorrelationId> {
         Some(self.slots.get(self.oldest as usize)?.id)
     }
 
-    /// Keeps `activity` until a launch with `id` comes, at the end of that id's chain. The caller has seen
-    /// to it that there is room.
+    /// Keeps `activity` until a launch with `id` arrives, at the end of the id's chain. The caller must have
+    /// checked that there is room.
     pub(super) fn push(&mut self, id: CorrelationId, activity: &Activity, chain: Option<Chain>) -> Chain {
         debug_assert!(self.room() > 0);
         let at = self.place(Slot { activity: *activity, id, next: NIL, older: self.newest, newer: NIL });
@@ -70,7 +70,7 @@ impl Orphans {
         Chain { last: at, ..chain }
     }
 
-    /// Takes the first activity of a chain out; what is left of the chain is returned with it.
+    /// Removes the first activity of a chain, and returns it with the rest of the chain.
     pub(super) fn take_first(&mut self, chain: Chain) -> (Activity, Option<Chain>) {
         let Slot { activity, next, older, newer, .. } = self.slots[chain.first as usize];
         match older {
@@ -87,7 +87,7 @@ impl Orphans {
         (activity, (next != NIL).then_some(Chain { first: next, ..chain }))
     }
 
-    /// Takes a whole chain out.
+    /// Removes a whole chain.
     pub(super) fn take_all(&mut self, chain: Chain, mut each: impl FnMut(&Activity)) {
         let mut left = Some(chain);
         while let Some(chain) = left {
@@ -97,7 +97,7 @@ impl Orphans {
         }
     }
 
-    /// Shows all of them, the one that has waited longest first.
+    /// Passes all activities to `each`, the one that has waited longest first.
     pub(super) fn each(&self, mut each: impl FnMut(&Activity)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {
@@ -106,7 +106,7 @@ impl Orphans {
         }
     }
 
-    /// Shows the ids of all of them, some more than once.
+    /// Passes the activities' ids to `each`, with duplicates.
     pub(super) fn each_id(&self, mut each: impl FnMut(CorrelationId)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {

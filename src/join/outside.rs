@@ -1,17 +1,17 @@
-//! Ids of launches made outside of windows. They have no rows of their own, and what has such an id and no
-//! launch was launched by one of them.
+//! Ids of launches made outside of windows. These have no rows of their own: an activity with such an id and
+//! without a launch row was launched outside.
 
 use crate::record::Nanos;
 
-/// Ranges that are kept: 96 KiB. What is older than all of them is not looked for any more.
+/// Maximum number of ranges: 96 KiB. Ids older than all these ranges are not found any more.
 const MOST: usize = 1 << 12;
 
-/// One range of unrolled ids.
+/// A range of unrolled ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     first: u64,
     last: u64,
-    /// When its last launch was over.
+    /// Time when its last launch ended.
     over: Nanos,
 }
 
@@ -20,8 +20,8 @@ struct Range {
 pub(super) struct Outside(Vec<Range>);
 
 impl Outside {
-    /// Adds the ids from `first` to `last`. Those of several threads lie within each other, and rows of a range
-    /// that grows repeat what they said: they become one.
+    /// Adds the ids from `first` to `last`. Ranges of several threads overlap, and the rows of a growing
+    /// range repeat it: such ranges are merged.
     pub(super) fn add(&mut self, first: u64, last: u64, over: Nanos) {
         let mut range = Range { first, last: last.max(first), over };
         let from = self.0.partition_point(|kept| kept.last < first);
@@ -37,7 +37,7 @@ impl Outside {
         }
     }
 
-    /// When the launches were over in whose range `id` is.
+    /// Time by which the launches in the range of `id` had ended, if there is such a range.
     pub(super) fn find(&self, id: u64) -> Option<Nanos> {
         let at = self.0.partition_point(|range| range.last < id);
         self.0.get(at).filter(|range| range.first <= id).map(|range| range.over)

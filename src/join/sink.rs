@@ -1,30 +1,32 @@
-//! What the join hands on, and to whom.
+//! Consumers of joined rows, and the types passed to them.
 
 use crate::record::{Activity, ContextId, CorrelationId, Instant, MemoryCall, Missing, Nanos, Row, Unified};
 
-/// What an activity's launch record says.
+/// Contents of an activity's launch record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// When the API call began.
+    /// Time when the API call began.
     pub time: Nanos,
-    /// How long it took, in nanoseconds; `u32::MAX` = that long or longer; 0 = written when it began.
+    /// Duration of the call in nanoseconds; `u32::MAX` = that long or longer; 0 = written when the call
+    /// began.
     pub duration: u32,
-    /// Who launched. [`ContextId::NONE`] where the launch was seen but its stack was not kept: such
+    /// Context of the call. [`ContextId::NONE`] if the launch was seen but its stack was not kept: such
     /// activities are counted and shown as [`Missing::NoStack`], and still have the times of the call.
     pub context: ContextId,
 }
 
-/// Where an activity comes from.
+/// Source of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Its launch was found.
+    /// The launch was found.
     Launch(Launched),
-    /// It was not ([`Missing::LaunchedBefore`], [`Missing::DeviceGraph`] or [`Missing::NoStack`]).
+    /// The launch was not found ([`Missing::LaunchedBefore`], [`Missing::DeviceGraph`] or
+    /// [`Missing::NoStack`]).
     Missing(Missing),
 }
 
 impl Origin {
-    /// The context to show the activity under, or the reason why there is none.
+    /// Context to show the activity under, or the reason why it has none.
     pub fn context(self) -> Result<ContextId, Missing> {
         match self {
             Self::Launch(launched) if launched.context == ContextId::NONE => Err(Missing::NoStack),
@@ -34,31 +36,33 @@ impl Origin {
     }
 }
 
-/// A consumer of joined rows. Activities come in the order in which they found their launch.
+/// A consumer of joined rows. Activities arrive in the order in which they found their launch.
 pub trait Sink {
-    /// An activity, with its launch or the reason why it has none.
+    /// Receives an activity, with its launch or the reason why it has none.
     fn activity(&mut self, activity: &Activity, origin: Origin);
 
-    /// A launch that is given up without having had an activity.
+    /// Receives a launch that is abandoned without having had an activity.
     fn pending(&mut self, id: CorrelationId, launched: Launched);
 
-    /// An activity launched while no window was open. It belongs in no output; only what must know that
-    /// the GPU was busy (idle time) may want it.
+    /// Receives an activity launched while no window was open. It belongs in no output; only sinks that need
+    /// to know when the GPU was busy (idle time) use it.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
-    /// A launch has its first activity, which is shown next; whether that is of a graph, so that more may come.
+    /// A launch has its first activity, which is passed next. `is_graph`: it is a graph's node, so that more
+    /// may come.
     fn met(&mut self, _launched: Launched, _is_graph: bool) {}
 
-    /// A call allocated or freed memory.
+    /// Receives a call that allocated or freed memory.
     fn memory(&mut self, _call: &MemoryCall) {}
 
-    /// Something happened to unified memory. It is joined with nothing, and for those who list single rows.
+    /// Receives an event of unified memory. It is not joined with anything; for sinks that list single rows.
     fn unified(&mut self, _unified: &Unified) {}
 
-    /// A call that waited or was about an event, or what the tracer says of one. It is joined with nothing either.
+    /// Receives a call that waited or used an event, or the tracer's record about one. It is not joined with
+    /// anything.
     fn host(&mut self, _row: &Row<'_>) {}
 
-    /// The program marked an instant, which is for those who draw a timeline.
+    /// Receives an instant that the program marked; for sinks that draw a timeline.
     fn instant(&mut self, _instant: &Instant<'_>) {}
 }
 
@@ -96,14 +100,14 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// Nobody: for those who only want the sums.
+/// Discards everything; for callers that only want the sums.
 impl Sink for () {
     fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
 
     fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
 }
 
-/// Two sinks as one: both are shown everything.
+/// Combines two sinks: both receive everything.
 impl<A: Sink, B: Sink> Sink for (A, B) {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         self.0.activity(activity, origin);

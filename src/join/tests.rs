@@ -1,4 +1,4 @@
-//! The join against hand-made rows, and against a brute-force oracle over shuffled ones.
+//! Tests the join with hand-made rows, and against a brute-force oracle over shuffled ones.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::record::testing::{Chance, alias, kernel, launch};
 use crate::record::{ContextId, DeviceId, GraphId, GraphNodeId};
 
-/// Keeps everything it gets.
+/// Keeps everything it receives.
 #[derive(Default)]
 struct Seen {
     activities: Vec<(Activity, Origin)>,
@@ -29,7 +29,7 @@ impl Sink for Seen {
 }
 
 impl Seen {
-    /// (start, context or reason) of each activity.
+    /// (start, context or reason) of the activities.
     fn summary(&self) -> Vec<(u64, Result<u32, Missing>)> {
         self.activities.iter().map(|(a, origin)| (a.start.0, origin.context().map(|c| c.0))).collect()
     }
@@ -48,7 +48,7 @@ fn run(limits: Limits, rows: &[Row<'_>]) -> (Seen, Tally) {
     (seen, tally)
 }
 
-/// What must hold whatever the rows were.
+/// Invariants that hold for any rows.
 fn check(seen: &Seen, tally: &Tally) {
     let (l, a) = (tally.launches, tally.activities);
     assert_eq!(l.open(), 0, "{tally:?}");
@@ -64,7 +64,7 @@ fn check(seen: &Seen, tally: &Tally) {
     assert_eq!(a.untimed, untimed as u64);
 }
 
-/// One page of 64 ids, and little beside.
+/// Room for one page of 64 ids, and little more.
 fn small() -> Limits {
     Limits { recent: 64, waiting: 2, running: 2, orphans: 3 }
 }
@@ -102,7 +102,7 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 fn an_id_that_no_call_can_have_had_is_counted_by_itself_before_and_after_the_launches() {
     let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
     let absurd = |id| Row::Activity(kernel(id, 500, 510));
-    // What is near may be of a launch that was lost, or made before.
+    // Near ids may belong to a launch that was lost, or made before.
     let near = [absurd(70_000), absurd(99)];
     let far = [absurd(0x8000_0064), absurd(1 << 31), absurd(3 << 30)];
     let launches = [Row::Launch(launch(100, 11)), Row::Launch(launch(200, 12))];
@@ -113,7 +113,7 @@ fn an_id_that_no_call_can_have_had_is_counted_by_itself_before_and_after_the_lau
         let Activities { seen, of_no_call, no_stack, launched_before, .. } = tally.activities;
         assert_eq!((seen, of_no_call, no_stack, launched_before), (2, 3, 1, 1));
     }
-    // Of many calls there was no word: one that is launched after them comes before its launch does.
+    // Many calls were not reported: an activity launched after them arrives before its launch.
     let late = (1 << 30) + 300;
     let told = |on, time| Row::Told { on, time: Nanos(time) };
     let mut rows = vec![window.clone()];
@@ -122,7 +122,7 @@ fn an_id_that_no_call_can_have_had_is_counted_by_itself_before_and_after_the_lau
     rows.extend([Row::Activity(kernel(late, 9500, 9510)), Row::Launch(launch(late, 13))]);
     let activities = run(Limits { orphans: 8, ..Limits::default() }, &rows).1.activities;
     assert_eq!((activities.matched, activities.outside, activities.of_no_call), (1, 0, 0));
-    // Of what another tool has traced nobody knows how it numbers.
+    // In other tools' traces the numbering is unknown.
     let rows: Vec<_> = launches.iter().chain(&far).cloned().collect();
     assert_eq!(run(Limits::default(), &rows).1.activities.of_no_call, 0);
 }
@@ -147,7 +147,7 @@ fn an_activity_that_comes_twice_counts_once_and_parts_of_a_copy_each() {
     }
 }
 
-/// One call may launch on several GPUs, at one time.
+/// A call may launch on several GPUs at the same time.
 #[test]
 fn activities_on_two_gpus_are_two_whatever_their_times_are() {
     let on = |device, start| Activity { device: DeviceId(device), ..kernel(5, start, start + 10) };
@@ -160,7 +160,8 @@ fn activities_on_two_gpus_are_two_whatever_their_times_are() {
     }
 }
 
-/// Nodes of several streams lie in a buffer in any order; all of them come again, and one runs a second time, as in a loop.
+/// Nodes of several streams are in a buffer in any order; all are delivered again, and one runs a second
+/// time, as in a loop.
 #[test]
 fn nodes_of_graphs_that_come_again_count_once_whatever_came_between() {
     let node = |id, node: u64, start| {
@@ -392,7 +393,7 @@ fn an_activity_waits_for_its_launch_beyond_its_page() {
 #[test]
 fn whoever_asks_what_would_be_given_up_changes_nothing() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
-    // The launch of 3 is pending, the kernel of 2 an orphan; then either finds its partner.
+    // The launch of 3 is pending, the kernel of 2 an orphan; then each finds its partner.
     join.push_launch(&launch(3, 11), &mut seen);
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {
@@ -437,7 +438,7 @@ fn what_has_an_id_among_launches_outside_is_outside_unless_it_has_a_launch_of_it
     assert_eq!((tally.activities.outside, tally.activities.no_stack), (3, 1), "12 was dropped");
 }
 
-/// What one launch and what belongs to it should come to.
+/// Expected outcome of a run.
 #[derive(Default)]
 struct Truth {
     activities: HashMap<u64, Result<u32, Missing>>,
@@ -445,8 +446,8 @@ struct Truth {
     pending: usize,
 }
 
-/// A run of `launches` calls whose ids begin at `first`, with gaps, second ids, graphs, launches that
-/// never ran, and activities that nobody launched; each activity has a start of its own.
+/// Makes a run of `launches` calls whose ids begin at `first`, with gaps, second ids, graphs, launches that
+/// never ran, and activities without a launch; each activity has a start of its own.
 fn play(chance: &mut Chance, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
     let (mut rows, mut truth) = (Vec::new(), Truth::default());
     let (mut id, mut start) = (first, 1_u64 << 40);
@@ -608,7 +609,7 @@ fn a_graph_that_runs_is_found_as_long_as_its_kernels_come() {
         join.flushed();
     };
     join.push_launch(&launch(1, 11), &mut seen);
-    // A launch without an activity may wait for its first for as long.
+    // A launch without an activity may wait equally long for its first.
     for at in 50..60 {
         others(&mut join, &mut seen);
         join.push_activity(&node(1, at), &mut seen);

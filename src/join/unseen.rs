@@ -1,28 +1,29 @@
-//! Stretches in which the tracer did not tell of launches. What ran nevertheless is told apart from what lost its launch by
-//! its id: higher than any of a window before, lower than any of the window after. What began to run before that one
-//! opened was launched before, too; of the rest it is known when the launches of the window have come.
+//! Periods in which the tracer's callbacks were off. Work launched in them is distinguished from work whose
+//! launch was lost by its id: higher than any of a window before, lower than any of the window after. Work
+//! that began to run before the later window opened was also launched before it; for other work the answer is
+//! known once that window's launches have arrived.
 
 use crate::record::Nanos;
 
-/// Stretches that are kept. What is older than all of them is not looked for any more.
+/// Maximum number of periods. Older ones are not searched any more.
 const MOST: usize = 1 << 12;
 
-/// One stretch. Ids are unrolled.
+/// A period in which callbacks were off. Ids are unrolled.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     since: Nanos,
-    /// `None`: it goes on.
+    /// `None` if the period has not ended.
     until: Option<Nanos>,
-    /// The highest id of a launch in a window before, and the lowest of one after.
+    /// Highest id of a launch in a window before, and lowest of one after.
     after: u64,
     before: u64,
 }
 
-/// Whether a launch may not have been told of.
+/// Whether a launch was made while callbacks were off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     No,
-    /// Unless it is one of the window that opened then, and comes late.
+    /// Yes, unless it belongs to the window that opened next and its row is still to come.
     Perhaps,
     Yes,
 }
@@ -35,7 +36,7 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    /// From `time` on launches are told of, or are not. How long they were not, when they are again.
+    /// Callbacks are on or off from `time`. Returns the length of the period that ended, if any, else 0.
     pub(super) fn told(&mut self, on: bool, time: Nanos) -> u64 {
         match (on, self.stretches.last_mut()) {
             (false, last) => {
@@ -60,7 +61,7 @@ impl Unseen {
         }
     }
 
-    /// A launch in a window.
+    /// Processes a launch in a window.
     pub(super) fn launch(&mut self, id: u64, time: Nanos) {
         self.highest = self.highest.max(id);
         let Some(last) = self.stretches.last_mut() else { return };
@@ -71,7 +72,7 @@ impl Unseen {
         }
     }
 
-    /// Whether what has this id, and began to run then, was launched in such a stretch.
+    /// Whether work with this id, which began to run at `start`, was launched in such a period.
     pub(super) fn find(&self, id: u64, start: Nanos) -> Found {
         let Some(stretch) = self.stretches.iter().rev().find(|stretch| stretch.after < id) else {
             return Found::No;
@@ -100,7 +101,7 @@ mod tests {
         unseen.launch(10, Nanos(100));
         assert_eq!(unseen.find(11, Nanos(500)), Found::No);
         assert_eq!(unseen.told(false, Nanos(1000)), 0);
-        // One of the window, which comes late.
+        // A launch of the window, whose row is delayed.
         unseen.launch(12, Nanos(110));
         let found = |unseen: &Unseen, id, start| unseen.find(id, Nanos(start));
         assert_eq!(
@@ -109,7 +110,7 @@ mod tests {
         );
         assert_eq!(unseen.told(true, Nanos(5000)), 4000);
         assert_eq!(unseen.told(true, Nanos(6000)), 0);
-        // Of the next window no launch is known yet.
+        // No launch of the next window is known yet.
         assert_eq!([4999, 5000].map(|start| found(&unseen, 50, start)), [Found::Yes, Found::Perhaps]);
         unseen.launch(60, Nanos(5100));
         unseen.launch(55, Nanos(5090));

@@ -1,24 +1,24 @@
-//! Why a GPU had nothing to do.
+//! Causes of GPU idle time.
 
-/// Why a device had nothing to do for a part of a gap.
+/// Reason why a device was idle for a part of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The launch call had not begun.
+    /// The launch call had not started.
     HostLate,
-    /// The call was under way, or had returned so short a time before that the work was on its way.
+    /// The call was in flight, or had returned so recently that the work was still on its way.
     LaunchLatency,
-    /// The work was launched long before and waited: for an event, for another device or the host, or for
-    /// its turn after the work before it.
+    /// The work had been launched long before and waited: for an event, for another device or the host, or for
+    /// preceding work.
     Dependency,
-    /// The launch is not known, or the clocks contradict each other.
+    /// The launch is unknown, or the clocks contradict each other.
     Unknown,
 }
 
 impl Cause {
-    /// All causes, in the order in which they are shown.
+    /// All causes, in display order.
     pub const ALL: [Self; 4] = [Self::HostLate, Self::LaunchLatency, Self::Dependency, Self::Unknown];
 
-    /// What flame graphs show.
+    /// Returns the label that flame graphs show.
     pub fn label(self) -> &'static str {
         match self {
             Self::HostLate => "host late",
@@ -28,7 +28,7 @@ impl Cause {
         }
     }
 
-    /// The word in ledgers; lower case, no blanks.
+    /// Returns the word for ledgers: lower case, no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::HostLate => "host_late",

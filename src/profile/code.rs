@@ -1,9 +1,9 @@
-//! What is known of the functions of a Python program.
+//! Python functions of a profile.
 
 use super::Profile;
 use crate::record::{Code, CodeId, map_bytes};
 
-/// A function of a Python program. See [`Code`] for what the parts say.
+/// A Python function. See [`Code`] for its fields.
 #[derive(Clone, Debug)]
 pub(super) struct PythonCode {
     version: u16,
@@ -14,7 +14,7 @@ pub(super) struct PythonCode {
 }
 
 impl PythonCode {
-    /// As a row, under this id.
+    /// Returns the function as a row with this id.
     fn row(&self, id: CodeId) -> Code<'_> {
         let Self { version, first_line, file, name, lines } = self;
         Code { id, version: *version, first_line: *first_line, file, name, lines }
@@ -22,7 +22,7 @@ impl PythonCode {
 }
 
 impl Profile {
-    /// Takes in a function; of two with an id the first one counts.
+    /// Adds a function; of two with the same id, the first one wins.
     pub(super) fn add_code(&mut self, code: &Code<'_>) {
         self.codes.entry(code.id).or_insert_with(|| PythonCode {
             version: code.version,
@@ -33,17 +33,17 @@ impl Profile {
         });
     }
 
-    /// What a frame of Python is of; `None` where its row was lost.
+    /// Returns the function of a Python frame; `None` if its row was lost.
     pub fn code(&self, id: CodeId) -> Option<Code<'_>> {
         self.codes.get(&id).map(|code| code.row(id))
     }
 
-    /// All functions, in no particular order.
+    /// Returns all functions, in no particular order.
     pub(crate) fn codes(&self) -> impl Iterator<Item = Code<'_>> {
         self.codes.iter().map(|(&id, code)| code.row(id))
     }
 
-    /// What they hold on the heap.
+    /// Returns the heap size of all functions.
     pub(super) fn code_bytes(&self) -> usize {
         let texts = self.codes.values().map(|code| code.file.len() + code.name.len() + code.lines.len());
         texts.sum::<usize>() + map_bytes(&self.codes)

@@ -1,14 +1,14 @@
-//! What is known of a run beside its stacks: durations of each kind of work, what devices and streams did,
-//! and what waited for what.
+//! Facts about a run in addition to its stacks: durations per kind of work, sums of devices and streams, and counts
+//! of dependencies.
 
 use std::collections::BTreeMap;
 
 use crate::record::{DeviceId, GpuContextId, Nanos, StreamId, SyncKind, Work};
 
-/// A number of activities, their time and their bytes.
+/// Number of activities, with their total time and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
-    /// Activities (or launches).
+    /// Number of activities (or launches).
     pub count: u64,
     /// GPU time in nanoseconds.
     pub nanos: u64,
@@ -16,26 +16,26 @@ pub struct Weight {
     pub bytes: u64,
 }
 
-/// How much is known of what waited for what; all 0 where nobody asked.
+/// Counts of recorded dependencies; all 0 if they were not requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
-    /// Calls that put an event on a stream.
+    /// Calls that recorded an event on a stream.
     pub record_calls: u64,
-    /// Calls that had a stream wait for an event.
+    /// Calls that made a stream wait for an event.
     pub wait_calls: u64,
-    /// What the tracer recorded of events put on streams.
+    /// Event records reported by the tracer.
     pub event_records: u64,
-    /// What it recorded of waits.
+    /// Waits reported by the tracer, by kind.
     pub syncs: BTreeMap<SyncKind, u64>,
 }
 
 impl Dependencies {
-    /// Whether there are any.
+    /// Whether all counts are 0.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Waits that the tracer recorded: all, and by word.
+    /// Returns the waits reported by the tracer: the total, and the count per word.
     pub fn waits(&self) -> (u64, Vec<(&'static str, u64)>) {
         let named = [SyncKind::EVENT, SyncKind::STREAM_WAIT, SyncKind::STREAM, SyncKind::CONTEXT];
         let of = |kind: SyncKind| (kind.word(), self.syncs.get(&kind).copied().unwrap_or(0));
@@ -46,73 +46,72 @@ impl Dependencies {
     }
 }
 
-/// One kind of work on one device. Work without usable times is not in it.
+/// Statistics of one kind of work on one device. Excludes work without usable times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkStats {
-    /// The kind of work.
+    /// Kind of work.
     pub work: Work,
-    /// The device that it ran on.
+    /// Device that it ran on.
     pub device: DeviceId,
-    /// How much of it ran there.
+    /// Number, time and bytes on that device.
     pub weight: Weight,
-    /// The shortest, in nanoseconds.
+    /// Shortest duration, in nanoseconds.
     pub min: u64,
-    /// The longest, in nanoseconds.
+    /// Longest duration, in nanoseconds.
     pub max: u64,
-    /// The 50th, 95th and 99th percentile by nearest rank, in nanoseconds: exact up to 1,024, within 1 %
-    /// beyond.
+    /// 50th, 95th and 99th percentile by nearest rank, in nanoseconds: exact up to 1,024, within 1 % beyond.
     pub percentiles: [u64; 3],
 }
 
-/// What a device did in all.
+/// Total work of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUse {
     /// The device.
     pub device: DeviceId,
     /// Activities with usable times.
     pub count: u64,
-    /// The sum of their durations, in nanoseconds: more than the device was busy where they overlap.
+    /// Sum of their durations, in nanoseconds: more than the busy time if they overlap.
     pub nanos: u64,
 }
 
-/// What a stream did in all. Work on a stream comes one after another, so that this is how long it was
-/// busy; only nodes of one graph may overlap.
+/// Total work of a stream. Work on a stream is serial, so that this is the stream's busy time; only nodes of the same
+/// graph may overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamUse {
     /// The device.
     pub device: DeviceId,
-    /// Which; `None`: all those beyond the first few thousand.
+    /// Stream; `None`: all streams beyond the first few thousand.
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Activities with usable times.
     pub count: u64,
-    /// The sum of their durations, in nanoseconds.
+    /// Sum of their durations, in nanoseconds.
     pub nanos: u64,
 }
 
-/// How a device spent its time. `window = busy + idle`.
+/// Breakdown of a device's time. `window = busy + idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTime {
     /// The device.
     pub device: DeviceId,
-    /// Nanoseconds in which a window was open, and those in which recorded work ran beyond. Where there is
-    /// no window (in rows of other tools), from the first activity to the last.
+    /// Nanoseconds in which a window was open, plus those in which recorded work ran beyond it. Without windows (in
+    /// rows of other tools), from the first activity to the last.
     pub window: u64,
-    /// The union of the times of its activities within.
+    /// Nanoseconds in which at least one of its activities ran.
     pub busy: u64,
     /// Nanoseconds of the window in which nothing ran.
     pub idle: u64,
-    /// Nanoseconds of activities that were reported too late to be put into the union: so much of `idle`
-    /// at most may have been busy.
+    /// Nanoseconds of activities reported too late to be included in `busy`: at most this much of `idle` may have
+    /// been busy.
     pub late: u64,
-    /// How many such activities there were.
+    /// Number of such activities.
     pub late_count: u64,
-    /// By how much an activity began before the call that launched it, at most: so far at least is the
-    /// device's clock behind the host's.
+    /// Maximum time by which an activity started before the call that launched it: the device's clock is behind the
+    /// host's by at least this much.
     pub early: u64,
-    /// How many such activities there were.
+    /// Number of such activities.
     pub early_count: u64,
-    /// When the first recorded activity began.
+    /// Start time of the first recorded activity.
     pub first: Nanos,
-    /// When the last one ended.
+    /// End time of the last recorded activity.
     pub last: Nanos,
 }

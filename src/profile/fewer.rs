@@ -1,7 +1,7 @@
-//! A profile that must not grow further: stacks, kernels and threads that are not kept apart any more.
+//! Shrinks a profile that must not grow further: merges stacks, kernels and threads into "other" ones.
 //!
-//! Whoever holds sums adds them up anew under what these functions say; nothing is lost but the difference
-//! between one stack (or kernel, or thread) and another.
+//! Callers that hold sums re-add them under the ids that these functions return. Totals are unchanged; only the
+//! distinction between the merged stacks (or kernels, or threads) is lost.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// What stands in the place of stacks that are not kept apart.
+/// Label of merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
-/// In that of kernels,
+/// Label of merged kernels.
 pub const OTHER_KERNELS: &str = "[other kernels]";
-/// and of threads.
+/// Label of merged threads.
 pub const OTHER_THREADS: &str = "[other threads]";
 
 impl Profile {
-    /// Keeps the contexts that `keep` names, and no frames but theirs. Returns which one each of the others is a
-    /// part of from now on: that of the other stacks which called the same API function.
+    /// Keeps the contexts selected by `keep`, and only their frames. Returns the replacement for each of the other
+    /// contexts: the merged context of the API function that its stack called.
     pub(crate) fn keep_contexts(&mut self, keep: impl Fn(ContextId) -> bool) -> IdMap<ContextId, ContextId> {
         self.forget_what_was_shown();
         let frames = std::mem::take(&mut self.frames);
@@ -31,7 +31,7 @@ impl Profile {
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
         let (mut forgotten, mut stack) = (IdMap::default(), Vec::new());
-        // Where each frame lies now, if it does: hundreds of thousands of stacks have a few thousand frames.
+        // New position of each frame, if it was kept: hundreds of thousands of stacks have a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
@@ -60,7 +60,7 @@ impl Profile {
         forgotten
     }
 
-    /// Keeps the kernels that `keep` names; the others are [`NameId::OTHERS`] from now on.
+    /// Keeps the kernels selected by `keep`; the others are replaced by [`NameId::OTHERS`].
     pub(crate) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         self.kernels.retain(|id| id == NameId::OTHERS || keep(id));
         let others = self.strings.intern(OTHER_KERNELS);
@@ -71,7 +71,7 @@ impl Profile {
         self.forget_what_was_shown();
     }
 
-    /// Keeps the names of threads that a context is of. Returns how many others there were.
+    /// Keeps the names of threads that have a context. Returns how many names were dropped.
     pub(crate) fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
@@ -81,8 +81,8 @@ impl Profile {
         all - self.threads.len()
     }
 
-    /// Forgets the names of frames that were put in, and what views hold: the next who looks makes them anew. What has an id
-    /// by position may get another one.
+    /// Drops the displayed frames and every view's samples; the next display rebuilds them. Ids that are
+    /// positions may change.
     pub(crate) fn forget_what_was_shown(&mut self) {
         self.renumbered += 1;
         self.samples = BTreeMap::new();
@@ -94,32 +94,33 @@ impl Profile {
         self.keep_strings();
     }
 
-    /// How often frames, stacks and strings may have got new ids. Whoever keeps any looks at this first.
+    /// Returns how often frames, stacks and strings may have been renumbered. Callers that store such ids must check
+    /// this number first.
     pub fn renumbered(&self) -> u32 {
         self.renumbered
     }
 
-    /// How many contexts are kept apart.
+    /// Returns the number of contexts that are not merged.
     pub(crate) fn context_count(&self) -> usize {
         self.contexts.keys().filter(|id| !id.is_others()).count()
     }
 
-    /// How many threads have a name.
+    /// Returns the number of threads with a name.
     pub(crate) fn thread_count(&self) -> usize {
         self.threads.len()
     }
 
-    /// How many kernels have a name.
+    /// Returns the number of kernels with a name.
     pub(crate) fn kernel_count(&self) -> usize {
         self.kernels.len()
     }
 
-    /// How large the tree of their stacks is: its nodes and the frames in them.
+    /// Returns the size of the stack tree: its nodes and the frames in them.
     pub(crate) fn stack_size(&self) -> (usize, usize) {
         (self.stacks.len(), self.stacks.symbols())
     }
 
-    /// What contexts and their stacks hold on the heap.
+    /// Returns the heap size of contexts and their stacks.
     pub(crate) fn context_bytes(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
             + self.frame_index.heap_bytes()
@@ -128,7 +129,7 @@ impl Profile {
             + map_bytes(&self.first_with)
     }
 
-    /// What was put in by who looked at it last, and what views hold.
+    /// Returns the heap size of displayed frames, displayed stacks and samples.
     pub(crate) fn shown_bytes(&self) -> usize {
         self.shown.heap_bytes()
             + self.shown_frames.capacity() * size_of::<ShownFrame>()
@@ -137,15 +138,15 @@ impl Profile {
             + self.samples.values().map(|samples| samples.capacity() * size_of::<Sample>()).sum::<usize>()
     }
 
-    /// What kernels and their names hold on the heap, at the most that tables which double in size may take.
+    /// Returns an upper bound on the heap size of kernels and their names (tables grow by doubling).
     pub(crate) fn kernel_bytes(&self) -> usize {
         2 * self.kernel_text + self.kernels.heap_bytes()
     }
 
-    /// The context of those stacks that called `call`, a label, and are not kept apart.
+    /// Returns the merged context of all stacks that called `call`, a label.
     pub(crate) fn others(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
-            // Calls have small numbers, and two further ones.
+            // Calls have small label numbers, apart from two special ones.
             Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
             Some(FrameKind::Label(label)) if label.0 < 1 << 16 => {
                 ContextId(ContextId::OTHERS.0 + 2 + label.0)
@@ -167,7 +168,7 @@ impl Profile {
         id
     }
 
-    /// Keeps the text of what is left.
+    /// Keeps only the strings that are still in use.
     fn keep_strings(&mut self) {
         let old = std::mem::take(&mut self.strings);
         let mut strings = Strings::default();

@@ -1,38 +1,38 @@
-//! What a frame of a shown stack is. Kinds stay kinds from whoever knows them to whoever draws them: nothing
-//! is told from the brackets of a name.
+//! A frame of a displayed stack, with its kind. The kind is passed on from symbolization to drawing: nothing is
+//! inferred from brackets in a name.
 
 use super::cause::Cause;
 use super::strings::StringId;
 use crate::record::Work;
 
-/// A frame of a shown stack: dense, in order of first sight.
+/// Id of a displayed frame: dense, in order of first occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownFrameId(pub(super) u32);
 
 impl ShownFrameId {
-    /// The position in tables that run beside the frames.
+    /// Returns the position, for tables parallel to the frames.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A frame as it is shown, and all that is known of it.
+/// A frame as it is displayed, with everything known about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShownFrame {
-    /// What it stands for.
+    /// Kind of thing that the frame represents.
     pub kind: Kind,
-    /// What it is called.
+    /// Displayed name.
     pub name: StringId,
-    /// Where it stands in its source, if that is known.
+    /// Source location, if known.
     pub source: Option<Source>,
-    /// The file that was mapped where its code lies; `None` for what is no code or in no file.
+    /// Mapped file that contains its code; `None` if it is not code or not in a file.
     pub module: Option<StringId>,
-    /// Why its name is only an address; `None` where it has one, or nobody looked for it.
+    /// Reason why its name is only an address; `None` if it has a name, or was not looked up.
     pub unnamed: Option<Unnamed>,
 }
 
 impl ShownFrame {
-    /// A frame of which nothing else is known.
+    /// Creates a frame without further details.
     pub fn new(kind: Kind, name: StringId) -> Self {
         Self { kind, name, source: None, module: None, unnamed: None }
     }
@@ -41,31 +41,31 @@ impl ShownFrame {
 /// A line of a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// The file, with its folder as far as that is known.
+    /// Path of the file, as complete as it is known.
     pub file: StringId,
-    /// The line that was about to run or had made a call; 0 where it is not known.
+    /// Line that was about to run or had made a call; 0 if unknown.
     pub line: u32,
 }
 
-/// Why a frame of code has no name.
+/// Reason why a code frame has no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unnamed {
-    /// It lies in no file: it was generated while the program ran.
+    /// Code without a file: it was generated while the program ran.
     Generated,
-    /// So many files lay there in turn that nobody knows which it is from.
+    /// Too many files were mapped at the address in turn to know which one it belongs to.
     ModuleUnknown,
-    /// The file is not there any more.
+    /// The file no longer exists.
     FileGone,
-    /// There is another file of that name now: its build id is not the one that was loaded.
+    /// A different file has that path now: its build id differs from the loaded one.
     FileReplaced,
-    /// The file cannot be read, or is no program.
+    /// The file cannot be read, or is not an executable or library.
     FileUnreadable,
-    /// The file has no symbol for the address: it was stripped, or never had one.
+    /// The file has no symbol for the address: it is stripped, or never had one.
     NoSymbol,
 }
 
 impl Unnamed {
-    /// All reasons, in the order in which they are shown.
+    /// All reasons, in display order.
     pub const ALL: [Self; 6] = [
         Self::Generated,
         Self::ModuleUnknown,
@@ -75,7 +75,7 @@ impl Unnamed {
         Self::NoSymbol,
     ];
 
-    /// The reason in words.
+    /// Returns the reason in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Generated => "generated code, no file",
@@ -88,18 +88,18 @@ impl Unnamed {
     }
 }
 
-/// What a frame stands for; pictures colour by it.
+/// Kind of thing that a frame represents; pictures choose its colour by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// Code of the host: C, C++, Rust.
+    /// Host code: C, C++, Rust.
     Code,
-    /// A function of a Python program.
+    /// A Python function.
     Python,
-    /// A call of CUDA's API.
+    /// A CUDA API call.
     Call,
-    /// A range that the application named.
+    /// A range named by the application.
     Range,
-    /// The process, thread, GPU or stream below all.
+    /// The process, thread, GPU or stream at the root.
     Root,
     /// A kernel.
     Kernel,
@@ -109,22 +109,22 @@ pub enum Kind {
     Set,
     /// A whole graph, or the mark between its launch and its nodes.
     Graph,
-    /// Traffic or faults of memory that the host and GPUs share.
+    /// Traffic or faults of unified memory.
     Unified,
-    /// Memory that was allocated.
+    /// Allocated memory.
     Allocation,
-    /// Memory that was freed.
+    /// Freed memory.
     Free,
-    /// Time in which a GPU had nothing to do.
+    /// Time in which a GPU was idle.
     Idle(Cause),
-    /// A mark of ours: a stretch of time that no stack says.
+    /// A mark of our own: a stretch of time that belongs to no stack.
     Marker,
     /// Something missing or lost.
     Loss,
 }
 
 impl Kind {
-    /// What `work` is.
+    /// Returns the kind for `work`.
     pub fn of(work: Work) -> Self {
         match work {
             Work::Kernel(_) => Self::Kernel,
@@ -134,7 +134,7 @@ impl Kind {
         }
     }
 
-    /// The word in a table's `kind` column.
+    /// Returns the word for a table's `kind` column.
     pub fn word(self) -> &'static str {
         match self {
             Self::Code => "cpu",

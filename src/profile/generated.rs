@@ -1,10 +1,10 @@
-//! What is known of code that was generated while the program ran: the function at an address.
+//! Functions generated while the program ran, by address.
 
 use super::Profile;
 
 impl Profile {
-    /// Takes in what the function at an address is called; of two the first one counts. An empty one says that it is not
-    /// known: the address has had several.
+    /// Adds the name of the function at an address; of two names, the first one wins. An empty name always wins and
+    /// marks the function as unknown, because the address has had several.
     pub(super) fn add_generated(&mut self, address: u64, name: &str) {
         let known = self.generated.entry(address).or_insert_with(|| name.into());
         if name.is_empty() {
@@ -12,12 +12,12 @@ impl Profile {
         }
     }
 
-    /// The function at an address, if whoever generated it wrote down what it is called.
+    /// Returns the name of the function at an address, if its code generator published one.
     pub fn generated(&self, address: u64) -> Option<&str> {
         self.generated.get(&address).map(AsRef::as_ref).filter(|name: &&str| !name.is_empty())
     }
 
-    /// What the names hold on the heap.
+    /// Returns the heap size of the names.
     pub(super) fn generated_bytes(&self) -> usize {
         let names: usize = self.generated.values().map(|name| name.len()).sum();
         names + self.generated.len() * size_of::<(u64, Box<str>)>()

@@ -1,17 +1,17 @@
-//! What kernels are called.
+//! Names of kernels.
 
 use super::StringId;
 use super::numbered::Numbered;
 
-/// What kernels are called, by their numbers.
+/// Names of kernels by id.
 pub(super) type Kernels = Numbered<KernelName>;
 
-/// What a kernel is called.
+/// Name of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelName {
-    /// As the tracer gave it.
+    /// Name as the tracer reported it.
     pub(super) symbol: StringId,
-    /// As it is shown: demangled, once somebody has said how.
+    /// Displayed name: demangled, once it has been set.
     pub(super) shown: Option<StringId>,
 }
 

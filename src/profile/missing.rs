@@ -1,17 +1,16 @@
-//! How much of a view is shown for a reason instead of under a stack, or without a time, and what was lost:
-//! the same sums in every export.
+//! Sums of a view's samples that have no stack or no time, by reason, and of losses. Every export uses these sums.
 
 use super::sample::{Sample, Values, add_values};
 use super::{Profile, View};
 use crate::record::{ContextId, Loss, Missing};
 
-/// The reasons, in the order in which they are shown.
+/// The reasons, in display order.
 const SHOWN: [Missing; 5] =
     [Missing::LaunchedBefore, Missing::DeviceGraph, Missing::NoStack, Missing::Untimed, Missing::Pending];
 
 impl Profile {
-    /// The reasons that apply to anything in `view`, in the order in which they are shown. One sample may be
-    /// in two: without a stack, and without a time.
+    /// Returns the reasons that apply to samples in `view`, with their sums, in display order. A sample may count for
+    /// two: without a stack, and without a time.
     pub fn missing(&self, view: &View) -> impl Iterator<Item = (Missing, Values)> {
         let mut sums = SHOWN.map(|missing| (missing, Values::default()));
         for sample in self.samples(view) {
@@ -23,20 +22,22 @@ impl Profile {
         sums.into_iter().filter(|(_, [_, count, ..])| *count > 0)
     }
 
-    /// What was lost, of each kind that there was any of, in the order of [`Loss::ALL`]. A launch that was
-    /// captured is not: it runs as often as its graph is launched.
+    /// Returns the kinds of loss that occurred, with their counts, in the order of [`Loss::ALL`]. Captured launches
+    /// are not losses: they run whenever their graph is launched.
     pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.losses().filter(|(loss, _)| *loss != Loss::LaunchesCaptured)
     }
 }
 
-/// The launch of a sample. A context whose row was lost (with the head of a recording, say) is no stack.
+/// Returns the launch of a sample. A context whose row was lost (for example with the head of a recording) has no
+/// stack.
 fn launch(profile: &Profile, sample: &Sample) -> Result<ContextId, Missing> {
     let launch = sample.place.launch();
     launch.and_then(|id| profile.context(id).map(|_| id).ok_or(Missing::NoStack))
 }
 
-/// A launch without an activity is pending and nothing else, also where it has no stack.
+/// Whether `missing` applies to a sample. A launch without an activity counts only as pending, even if it has no
+/// stack.
 fn applies(missing: Missing, launch: Result<ContextId, Missing>, sample: &Sample) -> bool {
     match missing {
         Missing::Untimed | Missing::Pending => sample.leaf.is_missing(missing),

@@ -1,10 +1,10 @@
-//! What exporters read: who launched (contexts and their stacks), what ran (samples), what it all is
-//! called (strings), and what was lost.
+//! A profile is the input of all exporters: launching contexts and their stacks, samples of the work that ran, names (strings), and
+//! losses.
 //!
-//! A profile takes the rows that others refer to ([`Profile::push`]) while the program runs, and keeps
-//! each distinct thing once: a stack is a node of a prefix tree, so that a further context costs about
-//! its own frames times 16 bytes. Samples come in from `aggregate`, names from `symbolize`; both may do
-//! so again and again as the profile grows. Nothing here knows a clock, a path or a file format.
+//! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and keeps each distinct thing
+//! once: a stack is a node of a prefix tree, so that another context costs about 16 bytes per frame of its own.
+//! Samples come from `aggregate`, names from `symbolize`; both may replace theirs repeatedly as the profile grows.
+//! Nothing here depends on a clock, a path or a file format.
 
 mod cause;
 mod code;
@@ -47,25 +47,25 @@ pub(crate) use index::Index;
 pub(crate) use numbered::Numbered;
 pub(crate) use tree::{NodeId, Tree};
 
-/// All together; what does not fit stops at the top instead of wrapping: records that lie may say anything.
+/// Returns the sum of all values. Saturates instead of wrapping, because malformed records can hold any value.
 pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
-/// Adds `more`, and stops at the top as well.
+/// Adds `more` to `sum`, saturating.
 pub fn add_to(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// So much is said of where a profile comes from at most: a machine of 16 GPUs, and ranks that were put together.
+/// Maximum number of provenance facts: enough for a machine of 16 GPUs, and for merged ranks.
 const MOST_SAID: usize = 256;
 
-/// A distinct frame of a profile: dense, in order of first sight.
+/// Id of a distinct frame of a profile: dense, in order of first occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId(u32);
 
 impl FrameId {
-    /// The position in the frame table, for tables that run beside it.
+    /// Returns the position in the frame table, for parallel tables.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -75,18 +75,18 @@ impl FrameId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(NodeId);
 
-/// A distinct stack of frames, as shown.
+/// A distinct stack of frames, as displayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownId(NodeId);
 
-/// What a [`ContextId`] means.
+/// Definition of a [`ContextId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// The thread that launched.
+    /// Launching thread.
     pub thread: ThreadId,
-    /// How good the stack is.
+    /// Quality of the stack.
     pub flags: ContextFlags,
-    /// The stack, as captured.
+    /// Stack, as captured.
     pub stack: StackId,
 }
 
@@ -98,24 +98,24 @@ pub struct Profile {
     frame_index: Index,
     stacks: Tree,
     contexts: IdMap<ContextId, Context>,
-    /// The first context with a stack: of a thread or, where threads are merged, of all, as thread 0.
+    /// First context with a given stack: per thread, or, if threads are merged, of all threads, under thread 0.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
     codes: IdMap<CodeId, code::PythonCode>,
-    /// What functions are called that lie in no file, by address.
+    /// Names of functions without a file, by address.
     generated: BTreeMap<u64, Box<str>>,
     kernels: Kernels,
-    /// What the texts of their names take.
+    /// Size in bytes of the texts of kernel names.
     kernel_text: usize,
     process: Option<(u32, StringId)>,
-    /// In the order in which it was said.
+    /// Provenance facts, in order of arrival.
     provenance: Vec<(Provenance, String)>,
     threads: BTreeMap<ThreadId, StringId>,
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
     losses: BTreeMap<Loss, u64>,
-    /// What each view holds, by its word.
+    /// Samples of each view, by the view's word.
     samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
     devices: Vec<DeviceUse>,
@@ -126,14 +126,14 @@ pub struct Profile {
     shown_index: Index,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
-    /// How often frames, stacks and strings got new numbers.
+    /// Number of times that frames, stacks and strings were renumbered.
     renumbered: u32,
 }
 
-/// Filling it from rows.
+/// Filling a profile from rows.
 impl Profile {
-    /// Said twice, as by recordings that were put together, it stands once. A recording may say anything: not more than is
-    /// of use.
+    /// Adds a provenance fact. Duplicates, as in merged recordings, are dropped, and the number is limited because a
+    /// recording may hold any number.
     fn add_provenance(&mut self, what: Provenance, text: &str) {
         let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
         if !is_known && self.provenance.len() < MOST_SAID {
@@ -141,8 +141,8 @@ impl Profile {
         }
     }
 
-    /// Takes a row that others refer to, a window edge or a loss; launches and activities are passed
-    /// over. Of two rows that explain the same id the first one counts.
+    /// Takes a row that defines an id, a window edge or a loss; ignores launches and activities. Of two rows that
+    /// define the same id, the first one wins.
     pub fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Context { id, thread, flags, frames } => self.add_context(*id, *thread, *flags, frames),
@@ -196,9 +196,9 @@ impl Profile {
         }
     }
 
-    /// Takes a context as [`Profile::push`] does, unless one with the same stack is there already, on the same
-    /// thread or (with `any_thread`) on any. Returns the id to use in its place: its own or that one's. So a program
-    /// that makes a thread for every request does not fill the profile with what all of them do.
+    /// Takes a context as [`Profile::push`] does, unless a context with the same stack exists already, on the same
+    /// thread or (with `any_thread`) on any thread. Returns the id to use: its own or the existing one. This keeps a
+    /// program that starts a thread per request from filling the profile with copies of the same stacks.
     pub fn merge_context(
         &mut self,
         id: ContextId,
@@ -216,7 +216,7 @@ impl Profile {
         first
     }
 
-    /// Replaces what was lost.
+    /// Replaces the losses.
     pub fn set_losses(&mut self, losses: BTreeMap<Loss, u64>) {
         self.losses = losses;
     }
@@ -235,7 +235,7 @@ impl Profile {
         stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
-    /// Keeps the first opening and the last closing: a window a step must not add up.
+    /// Keeps the first opening and the last closing: windows opened for every step must not accumulate.
     fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
         match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
             None => self.windows.push((edge, time)),
@@ -245,7 +245,7 @@ impl Profile {
     }
 }
 
-/// The position of `frame`, which is added on first sight.
+/// Returns the position of `frame`; adds the frame on first occurrence.
 fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32 {
     let hash = hash_one(&frame);
     if let Some(at) = index.find(hash, |at| frames[at as usize] == frame) {
@@ -257,203 +257,204 @@ fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32
     at
 }
 
-/// `[range]step`, or `[range nccl]AllReduce` in a domain.
+/// Returns the name of a range frame: `[range]step`, or `[range nccl]AllReduce` in a domain.
 fn range_frame(domain: &str, text: &str) -> String {
     if domain.is_empty() { format!("[range]{text}") } else { format!("[range {domain}]{text}") }
 }
 
-/// Reading what the rows said.
+/// Access to the definitions from rows.
 impl Profile {
-    /// The text of all names.
+    /// Returns the interned strings.
     pub fn strings(&self) -> &Strings {
         &self.strings
     }
 
-    /// All distinct frames; the position is [`FrameId::index`].
+    /// Returns all distinct frames; the position is [`FrameId::index`].
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// The meaning of a context; `None` where its row was lost.
+    /// Returns the definition of a context; `None` if its row was lost.
     pub fn context(&self, id: ContextId) -> Option<&Context> {
         self.contexts.get(&id)
     }
 
-    /// All contexts, with what they mean, in no particular order.
+    /// Returns all contexts with their definitions, in no particular order.
     pub(crate) fn all_contexts(&self) -> impl ExactSizeIterator<Item = (ContextId, &Context)> {
         self.contexts.iter().map(|(&id, context)| (id, context))
     }
 
-    /// All contexts, in ascending order.
+    /// Returns all context ids, in ascending order.
     pub fn contexts(&self) -> Vec<ContextId> {
         let mut ids: Vec<_> = self.contexts.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// The frames of a stack, leaf first.
+    /// Returns the frames of a stack, leaf first.
     pub fn stack(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
         self.stacks.up(stack.0).map(FrameId)
     }
 
-    /// The text of a label; `None` where its row was lost.
+    /// Returns the text of a label; `None` if its row was lost.
     pub fn label(&self, id: LabelId) -> Option<&str> {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
 
-    /// The texts of all labels, in no particular order.
+    /// Returns all label texts, in no particular order.
     pub(crate) fn labels(&self) -> impl Iterator<Item = (LabelId, &str)> {
         self.labels.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
 
-    /// How all ranges are shown, in no particular order.
+    /// Returns all displayed range names, in no particular order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (RangeId, &str)> {
         self.ranges.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
 
-    /// How a range is shown, with its domain; `None` where its row was lost.
+    /// Returns the displayed name of a range, with its domain; `None` if its row was lost.
     pub fn range(&self, id: RangeId) -> Option<&str> {
         self.ranges.get(&id).map(|&id| self.strings.get(id))
     }
 
-    /// Where it comes from, in the order in which it was said.
+    /// Returns the provenance facts, in order of arrival.
     pub fn provenance(&self) -> impl ExactSizeIterator<Item = (Provenance, &str)> {
         self.provenance.iter().map(|(what, text)| (*what, text.as_str()))
     }
 
-    /// The process, its number and its program; `None` where no row said.
+    /// Returns the process id and the name of the program; `None` if there was no process row.
     pub fn process(&self) -> Option<(u32, &str)> {
         self.process.map(|(id, name)| (id, self.strings.get(name)))
     }
 
-    /// The name of a kernel as the tracer gave it; `None` where its row was lost.
+    /// Returns the name of a kernel as the tracer reported it; `None` if its row was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(id).map(|name| self.strings.get(name.symbol))
     }
 
-    /// The names of all kernels as the tracer gave them, in no particular order.
+    /// Returns all kernel names as the tracer reported them, in no particular order.
     pub(crate) fn kernel_names(&self) -> impl Iterator<Item = (NameId, &str)> {
         self.kernels.iter().map(|(id, name)| (id, self.strings.get(name.symbol)))
     }
 
-    /// The names of all kernels as the tracer gave them, in ascending order of id.
+    /// Returns all kernel names as the tracer reported them, in ascending order of id.
     pub fn kernels(&self) -> Vec<(NameId, StringId)> {
         let mut kernels: Vec<_> = self.kernels.iter().map(|(id, name)| (id, name.symbol)).collect();
         kernels.sort_unstable();
         kernels
     }
 
-    /// The name of a thread, where it is known.
+    /// Returns the name of a thread, if it is known.
     pub fn thread(&self, id: ThreadId) -> Option<&str> {
         self.threads.get(&id).map(|&id| self.strings.get(id))
     }
 
-    /// All threads whose name is known.
+    /// Returns all threads with a known name.
     pub fn threads(&self) -> impl Iterator<Item = (ThreadId, &str)> {
         self.threads.iter().map(|(&id, &name)| (id, self.strings.get(name)))
     }
 
-    /// The modules, in the order of their rows.
+    /// Returns the modules, in the order of their rows.
     pub fn modules(&self) -> &[Module] {
         &self.modules
     }
 
-    /// When the first window was opened and the last one closed, as far as they were.
+    /// Returns the times of the first opening and the last closing of a window, if any.
     pub fn windows(&self) -> &[(WindowEdge, Nanos)] {
         &self.windows
     }
 
-    /// What was lost, of each kind that there was any of, in the order of [`Loss::ALL`].
+    /// Returns the kinds of loss that occurred, with their counts, in the order of [`Loss::ALL`].
     pub fn losses(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.losses.iter().filter(|(_, count)| **count > 0).map(|(&loss, &count)| (loss, count))
     }
 }
 
-/// Samples, and the sums beside them.
+/// Samples, and the sums that accompany them.
 impl Profile {
-    /// Replaces what `view` holds. Samples are kept sorted, so that the order in which the GPU's buffers came
-    /// in does not show in any output.
+    /// Replaces the samples of `view`. Samples are kept sorted, so that outputs do not depend on the order in which
+    /// the GPU's buffers arrived.
     pub fn set_samples(&mut self, view: &View, mut samples: Vec<Sample>) {
         samples.sort_unstable();
         self.samples.insert(view.word, samples);
     }
 
-    /// Forgets what views hold, and the sums beside that, until somebody puts them in again.
+    /// Drops every view's samples and the accompanying sums until they are set again.
     pub(crate) fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices) = (Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
     }
 
-    /// Forgets the edges of windows.
+    /// Drops the edges of windows.
     pub(crate) fn forget_windows(&mut self) {
         self.windows = Vec::new();
     }
 
-    /// What `view` holds: each stack with what stands upon it, once for each GPU (and stream).
+    /// Returns the samples of `view`: each stack with the frames at its leaf, once per GPU (and stream).
     pub fn samples(&self, view: &View) -> &[Sample] {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether there is anything that `view` alone shows; of one that puts others side by side, more than the first of them.
+    /// Whether the profile holds anything that only `view` shows. For a view of several parts, the first part does
+    /// not count.
     pub fn has(&self, view: &View) -> bool {
         let mut others = view.parts.iter().skip(1);
         !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
     }
 
-    /// Replaces statistics and devices. Kept sorted as well.
+    /// Replaces the statistics of work and devices, which are also kept sorted.
     pub fn set_works(&mut self, mut works: Vec<WorkStats>, mut devices: Vec<DeviceUse>) {
         works.sort_unstable_by_key(|w| (w.work, w.device));
         devices.sort_unstable_by_key(|d| d.device);
         (self.works, self.devices) = (works, devices);
     }
 
-    /// Replaces how devices spent their time, and what their streams did. Kept sorted as well.
+    /// Replaces the times of devices and the sums of streams, which are also kept sorted.
     pub fn set_times(&mut self, mut times: Vec<DeviceTime>, mut streams: Vec<StreamUse>) {
         times.sort_unstable_by_key(|time| time.device);
         streams.sort_unstable();
         (self.times, self.streams) = (times, streams);
     }
 
-    /// Replaces what is known of what waited for what.
+    /// Replaces the counts of recorded dependencies.
     pub fn set_dependencies(&mut self, dependencies: Dependencies) {
         self.dependencies = dependencies;
     }
 
-    /// How much is known of what waited for what.
+    /// Returns the counts of recorded dependencies.
     pub fn dependencies(&self) -> &Dependencies {
         &self.dependencies
     }
 
-    /// The durations of each kind of work on each device.
+    /// Returns the durations per kind of work and device.
     pub fn works(&self) -> &[WorkStats] {
         &self.works
     }
 
-    /// The devices that did anything.
+    /// Returns the devices that ran any work.
     pub fn devices(&self) -> &[DeviceUse] {
         &self.devices
     }
 
-    /// How those devices spent their time.
+    /// Returns the time breakdown per device.
     pub fn times(&self) -> &[DeviceTime] {
         &self.times
     }
 
-    /// What their streams did.
+    /// Returns the sums per stream.
     pub fn streams(&self) -> &[StreamUse] {
         &self.streams
     }
 }
 
-/// What things are called. Until names are set, exporters show addresses.
+/// Names for display. Until names are set, exporters show addresses.
 impl Profile {
-    /// Adds a string, for the setters below.
+    /// Interns a string, for use with the setters below.
     pub fn intern(&mut self, text: &str) -> StringId {
         self.strings.intern(text)
     }
 
-    /// The id of a frame as it is shown, which is kept on first sight.
+    /// Returns the id of a displayed frame; interns the frame on first occurrence.
     pub fn intern_shown(&mut self, frame: ShownFrame) -> ShownFrameId {
         let hash = hash_one(&frame);
         if let Some(at) = self.shown_index.find(hash, |at| self.shown_frames[at as usize] == frame) {
@@ -465,34 +466,34 @@ impl Profile {
         ShownFrameId(at)
     }
 
-    /// Says how the stack of `context` is shown, root first.
+    /// Sets the displayed stack of `context`, root first.
     pub fn set_shown(&mut self, context: ContextId, root_first: impl IntoIterator<Item = ShownFrameId>) {
         let node = self.shown.chain(NodeId::ROOT, root_first.into_iter().map(|frame| frame.0));
         self.shown_contexts.insert(context, ShownId(node));
     }
 
-    /// Forgets how stacks are shown, so that all can be set again.
+    /// Drops all displayed stacks, so that they can be set again.
     pub fn forget_shown(&mut self) {
         self.shown = Tree::default();
         self.shown_contexts.clear();
     }
 
-    /// How the stack of `context` is shown; `None` until [`Profile::set_shown`] said.
+    /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for it.
     pub fn shown(&self, context: ContextId) -> Option<ShownId> {
         self.shown_contexts.get(&context).copied()
     }
 
-    /// The frames of a shown stack, leaf first.
+    /// Returns the frames of a displayed stack, leaf first.
     pub fn shown_stack(&self, shown: ShownId) -> impl Iterator<Item = ShownFrameId> {
         self.shown.up(shown.0).map(ShownFrameId)
     }
 
-    /// What is known of a frame that is shown.
+    /// Returns the displayed frame.
     pub fn shown_frame(&self, id: ShownFrameId) -> &ShownFrame {
         &self.shown_frames[id.0 as usize]
     }
 
-    /// Says how a kernel is shown whose name is known.
+    /// Sets the displayed name of a kernel that has a name row.
     pub fn set_shown_kernel(&mut self, kernel: NameId, text: StringId) {
         let Some(name) = self.kernels.get_mut(kernel) else { return };
         let before = name.shown.replace(text).unwrap_or(name.symbol);
@@ -501,23 +502,23 @@ impl Profile {
         }
     }
 
-    /// How a kernel is shown: by its demangled name, else as the tracer gave it. `None` where its row was
-    /// lost.
+    /// Returns the displayed name of a kernel: demangled if available, otherwise as the tracer reported it. `None` if
+    /// its row was lost.
     pub fn kernel(&self, id: NameId) -> Option<&str> {
         self.kernel_text(id).map(|text| self.strings.get(text))
     }
 
-    /// The same, by the id of the text.
+    /// Returns the string id of a kernel's displayed name.
     pub fn kernel_text(&self, id: NameId) -> Option<StringId> {
         self.kernels.get(id).map(KernelName::text)
     }
 
-    /// Whether [`Profile::set_shown_kernel`] said how it is shown.
+    /// Whether [`Profile::set_shown_kernel`] was called for the kernel.
     pub fn has_shown_kernel(&self, id: NameId) -> bool {
         self.kernels.get(id).is_some_and(|name| name.shown.is_some())
     }
 
-    /// Bytes held on the heap (modules: without their paths).
+    /// Returns the bytes held on the heap (for modules, without their paths).
     pub fn heap_bytes(&self) -> usize {
         self.strings.heap_bytes()
             + self.context_bytes()

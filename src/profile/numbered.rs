@@ -1,12 +1,12 @@
-//! Things by numbers that are given out one after another, as kernels' are, so that each has its place in a row: at the
-//! end all are looked up several times, in that order, and a look into a map of a hundred thousand takes 0.2 us each. A
-//! file may say any number: those far beyond the row are in a map.
+//! A map for consecutively assigned ids, such as kernels', that stores values in a vector by id. At the end of a run
+//! all values are looked up several times, in order of id, and a look-up in a hash map of a hundred thousand entries
+//! takes 0.2 us. A file may contain any id: ids far beyond the vector's end go into a map.
 
 use crate::record::{IdMap, NameId, map_bytes};
 
-/// So far beyond its end a number may be for the row to grow up to it.
+/// Maximum distance beyond the vector's end for which the vector grows to include an id.
 const GAP: usize = 1024;
-/// Of how many places in the row one has to be taken, else what is there is in the map.
+/// The vector must be at least one in `SPARSE` full; otherwise its values move to the map.
 const SPARSE: usize = 4;
 
 /// See the module's documentation.
@@ -33,7 +33,7 @@ impl<T: Copy> Numbered<T> {
         near.or_else(|| self.far.get_mut(&id))
     }
 
-    /// Adds a thing; of two with the same number the first counts.
+    /// Adds a value; of two with the same id, the first one wins.
     pub(crate) fn add(&mut self, id: NameId, thing: T) {
         let at = id.0 as usize;
         if self.get(id).is_some() {
@@ -56,7 +56,8 @@ impl<T: Copy> Numbered<T> {
         self.far.retain(|id, _| keep(*id));
         let used = self.row.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.row.truncate(used);
-        // Where few are kept of many, their places would take more than they do: of a million 12 MB, and twice that as it grows.
+        // If few of many values are kept, the empty slots would take more memory than the values: 12 MB for a
+        // million, and twice that while the vector grows.
         let near = self.row.iter().flatten().count();
         if used > SPARSE * near + GAP {
             let row = (0..).zip(std::mem::take(&mut self.row));
@@ -66,7 +67,7 @@ impl<T: Copy> Numbered<T> {
         self.far.shrink_to_fit();
     }
 
-    /// In ascending order of their numbers, but for those far beyond, which come last and in no order.
+    /// Returns the values in ascending order of id, except those in the map, which come last and unordered.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NameId, &T)> {
         let near = (0..).zip(&self.row).filter_map(|(at, thing)| Some((NameId(at), thing.as_ref()?)));
         near.chain(self.far.iter().map(|(&id, thing)| (id, thing)))
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn whatever_numbers_they_have_they_are_found_and_the_first_thing_counts() {
-        // The third is far when it comes, and its place is in the row later.
+        // The third id is far beyond the end when it is added; later the vector includes its slot.
         let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
         let mut numbered = Numbered::default();
         ids.into_iter().for_each(|id| numbered.add(NameId(id), id));
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!((numbered.len(), numbered.row.len(), numbered.values_mut().count()), (2, 4, 2));
     }
 
-    /// A program that makes up kernels without end, of which few can be kept.
+    /// A program generates kernels without end, few of which can be kept.
     #[test]
     fn what_is_kept_of_a_million_takes_what_it_takes_of_a_thousand() {
         let held = |count: u32| {
@@ -125,7 +126,7 @@ mod tests {
             numbered.heap_bytes()
         };
         let (few, many) = (held(100_000), held(1_000_000));
-        // One of them may lie in the row still.
+        // The vector may still hold one of the values.
         assert!(many <= few + 2 * size_of::<Option<u64>>(), "{few} and {many} bytes");
     }
 }

@@ -1,8 +1,9 @@
-//! Texts of a profile as JSON has them: the shared library has no other use for a library of it.
+//! JSON string encoding, written by hand because the shared library has no other use for a JSON library.
 
 use std::fmt::Write;
 
-/// `text` as a JSON string, in which nothing drives a terminal or turns what follows: who reads it has all of it again.
+/// Encodes `text` as a JSON string, with terminal controls and bidirectional marks escaped. Decoding restores the text
+/// exactly.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -19,7 +20,7 @@ pub fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Whether it is a mark of direction, which may have what follows shown backwards.
+/// Whether the character is a bidirectional control, which can make the text after it display backwards.
 pub(crate) fn turns(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,5 +1,4 @@
-//! A sample: a stack, what stands at its tip, where that was, and how much of it there was. All views are made
-//! of these.
+//! A sample: a stack, the frames at its leaf, its place (GPU and stream), and amounts. All views consist of samples.
 
 use super::cause::Cause;
 use super::frame::Kind;
@@ -9,63 +8,63 @@ use crate::record::{
     Work,
 };
 
-/// So many things a sample can count.
+/// Maximum number of values per sample.
 pub const MOST_VALUES: usize = 4;
 
-/// How much there was of each of a view's [`values`](super::View::values), in their order. The first is what
-/// widths mean, the second how often, where a view counts that.
+/// Amounts of a sample, one per entry of its view's [`values`](super::View::values). The first one determines widths,
+/// the second is the number of occurrences, if the view counts them.
 pub type Values = [u64; MOST_VALUES];
 
-/// One stack of a view, and how much of it there was.
+/// A stack of a view, and its amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
-    /// A mark of ours below the stack.
+    /// Mark at the root, below the stack.
     pub base: Option<Base>,
-    /// The stack that the sample hangs under.
+    /// Stack to which the sample is attributed.
     pub place: Place,
-    /// What stands upon it.
+    /// Frames on top of the stack.
     pub leaf: Leaf,
-    /// On which GPU; `None` where it was on none.
+    /// GPU; `None` if no GPU was involved.
     pub device: Option<DeviceId>,
-    /// On which stream; `None` also where nobody asked for streams.
+    /// Stream; `None` as well if streams were not requested.
     pub stream: Option<(GpuContextId, StreamId)>,
-    /// How much of it there was.
+    /// Amounts, in the order of the view's values.
     pub values: Values,
 }
 
 impl Sample {
-    /// A sample of nothing yet.
+    /// Creates a sample with zero amounts.
     pub fn new(place: Place, leaf: Leaf) -> Self {
         Self { base: None, place, leaf, device: None, stream: None, values: [0; MOST_VALUES] }
     }
 
-    /// How much, in the unit of the view's first value.
+    /// Returns the amount in the unit of the view's first value.
     pub fn amount(&self) -> u64 {
         self.values[0]
     }
 
-    /// How often it happened: the second value, where the view has one.
+    /// Returns the number of occurrences: the second value, if the view has one.
     pub fn count(&self) -> u64 {
         self.values[1]
     }
 }
 
-/// Adds `more` up; what does not fit stops at the top instead of wrapping.
+/// Adds `more` to `sum`, saturating instead of wrapping.
 pub fn add_values(sum: &mut Values, more: Values) {
     sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
 }
 
-/// A mark below a stack.
+/// A mark at the root of a stack, for idle time at the edge of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Base {
-    /// The stacks charged with the time from a window's opening to its first work.
+    /// Idle time from a window's opening to its first work, attributed to the stack below.
     Opening,
-    /// The time from the last work to the window's end.
+    /// Idle time from the last work to the window's end.
     Closing,
 }
 
 impl Base {
-    /// What flame graphs show.
+    /// Returns the label that flame graphs show.
     pub fn label(self) -> &'static str {
         match self {
             Self::Opening => "[since the window opened]",
@@ -74,35 +73,36 @@ impl Base {
     }
 }
 
-/// What a sample hangs under.
+/// Stack to which a sample is attributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// The stack of a context.
     Context(ContextId),
-    /// A label at the root, since there is no stack.
+    /// A label at the root, because there is no stack.
     Missing(Missing),
-    /// A node of a graph, which has two.
+    /// A graph node, which has two stacks.
     Node {
-        /// Where the graph was launched.
+        /// Context that launched the graph.
         launch: Result<ContextId, Missing>,
-        /// Where the node was made.
+        /// Origin of the node.
         created: Created,
     },
-    /// What a thread was at between two calls: of neither.
+    /// Time of a thread between two calls, attributed to neither.
     Between {
         /// The call before.
         after: ContextId,
-        /// That made it, where it was another one than the second call's; [`ThreadId::OTHERS`]: one that is not told apart.
+        /// Thread of the call before, if it differs from the second call's; [`ThreadId::OTHERS`] is a thread merged
+        /// into the others.
         thread: Option<ThreadId>,
-        /// The call behind.
+        /// The call after.
         before: ContextId,
     },
-    /// Nobody's: idle time that no launch ended, traffic that the driver caused.
+    /// Without a stack: idle time that no launch ended, traffic caused by the driver.
     Nobody,
 }
 
 impl Place {
-    /// Who launched, or made the call that came late.
+    /// Returns the launching context, or for [`Place::Between`] the call after.
     pub fn launch(self) -> Result<ContextId, Missing> {
         match self {
             Self::Context(context) | Self::Between { before: context, .. } => Ok(context),
@@ -113,68 +113,68 @@ impl Place {
     }
 }
 
-/// What stands upon a stack, outermost first: nothing, the work that was launched, or a path of several.
+/// Frames on top of a stack, outermost first: none, the work that was launched, or a path of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf([Option<Tip>; Self::DEEPEST]);
 
 impl Leaf {
-    /// So many tips fit: a kernel, a place in it, and why it stalled there.
+    /// Maximum number of tips: a kernel, a location in it, and the reason for a stall there.
     pub const DEEPEST: usize = 3;
-    /// The stack is all there is.
+    /// Empty leaf: the sample ends with its stack.
     pub const NONE: Self = Self([None; Self::DEEPEST]);
     /// A launch without an activity.
     pub const PENDING: Self = Self([Some(Tip::Missing(Missing::Pending)), None, None]);
 
-    /// These tips; those beyond [`Leaf::DEEPEST`] are left out.
+    /// Creates a leaf from `tips`; drops those beyond [`Leaf::DEEPEST`].
     pub fn new(tips: &[Tip]) -> Self {
         debug_assert!(tips.len() <= Self::DEEPEST, "{tips:?} do not fit into a leaf");
         Self(std::array::from_fn(|at| tips.get(at).copied()))
     }
 
-    /// Work that a GPU did.
+    /// Creates a leaf for GPU work.
     pub fn work(work: Work) -> Self {
         Self::new(&[Tip::Work(work)])
     }
 
-    /// Work that a GPU did, we do not know for how long.
+    /// Creates a leaf for GPU work of unknown duration.
     pub fn untimed(work: Work) -> Self {
         Self::new(&[Tip::Missing(Missing::Untimed), Tip::Work(work)])
     }
 
-    /// The tips, outermost first.
+    /// Returns the tips, outermost first.
     pub fn tips(self) -> impl Iterator<Item = Tip> {
         self.0.into_iter().flatten()
     }
 
-    /// Whether it is shown for this reason.
+    /// Whether `missing` is one of the tips.
     pub fn is_missing(self, missing: Missing) -> bool {
         self.tips().any(|tip| tip == Tip::Missing(missing))
     }
 }
 
-/// A frame upon a stack.
+/// A frame on top of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tip {
-    /// Work that a GPU did.
+    /// GPU work.
     Work(Work),
-    /// Why something about it is not known.
+    /// Reason why something is unknown.
     Missing(Missing),
-    /// Work that is shown nowhere else.
+    /// Lost work, which is shown nowhere else.
     Lost(Loss),
-    /// A GPU had nothing to do, for this cause.
+    /// A GPU was idle, for this cause.
     Idle(Cause),
-    /// A GPU had nothing to do, and no work ended that.
+    /// A GPU was idle, and no work followed.
     IdleToTheEnd,
     /// Memory of this kind was allocated.
     Allocate(MemoryKind),
-    /// Memory of this kind was freed, or of one that was allocated before anybody looked.
+    /// Memory was freed, of this kind or, if it was allocated before recording began, of unknown kind.
     Free(Option<MemoryKind>),
     /// Traffic or faults of unified memory.
     Unified(UnifiedKind),
-    /// The thread was on a processor.
+    /// The thread was on a CPU.
     OnCpu,
-    /// It waited without one.
+    /// The thread was off-CPU, waiting.
     OffCpu,
-    /// Anything else that has a name.
+    /// Anything else with a name.
     Named(Kind, StringId),
 }

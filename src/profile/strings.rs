@@ -1,14 +1,14 @@
-//! All text of a profile, each string once, in one allocation.
+//! String table of a profile: each string is stored once, in one allocation.
 
 use super::index::Index;
 use crate::record::hash_one;
 
-/// A string of [`Strings`].
+/// Id of a string in [`Strings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StringId(pub(super) u32);
 
 impl StringId {
-    /// That of the string which was the `at`th to be stored.
+    /// Id of the string that was stored as number `at`.
     pub(crate) fn at(at: u32) -> Self {
         Self(at)
     }
@@ -22,19 +22,19 @@ impl StringId {
 #[derive(Clone, Debug, Default)]
 pub struct Strings {
     text: String,
-    /// Where each string ends in `text`; it begins where the one before ends.
+    /// End offset of each string in `text`, which is also the start of the next one.
     ends: Vec<usize>,
     index: Index,
 }
 
 impl Strings {
-    /// None yet, with room for so many of so many bytes in all.
+    /// Creates an empty table with capacity for `count` strings of `bytes` bytes in total.
     pub(crate) fn with_room(count: usize, bytes: usize) -> Self {
         let text = String::with_capacity(bytes);
         Self { text, ends: Vec::with_capacity(count), index: Index::with_room(count) }
     }
 
-    /// The id of `text`, which is stored on first sight.
+    /// Returns the id of `text`, which is stored on first occurrence.
     pub fn intern(&mut self, text: &str) -> StringId {
         let hash = hash_one(text);
         if let Some(at) = self.index.find(hash, |at| self.get(StringId(at)) == text) {
@@ -47,28 +47,28 @@ impl Strings {
         StringId(at)
     }
 
-    /// The text of `id`, which must come from this table.
+    /// Returns the text of `id`, which must come from this table.
     pub fn get(&self, id: StringId) -> &str {
         slice(&self.text, &self.ends, id.0)
     }
 
-    /// How many there are.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes held on the heap.
+    /// Returns the bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.text.capacity() + self.ends.capacity() * size_of::<usize>() + self.index.heap_bytes()
     }
 }
 
-/// What a string takes: its text, where it ends, and a bucket of the index.
+/// Returns the memory used by a string: its text, its end offset, and a bucket of the index.
 pub(super) fn bytes(text: &str) -> usize {
     text.len() + size_of::<usize>() + 6
 }

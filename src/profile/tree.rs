@@ -1,8 +1,8 @@
-//! A prefix tree: chains of 32-bit symbols that share what they have in common from the root.
+//! A prefix tree: chains of 32-bit symbols that share their common prefix, starting at the root.
 //!
-//! Used for stacks of frames, for stacks as they are shown, and for flame graphs. A node is a run of symbols in which no
-//! chain ends and none branches off: a chain that shares little with others costs 4 bytes a symbol and some 40 of its
-//! own, where a node for each symbol would cost 13 to 19 a symbol.
+//! Used for stacks of frames, for displayed stacks, and for flame graphs. A node is a run of symbols in which no
+//! chain ends and none branches off: a chain that shares little with others costs 4 bytes per symbol and about 40 of
+//! its own, whereas a node per symbol would cost 13 to 19 bytes per symbol.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::index::Index;
 use crate::record::hash_one;
 
-/// A node of a [`Tree`], and so a chain from the root to its end. It stays the same chain whatever is added.
+/// A node of a [`Tree`], and thereby a chain from the root to its end. Additions to the tree do not change the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId(u32);
 
@@ -18,7 +18,7 @@ impl NodeId {
     /// The empty chain.
     pub(crate) const ROOT: Self = Self(u32::MAX);
 
-    /// The position in tables that run beside the tree, in which the root's is 0.
+    /// Returns the position in tables parallel to the tree; the root's is 0.
     pub(crate) fn index(self) -> usize {
         self.0.wrapping_add(1) as usize
     }
@@ -27,7 +27,7 @@ impl NodeId {
 #[derive(Clone, Copy, Debug)]
 struct Node {
     parent: NodeId,
-    /// Where its run begins among the symbols, and how long it is: 1 at least.
+    /// Start of its run in `symbols`, and the length of the run, at least 1.
     first: u32,
     len: u32,
 }
@@ -43,12 +43,12 @@ impl Node {
 pub(crate) struct Tree {
     nodes: Vec<Node>,
     symbols: Vec<u32>,
-    /// Nodes by their parent and the first symbol of their run.
+    /// Index of nodes by their parent and the first symbol of their run.
     index: Index,
 }
 
 impl Tree {
-    /// An empty one with room for so many chains.
+    /// Creates an empty tree with capacity for `chains` chains.
     pub(crate) fn with_room(chains: usize) -> Self {
         Self {
             nodes: Vec::with_capacity(chains),
@@ -57,9 +57,10 @@ impl Tree {
         }
     }
 
-    /// The chain `from` with `symbols` at its end.
+    /// Returns the chain `from` extended by `symbols`; adds it if needed.
     pub(crate) fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        // Not with `Peekable`: to move it waits for all that was written before, 0.1 us a chain where nodes are new.
+        // Not with `Peekable`: moving it stalls on all preceding stores, which costs 0.1 us per chain if nodes are
+        // new.
         let mut symbols = symbols.into_iter();
         let (mut at, mut next) = (from, symbols.next());
         while let Some(first) = next {
@@ -75,7 +76,7 @@ impl Tree {
         at
     }
 
-    /// The symbols of a chain, from its end to the root.
+    /// Returns the symbols of a chain, from its end to the root.
     pub(crate) fn up(&self, from: NodeId) -> impl Iterator<Item = u32> {
         let mut at = from;
         let runs = std::iter::from_fn(move || {
@@ -86,28 +87,28 @@ impl Tree {
         runs.flatten()
     }
 
-    /// All nodes but the root, in no order, with what each begins after and the symbols that it adds.
+    /// Returns all nodes except the root, unordered, each with its parent and the symbols that it adds.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeId, NodeId, &[u32])> {
         let node = |(at, node): (u32, &Node)| (NodeId(at), node.parent, &self.symbols[node.run()]);
         (0..).zip(&self.nodes).map(move |(at, it)| node((at, it)))
     }
 
-    /// The symbols that `node` adds to its parent's; none for the root.
+    /// Returns the symbols that `node` adds to its parent's; none for the root.
     pub(crate) fn run(&self, node: NodeId) -> &[u32] {
         self.nodes.get(node.0 as usize).map_or(&[], |node| &self.symbols[node.run()])
     }
 
-    /// How many nodes there are beside the root.
+    /// Returns the number of nodes, without the root.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many symbols there are in all runs.
+    /// Returns the number of symbols in all runs.
     pub(crate) fn symbols(&self) -> usize {
         self.symbols.len()
     }
 
-    /// Only for reading from now on.
+    /// Drops the index, which makes the tree read-only.
     pub(crate) fn without_index(self) -> Self {
         Self { index: Index::default(), ..self }
     }
@@ -118,7 +119,7 @@ impl Tree {
             + self.index.heap_bytes()
     }
 
-    /// The node after `parent` whose run begins with `first`, which have this hash together.
+    /// Returns the node after `parent` whose run begins with `first`; `hash` is the hash of both.
     fn child(&self, parent: NodeId, first: u32, hash: u64) -> Option<u32> {
         self.index.find(hash, |at| {
             let node = &self.nodes[at as usize];
@@ -126,7 +127,7 @@ impl Tree {
         })
     }
 
-    /// Adds a node of these symbols, of which the first is new after `parent`.
+    /// Adds a node with these symbols, the first of which is new after `parent`.
     fn add(&mut self, parent: NodeId, head: u32, tail: impl Iterator<Item = u32>, hash: u64) -> NodeId {
         let (first, at) = (self.symbols.len(), self.nodes.len() as u32);
         self.symbols.push(head);
@@ -138,7 +139,7 @@ impl Tree {
         NodeId(at)
     }
 
-    /// Gives the first `len` symbols of a node's run a node of their own, of which the rest is the child.
+    /// Moves the first `len` symbols of a node's run to a new node, of which the rest becomes the child.
     fn split(&mut self, at: u32, len: u32) -> NodeId {
         let whole = self.nodes[at as usize];
         let hash = self.hash(at);
@@ -180,7 +181,7 @@ mod tests {
         let mut tree = Tree::default();
         let abc = chain(&mut tree, &[1, 2, 3]);
         let abd = chain(&mut tree, &[1, 2, 4]);
-        // 1 2, 3 and 4.
+        // The runs are 1 2, 3 and 4.
         assert_eq!((tree.len(), tree.symbols()), (3, 4));
         assert_eq!(chain(&mut tree, &[1, 2, 3]), abc);
         assert_eq!(tree.up(abd).collect::<Vec<_>>(), [4, 2, 1]);
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(runs, [&[5][..], &[2, 3], &[1], &[4], &[6]]);
     }
 
-    /// Against a table of all chains, from repeatable chance.
+    /// Compares with a table of all chains, on reproducible random input.
     #[test]
     fn a_large_tree_finds_all_its_chains_again() {
         let mut state = 7_u32;
@@ -222,7 +223,7 @@ mod tests {
             assert_eq!(chain(&mut tree, symbols), id);
             assert_eq!(*known.entry(symbols).or_insert(id), id, "{symbols:?}");
         }
-        // No run has a fork or an end in it that could be a node less.
+        // Every node is needed: a run ends only at a fork or at the end of a chain.
         assert!(tree.len() <= 2 * known.len());
     }
 }

@@ -1,26 +1,26 @@
-//! What a recording says of itself: who writes it, and up to which moment it has come.
+//! Metadata of a recording: the identity of its writer, its checkpoint marks, and its state without an end row.
 
 use super::Nanos;
 
-/// A moment from which on all counts that was written before.
+/// A checkpoint mark: everything written before it is valid as of `time`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// When recording began.
+    /// Time at which recording began.
     pub began: Nanos,
-    /// When this was.
+    /// Time of the mark.
     pub time: Nanos,
-    /// After how many milliseconds the next one was to come.
+    /// Milliseconds until the next mark is due.
     pub interval_ms: u32,
-    /// Launches that had no activity yet.
+    /// Number of launches without an activity at that time.
     pub open: u64,
 }
 
-/// How a recording stands that lacks its end.
+/// State of a recording that has no end row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// A mark was due after the last one, and could not be written.
+    /// A mark was due after the last one and could not be written.
     pub is_late: bool,
-    /// Its process came to its end, and could not write its files.
+    /// The process exited but could not write its outputs.
     pub is_over: bool,
 }
 
@@ -34,17 +34,17 @@ impl Standing {
     }
 }
 
-/// Which thread of which process writes a recording, of all that ever ran on a machine.
+/// Identity of the thread that writes a recording, unique among all threads that ever ran on any machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterId {
-    /// The process.
+    /// Process id.
     pub process: u32,
-    /// The thread: after an `exec` the process is there still, and this one is not.
+    /// Thread id: after an `exec` the process still exists, but this thread does not.
     pub thread: u32,
-    /// When the thread was started, in ticks since the machine was.
+    /// Start time of the thread, in ticks since boot.
     pub started: u64,
-    /// In which namespace of processes these numbers are.
+    /// PID namespace of these ids.
     pub namespace: u64,
-    /// Which start of which machine that was.
+    /// Boot id, which identifies the machine and its boot.
     pub boot: String,
 }

@@ -1,49 +1,49 @@
-//! What a GPU did, piece by piece, with all that its records say.
+//! GPU activities, with all fields of their records.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, NameId, Nanos, StreamId,
 };
 use super::kinds::kinds;
 
-/// One piece of work that a GPU did.
+/// A piece of work done by a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// The launch it belongs to.
+    /// Correlation id of the launch.
     pub correlation: CorrelationId,
-    /// The device that it ran on.
+    /// Device that it ran on.
     pub device: DeviceId,
-    /// The context on that GPU.
+    /// GPU context that it ran in.
     pub context: GpuContextId,
-    /// The stream of that context.
+    /// Stream of that context.
     pub stream: StreamId,
-    /// The hardware channel; `None` where the tracer does not say.
+    /// Hardware channel; `None` if the tracer does not report it.
     pub channel: Option<u32>,
-    /// When it began; 0 = not collected.
+    /// Start time; 0 = not collected.
     pub start: Nanos,
-    /// When it ended; 0 = not collected (or still running when the trace was cut).
+    /// End time; 0 = not collected (or still running when the trace ended).
     pub end: Nanos,
-    /// The graph execution it is part of; 0 = none.
+    /// Graph execution that it belongs to; 0 = none.
     pub graph: GraphId,
-    /// The node of that graph; 0 = none.
+    /// Node of that graph; 0 = none.
     pub graph_node: GraphNodeId,
-    /// The node that this one was instantiated or last updated from, where the tracer says; else 0.
+    /// Node that this one was instantiated or last updated from, if the tracer reports it; otherwise 0.
     pub source_node: GraphNodeId,
-    /// Whether the GPU itself launched it, so that there is no launch on the CPU's side.
+    /// Whether the GPU itself launched it, so that there is no launch on the CPU side.
     pub device_launched: bool,
-    /// Where its graph node was made. `None` = it is part of no graph, or nobody looked yet: it stands in no
-    /// recording, since the rows about graphs that come before it say it.
+    /// Origin of its graph node. `None` = not part of a graph, or not resolved yet. Not stored in recordings, because
+    /// the graph rows before the activity determine it.
     pub created: Option<Created>,
-    /// What ran: a kernel, a copy, a fill or a graph.
+    /// Kind of work, with its fields: a kernel, a copy, a fill or a graph.
     pub detail: Detail,
 }
 
 impl Activity {
-    /// Nanoseconds of GPU time, or `None` where the times were not collected or run backwards.
+    /// Returns the nanoseconds of GPU time, or `None` if the times were not collected or run backwards.
     pub fn duration(&self) -> Option<u64> {
         if self.start.0 == 0 || self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 
-    /// The kind of work, without its particulars.
+    /// Returns the kind of work without its fields.
     pub fn work(&self) -> Work {
         match self.detail {
             Detail::Kernel(k) => Work::Kernel(k.name),
@@ -53,7 +53,7 @@ impl Activity {
         }
     }
 
-    /// Bytes moved or set; 0 for kernels and graphs.
+    /// Returns the number of bytes moved or set; 0 for kernels and graphs.
     pub fn bytes(&self) -> u64 {
         match self.detail {
             Detail::Kernel(_) | Detail::Graph => 0,
@@ -63,7 +63,7 @@ impl Activity {
     }
 }
 
-/// What names an activity in a flame graph: a kernel's name, a copy's direction, or a fill.
+/// Work as a flame graph names it: a kernel's name, a copy's direction, or a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Work {
     /// A kernel.
@@ -76,19 +76,19 @@ pub enum Work {
     Graph,
 }
 
-/// Where a graph node was made.
+/// Origin of a graph node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Created {
-    /// On this stack.
+    /// Created on this stack.
     Context(ContextId),
-    /// Before recording began, or by copying a node that was.
+    /// Created before recording began, or copied from such a node.
     BeforeRecording,
-    /// Nobody knows: the tracer did not announce it, or what it announced could not be kept.
+    /// Unknown: the tracer did not announce it, or the announcement could not be kept.
     Unknown,
 }
 
 impl Created {
-    /// The frame that flame graphs show where there is no stack.
+    /// Returns the frame that flame graphs show if there is no stack.
     pub fn label(self) -> Option<&'static str> {
         match self {
             Self::Context(_) => None,
@@ -97,7 +97,7 @@ impl Created {
         }
     }
 
-    /// The word that ledgers and tables show where there is no stack; lower case, no blanks.
+    /// Returns the word for ledgers and tables: lower case, no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::Context(_) => "created",
@@ -107,7 +107,7 @@ impl Created {
     }
 }
 
-/// The particulars of an activity.
+/// Fields of an activity that depend on its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// A kernel ran.
@@ -116,61 +116,61 @@ pub enum Detail {
     Copy(CopyDetail),
     /// Memory was filled.
     Set(SetDetail),
-    /// A whole graph ran, of whose nodes there are no activities.
+    /// A whole graph ran, without activities for its nodes.
     Graph,
 }
 
-/// How a kernel was launched.
+/// Launch parameters of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelDetail {
-    /// Its (mangled) name.
+    /// Mangled name.
     pub name: NameId,
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads a block in x, y, z.
+    /// Threads per block in x, y, z.
     pub block: [u32; 3],
-    /// Registers of each thread.
+    /// Registers per thread.
     pub registers: u16,
-    /// Shared memory fixed at compile time, bytes a block.
+    /// Shared memory fixed at compile time, in bytes per block.
     pub static_shared: u32,
-    /// Shared memory asked for at launch, bytes a block.
+    /// Shared memory requested at launch, in bytes per block.
     pub dynamic_shared: u32,
 }
 
 /// A copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyDetail {
-    /// From where to where.
+    /// Direction of the copy.
     pub kind: CopyKind,
-    /// The memory read.
+    /// Kind of memory read.
     pub from: MemoryKind,
-    /// The memory written.
+    /// Kind of memory written.
     pub to: MemoryKind,
-    /// The GPUs read and written, where they differ (peer to peer).
+    /// Source and destination GPU, if they differ (peer to peer).
     pub peers: Option<(DeviceId, DeviceId)>,
-    /// Bytes in all.
+    /// Total bytes.
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
-    /// How many copies it is: more than one where the driver made one of a batch.
+    /// Number of copies: more than one if the driver combined a batch into one.
     pub copies: u32,
 }
 
 /// A fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetDetail {
-    /// The memory written.
+    /// Kind of memory written.
     pub memory: MemoryKind,
-    /// The value that every element was set to.
+    /// Value that every element was set to.
     pub value: u32,
-    /// Bytes in all.
+    /// Total bytes.
     pub bytes: u64,
     /// Whether the call returned before the fill was done.
     pub is_async: bool,
 }
 
 kinds! {
-    /// The direction of a copy, in the tracer's numbers (a newer one may send unknown ones).
+    /// Direction of a copy, in CUPTI's numbers (a newer version may send unknown ones).
     CopyKind(u8) {
         /// Host to device.
         HTOD = 1, "HtoD";
@@ -193,30 +193,30 @@ kinds! {
         /// Between two devices.
         PTOP = 10, "PtoP";
     } else "unknown"
-    /// The short name that flame graphs show.
+    /// Returns the short name that flame graphs show.
     label
 }
 
 kinds! {
-    /// What a piece of memory is, in the tracer's numbers (a newer one may send unknown ones).
+    /// Kind of memory, in CUPTI's numbers (a newer version may send unknown ones).
     MemoryKind(u16) {
-        /// CUPTI does not say.
+        /// CUPTI does not report the kind.
         UNKNOWN = 0, "unknown";
-        /// Of the host.
+        /// Pageable host memory.
         PAGEABLE = 1, "pageable";
-        /// Of the host, and locked.
+        /// Pinned host memory.
         PINNED = 2, "pinned";
-        /// Of a GPU.
+        /// Device memory.
         DEVICE = 3, "device";
-        /// Of a GPU, as an array.
+        /// Array in device memory.
         ARRAY = 4, "array";
-        /// Of both, which it moves between.
+        /// Managed memory, which moves between host and GPUs.
         MANAGED = 5, "managed";
-        /// A variable of a GPU.
+        /// Static variable on a GPU.
         DEVICE_STATIC = 6, "device_static";
-        /// A variable of both.
+        /// Static managed variable.
         MANAGED_STATIC = 7, "managed_static";
     } else "unknown"
-    /// The short name that the activities table shows.
+    /// Returns the short name that the activities table shows.
     label
 }

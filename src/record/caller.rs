@@ -1,29 +1,29 @@
-//! Who launched something, or who made a graph node, or the reason why nobody is known: in four bytes.
+//! The stack that launched work or created a graph node, or the reason why it is unknown, packed into four bytes.
 
 use super::activity::Created;
 use super::ids::ContextId;
 use super::missing::Missing;
 
-/// A `Result<ContextId, Missing>` (who launched) or a [`Created`] (who made a node), packed for tables that hold
-/// one for each sum, stretch or node. The highest bit is always free.
+/// A `Result<ContextId, Missing>` (launching context) or a [`Created`] (origin of a node), packed for tables that
+/// hold one per sum, stretch or node. The highest bit is always free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Caller(u32);
 
 impl Caller {
     /// The launch was not recorded, or its stack was not kept.
     pub const NO_STACK: Self = Self(ContextId::NONE.0);
-    /// It was launched while no window was open.
+    /// The launch was made while no window was open.
     pub const OUTSIDE: Self = Self(ContextId::OUTSIDE.0);
-    /// It was launched before recording began.
+    /// The launch was made before recording began.
     pub const LAUNCHED_BEFORE: Self = Self(LAST);
-    /// It is of a graph that the GPU launched by itself.
+    /// The work belongs to a graph that the GPU launched by itself.
     pub const DEVICE_GRAPH: Self = Self(LAST - 1);
-    /// The node was made before recording began, or is a copy of one that was.
+    /// The node was created before recording began, or is a copy of such a node.
     pub const MADE_BEFORE: Self = Self(LAST - 2);
-    /// Nobody knows who made the node.
+    /// The creator of the node is unknown.
     pub const MADE_BY_UNKNOWN: Self = Self(LAST - 3);
 
-    /// Who made a node, from what its row says.
+    /// Returns the creator of a node from the context in its row.
     pub fn made_by(context: ContextId) -> Self {
         match context {
             ContextId::NONE => Self::MADE_BY_UNKNOWN,
@@ -32,7 +32,7 @@ impl Caller {
         }
     }
 
-    /// The launching context, or the reason why there is none.
+    /// Returns the launching context, or the reason why there is none.
     pub fn launched(self) -> Result<ContextId, Missing> {
         match self {
             Self::NO_STACK | Self::MADE_BEFORE | Self::MADE_BY_UNKNOWN => Err(Missing::NoStack),
@@ -43,7 +43,7 @@ impl Caller {
         }
     }
 
-    /// Who made the node.
+    /// Returns the origin of the node.
     pub fn created(self) -> Created {
         match self {
             Self::MADE_BEFORE => Created::BeforeRecording,
@@ -51,23 +51,23 @@ impl Caller {
         }
     }
 
-    /// The packed word, below 2^31.
+    /// Returns the packed word, which is below 2^31.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// The caller whose word `bits` is.
+    /// Unpacks `bits`.
     pub fn from_bits(bits: u32) -> Self {
         Self(bits & LAST)
     }
 }
 
-/// The highest word; contexts are numbered from the other end.
+/// Highest word. Reasons are numbered down from it, contexts up from 0.
 const LAST: u32 = (1 << 31) - 1;
 
 impl From<ContextId> for Caller {
-    /// A launch's context, with the two ids that are none. So many contexts that they would meet the reasons are
-    /// only in a file that is damaged.
+    /// Packs a launch's context, including the two special ids. Only a damaged file has enough contexts to collide
+    /// with the reasons.
     fn from(context: ContextId) -> Self {
         if context.0 < Self::MADE_BY_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
     }

@@ -1,4 +1,4 @@
-//! Rows that are written at once: what a process leaves that ends in their middle is told by their checksum.
+//! A chunk: rows that are written in one piece. Its checksum detects that a process died in the middle of writing it.
 
 use std::mem;
 
@@ -6,10 +6,10 @@ use super::Row;
 use super::about::{Mark, Standing, WriterId};
 use super::encode::{append, head, put_mark, put_row, put_writer, tag};
 
-/// A row's tag and length, and the checksum of the rows in it.
+/// Tag and length of the chunk row, and the checksum of the rows in it.
 const HEAD: usize = 5 + 4;
 
-/// Gathers rows, to be written at once. Starts with room for its own head.
+/// Collects rows to be written in one piece. Reserves space for its own head.
 #[derive(Debug)]
 pub struct Chunk(Vec<u8>);
 
@@ -20,12 +20,13 @@ impl Default for Chunk {
 }
 
 impl Chunk {
-    /// What a file of chunks begins with.
+    /// Returns the header of a file of chunks.
     pub fn file_head() -> [u8; 16] {
         head(Standing::default())
     }
 
-    /// The same of one that stands otherwise: written over the other, as there may be no room for more.
+    /// Returns the header for another state. It overwrites the existing header, because there may be no space to
+    /// append.
     pub fn head_of(standing: Standing) -> [u8; 16] {
         head(standing)
     }
@@ -35,27 +36,27 @@ impl Chunk {
         append(&mut self.0, |out| put_row(out, row));
     }
 
-    /// Adds who writes.
+    /// Adds the identity of the writer.
     pub fn writer(&mut self, id: &WriterId) {
         append(&mut self.0, |out| put_writer(out, id));
     }
 
-    /// Adds a moment.
+    /// Adds a checkpoint mark.
     pub fn mark(&mut self, mark: &Mark) {
         append(&mut self.0, |out| put_mark(out, mark));
     }
 
-    /// Adds that nothing is missing.
+    /// Adds the end row: the recording is complete.
     pub fn whole(&mut self) {
         append(&mut self.0, |_| tag::WHOLE);
     }
 
-    /// Adds that the process runs on and is not recorded any more, for want of memory.
+    /// Adds a row which records that recording stopped for lack of memory while the process runs on.
     pub fn starved(&mut self) {
         append(&mut self.0, |_| tag::STARVED);
     }
 
-    /// Adds sums that were put together elsewhere.
+    /// Adds a sums row, whose payload `put` writes.
     pub(super) fn sums(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         append(&mut self.0, |out| {
             put(out.0);
@@ -63,17 +64,17 @@ impl Chunk {
         });
     }
 
-    /// How many bytes its rows have by now.
+    /// Size of its rows in bytes.
     pub fn len(&self) -> usize {
         self.0.len() - HEAD
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.0.len() == HEAD
     }
 
-    /// The bytes to write; it is empty again.
+    /// Returns the bytes to write and clears the chunk.
     pub fn take(&mut self) -> Vec<u8> {
         let mut bytes = mem::take(self).0;
         let (length, crc) = ((bytes.len() - 5) as u32, crc32fast::hash(&bytes[HEAD..]));

@@ -1,4 +1,4 @@
-//! Rows back out of a recording, one at a time: memory is that of the largest row. `encode` draws the
+//! Reads the rows of a recording one at a time, so that memory is bounded by the largest row. `encode` documents the
 //! format.
 
 use std::ffi::OsStr;
@@ -11,23 +11,23 @@ use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
-/// No honest row is larger: a length beyond is garbage.
+/// Maximum length of a row. No valid row is longer, so a greater length is garbage.
 const LARGEST: u32 = 64 << 20;
 const HEADER: u64 = 16;
 
 /// Reads the rows of a recording.
 ///
-/// A row that is complete but makes no sense is an error, and the next call goes on behind it. One that is
-/// cut short ends the recording: an error once, then [`Reader::next_row`] gives `None`. The same is true of chunks.
+/// A row that is complete but invalid is an error, and the next call continues after it. A truncated row ends the
+/// recording: one error, then [`Reader::next_row`] returns `None`. Chunks are treated the same way.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     input: R,
     payload: Vec<u8>,
     frames: Vec<Frame>,
-    /// The chunk that is being read, and how much of it was.
+    /// Chunk being read, and the read position in it.
     chunk: Vec<u8>,
     chunk_at: usize,
-    /// Of the next row of the file.
+    /// Offset of the next row in the file.
     position: u64,
     records: u64,
     skipped: u64,
@@ -41,10 +41,10 @@ pub struct Reader<R: BufRead> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Begins to read.
+    /// Opens a recording and reads its header.
     ///
     /// # Errors
-    /// `Format` if this is no recording, or one of a later format; what `input` reports.
+    /// `Format` if the input is not a recording or has a newer format; any error of `input`.
     pub fn new(mut input: R) -> Result<Self> {
         let mut header = Vec::new();
         input.by_ref().take(HEADER).read_to_end(&mut header)?;
@@ -79,11 +79,10 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    /// The next row; `None` at the end. Rows of kinds that this version does not know are passed over.
+    /// Returns the next row, or `None` at the end. Skips rows of kinds unknown to this version.
     ///
     /// # Errors
-    /// `Format` if the row is cut short or makes no sense, with its number and position; what the input
-    /// reports.
+    /// `Format` if the row is truncated or invalid, with its number and position; any error of the input.
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
         loop {
             let Some(tag) = self.read()? else {
@@ -106,47 +105,47 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// How many bytes were read.
+    /// Number of bytes read so far.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Whether the last row that was read says that nothing is missing: its writer has come to the end.
+    /// Whether the last row read is the end row, which the writer appends when the recording is complete.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Whether recording ended for want of memory, while the process ran on.
+    /// Whether recording stopped for lack of memory while the process ran on.
     pub fn is_starved(&self) -> bool {
         self.is_starved
     }
 
-    /// How it stands if it is not whole.
+    /// State of the recording if it has no end row.
     pub fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// How many rows were of a kind that this version does not know.
+    /// Number of rows skipped because this version does not know their kind.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// The last moment that the recording says it had come to.
+    /// Last checkpoint mark in the recording.
     pub fn mark(&self) -> Option<&Mark> {
         self.mark.as_ref()
     }
 
-    /// Who has written it, if it says so.
+    /// Identity of the writer, if the recording has a writer row.
     pub fn writer(&self) -> Option<&WriterId> {
         self.writer.as_ref()
     }
 
-    /// Whether there are sums in the place of rows.
+    /// Whether the recording holds sums instead of single rows.
     pub fn has_sums(&self) -> bool {
         self.sums.any()
     }
 
-    /// Where the row begins that was read last; of one in a chunk, the chunk.
+    /// Offset at which the last row read starts; for a row in a chunk, the offset of the chunk.
     fn row_at(&self) -> u64 {
         match self.chunk.len() {
             0 => self.position - 5 - self.payload.len() as u64,
@@ -154,7 +153,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Goes on with the rows of the chunk that was read.
+    /// Verifies the chunk just read and switches to the rows in it.
     fn open_chunk(&mut self) -> Result<()> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
         let sum = Fields(&self.payload).u32();
@@ -166,7 +165,7 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// Takes in a row about the recording itself.
+    /// Processes a row that is about the recording itself.
     fn note(&mut self, tag: u8) -> Result<()> {
         let makes_sense = match tag {
             tag::MARK => {
@@ -197,7 +196,7 @@ impl<R: BufRead> Reader<R> {
         if self.ended {
             return Ok(None);
         }
-        // Whatever goes wrong here, what follows can no longer be told apart.
+        // After any failure below, the boundaries of the following rows are unknown.
         self.ended = true;
         self.records += 1;
         let head = self.fill(5)?;
@@ -225,7 +224,7 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(tag))
     }
 
-    /// The same of a row in the chunk.
+    /// Reads the next row of the current chunk.
     fn read_inner(&mut self) -> Result<u8> {
         self.records += 1;
         let mut fields = Fields(&self.chunk[self.chunk_at..]);
@@ -241,8 +240,8 @@ impl<R: BufRead> Reader<R> {
         Ok(tag)
     }
 
-    /// Reads up to `length` bytes into the payload. The buffer grows with what is there, not with what is
-    /// claimed.
+    /// Reads up to `length` bytes into the payload. The buffer grows with the bytes that are actually there, not with
+    /// the claimed length.
     fn fill(&mut self, length: u64) -> Result<u64> {
         self.payload.clear();
         let read = self.input.by_ref().take(length).read_to_end(&mut self.payload);
@@ -271,8 +270,8 @@ fn malformed(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, message)
 }
 
-/// Whether this version knows what the row says. A kind of loss that it does not know is like a row that
-/// it does not know.
+/// Whether this version can interpret the row. A loss row of an unknown kind is treated like a row of an unknown
+/// kind.
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
@@ -295,7 +294,8 @@ fn loss_of(number: u8) -> Option<Loss> {
     Loss::ALL.into_iter().find(|&loss| loss as u8 == number)
 }
 
-/// The row in `payload`, or what is wrong with it. Bytes beyond those expected are from a later version.
+/// Decodes the row in `payload`, or returns the reason why it is invalid. Ignores excess bytes, which a later version
+/// added.
 fn row<'a>(
     tag: u8,
     payload: &'a [u8],
@@ -386,7 +386,7 @@ fn inside(fields: &mut Fields<'_>) -> Option<Inside> {
     })
 }
 
-/// `Ok(None)` if it is too short.
+/// `Ok(None)` if the payload is too short.
 type Parsed<T> = std::result::Result<Option<T>, &'static str>;
 
 fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
@@ -405,7 +405,7 @@ fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
     }))
 }
 
-/// All but the detail.
+/// Decodes all fields except the detail.
 fn activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
     Some(Activity {
         correlation: CorrelationId(fields.u32()?),
@@ -601,7 +601,7 @@ fn loss<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     Some(Row::Loss { loss: loss_of(fields.u8()?)?, count: fields.u64()? })
 }
 
-/// A row about a graph or one of its nodes.
+/// Decodes a row about a graph or one of its nodes.
 fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
     let graph = GraphId(fields.u32()?);
     Some(match tag {
@@ -619,10 +619,10 @@ fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
     })
 }
 
-/// Whether a recording says at its end that nothing is missing. Those that processes leave that are killed do not.
+/// Whether a recording ends with the end row, which marks it as complete. Recordings of killed processes do not.
 ///
 /// # Errors
-/// The file's.
+/// Any I/O error of the file.
 pub fn is_ended(path: &std::path::Path) -> std::io::Result<bool> {
     use std::io::Seek;
     let mut file = std::fs::File::open(path)?;

@@ -1,94 +1,95 @@
-//! What waited for what, for whoever replays a run: rows that are in a recording only where they were asked for.
+//! Dependencies between host and streams, for tools that replay a run. Recordings contain these rows only on request.
 //!
-//! A call puts an event on a stream, or has a stream wait for one ([`EventCall`]: who called, when, and which
-//! handles); the tracer says under the same correlation id which event of its own numbering that was
-//! ([`EventRecord`], [`Sync`]). Handles are used again when an event is destroyed, the tracer's numbers are not. A
-//! call that only became part of a graph, since its stream was being captured, has an [`EventCall`] alone.
+//! A call records an event on a stream, or makes a stream wait for one ([`EventCall`]: stack, time and handles).
+//! Under the same correlation id the tracer reports the event by its own number ([`EventRecord`], [`Sync`]). Handles
+//! are reused after an event is destroyed, the tracer's numbers are not. A call that only became part of a graph,
+//! because its stream was being captured, has an [`EventCall`] alone.
 
 use super::ids::{ContextId, CorrelationId, EventId, GpuContextId, Nanos, StreamId, SyncId};
 use super::kinds::kinds;
 
-/// An event was put on a stream: it happens when the stream's work so far is done.
+/// An event was recorded on a stream: it fires once the work already on the stream is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRecord {
-    /// The call's correlation id.
+    /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// The context of the stream.
+    /// GPU context of the stream.
     pub context: GpuContextId,
-    /// The stream, as CUPTI numbers it.
+    /// Stream, by CUPTI's number.
     pub stream: StreamId,
-    /// The event, as CUPTI numbers it.
+    /// Event, by CUPTI's number.
     pub event: EventId,
-    /// The number of this record of it, by which waits name it; `None` where the tracer has none (before 12.8).
+    /// Number of this record of the event, to which waits refer; `None` if the tracer does not report it (before
+    /// 12.8).
     pub sync: Option<SyncId>,
 }
 
 /// The host or a stream waited, or was told to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sync {
-    /// Who waited for what.
+    /// Waiting side, and the object waited for.
     pub kind: SyncKind,
-    /// When the call began; 0 = not collected.
+    /// Start time of the call; 0 = not collected.
     pub start: Nanos,
-    /// When it was over; 0 = not collected.
+    /// End time of the call; 0 = not collected.
     pub end: Nanos,
-    /// The call's correlation id.
+    /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// The context that was waited for, or in which the stream or the event was made.
+    /// GPU context that was waited for, or in which the stream or the event was created.
     pub context: GpuContextId,
-    /// The stream that waits for an event or that the host waits for; else `None`.
+    /// Stream that waits for an event or that the host waits for; otherwise `None`.
     pub stream: Option<StreamId>,
-    /// The event waited for, if it is one.
+    /// Event that was waited for, if any.
     pub event: Option<EventId>,
-    /// Which record of the event; `None` where the tracer does not say.
+    /// Number of the record of the event; `None` if the tracer does not report it.
     pub sync: Option<SyncId>,
-    /// What the call answered: 0 = what was waited for is done.
+    /// Return code of the call: 0 = the work waited for is done.
     pub result: u32,
 }
 
 kinds! {
-    /// Who waited for what, in numbers of ours (a later version may write others).
+    /// Kind of wait, in our own numbers (a later version may write others).
     SyncKind(u32) {
-        /// One that has no number yet.
+        /// Kind without a number.
         OTHER = 0, "other";
-        /// The host for an event.
+        /// The host waits for an event.
         EVENT = 1, "event";
-        /// A stream for an event.
+        /// A stream waits for an event.
         STREAM_WAIT = 2, "stream_wait";
-        /// The host for a stream.
+        /// The host waits for a stream.
         STREAM = 3, "stream";
-        /// The host for all streams of a context.
+        /// The host waits for all streams of a context.
         CONTEXT = 4, "context";
     } else "other"
-    /// The word that ledgers and tables show; lower case, no blanks.
+    /// Returns the word for ledgers and tables: lower case, no blanks.
     word
 }
 
-/// A call about an event that worked. One is written on every such call.
+/// A successful call about an event. One is written per such call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventCall {
-    /// When the call began, ns since 1970.
+    /// Start time of the call, ns since 1970.
     pub time: Nanos,
-    /// How long it took, in nanoseconds; `u32::MAX` = that long or longer.
+    /// Duration in nanoseconds; `u32::MAX` = that or longer.
     pub duration: u32,
-    /// The id that the [`EventRecord`] or the [`Sync`] carries.
+    /// Correlation id that the [`EventRecord`] or the [`Sync`] carries.
     pub correlation: CorrelationId,
-    /// The stack that made the call.
+    /// Stack that made the call.
     pub context: ContextId,
-    /// What the call did with the event.
+    /// Use of the event.
     pub does: EventUse,
-    /// The event's handle.
+    /// Handle of the event.
     pub event: u64,
-    /// The stream's handle, as the program gave it: 0 to 2 stand for default streams.
+    /// Handle of the stream, as passed by the program: 0 to 2 denote default streams.
     pub stream: u64,
 }
 
-/// What is done with an event.
+/// Use of an event by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum EventUse {
-    /// It is put on a stream.
+    /// The event is recorded on a stream.
     Record = 0,
-    /// A stream waits for it.
+    /// A stream waits for the event.
     Wait = 1,
 }

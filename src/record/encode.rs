@@ -1,11 +1,11 @@
-//! Rows into a recording (`.gfr`). What a recording looks like is drawn here, for `decode` as well.
+//! Writes rows to a recording (`.gfr`). The format is documented here, for `decode` as well.
 //!
 //! ```text
-//! recording := "gpuflame" format:u32 standing:u32 row*        format is 1; 0 is the same without tags 25 to 28. standing is
-//!                                                             1 while a mark that was due cannot be written, and 2 more
-//!                                                             once its process ended and could not write its files
-//! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; a
-//!                                                             known one may grow at its end
+//! recording := "gpuflame" format:u32 standing:u32 row*        format is 1; 0 is the same without tags 25 to 28. standing:
+//!                                                             bit 0 while a mark that was due cannot be written; bit 1
+//!                                                             also once the process exited and could not write its files
+//! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; payloads of
+//!                                                             known tags may grow at the end
 //!  tag  payload
 //!   1   launch    time:u64 duration:u32 correlation:u32 within:u32 context:u32
 //!   2   activity  correlation:u32 device:u32 context:u32 stream:u32 channel:option start:u64 end:u64
@@ -17,8 +17,8 @@
 //!   7   thread    id:u32 text
 //!   8   window    edge:u8 time:u64                                              0 opened, 1 closed
 //!   9   loss      loss:u8 count:u64
-//!  10   node      graph:u32 node:u64 context:u32                                a graph node was made
-//!  11   clone     graph:u32 node:u64 original:u64                              and copied
+//!  10   node      graph:u32 node:u64 context:u32                                a graph node was created
+//!  11   clone     graph:u32 node:u64 original:u64                              a graph node was copied
 //!  12   update    graph:u32 source:u32 correlation:u32
 //!  13   end       graph:u32
 //!  14   range     id:u32 domain:text text
@@ -31,23 +31,24 @@
 //!  20   call      time:u64 duration:u32 correlation:u32 context:u32 does:u8 event:u64 stream:u64
 //!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
 //!  22   outside   first:u32 last:u32 count:u32 over:u64
-//!  23   whole                                                                  the last one: nothing is missing
-//!  24   inside    thread:u32 since:u64 context:u32                             what a thread is in from then on, or 0
-//!  25   chunk     crc:u32 row*                                                 written at once; CRC-32 of the rows; in
-//!                                                                              no other chunk
-//!  26   sums      entry*                                                       what rows came to that are not there
-//!  27   mark      began:u64 time:u64 interval_ms:u32 open:u64                  the sums before count from here on
-//!  28   writer    process:u32 thread:u32 started:u64 namespace:u64 boot:text   who writes this, see `host::alive`
-//!  29   instant   thread:u32 time:u64 text                                     that the program marked
-//!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a function of Python; its line
-//!                                                                              table as that version has it
-//!  31   told      on:u8 time:u64                                               launches are seen from then on, or not
+//!  23   whole                                                                  the end row: the recording is complete
+//!  24   inside    thread:u32 since:u64 context:u32                             stack of a thread from then on; 0 = unknown
+//!  25   chunk     crc:u32 row*                                                 written in one piece; CRC-32 of the rows;
+//!                                                                              chunks are not nested
+//!  26   sums      entry*                                                       sums that replace single rows
+//!  27   mark      began:u64 time:u64 interval_ms:u32 open:u64                  makes all sums before it valid
+//!  28   writer    process:u32 thread:u32 started:u64 namespace:u64 boot:text   identity of the writer, see `host::alive`
+//!  29   instant   thread:u32 time:u64 text                                     an instant marked by the program
+//!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a Python function; its line table
+//!                                                                              in that version's encoding
+//!  31   told      on:u8 time:u64                                               whether launches are seen from then on
 //!  32   called    ended:u64 duration:u32 context:u32                           a call that launched nothing
-//!  33   provenance  what:u32 text                                              where all this comes from
-//!  34   starved                                                                recording ended here, for want of memory
-//!  35   generated address:u64 name:text                                        the function at an address in no file; empty: of several, not known which
-//!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a processor
-//!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited, without one
+//!  33   provenance  what:u32 text                                              origin of the recording
+//!  34   starved                                                                recording stopped here for lack of memory
+//!  35   generated address:u64 name:text                                        function at an address without a file;
+//!                                                                              empty: several functions shared the address
+//!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a CPU
+//!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited off-CPU
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -55,19 +56,19 @@
 //!            | 2:u8 memory:u16 value:u32 bytes:u64 async:u8
 //!            | 3:u8                                                             a whole graph
 //! option    := is_there:u8 value:u32
-//! text      := length:u32 byte[length]                                          UTF-8; not for paths and build ids of modules and line tables
+//! text      := length:u32 byte[length]                       UTF-8, but any bytes in paths, build ids and line tables
 //! ```
 //!
 //! All numbers are little-endian and nothing is aligned.
 //!
-//! A process that does not keep single rows leaves what they came to: a table of sums, each time as far as it has
-//! changed. What is in no `mark`, or behind the last one, was cut off and does not count. `open` launches had no
-//! activity then, and the next mark was to come `interval_ms` later.
+//! A process that does not keep single rows writes a table of sums instead, and each time appends only the entries
+//! that changed. Entries after the last `mark` are incomplete and are ignored. A mark says that `open` launches had
+//! no activity at that time, and that the next mark was due `interval_ms` later.
 //!
 //! ```text
 //! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
-//!           slots are numbered as they come; length is 0 where the slot has its key already. The values are totals
-//!           and take the place of those before; count is 0 where the sum is gone.
+//!           slots are numbered in order of appearance; length is 0 if the slot already has its key. The values are
+//!           totals and replace the previous ones; count is 0 if the sum was removed.
 //!
 //! key    := 1:u8 view:u8 base:u8 place tips:u8 tip[tips] device:option stream     values amount, count, ... of the view
 //!         | 2:u8 tip device:u32               a work    count nanoseconds bytes min max p50 p95 p99
@@ -75,25 +76,25 @@
 //!         | 4:u8 device:u32                   its time  window busy idle late late_count early early_count first last
 //!         | 5:u8 device:u32 stream            a stream  count nanoseconds
 //!         | 6:u8   launches seen matched graphs pending outside aliases, activities seen matched launched_before
-//!                  device_graph no_stack outside untimed early; not_told_ns, and activities of that time;
-//!                  activities repeated, and of no call
+//!                  device_graph no_stack outside untimed early; not_told_ns and the activities of that time;
+//!                  duplicate activities; activities with the id of no call
 //!         | 7:u8   nodes of graphs: created before_recording unknown
 //!         | 8:u8   stacks: distinct truncated guessed cut module_unknown
 //!         | 9:u8   allocated bytes: held most
-//!         | 10:u8  dependencies: record_calls wait_calls event_records
+//!         | 9:u8   allocated bytes: held, peak
 //!         | 11:u8 kind:u32                    wait records of a kind
-//!         | 12:u8 loss:u8                     how much was lost
-//!         | 13:u8 edge:u8                     a window's, as in its row
+//!         | 11:u8 kind:u32                    wait records of a kind
+//!         | 12:u8 loss:u8                     losses of a kind
+//!         | 13:u8 edge:u8                     an edge of a window, as in the window row
 //! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
-//! base   := 0 none, 1 opening, 2 closing
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack, a node's two, nobody
-//!         | 3:u8 after:u32 thread:option before:u32                             between two calls, the first of another
-//!                                                                               thread where there is one
-//!           callers are contexts, or the reasons from 2^31 - 1 down (`Caller`)
+//! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack; both stacks of a graph node; no stack
+//!         | 3:u8 after:u32 thread:option before:u32                             between two calls; the thread of the first,
+//!                                                                               if it is a different one
+//!           callers are contexts, or reasons, numbered from 2^31 - 1 down (`Caller`)
 //! tip    := kind:u8 value:u32        0 kernel, by name; 1 copy, by kind; 2 fill; 3 graph; 4 missing, 0 to 5 in the
 //!           order of `Missing`; 5 idle, 0 to 3 in the order of `Cause`; 6 idle to the end; 7 allocated, 8 freed, by
-//!           kind of memory; 9 freed, of no known kind; 10 unified, by kind; 11 lost, by loss
-//! stream := 0:u8 | 1:u8 context:u32 stream:u32
+//!           kind of memory; 9 freed, kind unknown; 10 unified, by kind; 11 lost, by loss
 //! ```
 
 use std::io::Write;
@@ -106,7 +107,7 @@ use crate::error::Result;
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
 pub(super) const FORMAT: u32 = 1;
 
-/// The tags of rows, as drawn above.
+/// Tags of the rows, as listed above.
 pub(super) mod tag {
     pub(crate) const LAUNCH: u8 = 1;
     pub(crate) const ACTIVITY: u8 = 2;
@@ -147,7 +148,7 @@ pub(super) mod tag {
     pub(crate) const BLOCKED: u8 = 37;
 }
 
-/// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
+/// Writes rows to a recording one after another. Does no buffering beyond that of `W`.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -155,10 +156,10 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a recording.
+    /// Starts a recording by writing its header.
     ///
     /// # Errors
-    /// What `out` reports.
+    /// Any error of `out`.
     pub fn new(mut out: W) -> Result<Self> {
         out.write_all(&head(Standing::default()))?;
         Ok(Self { out, buffer: Vec::new() })
@@ -167,7 +168,7 @@ impl<W: Write> Writer<W> {
     /// Appends a row.
     ///
     /// # Errors
-    /// What the writer reports; the recording then ends in a row that is cut short.
+    /// Any error of the writer; the recording then ends in a truncated row.
     pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
         self.buffer.clear();
         append(&mut self.buffer, |out| put_row(out, row));
@@ -175,26 +176,26 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Says who writes.
+    /// Writes the identity of the writer.
     ///
     /// # Errors
-    /// What the writer reports.
+    /// Any error of the writer.
     pub fn writer(&mut self, id: &WriterId) -> Result<()> {
         self.about(|out| put_writer(out, id))
     }
 
-    /// Says that all that happened before a moment is written.
+    /// Writes a checkpoint mark: everything that happened before `mark.time` has been written.
     ///
     /// # Errors
-    /// What the writer reports.
+    /// Any error of the writer.
     pub fn mark(&mut self, mark: &Mark) -> Result<()> {
         self.about(|out| put_mark(out, mark))
     }
 
-    /// Says that the process runs on and is not recorded any more, for want of memory.
+    /// Records that recording stopped for lack of memory while the process runs on.
     ///
     /// # Errors
-    /// What the writer reports.
+    /// Any error of the writer.
     pub fn starved(&mut self) -> Result<()> {
         self.about(|_| tag::STARVED)
     }
@@ -205,18 +206,18 @@ impl<W: Write> Writer<W> {
         Ok(self.out.write_all(&self.buffer)?)
     }
 
-    /// Has all that was written reach the file.
+    /// Flushes all rows to the file.
     ///
     /// # Errors
-    /// What the writer reports.
+    /// Any error of the writer.
     pub fn flush(&mut self) -> Result<()> {
         Ok(self.out.flush()?)
     }
 
-    /// Says that all is there, flushes, and gives the writer back.
+    /// Writes the end row, flushes, and returns the writer.
     ///
     /// # Errors
-    /// What the writer reports.
+    /// Any error of the writer.
     pub fn finish(mut self) -> Result<W> {
         self.out.write_all(&[tag::WHOLE, 0, 0, 0, 0])?;
         self.out.flush()?;
@@ -224,7 +225,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// What every recording begins with.
+/// Header of every recording.
 pub(super) fn head(standing: Standing) -> [u8; 16] {
     let mut head = [0; 16];
     head[..8].copy_from_slice(MAGIC);
@@ -233,10 +234,10 @@ pub(super) fn head(standing: Standing) -> [u8; 16] {
     head
 }
 
-/// Appends a row to `bytes`: `put` writes its payload and returns its tag.
+/// Appends a row to `bytes`: `put` writes the payload and returns the tag.
 pub(super) fn append(bytes: &mut Vec<u8>, put: impl FnOnce(&mut Payload<'_>) -> u8) {
     let start = bytes.len();
-    // The length is not known yet.
+    // Placeholder: the length is not known yet.
     bytes.extend([0; 5]);
     bytes[start] = put(&mut Payload(bytes));
     let length = (bytes.len() - start - 5) as u32;
@@ -393,7 +394,7 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(graph.0);
             tag::GRAPH_END
         }
-        // Sums are written by `SumsWriter`, which knows what has changed.
+        // Sums are written by `SumsWriter`, which tracks changes.
         Row::Sum { .. } => tag::SUMS,
     }
 }
@@ -436,7 +437,7 @@ fn put_module(out: &mut Payload<'_>, module: &Module) {
     out.bytes(module.path.as_os_str().as_bytes()).bytes(&module.build_id);
 }
 
-/// The parts that payloads are made of.
+/// Encoders for the fields of payloads.
 pub(crate) struct Payload<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl Payload<'_> {
@@ -468,7 +469,7 @@ impl Payload<'_> {
         self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
     }
 
-    /// Seven bits a byte, the lowest first; the highest bit says that more come.
+    /// LEB128: seven bits per byte, lowest first; the highest bit marks that more bytes follow.
     pub(crate) fn varint(&mut self, mut value: u64) -> &mut Self {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);

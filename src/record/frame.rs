@@ -1,4 +1,4 @@
-//! One tagged 64-bit word per frame.
+//! A stack frame, packed into one tagged 64-bit word.
 //!
 //! ```text
 //!  63    60 59            48 47                                     0
@@ -15,45 +15,45 @@
 
 use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
 
-/// One frame of a stack: a tag and what it tags. See the module's drawing.
+/// A frame of a stack: a tag and a payload. See the module's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Frame(pub u64);
 
-/// A [`Frame`] taken apart.
+/// A [`Frame`], unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// Machine code. `address` is what to look up: already one less than a return address.
+    /// Machine code. `address` is the one to look up: for a return address, one byte less.
     Native {
-        /// The address to look up, inside the calling instruction.
+        /// Address to look up, inside the calling instruction.
         address: u64,
-        /// Which of the modules that ever lay there it belongs to.
+        /// Epoch of the module, among all that ever occupied the address.
         epoch: ModuleEpoch,
     },
     /// Text from the label table.
     Label(LabelId),
-    /// A range that was open.
+    /// An open range.
     Range(RangeId),
-    /// A function of a Python program.
+    /// A Python function.
     Python {
-        /// The function's code.
+        /// Code of the function.
         code: CodeId,
-        /// How many bytes into its instructions it was.
+        /// Byte offset into its instructions.
         at: u32,
     },
-    /// A tag that this version does not know (a newer recording).
+    /// A tag unknown to this version (a newer recording).
     Unknown(u8),
 }
 
-/// What the text of a label names.
+/// Kind of thing that the text of a label names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LabelKind {
-    /// An API call, an operator, a mark of ours.
+    /// An API call, an operator, or one of our own marks.
     #[default]
     Call,
-    /// A Python function, as another tool wrote it.
+    /// A Python function, as named by another tool.
     Python,
-    /// A range or a step, as another tool wrote it.
+    /// A range or a step, as named by another tool.
     Range,
 }
 
@@ -64,32 +64,32 @@ const TAG_RANGE: u64 = 2;
 const TAG_LABEL: u64 = 3;
 const TAG_EXACT: u64 = 4;
 const LABEL_KIND_BIT: u32 = 48;
-/// The furthest instruction that a frame can name: some 10,000,000 lines into a function.
+/// Maximum instruction offset in a frame: about 10,000,000 lines into a function.
 const MOST_AT: u32 = (1 << 28) - 1;
 
 impl Frame {
-    /// A frame of native code found by its return address.
+    /// Creates a frame of native code from its return address.
     pub fn native(return_address: u64, epoch: ModuleEpoch) -> Self {
         Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS))
     }
 
-    /// A frame of native code interrupted at `address` (below a signal), which is looked up as it is.
+    /// Creates a frame of native code interrupted at `address` (below a signal), which is looked up unchanged.
     pub const fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
         Self(tag(TAG_EXACT, epoch) | (address & ADDRESS))
     }
 
-    /// A frame that is text.
+    /// Creates a text frame.
     pub fn label(label: LabelId) -> Self {
         Self((TAG_LABEL << 60) | u64::from(label.0))
     }
 
-    /// A frame that is text, and what that names.
+    /// Creates a text frame with the kind of thing it names.
     #[cfg(feature = "cli")]
     pub fn label_of(kind: LabelKind, label: LabelId) -> Self {
         Self(Self::label(label).0 | (kind as u64) << LABEL_KIND_BIT)
     }
 
-    /// What a frame that is text names.
+    /// Returns the kind of thing that a text frame names.
     pub fn label_kind(self) -> LabelKind {
         match self.0 >> LABEL_KIND_BIT & 0xfff {
             1 => LabelKind::Python,
@@ -98,22 +98,22 @@ impl Frame {
         }
     }
 
-    /// A frame that is a range.
+    /// Creates a range frame.
     pub fn range(range: RangeId) -> Self {
         Self((TAG_RANGE << 60) | u64::from(range.0))
     }
 
-    /// A frame of Python, so many bytes into the instructions of `code`.
+    /// Creates a Python frame, `at` bytes into the instructions of `code`.
     pub fn python(code: CodeId, at: u32) -> Self {
         Self(TAG_PYTHON << 60 | u64::from(at.min(MOST_AT)) << 32 | u64::from(code.0))
     }
 
-    /// Whether it is code of which nobody knows what module lay there.
+    /// Whether this is code of an unknown module.
     pub fn is_of_unknown_module(self) -> bool {
         matches!(self.kind(), FrameKind::Native { epoch: ModuleEpoch::UNKNOWN, .. })
     }
 
-    /// What the word says.
+    /// Unpacks the word.
     pub fn kind(self) -> FrameKind {
         let epoch = ModuleEpoch(((self.0 >> 48) & 0xfff) as u16);
         match self.0 >> 60 {

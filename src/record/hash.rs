@@ -1,8 +1,8 @@
 //! Hash maps keyed by the ids of this crate.
 //!
-//! Ids are small integers or addresses that the process itself handed out: nobody attacks them, and maps of them are
-//! looked up once or twice for every launch and activity, where SipHash would cost more than the rest.
-//! The hash has no random part, so the same rows give the same order of iteration in every run.
+//! Ids are small integers or addresses assigned by the process itself, so no attacker controls them. Their maps are
+//! looked up once or twice per launch and activity, where SipHash would cost more than everything else. The hash has
+//! no random part, so that the same rows give the same iteration order in every run.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -10,8 +10,8 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 /// A map keyed by an id of [`crate::record`], or by an address.
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// Multiplies by 2^64 / golden ratio, which spreads runs of ids and strides alike, then folds the good
-/// high half onto the low half: the map takes its bucket from the low bits and its tag from the high.
+/// Multiplies by 2^64 / golden ratio, which spreads both runs of ids and strides, then folds the better high half
+/// onto the low half: the map takes its bucket from the low bits and its tag from the high bits.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -56,17 +56,17 @@ impl Hasher for IdHasher {
     }
 }
 
-/// The hash of one thing, for tables that are no `HashMap`.
+/// Returns the hash of one value, for tables other than `HashMap`.
 pub(crate) fn hash_one(thing: &(impl Hash + ?Sized)) -> u64 {
     BuildHasherDefault::<IdHasher>::default().hash_one(thing)
 }
 
-/// What a map of `capacity` entries holds on the heap: entries, and a tag byte for each bucket.
+/// Returns the heap size of a map: its entries, plus a tag byte per bucket.
 pub(crate) fn map_bytes<K, V>(map: &IdMap<K, V>) -> usize {
     if map.capacity() == 0 {
         return 0;
     }
-    // std's table is at most 7/8 full and a power of two.
+    // std's table is at most 7/8 full, and its size is a power of two.
     let buckets = (map.capacity() * 8 / 7).next_power_of_two();
     buckets * (size_of::<(K, V)>() + 1)
 }

@@ -1,7 +1,8 @@
-//! Kinds as numbers that a newer tracer, or a later version, may extend: what is not known keeps its number.
+//! Open enumerations: kinds as numbers that a newer tracer or a later version may extend. Unknown kinds keep their
+//! number.
 
-/// Makes a type of kinds from one list: a constant for each, and the word that it is shown by; all numbers that are not
-/// in the list have the word behind `else`.
+/// Generates a type of kinds from one list: a constant for each kind, and the word it is displayed as. Numbers that
+/// are not in the list get the word after `else`.
 macro_rules! kinds {
     (
         $(#[$about:meta])* $name:ident($number:ty) {

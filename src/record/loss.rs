@@ -1,56 +1,56 @@
-//! What may go wrong, by the name that it has in ledgers and tables.
+//! Kinds of loss, by their names in ledgers and tables.
 
-/// Ways to lose something. Each has a line in the ledger and a row in every export.
+/// Kind of loss. Each has a line in the ledger and a row in every export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Launch records for which no chunk was free.
+    /// Launch records dropped because no chunk was free.
     LaunchesDropped = 1,
-    /// Activity records that the tracer itself dropped, or dropped for want of memory.
+    /// Activity records dropped by the tracer itself, or for lack of memory.
     ActivitiesDropped = 2,
-    /// Activity records that could not be read (unknown layout, or a kind we never asked for).
+    /// Activity records that could not be read (unknown layout, or a kind that was never requested).
     ActivitiesUnreadable = 3,
     /// Launches made inside gpuflame's own callback (by a signal handler): counted, not recorded.
     StacksNested = 4,
-    /// Stacks for which no memory was left.
+    /// Stacks dropped for lack of memory.
     StacksDropped = 5,
     /// Stacks deeper than the capture buffer.
     StacksTruncated = 6,
-    /// Stacks with a frame found by frame pointer only.
+    /// Stacks with a frame found only by its frame pointer.
     StacksGuessed = 7,
-    /// Stacks whose walk ended before the bottom.
+    /// Stacks whose walk ended before the root.
     StacksCut = 8,
-    /// Asynchronous launches that the driver refused; they are in no other count. (A synchronous copy that
-    /// fails was recorded by then, and is a launch without an activity.)
+    /// Asynchronous launches that the driver rejected; no other count includes them. (A failing synchronous copy has
+    /// already been recorded, and is a launch without an activity.)
     LaunchesFailed = 9,
-    /// Launches that only added a node to a graph being captured; they have no activity of their own.
+    /// Launches that only added a node to a graph being captured; they have no activity.
     LaunchesCaptured = 10,
-    /// Graph nodes (and copies of them) that were made and could not be kept: no id, or no memory.
+    /// Graph nodes and copies of nodes that could not be kept: no id, or out of memory.
     GraphNodesDropped = 11,
-    /// Ranges that were opened and are in no stack, or under no name, or open for longer than they were: there
-    /// were too many.
+    /// Ranges that are missing from stacks, unnamed, or open for too long in them, because there were too many.
     RangesDropped = 12,
-    /// Calls that waited, were about events, allocated or freed, which there was no room to keep.
+    /// Calls that waited, used events, allocated or freed, dropped because the buffers were full.
     HostCallsDropped = 13,
-    /// Stacks with a frame of code of which nobody knows what module it was in: too many modules lay there.
+    /// Stacks with a code frame of unknown module: too many modules occupied the address.
     StacksModuleUnknown = 14,
-    /// Stacks that there was no memory to keep apart: what they launched is under `[other stacks]`. This and the two
-    /// below are of a profile, and in no recording: what explains it may have more memory.
+    /// Stacks merged into `[other stacks]` for lack of memory. This and the next two belong to a profile and are
+    /// never in a recording: the process that explains the recording may have more memory.
     StacksNotKeptApart = 15,
-    /// Kernels that there was no memory to keep apart: what ran is under `[other kernels]`.
+    /// Kernels merged into `[other kernels]` for lack of memory.
     KernelsNotKeptApart = 16,
-    /// Threads whose names there was no memory for.
+    /// Threads whose names were dropped for lack of memory.
     ThreadsNotNamed = 17,
-    /// Instants that the program marked, faster than they could be taken away.
+    /// Instants marked by the program faster than they could be drained.
     MarksDropped = 18,
     /// Stacks whose Python frames could not be read or kept.
     PythonDropped = 19,
-    /// Stacks whose Python frames do not tell of the same calls as the native ones: they may stand in the wrong places.
+    /// Stacks whose Python frames do not match the calls of the native frames: the Python frames may be in the wrong
+    /// places.
     PythonUnsure = 20,
-    /// Samples of threads on processors that came faster than they could be taken away.
+    /// CPU samples that arrived faster than they could be drained.
     SamplesDropped = 21,
-    /// Times in which threads waited without a processor that came faster than they could be taken away.
+    /// Off-CPU waits that arrived faster than they could be drained.
     BlocksDropped = 22,
 }
 
@@ -86,7 +86,7 @@ impl Loss {
         matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable)
     }
 
-    /// The word that ledgers and tables show; lower case, no blanks.
+    /// Returns the word for ledgers and tables: lower case, no blanks.
     pub fn label(self) -> &'static str {
         match self {
             Self::LaunchesDropped => "launches_dropped",

@@ -1,27 +1,27 @@
-//! The reasons for which a launch or an activity has no partner, or no time: facts about the data, which
-//! are kept and shown, never errors.
+//! Reasons why a launch or an activity has no partner or no time. They are facts about the data, which are kept and
+//! shown, never errors.
 
-/// Why something is shown under a label and not under a stack, or with no weight.
+/// Reason why something is shown under a label instead of a stack, or without a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
-    /// An activity whose launch was made before recording began.
+    /// Activity whose launch was made before recording began.
     LaunchedBefore,
-    /// An activity of a graph that the GPU launched by itself.
+    /// Activity of a graph that the GPU launched by itself.
     DeviceGraph,
-    /// An activity whose launch was not recorded (dropped, or made where no API call is seen), or was
+    /// Activity whose launch was not recorded (dropped, or made in a place where no API call is seen), or was
     /// recorded without a stack.
     NoStack,
-    /// An activity whose start or end was not collected, or whose end lies before its start.
+    /// Activity whose start or end was not collected, or whose end precedes its start.
     Untimed,
-    /// A launch that had no activity (yet).
+    /// Launch without an activity (yet).
     Pending,
-    /// An activity launched while no window was open. It is in no output; only idle time that it ended is
-    /// shown under its label.
+    /// Activity launched while no window was open. It is not exported; only idle time that it ended is shown under
+    /// its label.
     Outside,
 }
 
 impl Missing {
-    /// The frame that flame graphs show.
+    /// Returns the frame that flame graphs show.
     pub fn label(self) -> &'static str {
         match self {
             Self::LaunchedBefore => "[launched before recording]",
@@ -33,7 +33,7 @@ impl Missing {
         }
     }
 
-    /// The word that ledgers and tables show; lower case, no blanks.
+    /// Returns the word for ledgers and tables: lower case, no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::LaunchedBefore => "launched_before_recording",

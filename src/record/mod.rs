@@ -1,7 +1,7 @@
-//! The vocabulary: ids, times, frames and rows, and how rows are written to a recording.
+//! Defines ids, times, frames and rows, and how rows are written to a recording.
 //!
-//! Rows are the seam between the two lives of gpuflame. What records (in the application) only makes
-//! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
+//! Rows are the interface between the two lives of gpuflame. The recording side (in the application) only produces
+//! rows; the explaining side (there or elsewhere) only consumes them. This module depends on neither.
 
 mod about;
 mod activity;

@@ -1,29 +1,29 @@
-//! Where a recording comes from.
+//! Origin of a recording: facts about the machine, the job and the versions involved.
 
 use super::kinds::kinds;
 
 kinds! {
-    /// What is said of where a recording comes from.
+    /// Kind of fact about the origin of a recording.
     Provenance(u32) {
-        /// The machine's name.
+        /// Name of the machine.
         HOST = 1, "host";
-        /// When recording began, in ISO 8601.
+        /// Start time of the recording, in ISO 8601.
         START = 2, "start";
-        /// The rank in a job of many processes, where one is told.
+        /// Rank in a multi-process job, if known.
         RANK = 3, "rank";
-        /// A GPU of the machine, with its place on the bus.
+        /// GPU of the machine, with its bus address.
         GPU = 4, "gpu";
-        /// The CUDA version that the driver is for.
+        /// CUDA version that the driver supports.
         DRIVER = 5, "driver";
-        /// CUPTI's version, and its file.
+        /// CUPTI's version and file.
         CUPTI = 6, "cupti";
-        /// The version of gpuflame that recorded.
+        /// Version of gpuflame that recorded.
         GPUFLAME = 7, "gpuflame";
-        /// The command line, where it was asked for.
+        /// Command line, recorded only on request.
         COMMAND = 8, "command line";
-        /// A line of the ledger or of a message that could not be printed.
+        /// Line of the ledger or of a message that could not be printed.
         LEDGER = 9, "ledger";
     } else "something that a newer gpuflame says"
-    /// The word for it.
+    /// Returns the word for the kind.
     word
 }

@@ -1,4 +1,4 @@
-//! The rows: what happened, as plain data. Everything that explains is a consumer of these.
+//! Rows: the events of a run as plain data. Everything that explains a run is a consumer of rows.
 
 use std::path::PathBuf;
 
@@ -13,165 +13,165 @@ use super::loss::Loss;
 use super::provenance::Provenance;
 use super::unified::Unified;
 
-/// Any row, as it travels from capture (or an importer, or a recording) to the consumers.
+/// A row of any kind, as it travels from capture (or an importer, or a recording) to the consumers.
 ///
-/// A row that others refer to (`Name`, `Label`, `Context`, `Module`) comes before the first that does.
+/// Rows that define an id (`Name`, `Label`, `Context`, `Module`) precede the first row that uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Row<'a> {
-    /// A launch was made.
+    /// A launch.
     Launch(Launch),
-    /// Launches were made while no window was open.
+    /// Launches made while no window was open.
     Outside(Outside),
-    /// The GPU did something.
+    /// A GPU activity.
     Activity(Activity),
-    /// The meaning of a [`ContextId`].
+    /// Definition of a [`ContextId`].
     Context {
-        /// The id that launches point to.
+        /// Id used by launches.
         id: ContextId,
-        /// The thread that launched.
+        /// Launching thread.
         thread: ThreadId,
-        /// How good the stack is.
+        /// Quality of the stack.
         flags: ContextFlags,
-        /// The stack, leaf first: the ranges that were open, innermost first, the API call's label, and code.
+        /// Stack, leaf first: the open ranges, innermost first, then the label of the API call, then code.
         frames: &'a [Frame],
     },
-    /// The text of a [`NameId`], as the tracer gave it (mangled; not always UTF-8 there, made so here).
+    /// Text of a [`NameId`], mangled as the tracer reports it (there it may be non-UTF-8; it is converted here).
     Name {
-        /// The id that activities point to.
+        /// Id used by activities.
         id: NameId,
-        /// Its text.
+        /// Text of the name.
         text: &'a str,
     },
-    /// The text of a [`LabelId`].
+    /// Text of a [`LabelId`].
     Label {
-        /// The id that label frames hold.
+        /// Id used by label frames.
         id: LabelId,
-        /// Its text.
+        /// Text of the label.
         text: &'a str,
     },
-    /// The name of a [`RangeId`], as the application gave it.
+    /// Name of a [`RangeId`], as given by the application.
     Range {
-        /// The id that range frames hold.
+        /// Id used by range frames.
         id: RangeId,
-        /// The domain that the name belongs to; empty where it has none.
+        /// Domain of the name; empty if it has none.
         domain: &'a str,
-        /// The symbol, mangled as the compiler made it.
+        /// Name of the range.
         text: &'a str,
     },
-    /// The meaning of a [`CodeId`].
+    /// Definition of a [`CodeId`].
     Code(Code<'a>),
-    /// The function at an address of frames that lie in no file, as whoever generated it calls it. Comes last; in
-    /// checkpoints when it is first known, and with an empty name when it is known no more.
+    /// Function at an address of frames without a file, as named by the code generator. Comes last; in checkpoints
+    /// when it first becomes known, and again with an empty name when the name becomes ambiguous.
     Generated {
-        /// As frames have it.
+        /// Address, as in frames.
         address: u64,
-        /// The function's name; perhaps mangled.
+        /// Function name; may be mangled.
         name: &'a str,
     },
-    /// A file that was mapped with code in it.
+    /// A mapped file that contains code.
     Module(Module),
-    /// The process that all this happened in.
+    /// The recorded process.
     Process {
-        /// The process id.
+        /// Process id.
         id: u32,
-        /// The name of the program's file.
+        /// File name of the program.
         name: &'a str,
     },
-    /// Where all this comes from; of a kind there may be several.
+    /// Origin of the recording. A kind may occur several times.
     Provenance {
-        /// What is said.
+        /// Kind of fact.
         what: Provenance,
-        /// And that is it.
+        /// Value of the fact.
         text: &'a str,
     },
-    /// A thread's name, at the time it first launched.
+    /// Name of a thread at its first launch.
     Thread {
-        /// The thread, as the kernel numbers it.
+        /// Kernel thread id.
         id: ThreadId,
-        /// Its name (`comm`).
+        /// Thread name (`comm`).
         name: &'a str,
     },
-    /// What a thread was in from then on, without making a call: told only of times in which a GPU had nothing to do.
+    /// Stack that a thread was in from then on while it made no call. Exists only for times in which a GPU was idle.
     Inside(Inside),
-    /// A call that launched nothing is over. Of each thread they come among its launches, in the order of time.
+    /// A completed call that launched nothing. Interleaved with the launches of its thread in order of time.
     Called(Called),
-    /// A thread was found on a processor.
+    /// A CPU sample: a thread was on a CPU.
     Sampled(Sampled),
-    /// A thread waited, without a processor.
+    /// An off-CPU wait of a thread.
     Blocked(Blocked),
-    /// A call waited for a GPU, and is over.
+    /// A completed call that waited for a GPU.
     Wait(Wait),
-    /// Memory was allocated, or is about to be freed. These rows are in the order in which it happened.
+    /// Memory was allocated, or is about to be freed. These rows are in order of occurrence.
     Memory(MemoryCall),
-    /// An event was put on a stream, as the tracer says.
+    /// An event was recorded on a stream, as reported by the tracer.
     EventRecord(EventRecord),
-    /// The host or a stream waited, as the tracer says.
+    /// The host or a stream waited, as reported by the tracer.
     Sync(Sync),
-    /// A call put an event on a stream, or had a stream wait for it.
+    /// A call recorded an event on a stream, or made a stream wait for it.
     EventCall(EventCall),
-    /// Pages of memory that the host and GPUs share moved, or faulted.
+    /// Migration or page faults of unified memory.
     Unified(Unified),
-    /// A node of a graph was made, by the API or by the capture of a stream.
+    /// A graph node was created, by an API call or by stream capture.
     GraphNode {
-        /// The graph, with which the node goes.
+        /// Graph that owns the node; the node ends with it.
         graph: GraphId,
-        /// The node, as CUPTI numbers it.
+        /// Node, by CUPTI's number.
         node: GraphNodeId,
-        /// Who made it; the first frame is the API call's label.
+        /// Stack that created the node; the first frame is the API call's label.
         context: ContextId,
     },
-    /// A node was copied, as instantiation does with all nodes of a graph.
+    /// A node was copied; instantiation copies all nodes of a graph.
     GraphClone {
-        /// What the copy goes with: the copied graph, of which an instantiation is made.
+        /// Owner of the copy: the copied graph from which an instantiation is made.
         graph: GraphId,
-        /// The node that is the copy.
+        /// Node that is the copy.
         node: GraphNodeId,
-        /// What it was copied from.
+        /// Node that was copied.
         original: GraphNodeId,
     },
-    /// An instantiation took over what the nodes of another graph do, one by one in their order.
+    /// An instantiation took over the operations of another graph's nodes, one by one in their order.
     GraphUpdate {
-        /// The instantiation that was updated.
+        /// Instantiation that was updated.
         graph: GraphId,
-        /// The graph whose nodes it took over.
+        /// Graph whose nodes were taken over.
         source: GraphId,
-        /// The id of the call: launches before it have lower ones, and ran what the instantiation did then.
+        /// Correlation id of the call: launches with lower ids ran the previous operations of the instantiation.
         correlation: CorrelationId,
     },
-    /// A graph or an instantiation was destroyed. What it launched may still run.
+    /// A graph or an instantiation was destroyed. Work that it launched may still be running.
     GraphEnd {
-        /// The destroyed graph.
+        /// Graph that was destroyed.
         graph: GraphId,
     },
     /// A window was opened or closed.
     Window {
-        /// Whether it opened or closed.
+        /// Whether the window opened or closed.
         edge: WindowEdge,
         /// Time of the edge, ns since 1970.
         time: Nanos,
     },
-    /// From now on the tracer tells of launches, or does not: then they are not even counted.
+    /// Launch callbacks were switched on or off; while off, launches are not even counted.
     Told {
-        /// Whether it does.
+        /// Whether they are on.
         on: bool,
-        /// Since when, ns since 1970.
+        /// Time of the switch, ns since 1970.
         time: Nanos,
     },
-    /// The program marked an instant of the timeline.
+    /// The program marked an instant on the timeline.
     Instant(Instant<'a>),
-    /// Something was lost; counts add up over rows of the same kind.
+    /// A loss; counts add up over rows of the same kind.
     Loss {
-        /// The kind of loss.
+        /// Kind of loss.
         loss: Loss,
-        /// How many were lost since the last such row.
+        /// Number lost since the previous row of this kind.
         count: u64,
     },
-    /// What rows came to that are not there. Comes last, each once; `encode` draws what keys say.
+    /// A sum that replaces single rows. Sums come last, each once; `encode` documents the keys.
     Sum {
-        /// What was added up.
+        /// Encoded key of the sum.
         key: &'a [u8],
-        /// How much there was of it.
+        /// Totals.
         values: &'a [u64],
     },
 }
@@ -180,127 +180,128 @@ pub enum Row<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Launch {
-    /// When the API call began.
+    /// Start time of the API call.
     pub time: Nanos,
-    /// How long it took, in nanoseconds; `u32::MAX` = that long or longer; 0 = written when it began.
+    /// Duration in nanoseconds; `u32::MAX` = that or longer; 0 = written at the start of the call.
     pub duration: u32,
-    /// The id its activities will carry.
+    /// Correlation id that its activities will carry.
     pub correlation: CorrelationId,
-    /// The id of the call around it, where a driver call nested in a runtime call has an id of its own;
-    /// else its own id. Rows with another id here are *aliases*: the same launch under a second name.
+    /// Correlation id of the enclosing call, if a driver call nested in a runtime call has an id of its own;
+    /// otherwise its own id. Rows with another id here are *aliases*: the same launch under a second id.
     pub within: CorrelationId,
-    /// Who launched: the stack, and all that goes with it.
+    /// Launching context: the stack, and everything that belongs to it.
     pub context: ContextId,
 }
 
 const _: () = assert!(size_of::<Launch>() == 24, "Launch grew: one is written on every launch");
 
 impl Launch {
-    /// Whether this row only gives a launch a second id.
+    /// Whether this row only adds a second id to a launch.
     pub fn is_alias(&self) -> bool {
         self.within != self.correlation
     }
 }
 
-/// Launches made while no window was open: they are counted and in no output, and their ids tell their
-/// activities apart from those whose launch was lost. Rows of ranges that grow repeat what they said of ids.
+/// Launches made while no window was open. They are counted but not exported; their correlation ids let the join
+/// distinguish their activities from those of lost launches. If an id range grows, later rows repeat it from its
+/// first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outside {
-    /// The first id of one.
+    /// First correlation id of the range.
     pub first: CorrelationId,
-    /// The last: whatever has an id between the two and no launch of its own was launched outside.
+    /// Last correlation id of the range. Every id in the range that has no launch of its own was launched outside.
     pub last: CorrelationId,
-    /// How many launches, beyond those of earlier rows. Calls of other kinds have ids between theirs.
+    /// Number of launches not counted by earlier rows. Other kinds of calls use ids in between.
     pub count: u32,
-    /// When the last of them was over.
+    /// End time of the last launch.
     pub over: Nanos,
 }
 
-/// What a thread was in, from one moment on until the next that is told of.
+/// Stack that a thread was in, from one moment until its next such row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inside {
-    /// The thread.
+    /// Thread.
     pub thread: ThreadId,
-    /// Since when.
+    /// Start time of this state.
     pub since: Nanos,
-    /// The stack; [`ContextId::NONE`] = nobody knows, from then on.
+    /// Stack; [`ContextId::NONE`] = unknown from then on.
     pub context: ContextId,
 }
 
-/// A call that waited, allocated or freed: what is needed of it to tell what a thread did between its launches.
+/// A call that waited, allocated or freed: the fields that show the activity of a thread between its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Called {
-    /// When it was over.
+    /// End time of the call.
     pub ended: Nanos,
-    /// How long it took, in nanoseconds; `u32::MAX` = that long or longer.
+    /// Duration in nanoseconds; `u32::MAX` = that or longer.
     pub duration: u32,
-    /// The stack that made the call.
+    /// Stack that made the call.
     pub context: ContextId,
 }
 
-/// Where a thread was when it had taken so much more processor time.
+/// Stack of a thread, sampled each time the thread has consumed another `period` of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampled {
-    /// When.
+    /// Time of the sample.
     pub time: Nanos,
-    /// For how much processor time it stands, in nanoseconds.
+    /// CPU time that the sample represents, in nanoseconds.
     pub period: u32,
-    /// The thread.
+    /// Sampled thread.
     pub thread: ThreadId,
-    /// Its stack.
+    /// Stack of the thread.
     pub context: ContextId,
 }
 
-/// A time in which a thread had left its processor of its own accord: it slept, or waited for anything at all.
+/// Time in which a thread was off-CPU voluntarily: it slept, or waited for anything at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// When it left.
+    /// Time at which the thread left the CPU.
     pub time: Nanos,
-    /// For how long, in nanoseconds.
+    /// Duration in nanoseconds.
     pub duration: u64,
-    /// The thread.
+    /// Waiting thread.
     pub thread: ThreadId,
-    /// Its stack.
+    /// Stack of the thread.
     pub context: ContextId,
 }
 
 /// A call that waited: for an event, a stream, a device, or a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// When the call began.
+    /// Start time of the call.
     pub time: Nanos,
-    /// How long it took, in nanoseconds.
+    /// Duration in nanoseconds.
     pub duration: u64,
-    /// The id that the tracer gave the call.
+    /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
-    /// The stack that waited.
+    /// Stack that waited.
     pub context: ContextId,
 }
 
 /// A call that allocates or frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryCall {
-    /// When it returned or, if it frees, began.
+    /// End time of the call; for a free, its start time.
     pub time: Nanos,
-    /// The id that the tracer gave the call.
+    /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
-    /// The stack that made the call.
+    /// Stack that made the call.
     pub context: ContextId,
-    /// Where the memory lies, or its handle.
+    /// Address or handle of the memory.
     pub address: u64,
-    /// What it allocated; `None` = it frees.
+    /// Memory allocated; `None` = the call frees.
     pub allocated: Option<Allocated>,
 }
 
-/// What a call allocated.
+/// Memory allocated by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Allocated {
-    /// What memory: device, pinned or managed.
+    /// Kind of memory: device, pinned or managed.
     pub memory: MemoryKind,
-    /// The size of the memory in bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
-/// How good the stack of a context is.
+/// Quality of a context's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ContextFlags(pub u32);
 
@@ -309,7 +310,7 @@ impl ContextFlags {
     pub const TRUNCATED: u32 = 1;
     /// At least one frame had no unwind information and was found by its frame pointer.
     pub const GUESSED: u32 = 2;
-    /// The walk ended before the bottom of the stack (no unwind information, no frame pointer).
+    /// The walk ended before the root of the stack (no unwind information, no frame pointer).
     pub const CUT: u32 = 4;
 
     /// Whether all the bits of `flag` are set.
@@ -317,7 +318,7 @@ impl ContextFlags {
         self.0 & flag == flag
     }
 
-    /// What flame graphs show in the place of the frames that are missing below the root.
+    /// Returns the label that flame graphs show in place of the missing frames at the root.
     pub fn label(self) -> Option<&'static str> {
         if self.has(Self::TRUNCATED) {
             Some("[stack truncated]")
@@ -329,52 +330,53 @@ impl ContextFlags {
     }
 }
 
-/// A mapped file with code in it.
+/// A mapped file that contains code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// What sets it apart from others that lay there; of [`ModuleEpoch::OUTSIDE`] there may be several.
+    /// Epoch that distinguishes it from other modules at the same addresses; [`ModuleEpoch::OUTSIDE`] may have
+    /// several modules.
     pub epoch: ModuleEpoch,
-    /// The first mapped address.
+    /// First mapped address.
     pub start: u64,
-    /// One past the last address.
+    /// One past the last mapped address.
     pub end: u64,
     /// `address - bias` is the address inside the file's own address space (ELF virtual address).
     pub bias: u64,
-    /// Where the file lies, as the kernel has it: bytes, not always text; empty for code without a file.
+    /// Path of the file according to the kernel: bytes, possibly non-UTF-8; empty for code without a file.
     pub path: PathBuf,
-    /// The GNU build id; empty where the file has none.
+    /// GNU build id; empty if the file has none.
     pub build_id: Vec<u8>,
 }
 
-/// A function of a Python program, as its interpreter has it.
+/// A Python function, as the interpreter describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code<'a> {
-    /// The id that frames hold.
+    /// Id used by frames.
     pub id: CodeId,
-    /// The interpreter's version, as in `0x030b`: what `lines` looks like depends on it.
+    /// Interpreter version, such as `0x030b`, which determines the encoding of `lines`.
     pub version: u16,
-    /// The line that the function begins in.
+    /// First line of the function.
     pub first_line: u32,
-    /// Where its source is, as the interpreter was told.
+    /// Path of its source, as passed to the interpreter.
     pub file: &'a str,
-    /// Its qualified name; the bare one before 3.11.
+    /// Qualified name; the plain name before Python 3.11.
     pub name: &'a str,
-    /// Which lines its instructions are of; empty where nobody knows.
+    /// Line table of its instructions; empty if unknown.
     pub lines: &'a [u8],
 }
 
-/// An instant that the program gave a name.
+/// An instant named by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instant<'a> {
-    /// When.
+    /// Time of the instant.
     pub time: Nanos,
-    /// On which thread.
+    /// Thread that marked it.
     pub thread: ThreadId,
-    /// The name.
+    /// Name of the instant.
     pub text: &'a str,
 }
 
-/// The edge of a window.
+/// Edge of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowEdge {
     /// Launches are recorded from now on.

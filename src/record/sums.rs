@@ -1,4 +1,4 @@
-//! A table of sums that is written again and again, each time as far as it has changed. `encode` draws it.
+//! A table of sums that is written repeatedly, each time only the changed entries. `encode` documents its layout.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,19 +7,19 @@ use super::encode::Payload;
 use super::fields::Fields;
 use super::hash::IdMap;
 
-/// No key is longer, and none has more values.
+/// Maximum length of a key, and maximum number of values per key.
 const LONGEST_KEY: usize = 255;
 const MOST_VALUES: usize = 255;
-/// What a sum takes beside its key and values: slot, length and count.
+/// Approximate bytes of a sum in addition to its key and values: slot, length and count.
 const HEAD: usize = 4;
 
-/// The writer's side: knows what stands in the file, by hashes of 16 bytes a sum. Two keys, or two states of one sum,
-/// that have the same hash of 64 bits are taken for one: one chance in 10^9 for 100,000 sums.
+/// Writer side of the table. Remembers what the file already contains by 16 bytes of hashes per sum. Two keys, or two
+/// states of one sum, with the same 64-bit hash are treated as equal: a chance of 1 in 10^9 for 100,000 sums.
 #[derive(Debug, Default)]
 pub struct SumsWriter {
     slots: IdMap<u64, Slot>,
     turn: u32,
-    /// What the whole table takes in a file.
+    /// Size in bytes of the whole table in a file.
     bytes: usize,
 }
 
@@ -31,7 +31,7 @@ struct Slot {
 }
 
 impl SumsWriter {
-    /// Adds to `chunk` what is new among `sums`, which are handed over one by one and are all there are.
+    /// Appends the entries of `sums` that changed since the last call. `sums` must yield every entry.
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
         self.turn = self.turn.wrapping_add(1);
         self.bytes = 0;
@@ -41,7 +41,7 @@ impl SumsWriter {
         });
     }
 
-    /// What the whole table would take in a file of its own.
+    /// Size in bytes of the whole table if it were written to a new file.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -67,7 +67,7 @@ impl SumsWriter {
         values.iter().for_each(|value| _ = out.varint(*value));
     }
 
-    /// Says which are not there any more.
+    /// Appends a removal entry for each sum that was not yielded this time.
     fn gone(&mut self, out: &mut Vec<u8>) {
         let gone = hash_of::<[u64]>(&[]);
         for slot in self.slots.values_mut().filter(|slot| slot.turn != self.turn && slot.values != gone) {
@@ -77,35 +77,35 @@ impl SumsWriter {
     }
 }
 
-/// As many as it takes for seven bits a byte.
+/// Number of bytes of `value` as a varint (7 bits per byte).
 fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Of a good hash: sums look alike.
+/// Uses the standard library's strong hash, because sums resemble each other.
 fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
     let mut hasher = DefaultHasher::new();
     thing.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The reader's side.
+/// Reader side of the table.
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
-    /// What was read since the last mark.
+    /// Entries read since the last mark.
     waiting: Vec<u8>,
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
-    /// The next to be handed out.
+    /// Index of the next sum to return.
     next: usize,
 }
 
 impl SumsReader {
-    /// Takes the payload of a row of sums.
+    /// Buffers the payload of a sums row until the next mark.
     pub(super) fn wait(&mut self, payload: &[u8]) {
         self.waiting.extend(payload);
     }
 
-    /// What waits counts from now on. False: it makes no sense from some place on.
+    /// Applies the buffered entries. Returns false at the first invalid entry; those before it are applied.
     pub(super) fn mark(&mut self) -> bool {
         let waiting = std::mem::take(&mut self.waiting);
         let mut fields = Fields(&waiting);
@@ -130,7 +130,7 @@ impl SumsReader {
         Some(())
     }
 
-    /// The next sum of all that count. Two with the same key, which no honest file has, are the first one.
+    /// Returns the next valid sum. Keys are not checked for duplicates, which no valid file contains.
     pub(super) fn next(&mut self) -> Option<(&[u8], &[u64])> {
         while self.sums.get(self.next).is_some_and(|(_, values)| values.is_empty()) {
             self.next += 1;
@@ -140,7 +140,7 @@ impl SumsReader {
         Some((key, values))
     }
 
-    /// Whether there are any.
+    /// Whether there are any sums.
     pub(super) fn any(&self) -> bool {
         !self.sums.is_empty()
     }
@@ -196,7 +196,7 @@ mod tests {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
         }
-        // One that was not finished.
+        // This one has no mark.
         add(&mut file, &mut writer, &vec![(b"a", vec![99, 99])], false);
         for cut in 16..=file.len() {
             let (_, table) = ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();

@@ -1,4 +1,4 @@
-//! Hand-made rows and a source of repeatable chance, for the unit tests of everything that reads rows.
+//! Hand-made rows and a reproducible random source, for the unit tests of everything that reads rows.
 
 use super::*;
 
@@ -28,7 +28,7 @@ pub(crate) fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
     }
 }
 
-/// The same kernel under another name.
+/// Gives a kernel another name.
 pub(crate) fn named(name: u32, mut activity: Activity) -> Activity {
     if let Detail::Kernel(kernel) = &mut activity.detail {
         kernel.name = NameId(name);
@@ -65,7 +65,7 @@ pub(crate) fn alias(correlation: u32, within: u32) -> Launch {
     Launch { within: CorrelationId(within), ..launch(correlation, 0) }
 }
 
-/// Repeatable chance (xorshift64*).
+/// Reproducible random numbers (xorshift64*).
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -80,18 +80,18 @@ impl Chance {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         (self.next() >> 11) % limit
     }
 
-    /// Moves each thing by less than `distance` places or so.
+    /// Moves each element by less than about `distance` places.
     pub(crate) fn shuffle<T>(&mut self, things: &mut [T], distance: u64) {
         let mut keyed: Vec<_> = (0..things.len()).map(|i| (i as u64 + self.below(distance), i)).collect();
         keyed.sort_unstable();
         let mut order: Vec<usize> = keyed.into_iter().map(|(_, i)| i).collect();
         for at in 0..order.len() {
-            // Follow the cycle: what belongs here may have been moved away from its old place.
+            // Follow the cycle: the element that belongs here may already have been moved away from its old place.
             let mut from = order[at];
             while from < at {
                 from = order[from];
@@ -102,7 +102,7 @@ impl Chance {
     }
 }
 
-/// A turn of a program that does a bit of everything, the same for the same turn.
+/// One turn of a program that does a bit of everything. Equal turns give equal rows.
 pub(crate) fn a_turn(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
     let chance = &mut Chance::new(u64::from(turn) + 1);
     let mut push = |row: Row<'_>| each(&row);

@@ -1,4 +1,4 @@
-//! Recordings written and read back, cut off, and turned into garbage.
+//! Recordings are written and read back, truncated, and corrupted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -182,7 +182,7 @@ fn recording(rows: &[Row<'_>]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// How long the last row is, which says that nothing is missing.
+/// Length in bytes of the end row, which marks a recording as complete.
 const WHOLE: usize = 5;
 
 #[test]
@@ -195,7 +195,7 @@ fn a_recording_is_whole_if_its_last_row_says_so() {
     }
 }
 
-/// What a reader makes of `bytes`: rows (as text, since they do not outlive the reader) and errors.
+/// Rows (as text, since they do not outlive the reader) and errors that a reader returns for `bytes`.
 fn read(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     let mut reader = match Reader::new(bytes) {
@@ -263,7 +263,7 @@ fn errors_say_which_record_and_where() {
     assert!(errors[0].starts_with("record 1 at byte 0x10 claims to have 4294967295 bytes"), "{errors:?}");
 }
 
-/// The recordings of before.
+/// Old recordings stay readable.
 #[test]
 fn a_recording_of_format_0_is_read() {
     let rows = all_kinds(&FRAMES);
@@ -340,12 +340,12 @@ fn a_row_that_makes_no_sense_does_not_hide_the_next() {
     assert_eq!(errors[0], "record 2 at byte 0x15 holds text that is not UTF-8");
 }
 
-/// `GPUFLAME_MUTATIONS=50000` for so many of each kind; without, it is 3,000.
+/// Number of mutations of each kind: `GPUFLAME_MUTATIONS`, for example 50000; 3,000 by default.
 fn mutations() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(3000, |text| text.parse().unwrap())
 }
 
-/// Up to nine of the bytes from `from` on are others.
+/// Overwrites up to nine of the bytes from `from` on.
 fn mutated(whole: &[u8], from: usize, chance: &mut Chance) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for _ in 0..=chance.below(8) {
@@ -365,7 +365,7 @@ fn garbage_is_refused_and_nothing_worse() {
     }
 }
 
-/// A file of sums, as a process leaves it, in chunks: with their places and lengths.
+/// A checkpoint file of sums in chunks, with the offset and length of each chunk.
 fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     let mut bytes = Chunk::file_head().to_vec();
     let (mut sums, mut chunks) = (SumsWriter::default(), Vec::new());
@@ -385,7 +385,7 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     (bytes, chunks)
 }
 
-/// What a checksum would keep out is let in: it is that of the rows as they are then.
+/// Lets in garbage that a checksum would reject: the checksum is recomputed over the mutated rows.
 #[test]
 fn garbage_in_chunks_of_sums_whose_checksums_are_right_is_refused_and_nothing_worse() {
     let (whole, chunks) = of_sums();
@@ -394,7 +394,7 @@ fn garbage_in_chunks_of_sums_whose_checksums_are_right_is_refused_and_nothing_wo
         let mut chance = Chance::new(seed);
         let mut bytes = whole.clone();
         let (at, length) = chunks[chance.below(chunks.len() as u64) as usize];
-        // Behind the chunk's tag, length and checksum.
+        // Past the chunk's tag, length and checksum.
         let rows = at + 9..at + length;
         bytes[rows.clone()].copy_from_slice(&mutated(&whole[rows.clone()], 0, &mut chance));
         let crc = crc32fast::hash(&bytes[rows]);

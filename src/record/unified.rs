@@ -1,32 +1,32 @@
-//! What memory that the host and GPUs share costs beside copies that somebody asked for: pages that move to where they
-//! are touched, and faults. No call is named by the tracer: these rows have no launch and no stack.
+//! Unified-memory traffic in addition to explicit copies: pages that migrate to the processor that touches them, and
+//! faults. The tracer reports no call for them, so these rows have no launch and no stack.
 
 use super::ids::{DeviceId, Nanos};
 use super::kinds::kinds;
 
-/// Something happened to unified memory.
+/// A migration or fault of unified memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unified {
-    /// The kind of traffic.
+    /// Kind of traffic.
     pub kind: UnifiedKind,
-    /// Bytes that moved, or how many faults.
+    /// Number of bytes moved, or of faults.
     pub value: u64,
-    /// When it began.
+    /// Start time.
     pub start: Nanos,
-    /// When it was over; 0 for what has no length.
+    /// End time; 0 for instantaneous events.
     pub end: Nanos,
-    /// The first address.
+    /// First address.
     pub address: u64,
-    /// The processor it came from; a GPU only where `kind` says so.
+    /// Source processor; a GPU only for some kinds (see `kind`).
     pub source: DeviceId,
-    /// The processor it went to; a GPU only where `kind` says so.
+    /// Destination processor; a GPU only for some kinds (see `kind`).
     pub target: DeviceId,
-    /// The tracer's flags: why it moved, or what access faulted.
+    /// Flags of the tracer: the reason for a migration, or the faulting access.
     pub flags: u32,
 }
 
 impl Unified {
-    /// The GPU that took part; `None` for faults of the host and kinds of a later tracer.
+    /// Returns the GPU involved; `None` for host faults and for kinds of a later tracer.
     pub fn device(&self) -> Option<DeviceId> {
         match self.kind {
             UnifiedKind::HTOD | UnifiedKind::DTOD => Some(self.target),
@@ -35,29 +35,29 @@ impl Unified {
         }
     }
 
-    /// How long it took, in nanoseconds; `None` where that is not told or makes no sense.
+    /// Returns the duration in nanoseconds; `None` if it was not reported or is invalid.
     pub fn duration(&self) -> Option<u64> {
         if self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 }
 
 kinds! {
-    /// What happened, in numbers of ours (a later version may write others).
+    /// Kind of unified-memory event, in our own numbers (a later version may write others).
     UnifiedKind(u32) {
-        /// What has no number yet.
+        /// Kind without a number.
         OTHER = 0, "other";
-        /// Bytes moved to a GPU.
+        /// Bytes migrated to a GPU.
         HTOD = 1, "HtoD";
-        /// Bytes moved to the host.
+        /// Bytes migrated to the host.
         DTOH = 2, "DtoH";
         /// The host touched pages that were elsewhere.
         CPU_FAULTS = 3, "CPU faults";
         /// A GPU touched pages that were elsewhere.
         GPU_FAULTS = 4, "GPU faults";
-        /// Bytes moved between GPUs.
+        /// Bytes migrated between GPUs.
         DTOD = 5, "DtoD";
     } else "other"
-    /// The short name that tables show.
+    /// Returns the short name that tables show.
     label
 }
 

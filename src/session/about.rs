@@ -1,11 +1,12 @@
-//! Reports to the program that started the process (`GPUFLAME_REPORT`), as files in a folder. Their names begin with host,
-//! process and the time at which the session began, since `exec` begins another session in the same process:
+//! Reports to the program that started the process (`GPUFLAME_REPORT`), as files in a folder. Their names
+//! begin with the host, the process id and the time at which the session began, because `exec` begins another
+//! session in the same process:
 //!
 //! ```text
 //! STEM.called         CUDA was called: the program's name and, after a NUL, why nothing can be recorded.
 //!                     Removed when STEM.json is written
 //! STEM.TIME.begun     path of a file that stays if the process ends without its exit handlers
-//! STEM.json           what it recorded and wrote
+//! STEM.json           summary of the recording, and the files written
 //! ```
 
 use std::fs;
@@ -21,7 +22,7 @@ use crate::record::Nanos;
 use super::environment::facts;
 use super::messages::say;
 
-/// Reports that the process called CUDA, before anything can go wrong.
+/// Reports that the process called CUDA, before anything can fail.
 pub(super) fn called(folder: Option<&Path>) {
     report_call(folder, None);
 }
@@ -38,7 +39,7 @@ fn report_call(folder: Option<&Path>, why: Option<&str>) {
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
-    // The report is for the program that started the process, which does without.
+    // The program that started the process does without the report.
     drop(written);
 }
 
@@ -52,11 +53,11 @@ pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
     drop(written);
 }
 
-/// Reports what the process recorded.
+/// Reports the results of the process.
 pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
-        // Another user's folder may not let it go; its reader finds the report.
+        // In another user's folder the file may not be removable. The reader of the folder still finds the full report.
         Ok(()) => drop(fs::remove_file(named(folder, "called"))),
         Err(error) => {
             say(&format!("GPUFLAME_REPORT={}: {error}; name a folder that is there", folder.display()));
@@ -68,7 +69,7 @@ fn write(folder: &Path, text: &str) -> Result<()> {
     file::whole(&named(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
 }
 
-/// The path of the session's file with this ending.
+/// Path of this session's report with the given ending.
 fn named(folder: &Path, ending: &str) -> PathBuf {
     static BEGAN: OnceLock<Nanos> = OnceLock::new();
     let began = BEGAN.get_or_init(capture::now).0;

@@ -1,15 +1,16 @@
-//! What a process leaves that ends without a word (killed, crashed, `_exit`, `exec`): a file that a thread of its own
-//! adds to about once a second after the first launch, by what all rows so far have come to. `record::encode` draws it. Where the rows
-//! themselves are recorded, they are that file, and there is none of these.
+//! The checkpoint is a file that survives if the process dies without running its exit handlers (SIGKILL, a
+//! crash, `_exit`, `exec`). From the first launch on, a dedicated thread appends to it about once a second
+//! the sums that have changed. `record::encode` shows its layout. If the rows themselves are recorded, the
+//! recording serves the same purpose and there is no checkpoint.
 //!
 //! ```text
 //! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
 //! ```
 //!
-//! Nobody waits for this thread: what it writes it has put together before, and no lock that others need is held
-//! while a file system takes its time. What has not changed is not written again; when a file has become much larger
-//! than what it says, a new one takes its place. A process that ends in the ordinary way takes its file away, when all
-//! is in others: whoever kills it while those are written finds all in this one.
+//! No thread waits for this one: it assembles each append in memory, and holds no lock that other threads need
+//! while it writes to the file system. Unchanged sums are not written again. A file that has grown much larger
+//! than its content is replaced by a new one. A process that exits normally removes its checkpoint after it
+//! has written its outputs, so a process that is killed while writing them still leaves a complete checkpoint.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -39,23 +40,23 @@ use super::pipeline::Pipeline;
 use super::progress::LOOK_EVERY;
 use super::stream;
 
-/// From the first launch to the first checkpoint: a worker may end by `_exit` soon. In a forked process, which most workers are,
-/// the times after it double; in others the interval follows at once.
+/// Time from the first launch to the first checkpoint: short, because a worker may end by `_exit` soon. In a forked
+/// process, as most workers are, the following intervals double; otherwise the full interval follows at once.
 const FIRST_AFTER: Duration = Duration::from_millis(100);
-/// For each unit of time that it takes there are so many until the next: half a percent.
+/// Pause after a write, as a multiple of the time that the write took: writing takes at most half a percent.
 const RARER: u32 = 200;
-/// So much is put together at once, with the pipeline locked.
+/// Maximum size of a piece assembled while the pipeline is locked.
 const PIECE: usize = 1 << 20;
-/// How long an exit waits for a file system that is just being written to.
+/// Maximum time for which an exit waits for a write in progress.
 const LONGEST_WRITE: Duration = Duration::from_secs(1);
-/// Of the thread's stack: it sorts and copies, and calls nobody.
+/// Stack size of the thread. It sorts and copies, and calls no foreign code.
 const STACK: usize = 512 << 10;
 
-/// Who knows what all rows have come to.
+/// Source of the sums.
 pub(super) trait Recorded: Sync {
-    /// Lets the collector read everything delivered so far; the first time after a flush of the tracer.
+    /// Lets the collector read everything delivered so far; the first time after a flush of CUPTI.
     fn read_ready(&self, is_first: bool);
-    /// Nobody else changes it while `look` does. Returns how long that took.
+    /// Locks the pipeline and calls `look`. Returns how long `look` took.
     fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration;
 }
 
@@ -63,56 +64,57 @@ pub(super) trait Recorded: Sync {
 pub(super) struct Checkpoint {
     outputs: Outputs,
     formats: Vec<Output>,
-    /// The folder of whoever is to be told where the file is.
+    /// Folder for reports to the program that started this process, such as the path of the checkpoint.
     report: Option<PathBuf>,
     interval: Duration,
-    /// How much larger than what it says, twice, a file may become.
+    /// Bytes by which the file may exceed twice the size of its content.
     room: usize,
     began: Nanos,
-    /// What the thread is asked for when the process ends, and that it has done it.
+    /// Requests to the thread while the process ends, and the requests that it has fulfilled.
     asked: Bits,
     done: Bits,
-    /// The thread has something to do: [`WORK`].
+    /// Contains [`WORK`] once the thread has something to do.
     woken: Bits,
     /// Time of the first launch, in nanoseconds.
     first_work: AtomicU64,
-    /// A thread adds to it.
+    /// Whether the thread still appends to the file.
     is_kept: AtomicBool,
-    /// How many rows of work are in the file, as `Pipeline::rows_of_work` counts them.
+    /// Number of rows of work in the file, as counted by `Pipeline::rows_of_work`.
     work: AtomicU64,
     file: Mutex<Place>,
-    /// Its name, for whoever may not wait for a file system. Held for no longer than that takes.
+    /// Path of the file, for threads that must not wait for a file system. Never locked during file operations.
     name: Mutex<Option<PathBuf>>,
 }
 
-/// That no more is begun: whoever waits for the collector then must not take what the thread reads for its progress.
+/// Request to start no further checkpoint: a thread that waits for the collector would mistake reads by the
+/// checkpoint's thread for progress of the collector.
 const REST: u32 = 1;
-/// That what was gathered be written down a last time, while somebody waits for it.
+/// Request to write the gathered rows one last time, while a thread waits for that.
 const LAST: u32 = 2;
-/// That nobody waits any more.
+/// The wait is over; nothing more may be written.
 const TOO_LATE: u32 = 4;
-/// The process has launched something, or ends.
+/// The process has launched something, or is ending.
 const WORK: u32 = 1;
 
-/// Where the file is.
+/// State of the file on disk.
 #[derive(Debug, Default)]
 struct Place {
     written: Option<Written>,
-    /// One that is to take its place.
+    /// Unfinished file that will replace `written`.
     next: Option<Draft>,
-    /// No more is written.
+    /// The file is closed for writing.
     is_closed: bool,
-    /// The file says that a mark which was due is not in it.
+    /// The file states that a mark was due and is missing.
     is_late: bool,
 }
 
-/// What became of a checkpoint that was due.
+/// Outcome of a checkpoint that was due.
 enum Taken {
-    /// It was written, and the next is to come after this time.
+    /// Written; the next one is due after this time.
     Written(Duration),
-    /// There was nothing new.
+    /// The sums had not changed.
     Nothing,
-    /// There was no room in memory for the sums.
+    /// There was not enough memory to compute the sums.
     NoRoom,
 }
 
@@ -123,25 +125,25 @@ struct Written {
     bytes: usize,
 }
 
-/// What is in the file.
+/// Content of the file.
 #[derive(Default)]
 struct Book {
     definitions: Definitions,
     definition_bytes: usize,
     sums: SumsWriter,
     generated: NamesSoFar,
-    /// How many rows there had been, how many but those of windows, and how much had been added up as others.
+    /// Numbers of rows, of rows of work and of entries merged into "others" when the file was last written.
     rows: u64,
     work: u64,
     forgotten: u64,
-    /// There is no room for more in the file.
+    /// The file must be replaced before anything is added.
     is_full: bool,
-    /// How long the last append took.
+    /// Duration of the last append.
     appending: Duration,
 }
 
 impl Checkpoint {
-    /// None where nobody wants any, or the rows are recorded.
+    /// Creates a checkpoint. `None` if none is wanted, or if the rows are recorded.
     pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
         Some(Self {
@@ -162,27 +164,28 @@ impl Checkpoint {
         })
     }
 
-    /// Starts the thread. Where there can be none the program runs on without.
+    /// Starts the thread. If that fails, the program runs without checkpoints.
     pub(super) fn spawn(&'static self, recorded: &'static impl Recorded) -> io::Result<()> {
         let spawned = threads::spawn(c"gpuflame-keep", STACK, move || {
             let run = std::panic::AssertUnwindSafe(|| self.run(recorded));
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The file says that this thread writes it: as long as it is there the process lives.
+            // The file names this thread as its writer: while the thread exists, the process counts as alive.
             threads::stop()
         });
         self.is_kept.store(spawned.is_ok(), Ordering::Release);
         spawned
     }
 
-    /// No more is begun: the process ends, and all is about to be gathered.
+    /// Starts no further checkpoint: the process is ending, and the remaining rows are about to be gathered.
     pub(super) fn rest(&self) {
         self.asked.set(REST);
     }
 
-    /// Has all that was added up written down a last time, before it is written elsewhere: where there is a file, or
-    /// `in_any_case`. By the thread that keeps it, which may hang in a file system: it is waited for so long.
+    /// Writes all sums one last time, before the outputs are written, if a checkpoint exists or
+    /// `in_any_case`. The checkpoint's own thread does it, because a file system may block it; the caller
+    /// waits for at most `patience`.
     pub(super) fn write_last(&self, in_any_case: bool, patience: Duration) {
         if !self.is_kept() || !(in_any_case || self.kept().is_some()) {
             return;
@@ -194,13 +197,13 @@ impl Checkpoint {
         while !self.done.has(LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
-            // Whoever waits for the caller looks whether it runs now and then.
+            // Wakes up regularly, because the thread that waits for this one checks whether it still runs.
             self.done.wait(self.done.get() & !LAST, Some(patience.min(LOOK_EVERY)));
         }
         self.asked.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch: a checkpoint is due soon.
+    /// Notes the time of the first launch. A checkpoint is due soon after it.
     pub(super) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -222,13 +225,13 @@ impl Checkpoint {
         FIRST_AFTER.min(self.interval).saturating_sub(Duration::from_nanos(since))
     }
 
-    /// The file, if there is one.
+    /// Path of the file, if there is one.
     pub(super) fn kept(&self) -> Option<PathBuf> {
         self.name.lock().clone()
     }
 
-    /// Has the file stay, as others could not be written, and say so, and whether it has all `work` that there was. Returns its
-    /// name, if there is one.
+    /// Keeps the file because other outputs could not be written. Its head then states that the process has
+    /// ended, and whether all `work` rows are in it. Returns its path, if there is one.
     pub(super) fn leave(&self, work: u64) -> Option<PathBuf> {
         let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return self.kept() };
         place.is_closed = true;
@@ -238,9 +241,9 @@ impl Checkpoint {
         written.stands(Standing { is_late, is_over: true }).is_ok().then(|| written.path.clone())
     }
 
-    /// Takes the file away: all that is in it is in others now.
+    /// Removes the file, because the outputs contain everything in it.
     pub(super) fn remove(&self) {
-        // Who hangs in a file system keeps it.
+        // A thread blocked in a file system holds this lock: the file stays then.
         let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return };
         place.is_closed = true;
         place.next = None;
@@ -249,8 +252,8 @@ impl Checkpoint {
         }
     }
 
-    /// Says in the file that recording has ended for want of memory. Whoever does without is one whose thread was just
-    /// writing to it, and goes no further.
+    /// Notes in the file that recording ended because memory ran out. Skipped if the checkpoint's thread is
+    /// writing to the file: that thread will not run again.
     pub(super) fn starve(&self) {
         let Some(place) = self.file.try_lock() else { return };
         if let Some(written) = place.written.as_ref().filter(|_| !place.is_closed) {
@@ -262,7 +265,7 @@ impl Checkpoint {
 
     fn run(&self, recorded: &impl Recorded) {
         threads::note_ours();
-        // What it takes to wait for a lock is looked up under the loader's, which may be held for good later.
+        // The first wait on a lock resolves symbols under the loader's lock, which may later be held forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut book, mut pause) = (None, self.wait_for_work());
         let mut doubled = if alive::is_forked() { FIRST_AFTER.min(self.interval) } else { self.interval };
@@ -275,7 +278,7 @@ impl Checkpoint {
                 return;
             }
             let is_starved = shortage::is_short();
-            // Whatever was launched before is among what is read.
+            // All launches up to `time` are among the rows read below.
             let time = capture::now();
             if !is_last {
                 recorded.read_ready(std::mem::take(&mut is_first));
@@ -300,9 +303,9 @@ impl Checkpoint {
                     }
                 }
                 Err(error) => {
-                    // What was begun in its place takes room, and nobody goes on with it.
+                    // An unfinished replacement would only take up space.
                     self.file.lock().next = None;
-                    // The file was removed while it was written to, which a new one makes up for.
+                    // If the file was removed during the write, a new one makes up for it.
                     if book.take().is_some()
                         && !is_begun_anew
                         && !is_last
@@ -320,7 +323,7 @@ impl Checkpoint {
                     return self.done.set(LAST);
                 }
             }
-            // The process ends: that there is no memory any more ends nothing else.
+            // The process is already ending, so running out of memory ends nothing more.
             if is_last {
                 return self.done.set(LAST);
             }
@@ -330,7 +333,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether this is to be the last time. Where the process ends, it waits until that is known.
+    /// Whether this is the last checkpoint. While the process ends, waits until that has been decided.
     fn rests_and_is_asked(&self) -> bool {
         loop {
             match self.asked.get() {
@@ -342,7 +345,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing is to be written any more: nobody waits for it, or all of ours came to an end that was not asked for.
+    /// Whether nothing may be written any more: the last wait is over, or gpuflame was switched off without a request.
     fn is_out(&self) -> bool {
         match self.asked.get() {
             0 => life::is_over(),
@@ -350,7 +353,7 @@ impl Checkpoint {
         }
     }
 
-    /// Says in the file that a mark was due and is not there, or that this is so no more; as far as the file system takes it.
+    /// States in the file that a due mark is missing, or is no longer missing, as far as the file system permits.
     fn say_late(&self, is_late: bool) {
         let mut place = self.file.lock();
         let Place { written: Some(written), is_late: was_late, .. } = &mut *place else { return };
@@ -360,14 +363,14 @@ impl Checkpoint {
         }
     }
 
-    /// Whether a thread adds to it.
+    /// Whether the thread still appends to the file.
     pub(super) fn is_kept(&self) -> bool {
         self.is_kept.load(Ordering::Acquire)
     }
 
-    /// Writes what has changed; the next time is to come after `interval`, or later where writing takes long. The last time
-    /// somebody waits for it, and what changed must be more than that a window closed: all launches are in the file then, and
-    /// 80,000 sums take 40 ms to be looked at.
+    /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing
+    /// takes long. A thread waits for the last checkpoint, so that one is skipped if nothing but a window
+    /// edge is new: all launches are in the file then, and examining 80,000 sums takes 40 ms.
     fn write(
         &self,
         recorded: &impl Recorded,
@@ -396,7 +399,7 @@ impl Checkpoint {
                 return Ok(taken);
             }
         }
-        // A new file takes the place of one that goes away.
+        // Start a file that replaces the previous one, or one that was removed.
         let appending = book.take().map_or(Duration::ZERO, |book| book.appending);
         let mut new = Book { appending, ..Book::default() };
         self.begin()?;
@@ -413,7 +416,7 @@ impl Checkpoint {
         Ok(taken)
     }
 
-    /// Puts together what is new, a piece at a time where it is much, and has the file grow by it if there is room.
+    /// Assembles the changes, in several pieces if there are many, and appends them if the file has room.
     fn add(
         &self,
         recorded: &impl Recorded,
@@ -428,14 +431,14 @@ impl Checkpoint {
             took += recorded.locked(&mut |pipeline| {
                 let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut book.definitions, &mut chunk, PIECE);
-                // It grows until this moment.
+                // Memory use has grown up to this point, so check again.
                 if is_all && pipeline.has_room(capture::bytes_held()) {
                     book.definition_bytes += chunk.len();
                     (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     book.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut book.sums, &mut chunk);
-                    // The mark says when the next is to come, so what is written with it is taken to take as long as
-                    // what was written last.
+                    // The mark states when the next one is due. The time for writing the mark itself is taken
+                    // from the last append.
                     let pause = pause_after(before + began.elapsed() + book.appending, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&Mark { began: self.began, time, interval_ms, open });
@@ -462,19 +465,19 @@ impl Checkpoint {
         Ok(next.map_or(Taken::NoRoom, Taken::Written))
     }
 
-    /// How large the file is that grows; none does while another is to take its place.
+    /// Size of the file that grows; 0 while a replacement is being written.
     fn bytes(&self) -> usize {
         let place = self.file.lock();
         let written = place.written.as_ref().filter(|_| place.next.is_none());
         written.map_or(0, |written| written.bytes)
     }
 
-    /// Whether there is a file that can grow. One that somebody has taken away is begun anew.
+    /// Whether there is a file that can grow. If it was removed, a new one is started.
     fn is_there(&self) -> bool {
         self.file.lock().written.as_ref().is_some_and(Written::is_ours)
     }
 
-    /// Begins a new file.
+    /// Starts a new file.
     fn begin(&self) -> Result<()> {
         let mut place = self.open()?;
         let removed = place.written.take_if(|written| !written.is_ours()).map(|written| written.path);
@@ -491,7 +494,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Adds to the file, or to the one that is to take its place.
+    /// Appends to the file, or to its unfinished replacement.
     fn append(&self, bytes: &[u8]) -> Result<()> {
         let mut place = self.open()?;
         if let Some(next) = &place.next {
@@ -505,7 +508,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The new file takes the place of the old one, or a name that is free.
+    /// Moves the new file to the name of the old one, or to a free name.
     fn replace(&self) -> Result<()> {
         let mut place = self.open()?;
         let Some(next) = place.next.take() else { return Ok(()) };
@@ -521,7 +524,7 @@ impl Checkpoint {
                 stream::free_name(&self.outputs, formats, |path| match next.as_ref().map(Draft::path) {
                     Some(from) if fs::hard_link(from, path).is_ok() => Ok(path.to_owned()),
                     _ if stream::is_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
-                    // A file system that knows no second names.
+                    // The file system does not support hard links.
                     _ => next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned()),
                 })
                 .inspect(|path| about::begun(self.report.as_deref(), path, self.began))?
@@ -543,18 +546,19 @@ impl Checkpoint {
 }
 
 impl Written {
-    /// Has it say how it stands.
+    /// Writes the state of the recording into the file's head.
     fn stands(&self, standing: Standing) -> io::Result<()> {
         Appender::new(&self.path, self.identity, None).overwrite(&Chunk::head_of(standing))
     }
 
-    /// Whether that file has its name still.
+    /// Whether the file still has its name.
     fn is_ours(&self) -> bool {
         Appender::new(&self.path, self.identity, None).open().is_ok()
     }
 }
 
-/// Puts down what generated code is called as of now: nobody can be asked once the process is gone. Returns how long that took.
+/// Appends the current names of generated code, which cannot be looked up once the process is gone. Returns
+/// how long that took.
 fn name_generated(recorded: &impl Recorded, book: &mut Book, chunk: &mut Chunk) -> Duration {
     if shortage::is_short() {
         return Duration::ZERO;
@@ -565,12 +569,12 @@ fn name_generated(recorded: &impl Recorded, book: &mut Book, chunk: &mut Chunk) 
     began.elapsed()
 }
 
-/// How long nothing is written after a write that took `spent`.
+/// Minimum pause after a write that took `spent`.
 fn pause_after(spent: Duration, interval: Duration) -> Duration {
     interval.max(RARER * spent)
 }
 
-/// Writes `bytes` behind the first `there` of a file. What cannot be written whole is taken away again.
+/// Appends `bytes` to a file of `there` bytes. An incomplete write is undone.
 fn append(path: &Path, identity: Identity, there: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = Appender::new(path, identity, None).open()?;
     file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))

@@ -1,12 +1,14 @@
-//! Other clients of CUPTI: what one has that was ours, what is said of it, and how it comes back.
+//! Tracks other clients of CUPTI that take over the activity records or the subscription, prints messages
+//! about them, and takes both back afterwards.
 //!
 //! ```text
-//! records        taken (seen where it is done, or by what no longer comes) --> launches alone --> the client is done --> ours
-//! subscription   asked for, and GPUFLAME_YIELD=1 --> the window closes, nothing is seen --> the client is done --> it opens
-//! both           CUPTI is ended, for all -------^
+//! records        taken (seen directly, or by missing records) --> only launches are seen --> the client is done --> ours
+//! subscription   requested, and GPUFLAME_YIELD=1 --> window closes, nothing is seen --> the client is done --> it opens
+//! both           CUPTI is ended, for all clients ----^
 //! ```
 //!
-//! All but the question whether the subscription is ours is the collector's.
+//! The collector does most of this. Threads that open or close a window only check who owns the subscription,
+//! and may ask for the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -25,13 +27,13 @@ use super::progress;
 use super::rivals::{Change, Rivals};
 use super::told::Told;
 
-/// How long a client waits for calls that are under way: half of what it waits for us.
+/// Maximum time for which a client waits for calls in flight: half of the time for which it waits for us.
 const LONGEST_CALL: Duration = Duration::from_millis(500);
 
-/// How often it is said that another client took the records.
+/// Maximum number of messages about another client taking the records.
 const MOST_SAID: u64 = 10;
 
-/// Between two questions for the subscription, while somebody has it whom nobody saw.
+/// Minimum and maximum pause between requests for the subscription while a client that we did not see owns it.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -39,9 +41,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Clients {
     known: Mutex<Known>,
-    /// The subscription is another's.
+    /// Another client owns the subscription.
     is_lent: AtomicBool,
-    /// And when it is ours again, a window is to open.
+    /// A window should open when the subscription is ours again.
     is_to_open: AtomicBool,
 }
 
@@ -49,17 +51,17 @@ pub(super) struct Clients {
 struct Known {
     rivals: Rivals,
     lent: Lent,
-    /// How often others had ended CUPTI when that was last looked at.
+    /// Number of times other clients had ended CUPTI at the last look.
     ends: u64,
-    /// When the subscription was asked for again in vain, and for how long it is not now.
+    /// Time of the last failed request for the subscription, and the pause that follows it.
     pause: Option<(Instant, Duration)>,
-    /// It was said that one gets nothing of what it asked for.
+    /// A message was printed about a client that does not get the records it asked for.
     is_robbed: bool,
-    /// With how many takings the records were refused when they were asked for again.
+    /// Value of [`Others::takes`] when CUPTI last refused to return the records.
     refused: Option<u64>,
 }
 
-/// How often, and for how long, the subscription was another's.
+/// Times and total duration for which another client owned the subscription.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lent {
     pub(super) times: u64,
@@ -73,18 +75,18 @@ impl Lent {
         self.since = None;
     }
 
-    /// In all, so far.
+    /// Total duration so far.
     pub(super) fn long(&self) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
-/// How often others had what was ours.
+/// Losses of the records and of the subscription to other clients.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Had {
-    /// The records.
+    /// Number of times the records were taken.
     pub(super) records: u64,
-    /// The subscription.
+    /// Loans of the subscription.
     pub(super) subscription: Lent,
 }
 
@@ -101,7 +103,8 @@ impl Clients {
         Self { known: Mutex::new(known), is_lent: AtomicBool::new(false), is_to_open: AtomicBool::new(false) }
     }
 
-    /// Whether the subscription is another's: a window opens when it is ours again, if `is_wanted`.
+    /// Whether another client owns the subscription. If so, `is_wanted` decides whether a window opens once
+    /// it is ours again.
     pub(super) fn is_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {
@@ -110,7 +113,7 @@ impl Clients {
         is_lent
     }
 
-    /// Whether another has the records. Waits for nobody.
+    /// Whether another client has the records. Does not wait for the lock.
     pub(super) fn have_records(&self) -> bool {
         self.known.try_lock().is_some_and(|known| known.rivals.have_records())
     }
@@ -120,12 +123,13 @@ impl Clients {
         Had { records: known.rivals.times(), subscription: known.lent }
     }
 
-    /// Looks what they have. True: a window is to open, since the subscription is ours again.
+    /// Updates the state of the other clients. Returns true if a window should open because the subscription
+    /// is ours again.
     pub(super) fn look(&self, api: &Api, told: &Told, edges: &Edges) -> bool {
         if api.is_retired() {
             return false;
         }
-        // It may ask the loader.
+        // This may ask the loader.
         let others = progress::in_others(|| api.others());
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if others.want_end && !is_lent {
@@ -174,7 +178,7 @@ impl Clients {
         others.ends != std::mem::replace(&mut self.known.lock().ends, others.ends)
     }
 
-    /// The window closes, and what is launched from now on is not seen.
+    /// Closes the window. Launches from now on are not seen.
     fn lend(&self, told: &Told, edges: &Edges) {
         self.is_to_open.store(window::state().is_open(), Ordering::Release);
         self.is_lent.store(true, Ordering::Release);
@@ -185,8 +189,8 @@ impl Clients {
         lent.since = Some(Instant::now());
     }
 
-    /// Whoever asked has the subscription now, unless a call of the program is under way, of whose end we would not be told.
-    /// True: a window is to open.
+    /// Gives the subscription to the client that asked for it. Refuses if a call of the program is in flight,
+    /// whose end we would not see. Returns true if a window should open.
     fn give_subscription(&self, api: &Api, told: &Told) -> bool {
         if is_quiet() {
             progress::in_others(|| api.let_go());
@@ -202,7 +206,7 @@ impl Clients {
         self.goes_on(told)
     }
 
-    /// True: a window is to open.
+    /// Resumes after a loan of the subscription. Returns true if a window should open.
     fn goes_on(&self, told: &Told) -> bool {
         told.begins();
         self.known.lock().lent.ends();
@@ -210,7 +214,7 @@ impl Clients {
         self.is_to_open.swap(false, Ordering::AcqRel)
     }
 
-    /// The same.
+    /// Tries to subscribe again. Returns true if a window should open.
     fn is_ours_again(&self, api: &Api, told: &Told) -> bool {
         let mut known = self.known.lock();
         if known.pause.is_some_and(|(since, pause)| since.elapsed() < pause) {
@@ -220,7 +224,7 @@ impl Clients {
         known.pause = Some((Instant::now(), pause));
         drop(known);
         if progress::in_others(|| api.subscribe_again()).is_err() {
-            // One that was not seen to subscribe has it.
+            // A client that was not seen to subscribe owns the subscription.
             return false;
         }
         self.known.lock().pause = None;
@@ -228,13 +232,14 @@ impl Clients {
         self.goes_on(told)
     }
 
-    /// Looks after a flush, that has left so many launches open. One of everything tells what had passed before it.
+    /// Examines the traffic after a flush that left `open` launches without an activity. After a flush of
+    /// everything, `before_everything` is the traffic before it.
     pub(super) fn look_at_traffic(&self, api: &Api, open: u64, before_everything: Option<Traffic>) {
         if api.shares_records() || api.is_retired() {
             return;
         }
         let traffic = api.traffic();
-        // Not held while CUPTI is called.
+        // The lock is not held while CUPTI is called.
         let mut known = self.known.lock();
         let change = known.rivals.look(Instant::now(), traffic, open, before_everything);
         let times = known.rivals.times();
@@ -245,8 +250,8 @@ impl Clients {
         say_of_records(change, times, false);
     }
 
-    /// Asks for the records again, if another client has them: whoever opens a window wants them. One that is seen to be at work
-    /// keeps them until it is done.
+    /// Asks for the records again if another client has them, because a window is about to open. A client
+    /// that is known to be at work keeps them until it is done.
     pub(super) fn reclaim_if_taken(&self, api: &Api) {
         let others = api.others();
         let is_in_use = others.have_records && others.are_at_work;
@@ -264,7 +269,7 @@ impl Clients {
     }
 }
 
-/// Whether no call of the program that makes work is under way any more: new ones are passed over by now.
+/// Whether no launching call of the program is in flight any more. New calls are skipped by now.
 fn is_quiet() -> bool {
     let begin = Instant::now();
     while capture::any_under_way() {
@@ -276,8 +281,8 @@ fn is_quiet() -> bool {
     true
 }
 
-/// `is_reclaimed`: the records are taken back when the client is done. A profiler that comes every few steps is reported ten times;
-/// the ledger has the total.
+/// Prints that the records were taken over or are back. `is_reclaimed`: they will be taken back when the client
+/// is done. A profiler that starts every few steps is reported at most ten times; the ledger has the total.
 fn say_of_records(change: Option<Change>, times: u64, is_reclaimed: bool) {
     match change {
         None => {}

@@ -1,8 +1,8 @@
-//! The thread that gathers rows: it reads the logs of the application's threads and the tracer's
-//! buffers, keeps chunks ready, and asks the tracer for what is complete about once a second.
+//! The collector is the thread that gathers rows: it reads the logs of the application's threads and CUPTI's
+//! buffers, keeps chunks ready, and flushes CUPTI about once a second.
 //!
-//! No lock of ours is held while the tracer is called: a flush calls back into us, on this thread or on
-//! another that holds the tracer's own lock.
+//! None of our locks is held while CUPTI is called: a flush calls back into gpuflame, on this thread or on
+//! another one that holds CUPTI's own lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,34 +20,35 @@ use super::ending;
 use super::panic::disable_after_panic;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 
-/// Pause between two visits while rows come in: what comes in meanwhile fits the ready chunks.
+/// Pause between two visits while rows arrive: the rows of one pause fit into the ready chunks.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
-/// Pause after a while without rows: an idle process must not be woken for nothing.
+/// Maximum pause when no rows arrive, so that an idle process is seldom woken.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(80);
-/// The tracer hands over a buffer when it is full; this often it is asked for what it has.
+/// Interval between flushes. CUPTI delivers a buffer by itself only when the buffer is full.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// The same after the first launch, for the first checkpoint: a worker may end by `_exit` soon. In a forked process the times after it double.
+/// Time from the first launch to the next flush, for the first checkpoint: a worker may end by `_exit` soon.
+/// In a forked process the following intervals double.
 const FIRST_FLUSH: Duration = Duration::from_millis(80);
 
-/// This often when many launches wait for their activities.
+/// Interval between flushes while many launches wait for their activities.
 const FLUSH_WHEN_BEHIND: Duration = Duration::from_millis(50);
 
-/// After a flush, what it brought is read and then written down, after this time at the latest.
+/// Maximum time after a flush until its rows are written to the recording. They are written earlier if all are read.
 const WRITE_AFTER: Duration = Duration::from_millis(200);
 
-/// How often it is looked whether the application has any thread left: some 10 us.
+/// Interval between checks whether the application still has a thread. A check takes about 10 us.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(1);
 
-/// What the collector gathers from.
+/// Operations that the collector calls.
 pub(super) trait Source: Sync {
-    /// Reads what lies ready, or a good deal of it. False: there was nothing.
+    /// Reads all rows that are ready, or a large part. Returns false if there were none.
     fn collect(&self) -> bool;
 
-    /// Reads all that lies ready now.
+    /// Reads all rows that are ready now.
     fn collect_noted(&self);
 
-    /// Answers what is asked of all that was read.
+    /// Answers requests about the rows read so far.
     fn answer(&self);
 
     /// Whether the application has launched anything.
@@ -56,31 +57,32 @@ pub(super) trait Source: Sync {
     /// Whether many launches wait for their activities.
     fn wants_flush(&self) -> bool;
 
-    /// How long it may be left alone when nothing comes.
+    /// Maximum pause when no rows arrive.
     fn longest_pause(&self) -> Duration;
 
-    /// Has the tracer hand over what is complete, or everything.
+    /// Makes CUPTI deliver completed records, or everything.
     fn flush(&self, everything: bool);
 
-    /// Has what was read outlive the process, once that is written; or now, if it is awaited.
+    /// Writes the rows read so far to the recording, so that they survive the process. Waits for the file if
+    /// `is_awaited`.
     fn write_down(&self, is_awaited: bool);
 
-    /// There is no memory left: nothing more is gathered.
+    /// Stops gathering because memory ran out.
     fn end_for_want_of_memory(&self);
 }
 
-/// What the collector may be asked for.
+/// Requests to the collector, in ascending order: of several pending requests the highest is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wish {
-    /// As `Collect`, for a checkpoint. Checkpoints may be frequent, so they do not delay a flush that is due.
+    /// Like `Collect`, for a checkpoint. Checkpoints may be frequent, so they do not delay a flush that is due.
     Read,
-    /// Everything that was handed over already.
+    /// Process the records that were already delivered.
     Collect,
-    /// Everything that is complete.
+    /// Flush the completed records, and process them.
     Gather,
-    /// The same, so that it outlives the process.
+    /// Like `Gather`, and write the rows to disk.
     Flush,
-    /// Everything there is, complete or not.
+    /// Flush all records, complete or not, and process them.
     Drain,
 }
 
@@ -94,7 +96,7 @@ pub(super) struct Collector {
 #[derive(Debug, Default)]
 struct Wishes {
     open: Option<Wish>,
-    /// How many wishes were made and how many of them granted.
+    /// Number of requests made, and number of requests granted.
     made: u64,
     granted: u64,
 }
@@ -107,7 +109,7 @@ impl Collector {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // A recording says that this thread writes it: as long as it is there the process lives.
+            // A recording names this thread as its writer: while the thread exists, the process counts as alive.
             threads::stop()
         });
         spawned.map_err(|error| {
@@ -118,10 +120,10 @@ impl Collector {
         })
     }
 
-    /// Makes a wish and waits until it is granted. False: the collector has not got on for as long as the limit.
+    /// Makes a request and waits until it is granted. Returns false if the collector makes no progress within the limit.
     pub(super) fn ask(&self, wish: Wish, limit: Limit) -> bool {
         let mut watch = Watch::new(limit);
-        // Who holds it may have been interrupted for good.
+        // The thread that holds the lock may have been interrupted and never continue.
         let Some(mut wishes) = self.wishes.try_lock_for(limit.others) else { return false };
         wishes.made += 1;
         let mine = wishes.made;
@@ -136,7 +138,7 @@ impl Collector {
         true
     }
 
-    /// Ends the pause, if there is one. Never waits.
+    /// Ends the collector's pause, if there is one. Never waits.
     pub(super) fn nudge(&self) {
         self.asked.notify_one();
     }
@@ -154,7 +156,7 @@ impl Collector {
             }
             MOST_HELD.fetch_max(capture::bytes_held(), Ordering::Relaxed);
             progress::made();
-            // What there is left is for who writes down what there was.
+            // The remaining memory is reserved for saving the rows recorded so far.
             if shortage::is_short() {
                 return source.end_for_want_of_memory();
             }
@@ -164,7 +166,7 @@ impl Collector {
             }
             let wants_flush = source.wants_flush();
             let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { flush_every };
-            // Where buffers wait, the tracer fills them by itself; a flush would only hold us up.
+            // If several buffers wait, CUPTI fills buffers without being asked; a flush would only slow us down.
             let due =
                 wish <= Some(Wish::Read) && flushed.elapsed() >= pause_between && !capture::many_filled();
             if due || wish >= Some(Wish::Gather) {
@@ -184,11 +186,11 @@ impl Collector {
                 source.write_down(true);
                 is_written = true;
             }
-            // And is at rest.
+            // The collector rests now, so release the memory of ready buffers.
             if wish >= Some(Wish::Flush) {
                 capture::rest();
             }
-            // Whoever exits then still asks for the rest.
+            // The exit that starts here still requests the remaining rows.
             if !any && !is_over && looked.elapsed() >= LOOK_AROUND_EVERY {
                 looked = Instant::now();
                 is_over = threads::only_ours_are_left();
@@ -201,7 +203,7 @@ impl Collector {
         }
     }
 
-    /// Waits for a wish, or for `pause`. Returns the wish, and up to which number it grants them.
+    /// Waits for a request, or for `pause`. Returns the request, and the number of requests that it grants.
     fn wait(&self, pause: Duration) -> (Option<Wish>, u64) {
         let mut wishes = self.wishes.lock();
         if wishes.open.is_none() {
@@ -216,8 +218,8 @@ impl Collector {
     }
 }
 
-/// The most bytes it held: on the heap ever, mapped now, and both whenever the collector looked, which is before it
-/// reads what waits for it.
+/// Peak memory in bytes: the heap's peak plus the memory mapped now, or the highest total that the collector
+/// has seen. The collector looks before it reads pending rows.
 pub(super) fn most_held() -> usize {
     MOST_HELD.load(Ordering::Relaxed).max(unwind::bytes_held() + tracer::bytes_held() + heap::most())
 }

@@ -1,4 +1,4 @@
-//! What a profile is drawn as, by the settings: names, and then a file for each format.
+//! Draws a profile as the settings say: names its frames, and writes a file for each format.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::symbolize::SymbolizeOptions;
 use super::stream::{Streams, never_opened};
 use super::write::{self, Made, Report};
 
-/// How frames are named.
+/// Options for naming frames.
 pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
     SymbolizeOptions {
         internal_frames: settings.internal_frames,
@@ -24,8 +24,8 @@ pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
-/// Writes `wanted` of a profile that has names, next to a file of this set that is there already; those that grew with the
-/// run are among the `streams`. They are of all windows, or of one.
+/// Writes the formats `wanted` of a profile whose frames have names. `ours` is a file of the set that exists
+/// already; `streams` holds the outputs that grew with the run. The files cover all windows, or only `window`.
 pub(super) fn files(
     profile: &Profile,
     settings: &Settings,
@@ -35,7 +35,7 @@ pub(super) fn files(
     mut streams: Option<&mut Streams>,
 ) -> Report {
     let Settings { unit, graph, ref root, .. } = *settings;
-    // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.
+    // Threads were requested in the process itself, so they stay separate. The command merges them when it compares runs.
     let names = export::Names::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();
@@ -48,7 +48,7 @@ pub(super) fn files(
             write::file(path, |out| draw(drawing, format, out)).map(Made::from)
         }
         Output::Table => {
-            // Not both at once in memory.
+            // The drawing and the table are never in memory together.
             drawing = None;
             write::file(path, |out| export::write_csv(profile, out)).map(Made::from)
         }
@@ -60,7 +60,7 @@ pub(super) fn files(
             streams.map_or_else(|| Err(never_opened()), |streams| streams.publish(output, path, profile))
         }
     };
-    // Where there is no room for one, a recording that was given up goes, and it is tried again.
+    // If there is no room for a file, a failed recording is removed, and the file is tried again.
     let made = |output: Output, path: &Path| {
         make(output, path, streams.as_deref_mut()).or_else(|error| {
             let has_room = !output.grows() && streams.as_mut().is_some_and(|streams| streams.make_room());

@@ -1,4 +1,4 @@
-//! Edges of windows, from whoever opens and closes them to who explains: whoever does must not wait for the pipeline.
+//! Queue of window edges, from the threads that open and close windows to the pipeline, for which they must not wait.
 
 use std::time::Duration;
 
@@ -7,15 +7,16 @@ use parking_lot::Mutex;
 use crate::capture;
 use crate::record::{Row, WindowEdge};
 
-/// How long somebody may be held up who notes an edge or hears of it, which takes no time.
+/// Maximum time for which a thread waits for the queue, which is locked only for moments.
 const LONGEST_EDGE: Duration = Duration::from_millis(100);
 
-/// Edges that were not taken in yet, in the order of time.
+/// Pending edges, in order of time.
 #[derive(Debug, Default)]
 pub(super) struct Edges(Mutex<Vec<Row<'static>>>);
 
 impl Edges {
-    /// Notes the edge if `turn` really turned the window. Whoever sees the window turned finds the edge here.
+    /// Notes the edge if `turn` really opened or closed the window. A thread that sees the changed window
+    /// finds the edge here.
     pub(super) fn turn(&self, edge: WindowEdge, turn: fn() -> bool) {
         let edges = self.0.try_lock_for(LONGEST_EDGE);
         if turn()
@@ -25,14 +26,14 @@ impl Edges {
         }
     }
 
-    /// Notes that launches are told of from now on, or are not.
+    /// Notes that launch callbacks are on or off from now on.
     pub(super) fn told(&self, on: bool) {
         if let Some(mut edges) = self.0.try_lock_for(LONGEST_EDGE) {
             edges.push(Row::Told { on, time: capture::now() });
         }
     }
 
-    /// Those that are new.
+    /// Removes and returns the new edges.
     pub(super) fn take(&self) -> Vec<Row<'static>> {
         let edges = self.0.try_lock_for(LONGEST_EDGE);
         edges.map(|mut edges| std::mem::take(&mut *edges)).unwrap_or_default()

@@ -1,18 +1,20 @@
-//! How the process ends: whoever ends it wakes a thread of ours that waits for nothing else. It gathers what is left
-//! and writes the outputs. When a signal ends it, the thread that was stopped may hold any lock of the application's,
-//! that of its heap too: ours is another ([`heap`]), and whoever may wait for such a lock, the tracer or the loader, is
-//! waited for only so long.
+//! The ending thread gathers the remaining rows and writes the outputs when the process ends. It has no other
+//! task, and is woken by whatever ends the process.
+//!
+//! If a signal ends the process, the interrupted thread may hold any lock of the application, including that
+//! of its heap. That is why our thread uses a separate heap ([`heap`]) and waits only for a limited time for
+//! CUPTI and the loader, which may need such a lock.
 //!
 //! ```text
-//! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit goes on
+//! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit continues
 //! _exit() of a forked worker --asked--> the same, in haste: any lock of the program's may be held
 //! end of Python's program --asked--> thread: gather, write --done--> exit(), or death by SIGINT without one
 //! SIGINT, TERM, HUP ----asked--> thread: gather, write, die of the signal
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! Who waits does so as long as the thread gets on, and by the limit (`GPUFLAME_EXIT_LIMIT`) longer. Nothing that is
-//! asked from outside takes a lock or memory: it may have interrupted whoever holds the lock.
+//! A waiting thread waits while ours makes progress, and for the limit (`GPUFLAME_EXIT_LIMIT`) after that. The
+//! request itself takes no lock and no memory, because it may have interrupted the thread that holds the lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -35,21 +37,21 @@ use crate::unwind::python_end;
 use super::messages::tell;
 use super::progress::{Limit, Waited};
 
-/// That everything be gathered, and that it be written; or that it was.
+/// Requests to gather all rows, and to write the outputs. In `done`: the step is complete.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// That the thread needs nothing of the loader's any more.
+/// The thread needs nothing more from the loader. Only in `done`.
 const READY: u32 = 4;
 
-/// Signals that come within this time are one: a terminal, `torchrun` and a job's runner each send one.
+/// Signals within this time count as one: a terminal, `torchrun` and a job's runner each send one.
 const ONE_SIGNAL: Duration = Duration::from_secs(1);
-/// How long the tracer, or the loader, may take to answer when a signal ends the process.
+/// Maximum time for CUPTI or the loader to answer when a signal ends the process.
 const LONGEST_ANSWER: Duration = Duration::from_millis(300);
-/// Between two looks whether the thread gets on.
+/// Interval between checks whether the thread makes progress.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a thread may take to begin: as a rule some 0.2 ms. It takes for ever where the caller holds the loader's lock.
+/// Maximum time for the thread to start: usually 0.2 ms. It cannot start while the caller holds the loader's lock.
 const LONGEST_BEGINNING: Duration = Duration::from_millis(100);
-/// How long a full stderr may take the last line.
+/// Maximum time for which the last line may wait for a full stderr.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
 
 static ENDING: Ending = Ending {
@@ -67,44 +69,44 @@ static ENDING: Ending = Ending {
 };
 
 struct Ending {
-    /// Ours: forked children have another number.
+    /// Id of our process, which forked children do not share.
     process: AtomicU32,
     limit_ms: AtomicU64,
     asked: Bits,
     done: Bits,
-    /// What the thread has taken of a processor: as long as that grows, it gets on.
+    /// CPU time of the thread: while it grows, the thread makes progress.
     thread: Clock,
-    /// That the process dies of; 0: none.
+    /// Signal that the process will die of; 0 for none.
     signal: AtomicI32,
-    /// When the first came, since the machine started.
+    /// Time of the first signal, in ms since the machine started.
     signalled_ms: AtomicU64,
-    /// A worker ends by `_exit`.
+    /// A forked worker ends by `_exit`.
     is_hurried: AtomicBool,
     gave_up: AtomicBool,
-    /// When a thread first came to wait for us, as it exits; 0: none has.
+    /// Time at which an exiting thread first waited for us; 0 if none has.
     waited_for: AtomicU64,
-    /// All was written before the exit: when Python's program was over.
+    /// Everything was written before the exit, at the end of Python's program.
     came_early: AtomicBool,
 }
 
-/// What the thread brings to its end.
+/// Steps that the thread carries out.
 pub(super) trait Ends: Sync {
     fn close_window(&self);
 
-    /// Has the tracer hand over everything, complete or not, and reads it.
+    /// Makes CUPTI deliver all records, complete or not, and reads them.
     fn gather_the_rest(&self, limit: Limit);
 
-    /// Ends the life of everything of ours, and adds up what was gathered. False: whoever has it does not get on.
+    /// Switches gpuflame off and computes the final sums. Returns false if the thread that holds them makes no progress.
     fn add_up(&self, limit: Limit, is_signalled: bool) -> bool;
 
-    /// Has that written down where it outlives the process, should somebody kill it before all is written.
+    /// Saves the sums to the checkpoint, in case the process is killed before all outputs are written.
     fn write_down_last(&self, limit: Duration, is_signalled: bool);
 
-    /// Writes the outputs of it, and says what they hold.
+    /// Writes the outputs, and prints a summary.
     fn write_out(&self, limit: Limit);
 }
 
-/// Starts the thread, and sees to it that it is asked when the process exits or gets a signal.
+/// Starts the thread, and arranges for requests at exit and on signals.
 pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool) -> Result<()> {
     ENDING.process.store(std::process::id(), Ordering::Release);
     ENDING.limit_ms.store(limit.as_millis() as u64, Ordering::Release);
@@ -118,30 +120,30 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
     if on_signals {
         ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
     }
-    // Where there is no room for it, an interrupt that nobody catches leaves the checkpoint.
+    // If Python has no room for the handler, an uncaught interrupt leaves only the checkpoint.
     python_end::at_end_of_program(|| !ENDING.is_settled(WRITE), || ENDING.program_of_python_ends());
     Ok(())
 }
 
-/// Comes before all exit handlers that were registered so far: the driver's may be among them, and after those
-/// nothing is left to gather.
+/// Moves our handler ahead of all exit handlers registered so far: the driver's may be among them, and after
+/// those nothing is left to gather.
 pub(super) fn come_first_at_exit() {
     exit::call_early_at_exit(Call { action: || ENDING.ask(GATHER), is_done: || ENDING.is_settled(GATHER) });
 }
 
-/// Ends the process as its last thread does when `main` has ended by `pthread_exit`: ours would keep it alive.
+/// Ends the process when `main` has ended by `pthread_exit` and only our threads are left, which would keep it alive.
 pub(super) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::STACK, || exit::exit());
 }
 
-/// Whether the process was on its way out then, so that whoever waited did so for us.
+/// Whether the process was already exiting at `time`. A wait that began after that was caused by us.
 pub(super) fn had_begun(time: Nanos) -> bool {
     let since = ENDING.waited_for.load(Ordering::Acquire);
     since != 0 && time.0 >= since
 }
 
 impl Ending {
-    /// Waits until the thread has begun: a signal that stops a thread inside the loader must not find it waiting for that.
+    /// Waits until the thread has started: if a signal stops a thread inside the loader, ours must not need the loader.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -155,17 +157,17 @@ impl Ending {
         Duration::from_millis(self.limit_ms.load(Ordering::Acquire))
     }
 
-    /// What the thread does.
+    /// Body of the thread.
     fn run(&self, ends: &impl Ends) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // Both look something up when it is first done, under the loader's lock, which may be held for good later.
+        // Both calls resolve symbols on first use, under the loader's lock, which may later be held forever.
         export::draw_once();
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
         let run = AssertUnwindSafe(|| self.gather_and_write(ends));
         if catch_unwind(run).is_err() {
-            // The outputs are lost, the application's exit is not.
+            // The outputs are lost, but the application exits as usual.
             life::end();
         }
         self.die_if_signalled();
@@ -188,7 +190,7 @@ impl Ending {
         if life::is_over() {
             return;
         }
-        // First, so that what is to be gathered comes to an end.
+        // The window is closed first, so that the number of rows to gather is limited.
         ends.close_window();
         ends.gather_the_rest(self.patience());
         if ends.add_up(self.patience(), self.is_in_haste()) {
@@ -197,7 +199,7 @@ impl Ending {
         }
     }
 
-    /// Whether the thread that ends the process may have been stopped anywhere.
+    /// Whether the thread that ends the process may have been stopped at any instruction.
     fn is_in_haste(&self) -> bool {
         self.signal.load(Ordering::SeqCst) != 0 || self.is_hurried.load(Ordering::SeqCst)
     }
@@ -215,20 +217,20 @@ impl Ending {
         }
     }
 
-    /// Whether nobody has to wait for this any more. Else an exit handler is registered anew, again and again.
+    /// Whether no thread needs to wait for this any more. If not, an exit handler registers itself again each time.
     fn is_settled(&self, what: u32) -> bool {
         self.done.has(what) || self.is_out_of_reach()
     }
 
-    /// Whether the thread will not do anything: it is another process's, or has not got on.
+    /// Whether the thread will do nothing more: it belongs to another process, is over, or made no progress.
     fn is_out_of_reach(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
-        // By a bug of ours; else it is over when it is done.
+        // Over because gpuflame has panicked; otherwise the session is over when the thread has finished.
         let is_over = life::is_over() && !self.asked.has(WRITE);
         is_forked || is_over || shortage::is_out() || self.gave_up.load(Ordering::Acquire)
     }
 
-    /// On a thread that exits.
+    /// Runs on a thread that exits.
     fn exits(&self) {
         self.ask(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
@@ -237,21 +239,21 @@ impl Ending {
         }
     }
 
-    /// On a thread that calls `_exit`.
+    /// Runs on a thread that calls `_exit`.
     fn worker_exits(&self) {
         self.is_hurried.store(true, Ordering::SeqCst);
         self.ask(GATHER | WRITE);
     }
 
-    /// On the thread that ends it, where nothing but its exit is left. CPython has given its signals back: a second
-    /// Ctrl+C must not take what the first leaves.
+    /// Runs on the thread that ends Python's program, when nothing but its exit is left. CPython has restored
+    /// the signal handlers: a second Ctrl+C must not interrupt the writing that the first one started.
     fn program_of_python_ends(&self) {
         ending::listen_again();
         self.ask(GATHER | WRITE);
         self.came_early.store(true, Ordering::Release);
     }
 
-    /// Has the thread do this, and waits until it has. On a thread that exits.
+    /// Asks the thread for `what`, and waits until it is done. Runs on a thread that exits.
     fn ask(&self, what: u32) {
         if self.is_out_of_reach() {
             return;
@@ -264,7 +266,7 @@ impl Ending {
         }
     }
 
-    /// Says so, once.
+    /// Stops waiting permanently, and prints once that the outputs are missing.
     fn give_up(&self) {
         if !self.gave_up.swap(true, Ordering::AcqRel) {
             let line = b"gpuflame: writing the outputs came to a halt, and the process ends without them; \
@@ -273,7 +275,7 @@ impl Ending {
         }
     }
 
-    /// False: the thread has not got on for as long as the limit.
+    /// Waits until `is_done`. Returns false if the thread has made no progress for the length of the limit.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
         let (mut taken, mut waited) = (self.thread.taken(), Waited::begin());
         loop {
@@ -291,7 +293,7 @@ impl Ending {
         }
     }
 
-    /// A signal came, on any thread, at any moment.
+    /// Handles a signal, on any thread, at any instruction.
     fn note(&self, signal: i32) {
         let is_over = life::is_over() && !self.asked.has(WRITE);
         if is_over || self.done.has(WRITE) {
@@ -305,15 +307,15 @@ impl Ending {
         heap::make_haste();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.asked.set(WRITE);
-        // It may just have been done, and the thread be gone.
+        // The thread may have finished just now and be gone.
         if self.done.has(WRITE) {
             die(signal);
         }
     }
 
-    /// On a thread that took a signal: the process dies when all is written, or when that came to a halt.
+    /// Runs on a thread that took a signal. The process dies when all is written, or when writing makes no progress.
     fn wait_to_die(&self) -> ! {
-        // Whoever has done it dies of the signal, and nobody comes back here.
+        // The thread that writes dies of the signal when it has finished, and the process with it.
         if !self.wait(|| false) {
             self.give_up();
         }

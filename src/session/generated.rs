@@ -1,5 +1,5 @@
-//! What code in stacks is called that the process generated while it ran, asked when files are written: whoever generates code
-//! writes down where it lies, under the number that the process has in its own namespace, in its own `/tmp`.
+//! Names of code that the process generated while it ran, looked up when files are written. Code generators
+//! write the addresses to files in the process's own `/tmp`, named after the process id in its own namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use crate::profile::Profile;
 use crate::record::Row;
 use crate::symbolize::{Generated, Sources, generated_addresses};
 
-/// Asks for each address once.
+/// Looks up each address once.
 #[derive(Debug, Default)]
 pub(super) struct GeneratedCode {
     asked: BTreeSet<u64>,
@@ -21,7 +21,7 @@ pub(super) struct GeneratedCode {
 }
 
 impl GeneratedCode {
-    /// The functions at those addresses of `profile` that it was not asked for yet.
+    /// Returns names for the addresses in `profile` that have not been looked up yet.
     pub(super) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
         let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.asked;
         if new.is_empty() {
@@ -38,25 +38,25 @@ impl GeneratedCode {
     }
 }
 
-/// What a checkpoint says of generated code.
+/// Names of generated code in a checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct NamesSoFar {
-    /// How many frames were looked at.
+    /// Number of frames examined.
     frames: usize,
     addresses: BTreeSet<u64>,
-    /// What was said of each; nothing: it had several functions.
+    /// Name written for each address; empty for an address that had several functions.
     told: BTreeMap<u64, String>,
 }
 
 impl NamesSoFar {
-    /// Looks at the frames that are new.
+    /// Adds the addresses of new frames.
     pub(super) fn look(&mut self, profile: &Profile) {
         self.addresses.extend(generated_addresses(profile, self.frames));
         self.frames = profile.frames().len();
     }
 
-    /// Asks for all anew, since an address may get another function meanwhile: says what is new, and takes back what is
-    /// no longer so. Nothing is remarked upon before the end.
+    /// Looks up all addresses again, because an address may be reused for another function. Writes new names,
+    /// and withdraws names that have become wrong. Remarks are left to the end of the run.
     pub(super) fn tell(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
             return;
@@ -77,7 +77,8 @@ impl NamesSoFar {
 
 fn sources() -> Sources {
     let process = std::process::id();
-    // Whoever writes a dump maps it, for others to find; CPython unmaps its own when it ends, which is before we look.
+    // A code generator maps its dump so that other programs can find it. CPython has already removed that
+    // mapping by the time we look, which is why the path in `/tmp` is tried as well.
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let dump = format!("/jit-{process}.dump");
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));

@@ -1,5 +1,5 @@
-//! The ledger in words, printed to stderr at exit: what was seen, what became of it, what was lost, and what
-//! it cost, in lines that keep their words and their order, so that scripts can read them.
+//! The ledger as text, printed to stderr at exit: the work that was seen, its outcome, losses and costs.
+//! Lines keep their wording and order, so that scripts can parse them.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -19,10 +19,10 @@ use super::messages;
 use super::stats::{KernelTime, heaviest};
 use super::write::Report;
 
-/// How many kernels are named, and how many streams of a device.
+/// Maximum number of kernels listed, and of streams per device.
 const TOP: usize = 5;
 
-/// The ledger's text, every line with the prefix.
+/// Returns the text of the ledger, with the prefix on every line.
 pub(super) fn text(
     ledger: &Ledger,
     profile: &Profile,
@@ -65,7 +65,7 @@ pub(super) fn text(
     })
 }
 
-/// Everything that can be lost, also what was not: a line that scripts can rely on.
+/// Lists all kinds of losses, including those that did not occur, so that scripts can rely on the line.
 fn losses(ledger: &Ledger) -> String {
     let mut line = format!("lost: {} {}", Missing::Untimed.word(), ledger.tally.activities.untimed);
     for loss in Loss::ALL {
@@ -74,7 +74,7 @@ fn losses(ledger: &Ledger) -> String {
     line
 }
 
-/// Figures that losses make incomplete, and the remedy.
+/// Names the figures that are incomplete because of losses, and the remedy.
 fn incomplete(ledger: &Ledger) -> Option<String> {
     let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
     let what = match (launches, activities) {
@@ -85,7 +85,7 @@ fn incomplete(ledger: &Ledger) -> Option<String> {
     Some(format!("incomplete: {what}; a higher GPUFLAME_MAX_MEM drops fewer"))
 }
 
-/// How many functions of Python stand in stacks, or why there are none in a process that has it.
+/// Number of Python functions in stacks, or the reason if a process with Python has none.
 fn python(profile: &Profile) -> Option<String> {
     if let Some(why) = python::off() {
         return Some(format!("python frames off: {why}"));
@@ -98,7 +98,7 @@ fn python(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Records that are none of the activities.
+/// Activities that CUPTI delivered twice, which count once.
 fn repeated(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -106,7 +106,7 @@ fn repeated(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// The same.
+/// Activities with impossible correlation ids, which are not drawn.
 fn of_no_call(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
@@ -114,7 +114,7 @@ fn of_no_call(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// For how long callbacks were off.
+/// Time during which callbacks were off.
 fn not_told(ledger: &Ledger) -> Option<String> {
     let (nanos, activities) = (ledger.tally.launches.not_told_nanos, ledger.tally.activities.not_told);
     (nanos > 0).then(|| {
@@ -126,8 +126,8 @@ fn not_told(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Why there may be launches, and nothing that the GPU did: CUPTI hands its records to who asked for them last, and
-/// Kineto asks without a subscription, so nobody is told.
+/// Explains launches without activities: CUPTI delivers its records to the client that asked last. Kineto
+/// asks without a subscription, so no other client is notified.
 fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
@@ -145,7 +145,7 @@ fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
     })
 }
 
-/// For how long another client had the subscription.
+/// Time for which another client owned the subscription.
 fn lent(subscription: Lent) -> Option<String> {
     let times = match subscription.times {
         0 => return None,
@@ -156,7 +156,7 @@ fn lent(subscription: Lent) -> Option<String> {
     Some(format!("for {long:.3} s{times} there was no subscription, for another client of CUPTI"))
 }
 
-/// What CUPTI told that cannot be so.
+/// Buffers and callbacks from CUPTI that cannot be right.
 fn not_ours(traffic: Traffic) -> Option<String> {
     let Traffic { strangers, without_data, .. } = traffic;
     (strangers + without_data > 0).then(|| {
@@ -167,7 +167,8 @@ fn not_ours(traffic: Traffic) -> Option<String> {
     })
 }
 
-/// What was not kept apart for want of memory, if anything: it is in all sums.
+/// Stacks and kernels that were merged, and thread names that were dropped, because memory was short. Nothing
+/// is missing from the sums.
 fn others(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);
@@ -187,7 +188,7 @@ fn others(ledger: &Ledger) -> Vec<String> {
     lines
 }
 
-/// How long the host waited, and what it allocated, where that was asked for.
+/// Waits and allocations of the host, if requested.
 fn host(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     if host.waits > 0 {
@@ -203,7 +204,7 @@ fn host(host: &Host) -> Vec<String> {
     lines
 }
 
-/// What was recorded of what waited for what, where that was asked for.
+/// Dependencies between calls, events and waits, if requested.
 fn dependencies(ledger: &Ledger) -> Vec<String> {
     if ledger.dependencies.is_empty() {
         return Vec::new();
@@ -213,7 +214,7 @@ fn dependencies(ledger: &Ledger) -> Vec<String> {
     vec![calls.to_string(), records, waits.to_string()]
 }
 
-/// What happened to unified memory, where that was asked for.
+/// Unified-memory activity of one kind, if requested.
 fn unified(sample: &UnifiedSums) -> String {
     let UnifiedSums { kind, device, count, value, nanos } = sample;
     let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
@@ -223,7 +224,7 @@ fn unified(sample: &UnifiedSums) -> String {
     }
 }
 
-/// What a device did, how it spent its time, and on which streams; `None` where it has no times.
+/// Work, time and streams of a device; `None` without times.
 fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     let gpu = format!("GPU {}", device.id().0);
     let (time, [window, idle]) = (device.time.as_ref()?, device.sums()?);
@@ -284,7 +285,7 @@ fn top(profile: &Profile) -> Vec<String> {
     heaviest(profile, TOP).into_iter().enumerate().map(line).collect()
 }
 
-/// What was found by taking stacks again, where that was asked for.
+/// Result of verifying stacks by a second walk, if requested.
 fn verified(verified: Verified) -> Option<String> {
     let Verified { stacks, unlike_plain, unlike_libgcc } = verified;
     (stacks > 0).then(|| {
@@ -295,7 +296,7 @@ fn verified(verified: Verified) -> Option<String> {
     })
 }
 
-/// What a launch of a graph cost the application, if there were any: it does not follow the number of nodes.
+/// Cost of a graph launch to the application, if there were any. It does not depend on the number of nodes.
 fn graph_cost(launches: u64) -> Option<String> {
     let each = median(capture::graph_cost(launches));
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))

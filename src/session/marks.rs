@@ -1,5 +1,5 @@
-//! Instants that the program marks, from its threads to the collector. Unlike launches they come by hand, and few: one
-//! list for all threads is enough.
+//! Carries instants that the program marks from its threads to the collector. Unlike launches they are made
+//! by hand and are rare, so one locked list serves all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::capture;
 use crate::host::threads;
 use crate::record::{Instant, Nanos, ThreadId};
 
-/// So many wait for the collector at most, which comes by every 100 ms or sooner.
+/// Maximum number of marks that wait for the collector, which visits every 100 ms or sooner.
 const MOST: usize = 4096;
-/// So many bytes of a text are kept: with the above, 4 MiB.
+/// Maximum length of a text in bytes. Together with `MOST` this limits memory to 4 MiB.
 const LONGEST: usize = 1024;
-/// How long a mark may hold up the thread that makes it.
+/// Maximum time for which a mark blocks the calling thread.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Marks {
         }
     }
 
-    /// Hands over what waits.
+    /// Hands over the waiting marks.
     pub(super) fn take(&self, mut each: impl FnMut(&Instant<'_>)) {
         let Some(waiting) = self.waiting.try_lock_for(LONGEST_WAIT).map(|mut all| std::mem::take(&mut *all))
         else {
@@ -43,7 +43,7 @@ impl Marks {
         waiting.iter().for_each(|(time, thread, text)| each(&Instant { time: *time, thread: *thread, text }));
     }
 
-    /// How many there was no room for.
+    /// Number of marks dropped for lack of room.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What becomes of a session that gets no more memory: what was recorded stays in the checkpoint, and the application runs on.
+//! Ends a session that gets no more memory: the checkpoint keeps the rows recorded so far, and the application continues.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,23 +7,23 @@ use std::time::Duration;
 use crate::control::life;
 use crate::host::{file, shortage, stderr, threads};
 
-/// How long a full stderr may take the line.
+/// Maximum time for which the message waits for a full stderr.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
 
-/// What says that it ends here.
+/// Notes in the checkpoint or the recording that recording ended here.
 pub(super) trait Starve: Sync {
-    /// Does so, and waits for nobody.
+    /// Writes that note. Waits for no lock.
     fn starve(&self);
 }
 
 static RECORDED: OnceLock<&'static dyn Starve> = OnceLock::new();
 
-/// Has what is recorded say so, when it comes to that.
+/// Sets the session whose checkpoint or recording receives the note.
 pub(super) fn tell(recorded: &'static dyn Starve) {
     let _ = RECORDED.set(recorded);
 }
 
-/// Ends everything, and says so once, first to people, which takes no memory, then in the recording, which takes little.
+/// Ends the session. Notes that once: first on stderr, which takes no memory, then in the recording, which takes little.
 pub(super) fn end() {
     static SAID: AtomicBool = AtomicBool::new(false);
     life::end();
@@ -34,13 +34,13 @@ pub(super) fn end() {
         if let Some(recorded) = RECORDED.get() {
             recorded.starve();
         }
-        // The threads that write them go no further.
+        // The threads that write these files do not continue.
         file::remove_unpublished();
     }
 }
 
-/// Ends everything, and has the calling thread, which is ours, go no further: it may hold locks, of which none is one that
-/// the application waits for without a limit.
+/// Ends the session, and stops the calling thread, which is ours. The thread may hold locks, but none for
+/// which the application waits without a limit.
 pub fn end_this_thread() -> ! {
     shortage::go_out();
     end();

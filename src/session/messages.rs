@@ -1,5 +1,5 @@
-//! What gpuflame says while the application runs: lines to stderr, which never fail and never split. Lines that stderr does
-//! not take are kept until the exit, for the file next to the outputs.
+//! Messages while the application runs: lines on stderr, which never fail and are never split. Lines that
+//! stderr does not accept are kept until the exit, for a file next to the outputs.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::export::clean_line;
 use crate::host::{signals, stderr};
 
-/// How long the application may be held up by a line to a stderr that is full.
+/// Maximum time for which a message blocks the application while stderr is full.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
 /// Maximum wait for the lock of the unprinted lines: a forked child may inherit it locked.
 const LONGEST_KEEPING: Duration = Duration::from_millis(100);
 /// Maximum length of the lines that are kept. Further ones are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;
 
-/// Lines that stderr did not take.
+/// Lines that could not be printed.
 struct Unprinted {
-    /// The process that they are about: a forked child inherits its parent's.
+    /// Process that wrote the lines: a forked child inherits those of its parent.
     process: u32,
     text: String,
 }
 
 static UNPRINTED: Mutex<Unprinted> = Mutex::new(Unprinted { process: 0, text: String::new() });
 
-/// One line, on a thread of the application.
+/// Prints a line, on a thread of the application.
 pub(super) fn tell(message: &str) {
     let line = line(message);
     if !stderr::write(line.as_bytes(), LONGEST_TELLING) {
@@ -32,7 +32,7 @@ pub(super) fn tell(message: &str) {
     }
 }
 
-/// The same, on a thread of ours.
+/// Prints a line, on one of our threads.
 pub(super) fn say(message: &str) {
     let line = line(message);
     if !stderr::write_here(line.as_bytes(), LONGEST_TELLING) {
@@ -40,9 +40,9 @@ pub(super) fn say(message: &str) {
     }
 }
 
-/// The line, with whose it is.
+/// Returns the line with gpuflame's prefix.
 pub(super) fn line(message: &str) -> String {
-    // Names and settings are other people's words: none may end a line or drive a terminal.
+    // Names and settings are foreign text: they must not end the line or control a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 
@@ -54,7 +54,7 @@ fn keep(line: &str) {
     });
 }
 
-/// The lines of this process that were not printed, which are the caller's from now on.
+/// Removes and returns the lines of this process that were not printed.
 pub(super) fn take_unprinted() -> String {
     with_unprinted(|unprinted| std::mem::take(&mut unprinted.text)).unwrap_or_default()
 }

@@ -1,16 +1,16 @@
-//! Of debug builds alone: a library that mixes two launches up, so that tests see that a comparison with what is seen from
-//! outside notices it. `GPUFLAME_TEST_MIX_UP=1` asks for it.
+//! Swaps the stacks of two launches, in debug builds only, so that tests can check whether a comparison with
+//! an external observer notices it. Enabled by `GPUFLAME_TEST_MIX_UP=1`.
 
 use crate::record::{ContextId, Launch, Row};
 
-/// The first launch whose stack is another than that of the one before is given that one's, and the next one with that
-/// stack its own.
+/// State of the swap: the first launch whose stack differs from the previous launch's gets the previous
+/// stack, and the next launch with the previous stack gets the other one.
 #[derive(Debug)]
 pub(super) enum MixUp {
     No,
-    /// Nothing was mixed up so far; the stack of the last launch.
+    /// Before the swap. Contains the stack of the previous launch.
     Wanted(Option<ContextId>),
-    /// One launch has the first in the place of the second.
+    /// Half of the swap: a launch was given the first stack instead of the second.
     Half(ContextId, ContextId),
 }
 
@@ -22,7 +22,7 @@ impl MixUp {
         }
     }
 
-    /// A launch in the place of `row`, if this is one of the two.
+    /// Returns a launch that replaces `row`, if `row` is one of the two.
     pub(super) fn instead(&mut self, row: &Row<'_>) -> Option<Row<'static>> {
         let Row::Launch(launch) = row else { return None };
         let of = |context| Some(Row::Launch(Launch { context, ..*launch }));

@@ -1,24 +1,24 @@
-//! One process's run under gpuflame: from the first call to the files written at exit.
+//! The session is one process's run under gpuflame, from the first call to the files written at exit.
 //!
-//! There is one session a process, whichever way gpuflame came in, and this file has the calls that it came in by.
+//! Each process has one session, however gpuflame was loaded. This file has the calls through which gpuflame is entered.
 //!
 //! ```text
 //! inject, start, stop, flush, stats     (this file)      ranges (need no session)
 //!    |
 //! stage: idle, starting, running or failed <-- set_up: from settings to a session
 //!    |
-//! running: opens windows, gathers, writes --> write: names and files; ledger_text: what stderr is told
+//! running: opens windows, gathers, writes --> write: names and files; ledger_text: the summary on stderr
 //!    |                       |
-//! collector: the thread      ending: the thread that writes when the process ends
-//! that gathers               |       checkpoint: the one that writes for the case that it ends otherwise
-//!    |                       |       windows: the one that opens and closes them as the settings say
-//!    |                    progress: whether the collector gets on
-//!    |              clients, rivals: other clients of CUPTI, and what they have
-//!                    |              told: whether launches cost anything while no window is open
-//! pipeline: what becomes of rows --> stream: outputs that grow with the run
-//!    |                           --> sets: the thread that draws windows with files of their own
-//!    |                           <-- generated: what code is called that lies in no file
-//!    ^-- sampler: the thread that finds out where launching threads are, on request
+//! collector: the thread      ending: the thread that writes when the process exits
+//! that gathers               |       checkpoint: the thread that saves sums in case the process is killed
+//!    |                       |       windows: the thread that opens and closes windows by the settings
+//!    |                    progress: whether the collector makes progress
+//!    |              clients, rivals: other clients of CUPTI, and what they have taken over
+//!                    |              told: switches launch callbacks off while no window is open
+//! pipeline: receives all rows --> stream: outputs that grow with the run
+//!    |                        --> sets: the thread that draws windows that have their own files
+//!    |                        <-- generated: names of code that is in no file
+//!    ^-- sampler: the thread that samples the stacks of launching threads, on request
 //! ```
 
 mod about;
@@ -70,16 +70,16 @@ pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
 use running::Session;
 pub use stats::{KernelTime, Stats};
 
-/// What the driver's injection does: sets up the session and, unless the settings say otherwise, opens
-/// a window. Says in one line why it cannot.
+/// Entry point for the driver's injection: sets up the session and, unless the settings forbid it, opens a
+/// window. Prints one line if that fails.
 pub fn inject() {
-    // In a forked child even our locks are not to be trusted.
+    // In a forked child even our own locks may be held forever.
     if forks::is_over() || environment::keeps_us_out() {
         return;
     }
     session_begins();
-    // The driver calls this inside `cuInit`. If this thread or another is setting up already, then
-    // waiting for it could wait for ourselves.
+    // The driver calls this inside `cuInit`. If this or another thread is already setting up the session,
+    // that thread may be waiting for this call, so do not wait for it.
     match stage::begin_if_idle(set_up::injected) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -90,7 +90,7 @@ pub fn inject() {
     }
 }
 
-/// Says why nothing is recorded, where whoever loads the library has found that.
+/// Reports why nothing is recorded, if the code that loads this library has found a reason.
 pub fn refuse(why: &str) {
     if !forks::is_over() && !environment::keeps_us_out() {
         stderr::remember();
@@ -101,15 +101,16 @@ pub fn refuse(why: &str) {
     }
 }
 
-/// Opens a window: launches made from now on, by any thread, are recorded. Opening an open window does nothing.
+/// Opens a window: launches made from now on, by any thread, are recorded. If a window is open, nothing changes.
 ///
-/// The first call sets the recorder up, unless gpuflame is injected already, which takes milliseconds; make it before
-/// the work to record, best before any CUDA call. Later ones take nanoseconds, unless the window was closed for two seconds
-/// or longer: then CUPTI is asked to tell of every call again, which takes as long as it takes.
+/// The first call sets up the recorder, unless gpuflame was injected already. That takes milliseconds, so
+/// make it before the work to record, ideally before any CUDA call. Later calls take nanoseconds, unless the
+/// window was closed for two seconds or longer: then CUPTI's launch callbacks must be switched on again,
+/// which takes as long as CUPTI needs.
 ///
 /// # Errors
-/// `NoDriver`, `NoCupti` or `CuptiRefused` where nothing can be recorded; `State` in a process that is ending or was
-/// forked. The program may go on as if nothing was: all other calls do nothing then.
+/// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or
+/// was forked. The program can ignore the error: all other calls do nothing then.
 pub fn start() -> Result<()> {
     if forks::is_over() {
         return Err(life::over());
@@ -117,17 +118,19 @@ pub fn start() -> Result<()> {
     session_begins();
     match stage::get_or_begin(set_up::called)? {
         Some(session) => session.open_window(),
-        // The driver injects us while CUPTI is being asked.
+        // The driver injects us in the middle of our own CUPTI call.
         None => Ok(()),
     }
 }
 
-/// Closes the window. Closing it again does nothing. Launches made in it are followed to their end on the GPU, however late
-/// that comes; those made from now on are counted as outside, and after a second not even seen: they then cost what they
-/// cost with CUPTI's records alone. Does not wait for the GPU.
+/// Closes the window. If none is open, nothing changes. Does not wait for the GPU.
+///
+/// Launches made in the window are followed to their end on the GPU, however much later that is. Launches
+/// made from now on are counted as outside for one second; after that they are skipped, and a second later
+/// CUPTI's launch callbacks are switched off, so that launches cost only what CUPTI's records cost.
 ///
 /// # Errors
-/// As [`start`], where that has failed; `State` where no window was ever opened.
+/// As [`start`], if that has failed; `State` if no window was ever opened.
 pub fn stop() -> Result<()> {
     let session = stage::running()?;
     if window::state().openings() == 0 {
@@ -137,13 +140,13 @@ pub fn stop() -> Result<()> {
     Ok(())
 }
 
-/// Whether what is launched now is recorded: a window is open, and nothing has gone wrong. Takes nanoseconds.
+/// Whether launches are recorded now: a window is open, and recording works. Takes nanoseconds.
 pub fn is_active() -> bool {
     !life::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
-/// Says that another step begins, whatever the program repeats. [`stats`] counts them, and `GPUFLAME_STEPS` names those
-/// to record: the window opens or closes before this returns.
+/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts
+/// steps, and `GPUFLAME_STEPS` selects the steps to record: the window opens or closes before this returns.
 ///
 /// # Errors
 /// `State` in a process that is ending or was forked.
@@ -162,27 +165,28 @@ fn begin_step() {
     }
 }
 
-/// Marks this instant on the timeline of the calling thread: it is in the recording, and in what `gpuflame convert` makes
-/// of that for timelines (`chrome`, `perfetto`). With the window closed it does nothing.
+/// Marks this instant on the timeline of the calling thread. The mark is in the recording, and in the
+/// timelines (`chrome`, `perfetto`) that `gpuflame convert` makes from the recording. While no window is
+/// open, it does nothing.
 ///
-/// Takes some 100 ns and a lock. Of a text the first 1,024 bytes are kept. Thousands a second are fine, more are counted as
-/// [`Loss::MarksDropped`](crate::ledger::Loss::MarksDropped).
+/// Takes about 100 ns and a lock. Text is truncated to 1,024 bytes. Thousands of marks per second are fine;
+/// marks for which there is no room are counted as [`Loss::MarksDropped`](crate::ledger::Loss::MarksDropped).
 ///
 /// # Errors
-/// `State` where there is no session.
+/// `State` if there is no session.
 pub fn mark(text: &str) -> Result<()> {
     stage::running()?.mark(text);
     Ok(())
 }
 
-/// Has the files go elsewhere than `GPUFLAME_OUTPUT` says: those that are not written yet, all of them at the end of the
-/// process. `prefix` may have the same macros, and is relative to the present folder.
+/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, which are all files written at exit.
+/// `prefix` may have the same macros, and is relative to the current directory.
 ///
-/// May be called before the first [`start`], and between windows. A recording that was begun moves at the end of the
-/// process.
+/// May be called before the first [`start`], and between windows. A recording that has begun is moved at the
+/// end of the process.
 ///
 /// # Errors
-/// `Setting` for an empty prefix; `State` while a window is open: the files go where they would have gone.
+/// `Setting` for an empty prefix; `State` while a window is open. The output is unchanged then.
 pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     let prefix = prefix.as_ref();
     if forks::is_over() {
@@ -200,19 +204,21 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     Ok(())
 }
 
-/// Collects what the GPU has completed so far, without waiting for the rest. It happens about once a second anyway.
+/// Collects the work that the GPU has completed so far, without waiting for the rest. This also happens by
+/// itself about once per second.
 ///
 /// # Errors
-/// `State` where there is no session, or where CUPTI does not answer within 5 s.
+/// `State` if there is no session, or if CUPTI does not answer within 5 s.
 pub fn flush() -> Result<()> {
     stage::running()?.flush()
 }
 
-/// What there is so far, without stopping anything: a ledger as it would be printed if the process ended now, and the time
-/// of each kernel. Work that the GPU has not completed stands as launches that are pending. It is of all windows so far,
-/// and only grows: for a part of a run take the difference of two.
+/// Returns the results so far without stopping anything: the ledger that would be printed if the process ended
+/// now, and the time of each kernel. Work that the GPU has not completed is counted as pending launches. The
+/// numbers cover all windows so far and only grow: for a part of a run, take the difference of two calls.
 ///
-/// Collects first, as [`flush`] does. Takes time by the number of different stacks; not for every step.
+/// Collects first, as [`flush`] does. The time it takes grows with the number of distinct stacks, so do not
+/// call it in every step.
 ///
 /// # Errors
 /// As [`flush`].
@@ -220,14 +226,14 @@ pub fn stats() -> Result<Stats> {
     stage::running()?.stats()
 }
 
-/// A window that is open while this lives: see [`window`].
+/// Guard of an open window, which closes when the guard is dropped: see [`window`].
 #[derive(Debug)]
 #[must_use = "the window closes when this is dropped, which is at once if nobody holds it"]
 pub struct Window(());
 
-/// Opens a window, as [`start`] does, and closes it when what it returns is dropped.
+/// Opens a window, as [`start`] does. The window closes when the returned guard is dropped.
 ///
-/// Windows do not nest: of two that are open at once, on any threads, the first to go closes both.
+/// Windows do not nest: if two are open at once, on any threads, the first to be dropped closes both.
 ///
 /// # Errors
 /// As [`start`].
@@ -237,28 +243,28 @@ pub fn window() -> Result<Window> {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Where there is nothing to close any more, nothing has to be.
+        // An error means that there is no window to close.
         let _ = stop();
     }
 }
 
-/// What is arranged before the first call to the tracer.
+/// Prepares the process before the first call to CUPTI.
 fn session_begins() {
     forks::session_begins();
     notices::listen(on_notice);
 }
 
-/// Passed on by the tracer's callbacks, on the application's threads.
+/// Handles notices from CUPTI's callbacks, on the application's threads.
 fn on_notice(notice: Notice<'_>) {
     if life::is_over() && notice != Notice::Panicked {
         return;
     }
     match notice {
-        // The driver may register exit handlers of its own when it makes its first context, and they
-        // would run before ours: come before them again.
+        // The driver may register its own exit handlers when it creates its first context, and they would run
+        // before ours: move ours to the front again.
         Notice::ContextCreated => ending::come_first_at_exit(),
         Notice::ContextEnds => {
-            // The lock is free again before CUPTI is called.
+            // The stage's lock is released before CUPTI is called.
             let session = stage::running();
             if let Ok(session) = session {
                 session.context_ends();

@@ -1,4 +1,4 @@
-//! What becomes of a session that met a bug of ours.
+//! Ends a session in which gpuflame has panicked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use crate::control::life;
 
 use super::messages::tell;
 
-/// Switches everything off after a panic of ours: nothing more is recorded or written.
+/// Switches everything off after gpuflame has panicked: nothing more is recorded or written.
 pub fn disable_after_panic() {
     static SAID: AtomicBool = AtomicBool::new(false);
     life::end();

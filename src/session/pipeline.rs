@@ -1,5 +1,8 @@
-//! What the collector feeds: rows are explained and, if asked for, go to a recording and a table of
-//! activities, all while the application runs.
+//! The pipeline receives every row that the collector reads: it explains rows (joins and sums them) and, if
+//! asked for, writes them to the recording and the other growing outputs, all while the application runs.
+//!
+//! It also chooses whether launches or activities are read next, gives stacks new ids when memory runs short,
+//! and hands over the sums of windows that have their own files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -33,20 +36,22 @@ use super::stream::Streams;
 use super::times::Times;
 use super::write::Report;
 
-/// While this part of the launches that the join keeps wait for an activity, activities are read first: each launch should be
-/// paired before the join's window moves on. 32,768 launches with the default limits.
+/// Fraction (1/7) of the join's capacity for launches that wait for an activity. If more are waiting,
+/// activities are read first, so that each launch is paired before the join's window moves past it. 32,768
+/// launches with the default limits.
 const MANY_OPEN_PART: usize = 7;
-/// Unless this part of the activities that it keeps wait for their launch: threads that launch fast are read ahead of
-/// those whose buffers the tracer has not filled yet. 16,384 activities with the default limits.
+/// Fraction (1/4) of the join's capacity for activities that wait for their launch. At this limit, launches
+/// are read first even so: otherwise the activities of threads that launch fast are read too far ahead, while
+/// CUPTI has not filled the buffers of other threads yet. 16,384 activities with the default limits.
 const MANY_ORPHANS_PART: usize = 4;
-/// Steps after which the collector looks up from its reading: some 20 ms.
+/// Maximum number of steps before the collector turns to its other duties: about 20 ms.
 const MOST_STEPS: usize = 64;
 
-/// After so many nanoseconds a window that closed is not waited for any more: its launches that have not met their work
-/// stand as pending.
+/// Maximum time, in ns, that a closed window waits for its work. Launches without an activity by then are
+/// reported as pending.
 const GIVEN_UP_AFTER: u64 = 5_000_000_000;
 
-/// All that is known of the run so far.
+/// Everything known about the run so far.
 pub(super) struct Pipeline {
     rows: Rows,
     names: KernelNames,
@@ -54,67 +59,69 @@ pub(super) struct Pipeline {
     unreadable: u64,
     marks_dropped: u64,
     buffers_read: u64,
-    /// How many buffers will have been read when the last flush is.
+    /// Value of `buffers_read` once all buffers of the pending flush are read.
     flushed_at: Option<u64>,
-    /// How many will have been when all is read that [`Pipeline::note_unread`] found.
+    /// Value of `buffers_read` once all buffers counted by [`Pipeline::note_unread`] are read.
     noted: u64,
-    /// How many stacks had been dropped when threads were last asked for new ids, and the round under way.
+    /// Number of dropped stacks when threads were last asked for new ids. `forgetting` is the round in progress.
     dropped_stacks: u64,
-    /// Windows that have files of their own.
+    /// Windows that have their own files.
     apart: Option<TakenOut>,
     sampled: Option<SampledStacks>,
-    /// The lowest id that threads gave in the round before.
+    /// Lowest id that threads could still use after the previous round.
     lowest_id: ContextId,
     forgetting: Option<Forgetting>,
     finished: Option<Finished>,
 }
 
-/// What all rows came to.
+/// Final sums of the run.
 #[derive(Clone)]
 pub(super) struct Finished {
     pub(super) ledger: Ledger,
-    /// How many bytes gpuflame held before that was known.
+    /// Bytes that gpuflame held before it computed the final sums.
     pub(super) held: usize,
 }
 
-/// Where sampled threads were, by the ids that the stacks have.
+/// Context ids of the stacks found by the sampler.
 struct SampledStacks {
     sampler: &'static Sampler,
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
 }
 
-/// So many stacks of samples have ids; when there are more they get new ones.
+/// Maximum number of sampled stacks whose ids are remembered. Beyond it the table is cleared, and stacks get new ids.
 const MOST_SAMPLED: usize = 1 << 15;
 
-/// Windows that were, or are to be, taken out of the sums when their work is over.
+/// Per-window sums, removed from the pipeline once all of a window's GPU work has finished.
 struct TakenOut {
     sets: &'static Sets,
-    /// What whoever draws them has heard of, before how much was added up as others.
+    /// Definitions that the drawing thread has received, and the value of [`Pipeline::forgotten`] at that
+    /// time. When that value changes, all definitions are sent again.
     definitions: Definitions,
     forgotten: Option<u64>,
-    /// What was lost until the last one was taken out.
+    /// Losses reported with the windows handed over so far.
     lost: BTreeMap<Loss, u64>,
-    /// So many of the first windows have their launches in what was marked to be read.
+    /// Number of leading windows whose launches all precede the current log mark.
     marked: Option<u64>,
     is_full: bool,
 }
 
-/// Who takes rows: first what writes them down as they are, then what explains them.
+/// Fans each row out: to the output streams first, then to `Explain`.
 struct Rows {
     explain: Explain,
     streams: Streams,
     threads: HashSet<ThreadId>,
     sampler: Option<&'static Sampler>,
     count: u64,
-    /// Of those, of windows that opened or closed, and of what generated code is called.
+    /// Number of rows that are window edges or names of generated code.
     idle_count: u64,
-    /// Time of the first launch, or of the first row about one. No file is created before.
+    /// Time of the first launch, or the time at which the first activity, or launch outside windows, was
+    /// read. No file is created before.
     first_work: Option<Nanos>,
-    /// No more are taken.
+    /// Further rows are ignored.
     is_over: bool,
     edges: Arc<Edges>,
     times: Times,
-    /// Whether it is to be known of each launch which window it is of, and how the last one met the window.
+    /// Whether each launch must be assigned to its window, and the window state at the last launch.
     by_window: bool,
     window: window::State,
     #[cfg(debug_assertions)]
@@ -162,7 +169,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes in where all this comes from, and what every later row may refer to: the names of API calls and the modules.
+    /// Records the provenance and the definitions that every later row may refer to: names of API calls, and modules.
     pub(super) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
         let program = std::env::current_exe().unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
@@ -175,45 +182,45 @@ impl Pipeline {
         self.learn(modules);
     }
 
-    /// Where windows are noted that open and close.
+    /// Returns the queue in which opening and closing windows are noted.
     pub(super) fn edges(&self) -> Arc<Edges> {
         self.rows.edges.clone()
     }
 
-    /// Who draws windows that have files of their own, if they do.
+    /// Returns the drawing queue, if windows have their own files.
     pub(super) fn sets(&self) -> Option<&'static Sets> {
         self.apart.as_ref().map(|apart| apart.sets)
     }
 
-    /// Takes in windows that opened or closed.
+    /// Processes the window edges noted since the last call.
     pub(super) fn take_edges(&mut self) {
         self.rows.take_edges();
     }
 
-    /// The program marked an instant.
+    /// Records an instant that the program marked.
     pub(super) fn instant(&mut self, instant: &Instant<'_>) {
         self.rows.push(&Row::Instant(*instant));
     }
 
-    /// How many instants there was no room for so far.
+    /// Sets the number of instants dropped so far for lack of room.
     pub(super) fn note_marks_dropped(&mut self, marks: u64) {
         self.marks_dropped = marks;
     }
 
-    /// Has threads be sampled when they first launch.
+    /// Lets `sampler` sample each thread from its first launch on.
     pub(super) fn sample(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
         self.sampled = Some(SampledStacks { sampler, ids: HashMap::new() });
     }
 
-    /// Reads where threads were found, if any are sampled.
+    /// Reads the sampled stacks, if threads are sampled.
     fn read_samples(&mut self) {
         let Some(SampledStacks { sampler, ids }) = &mut self.sampled else { return };
         let found = sampler.take_ready();
         if found.is_empty() {
             return;
         }
-        // What was found after a window closed comes behind its edge.
+        // A sample taken after a window closed must follow the window's edge.
         self.rows.take_edges();
         for Found { time, thread, stands, flags, frames } in found {
             if ids.len() >= MOST_SAMPLED {
@@ -233,33 +240,33 @@ impl Pipeline {
         }
     }
 
-    /// What came of sampling, in lines for the ledger.
+    /// Returns the ledger lines about sampling.
     pub(super) fn samples_lines(&self) -> Vec<String> {
         self.sampled.as_ref().map(|sampled| sampled.sampler.lines()).unwrap_or_default()
     }
 
-    /// Reads what lies ready, or a good deal of it. False: there was nothing.
+    /// Reads all rows that are ready, or a large part. Returns false if there were none.
     pub(super) fn collect(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
         }
         self.read_samples();
         self.read_host_calls();
-        // What memory is left is for who writes down what there was.
+        // The remaining memory is reserved for saving the rows recorded so far.
         let any = (0..MOST_STEPS).take_while(|_| !shortage::is_short() && self.step(api)).count() > 0;
         self.take_out();
         any
     }
 
-    /// Notes how much lies ready, for [`Pipeline::collect_noted`].
+    /// Counts the buffers and launches that are ready, for [`Pipeline::collect_noted`].
     pub(super) fn note_unread(&mut self) {
-        // In this order: what is in a buffer was launched before.
+        // Buffers are counted first: every record in them was launched earlier.
         self.noted = self.buffers_read + capture::filled() as u64;
         capture::note_unread();
     }
 
-    /// The same as [`Pipeline::collect`], of what [`Pipeline::note_unread`] found: threads that launch on do not
-    /// keep it from coming to an end. False: all of that is read.
+    /// Reads like [`Pipeline::collect`], but only up to the counts of [`Pipeline::note_unread`], so that it
+    /// terminates even if threads keep launching. Returns false once the counts are reached.
     pub(super) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -269,14 +276,14 @@ impl Pipeline {
         (0..MOST_STEPS).all(|_| self.noted_step(api))
     }
 
-    /// Copies of large graphs may fill their log without a launch or a record.
+    /// Drains the logs of graphs and host calls. Copies of large graphs can fill their log without any launch or record.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
         self.forget_ids();
     }
 
-    /// Reads a buffer, or up to a chunk of launches from each thread.
+    /// Reads one buffer, or up to one chunk of launches per thread.
     fn step(&mut self, api: &Api) -> bool {
         self.renew();
         self.wants_activities() && self.read_buffer(api) || self.read_launches() || self.read_buffer(api)
@@ -289,7 +296,7 @@ impl Pipeline {
             || self.read_noted_buffer(api)
     }
 
-    /// Under load this is where the collector spends its time, so chunks are made here, and the time is told.
+    /// Refills chunks, renews the clock and reports progress. Under load the collector spends its time here.
     fn renew(&mut self) {
         capture::refill();
         capture::renew_clock();
@@ -311,19 +318,20 @@ impl Pipeline {
         self.buffers_read < self.noted && self.read_buffer(api)
     }
 
-    /// Whether so many launches wait for an activity that the tracer should be asked for what it has. It
-    /// keeps a buffer for each thread, of some 5,000 records, until the buffer is full.
+    /// Whether CUPTI should be flushed because many launches wait for an activity. CUPTI keeps a buffer per
+    /// thread, of about 5,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
         explain.tally().launches.open() > 4 * self.many_open() || explain.wants_flush()
     }
 
-    /// How many launches there are of which nothing is known that they did.
+    /// Number of launches without an activity.
     pub(super) fn launches_open(&self) -> u64 {
         self.rows.explain.tally().launches.open()
     }
 
-    /// Launches that still wait for an activity from CUPTI: every dropped activity may belong to one of the open launches.
+    /// Number of launches that still wait for an activity from CUPTI: every dropped activity may belong to an
+    /// open launch.
     pub(super) fn launches_awaited(&self) -> u64 {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
@@ -338,14 +346,15 @@ impl Pipeline {
         any
     }
 
-    /// Where stacks were dropped, or had too many ids, has threads give theirs new ids, and forgets the old ones.
+    /// Makes threads assign new ids to their stacks if stacks were dropped or had too many ids, and forgets
+    /// the old ids.
     fn forget_ids(&mut self) {
         let explain = &mut self.rows.explain;
         let dropped = explain.stacks_not_kept();
         match &mut self.forgetting {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.visit() {
-                    // A round late: see `Forgetting`.
+                    // One round later: see `Forgetting`.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
                 }
@@ -361,7 +370,7 @@ impl Pipeline {
         }
     }
 
-    /// Has what a buffer of activities may have added fit below the ceiling.
+    /// Reduces the sums to the memory ceiling, after a buffer of activities may have exceeded it.
     fn fit(&mut self) {
         let Rows { explain, streams, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
@@ -376,7 +385,7 @@ impl Pipeline {
 
     fn read_buffer(&mut self, api: &Api) -> bool {
         let Some(filled) = capture::next_filled() else { return false };
-        // Whatever nodes there are records of in it, they were made before it was filled.
+        // The nodes that its records refer to were created before the buffer was filled.
         capture::drain_graphs(|row| self.rows.push(row));
         let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
         self.unreadable += tally.unreadable;
@@ -387,22 +396,22 @@ impl Pipeline {
         true
     }
 
-    /// Takes in modules that are new.
+    /// Records new modules.
     pub(super) fn learn(&mut self, modules: &[Module]) {
         modules.iter().for_each(|module| self.rows.push(&Row::Module(module.clone())));
     }
 
-    /// What was collected so far is to outlive the process.
+    /// Flushes the recording, so that the rows collected so far survive the process.
     pub(super) fn write_down(&mut self) {
         self.rows.streams.flush(self.rows.explain.tally().launches.open());
     }
 
-    /// What all rows so far have come to.
+    /// Returns the profile so far.
     pub(super) fn profile(&self) -> &Profile {
         self.rows.explain.profile()
     }
 
-    /// Takes in what code is called that the process generated: whoever generates it may still have told.
+    /// Records the names of generated code. The code generator may have published them only recently.
     fn name_generated(&mut self) {
         for (address, name) in GeneratedCode::default().names(self.profile()) {
             self.rows.idle_count += 1;
@@ -410,23 +419,23 @@ impl Pipeline {
         }
     }
 
-    /// Recording ends for want of memory, and the recording says so.
+    /// Ends the recording because memory ran out, and notes that in the recording.
     pub(super) fn starve(&mut self) {
         self.rows.streams.starve(self.rows.explain.tally().launches.open());
     }
 
-    /// The tracer says that it dropped records.
+    /// Adds records that CUPTI reports as dropped.
     pub(super) fn note_dropped(&mut self, records: u64) {
         self.dropped += records;
     }
 
-    /// The tracer was flushed. What it handed over may still wait to be read.
+    /// Notes that CUPTI was flushed. The delivered buffers may still be unread.
     pub(super) fn note_flushed(&mut self) {
         self.flushed_at.get_or_insert(self.buffers_read + capture::filled() as u64);
         self.finish_flush();
     }
 
-    /// Has graphs and their launches forgotten when all buffers have been read that there were after a flush.
+    /// Forgets destroyed graphs and finished launches once every buffer delivered by a flush is read.
     fn finish_flush(&mut self) {
         if self.flushed_at.is_some_and(|last| self.buffers_read >= last) {
             self.flushed_at = None;
@@ -435,7 +444,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes windows out whose work is over, and those that have been closed for long.
+    /// Hands over windows whose GPU work has finished, and those closed for longer than `GIVEN_UP_AFTER`.
     fn take_out(&mut self) {
         let (Some(taken), Some(apart)) = (&mut self.apart, self.rows.explain.apart()) else { return };
         taken.settle(apart);
@@ -445,7 +454,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes out all windows, since nothing more comes.
+    /// Hands over all windows, because no more rows follow.
     fn take_out_all(&mut self) {
         while let Some(part) = self.rows.explain.apart().and_then(Apart::any) {
             self.hand_over(*part);
@@ -458,7 +467,7 @@ impl Pipeline {
         }
         let all = self.lost();
         let (Some(taken), explain) = (&mut self.apart, &mut self.rows.explain) else { return };
-        // Each stands in one set of files: theirs together have them all.
+        // A loss is counted in one set of files only, so that the sets add up to the total.
         let lost = |&(loss, count): &(Loss, u64)| {
             let before = taken.lost.insert(loss, count).unwrap_or(0);
             (count > before).then_some((loss, count - before))
@@ -478,7 +487,7 @@ impl Pipeline {
         taken.sets.push(Set { number, is_fresh, bytes });
     }
 
-    /// What became of windows that have files of their own, in lines for the ledger.
+    /// Returns the ledger lines about windows that have their own files.
     pub(super) fn windows(&mut self, drawn: Option<&Drawn>) -> Vec<String> {
         let Some(apart) = self.rows.explain.apart() else { return Vec::new() };
         let Late { launches, activities, nanos } = apart.late();
@@ -490,9 +499,9 @@ impl Pipeline {
         [Some(late), drawn.and_then(Drawn::line)].into_iter().flatten().collect()
     }
 
-    /// Takes no more rows, and adds all up. Windows that are drawn apart are handed over, and the outputs that were begun
-    /// during the run are told what is told last: what has no partner, and what was lost. `held` says how many bytes gpuflame
-    /// holds.
+    /// Stops accepting rows and computes the final sums. Hands over the remaining windows. The growing
+    /// outputs receive their last rows: launches and activities without a partner, and losses. `held` returns
+    /// the number of bytes that gpuflame holds.
     pub(super) fn finish(&mut self, held: impl Fn() -> usize) {
         let held_before = held();
         self.take_out_all();
@@ -506,12 +515,12 @@ impl Pipeline {
         self.finished = Some(Finished { ledger, held: held_before });
     }
 
-    /// What all came to, when that is known.
+    /// Returns the final sums, once they are known.
     pub(super) fn finished(&self) -> Option<&Finished> {
         self.finished.as_ref()
     }
 
-    /// What all rows so far come to; the outputs are not told.
+    /// Returns the result so far, without writing to the outputs.
     pub(super) fn snapshot(&mut self) -> Snapshot<'_> {
         if let Some(Finished { ledger, .. }) = &self.finished {
             return Snapshot { profile: self.rows.explain.profile_mut(), ledger: ledger.clone() };
@@ -520,17 +529,17 @@ impl Pipeline {
         self.rows.explain.snapshot(&lost, &mut ())
     }
 
-    /// How many rows there were of work, calls and windows, and of what they refer to.
+    /// Number of rows so far: work, calls, windows and the definitions they refer to.
     pub(super) fn rows(&self) -> u64 {
         self.rows.count
     }
 
-    /// The same without those that nothing was done for: nothing is written down for good where there are no others.
+    /// Number of rows other than window edges and names of generated code. Without such rows nothing needs to be saved.
     pub(super) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
     }
 
-    /// Time of the first launch, once it was read.
+    /// Time of the first launch, once it is read.
     pub(super) fn first_work(&self) -> Option<Nanos> {
         self.rows.first_work
     }
@@ -548,17 +557,17 @@ impl Pipeline {
         Report::default()
     }
 
-    /// What became of the clock, in a line for the ledger.
+    /// Returns the ledger line about changes of the system clock.
     pub(super) fn clock_line(&self) -> Option<String> {
         self.rows.times.line()
     }
 
-    /// How much was added up as others: what was written of it before says other things.
+    /// Number of entries merged into "others" so far. When it changes, sums and definitions written before are outdated.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.forgotten()
     }
 
-    /// Whether putting all sums together fits below the ceiling, where everything takes `held` bytes.
+    /// Whether computing all sums fits below the memory ceiling if gpuflame holds `held` bytes now.
     pub(super) fn has_room(&self, held: usize) -> bool {
         self.rows.explain.has_room(held)
     }
@@ -573,7 +582,7 @@ impl Pipeline {
         self.rows.explain.write_definitions(written, chunk, most)
     }
 
-    /// Adds what all rows come to, as far as that is new. Returns how many launches have no activity yet.
+    /// Appends the sums that changed since the last call. Returns the number of launches without an activity.
     pub(super) fn write_sums(&mut self, written: &mut SumsWriter, chunk: &mut Chunk) -> u64 {
         match &self.finished {
             Some(Finished { ledger, .. }) => self.rows.explain.write_finished(ledger, written, chunk),
@@ -585,7 +594,7 @@ impl Pipeline {
         self.rows.explain.tally().launches.open()
     }
 
-    /// What was lost so far, of each kind that there was any of.
+    /// Returns the number of losses so far, for each kind that occurred.
     fn lost(&self) -> Vec<(Loss, u64)> {
         let stacks = self.rows.explain.stacks();
         let [samples, waits] = self.sampled.as_ref().map_or([0; 2], |sampled| sampled.sampler.dropped());
@@ -607,18 +616,18 @@ impl Pipeline {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The file that rows are recorded in, if they are.
+    /// File of the recording, if rows are recorded.
     pub(super) fn recording(&self) -> Option<Growing> {
         self.rows.streams.unwritten().cloned()
     }
 
-    /// The profile, to fill names in, and the outputs that were begun during the run.
+    /// Returns the profile, whose names can be filled in, and the growing outputs.
     pub(super) fn outputs(&mut self) -> (&mut Profile, &mut Streams) {
         (self.rows.explain.profile_mut(), &mut self.rows.streams)
     }
 }
 
-/// Whether this loss proves a launch.
+/// Whether this loss proves that something was launched.
 fn is_work(loss: Loss) -> bool {
     use Loss::{ActivitiesDropped, ActivitiesUnreadable, LaunchesDropped, StacksNested};
     matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)
@@ -636,8 +645,8 @@ impl TakenOut {
         }
     }
 
-    /// Notes of which windows all launches were read. Of a thread whose launch is under way it is known which window
-    /// that began in; what it has written before lies in its log.
+    /// Notes the windows whose launches are all read. A launch in flight belongs to the window in which it
+    /// began, which is known; everything its thread wrote before is in the log.
     fn settle(&mut self, apart: &mut Apart) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             say("GPUFLAME_MAX_WINDOWS: more windows are opened, and the last set of files has all of those");
@@ -669,14 +678,14 @@ impl Rows {
                 self.take_edges();
                 self.pass_on(row);
             }
-            // Of no use, and counted as that.
+            // Impossible times: the activity is kept without them and counted as untimed.
             Row::Activity(activity) if !self.times.can_be(activity.start, activity.end) => {
                 let (start, end) = (Nanos(0), Nanos(0));
                 self.pass_on(&Row::Activity(Activity { start, end, ..*activity }));
             }
-            // A thread's name is not the last word on it.
+            // The thread may have been renamed since.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Now, and not when the process ends: there may be tens of thousands, and somebody waits then.
+            // Named now rather than at exit, when a thread waits: there may be tens of thousands of names.
             Row::Name { id, .. } => {
                 self.pass_on(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
@@ -685,7 +694,7 @@ impl Rows {
         }
     }
 
-    /// Has the windows know when somebody has set the clock.
+    /// Ends or resumes the open window if the system clock was set.
     fn look_at_clocks(&mut self) {
         let Some(now) = Moment::now() else { return };
         for row in self.times.look(now) {
@@ -714,8 +723,8 @@ impl Rows {
         self.explain.push(row, &mut self.streams);
     }
 
-    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate create no
-    /// file.
+    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait
+    /// or allocate do not create a file.
     #[cold]
     fn note_first_work(&mut self, row: &Row<'_>) {
         self.first_work = match row {
@@ -726,7 +735,8 @@ impl Rows {
         self.streams.create_files();
     }
 
-    /// Asks for the name of a thread that is new, which may have got one since it came, if it is still there.
+    /// Records a new thread. If it still runs, its current name is used, because threads are often renamed
+    /// after they start.
     fn note_thread(&mut self, id: ThreadId, at_first: &str) {
         if let Some(sampler) = self.sampler {
             sampler.follow(id);

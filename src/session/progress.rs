@@ -1,23 +1,23 @@
-//! Whether the collector gets on. Whoever waits for it is patient as long as it does, and no longer.
+//! Tracks whether the collector makes progress. Threads wait for it only as long as it does.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often somebody who waits looks.
+/// Interval between checks by a waiting thread.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// No more counts as waited between two looks.
+/// Maximum time between two checks that counts as waiting.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static IN_OTHERS: AtomicBool = AtomicBool::new(false);
 
-/// Says that a step was made.
+/// Notes that the collector has made a step.
 pub(super) fn made() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Runs `ask`, which asks the tracer or the loader for something and may never return.
+/// Calls `ask`, which asks CUPTI or the loader for something and may never return.
 pub(super) fn in_others<T>(ask: impl FnOnce() -> T) -> T {
     IN_OTHERS.store(true, Ordering::Release);
     let answer = ask();
@@ -26,17 +26,17 @@ pub(super) fn in_others<T>(ask: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// How long no step may be made.
+/// Maximum times without a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
-    /// While others are asked, who make none.
+    /// While CUPTI or the loader is asked, so that no steps are made.
     pub(super) others: Duration,
     /// At any other time.
     pub(super) ours: Duration,
 }
 
-/// How long somebody has waited who looks now and then. A machine, or a process, that stood still and goes on has held up
-/// whoever is waited for as well, so of what lies between two looks little counts.
+/// Waiting time of a thread that checks now and then. If the machine or the process was suspended, the
+/// awaited thread was suspended as well, so only a short part of the time between two checks counts.
 pub(super) struct Waited {
     looked: Instant,
     sum: Duration,
@@ -47,7 +47,7 @@ impl Waited {
         Self { looked: Instant::now(), sum: Duration::ZERO }
     }
 
-    /// How long it is by now.
+    /// Returns the waiting time up to now.
     pub(super) fn look(&mut self) -> Duration {
         let now = Instant::now();
         self.sum += now.duration_since(self.looked).min(LONGEST_LOOK);
@@ -56,7 +56,7 @@ impl Waited {
     }
 }
 
-/// Looks whether steps are made.
+/// Watches for steps of the collector.
 pub(super) struct Watch {
     limit: Limit,
     steps: u64,
@@ -68,7 +68,7 @@ impl Watch {
         Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: Waited::begin() }
     }
 
-    /// Whether none was made for so long that there is no point in waiting on.
+    /// Whether the time without a step has exceeded the limit, so that waiting is pointless.
     pub(super) fn is_over(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);
         if steps != self.steps {

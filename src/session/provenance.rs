@@ -1,5 +1,4 @@
-//! What a recording says of where it comes from. Of the program's arguments nothing, unless that was asked for: tokens
-//! stand in them.
+//! The origin of a recording. The program's arguments are included only on request, because they may contain tokens.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +9,11 @@ use crate::record::{Provenance, Row};
 
 use super::environment::facts;
 
-/// Where the driver lists the GPUs, in a container those that it may use: asking the driver itself could wait for a lock
-/// that the application holds.
+/// Folder in which the driver lists the GPUs (in a container, those that it may use). The driver itself is
+/// not asked, because it could wait for a lock that the application holds.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Tells `each` all that is known, with the command line if that is wanted.
+/// Passes all facts to `each`; the command line only if `with_command`.
 pub(super) fn tell(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
     let facts = facts();
     let mut say = |what, text: &str| {
@@ -36,7 +35,7 @@ pub(super) fn tell(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)
     }
 }
 
-/// Each GPU's name, with its place on the bus, in the order of places.
+/// Names and bus addresses of the GPUs, in order of addresses.
 fn gpus(folder: &Path) -> Vec<String> {
     let mut places: Vec<_> = listing::names(folder).iter().map(|name| folder.join(name)).collect();
     places.sort();
@@ -48,7 +47,7 @@ fn gpus(folder: &Path) -> Vec<String> {
     named.collect()
 }
 
-/// The arguments, with a blank between them.
+/// The arguments, separated by blanks.
 fn command_line() -> String {
     let arguments = fs::read("/proc/self/cmdline").unwrap_or_default();
     let arguments = arguments.strip_suffix(b"\0").unwrap_or(&arguments);

@@ -1,4 +1,4 @@
-//! Ranges that the program opens and closes, or NVTX for it.
+//! Ranges that the program opens and closes, directly or through NVTX.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -10,13 +10,13 @@ use crate::settings::Nvtx;
 
 use super::environment;
 
-/// Opens a range on this thread: a frame of whatever it launches until [`range_pop`].
+/// Opens a range on this thread: a frame in the stack of every launch until [`range_pop`].
 pub fn range_push(name: &CStr) -> Result<()> {
     if forks::is_over() {
         return Err(life::over());
     }
     forks::watch();
-    // What cannot be kept is counted.
+    // A range for which there is no room is counted.
     let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
     Ok(())
 }
@@ -34,8 +34,8 @@ pub fn range_pop() -> Result<()> {
     }
 }
 
-/// What NVTX's injection does: has its ranges told to us, unless the settings say otherwise. It may come before
-/// all CUDA calls, or where there are none, and sets up no session.
+/// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before
+/// all CUDA calls or in a program without any, and sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
     if forks::is_over() || environment::keeps_us_out() {
         return;
@@ -46,26 +46,26 @@ pub fn inject_nvtx(table: NvtxTable) {
     table.attach();
 }
 
-/// A range that is open while this lives: see [`range`].
+/// Guard of an open range, which closes when the guard is dropped: see [`range`].
 #[derive(Debug)]
 #[must_use = "the range closes when this is dropped, which is at once if nobody holds it"]
 pub struct Range {
     is_open: bool,
-    /// Ranges are their thread's: this is not to be sent to another.
+    /// A range belongs to its thread, so the guard must not be `Send`.
     own_thread: PhantomData<*const ()>,
 }
 
-/// Opens a range on this thread: until what it returns is dropped, `name` is a frame `[range]NAME` of all that the
-/// thread launches, between the CPU stack and the kernel.
+/// Opens a range on this thread. Until the returned guard is dropped, `name` is a frame `[range]NAME` of
+/// every launch of this thread, between the CPU stack and the kernel.
 ///
-/// Ranges nest, up to 128 deep. It works whether a window is open or not, and takes some 50 ns. A few thousand
-/// different names are fine; one for each step of a long run is not. What cannot be kept is counted, as
-/// [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
+/// Ranges nest, up to 128 deep. They work whether a window is open or not, and take about 50 ns each. A few
+/// thousand distinct names are fine; one name per step of a long run is too many. Ranges for which there is
+/// no room are counted as [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
     let is_open = !forks::is_over();
     if is_open {
         forks::watch();
-        // What cannot be kept is counted, and closed like the others.
+        // A range for which there is no room is counted, and closed like any other.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
     Range { is_open, own_thread: PhantomData }

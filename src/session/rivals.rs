@@ -1,51 +1,52 @@
-//! Other clients of CUPTI: whoever asks for records last gets them all, and nobody is told.
+//! Detects other clients of CUPTI that have taken over the activity records. CUPTI delivers all records to
+//! the client that asked last, and does not notify the previous one.
 //!
-//! Kineto asks without a subscription, so that it is not refused one as others are. From then on launches are seen and
-//! nothing that they did. What was handed over by us goes to that client too.
+//! Kineto asks without a subscription, so it is not refused as clients with one are. From then on gpuflame
+//! sees launches but no activities, and buffers that it gave to CUPTI are delivered to that client too.
 //!
-//! Most clients are seen when they ask. Of the others it is seen by what no longer passes. Work that somebody has waited for is
-//! complete, and a flush hands over what is complete; and every piece of work takes room in a buffer, so that so much of it
-//! needs another one.
+//! Most clients are seen when they ask. The rest are detected by missing traffic. Work for which the program
+//! has waited is complete, and a flush delivers complete work; and each piece of work takes space in a
+//! buffer, so that many pieces need another buffer.
 
 use std::time::{Duration, Instant};
 
 use crate::cupti::{Others, Traffic};
 
-/// For how long nothing has passed, where the program has waited for all that the GPU had to do. A program with several
-/// GPUs may wait for one while another is busy with a single kernel for all that time.
+/// Minimum time without traffic, if the program has waited for all of its GPU work. A program with several
+/// GPUs may wait for one of its GPUs while another one runs a single kernel for that long.
 const QUIET: Duration = Duration::from_secs(2);
-/// In how many pauses between two flushes it has waited so.
+/// Minimum number of intervals between two flushes in which the program has waited in that way.
 const PAUSES: u32 = 2;
-/// No record is smaller, in bytes.
+/// Minimum size of a record, in bytes.
 const SMALLEST_RECORD: u64 = 64;
-/// What a buffer of ours holds, in bytes.
+/// Size of our buffers, in bytes.
 const BUFFER: u64 = 1 << 20;
 
-/// Whether another client has the records, as far as is known.
+/// Whether another client has the records, as far as we know.
 #[derive(Debug)]
 pub(super) struct Rivals {
-    /// What had passed when anything last did.
+    /// Traffic when a buffer last moved.
     last: Traffic,
     since: Instant,
-    /// How many waits there were at the last flush, and in how many pauses since anything passed there were some.
+    /// Number of waits at the last flush, and number of intervals with waits since a buffer last moved.
     waits: u64,
     pauses: u32,
-    /// How many launches nothing was known of at the last flush.
+    /// Number of launches without an activity at the last flush.
     open: u64,
     is_taken: bool,
-    /// Whether that was told, by who took them, and so will be when he is done; and of how many takings.
+    /// Whether the takeover was seen directly, in which case its end will be too; and the number of takeovers seen.
     is_told: bool,
     takes: u64,
-    /// How often it was so.
+    /// Number of takeovers, seen or detected.
     times: u64,
 }
 
-/// What has become of the records.
+/// Change of the owner of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Another client has them.
+    /// Another client has taken the records.
     Taken,
-    /// They come again.
+    /// Records arrive again.
     Back,
 }
 
@@ -65,17 +66,18 @@ impl Rivals {
         }
     }
 
-    /// Whether another client has them now.
+    /// Whether another client has the records now.
     pub(super) fn have_records(&self) -> bool {
         self.is_taken
     }
 
-    /// How often another client took them.
+    /// Number of times another client took the records.
     pub(super) fn times(&self) -> u64 {
         self.times
     }
 
-    /// What clients that are seen have. One that took them and left them before anybody looked is counted, and not worth a word.
+    /// Updates the state from clients that are seen directly. A client that took the records and left them
+    /// again since the last call is counted, but not reported.
     pub(super) fn told(&mut self, others: &Others) -> Option<Change> {
         let is_news = others.takes != std::mem::replace(&mut self.takes, others.takes);
         if is_news && others.have_records {
@@ -89,8 +91,8 @@ impl Rivals {
         self.turn(false)
     }
 
-    /// Looks after a flush, with so many launches that nothing is known of yet. One of everything tells what had passed
-    /// before it.
+    /// Updates the state from the traffic after a flush that left `open` launches without an activity. After
+    /// a flush of everything, `before_everything` is the traffic before it.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -116,8 +118,8 @@ impl Rivals {
             (self.since, self.pauses) = (now, 0);
             return None;
         }
-        // A wait that was under way at the last flush may be for what was launched before; the next is for all. And of
-        // a copy of nothing there is nothing to come.
+        // A wait in flight at the last flush may cover only earlier launches; the next wait covers every
+        // launch. New launches are required as well, because a copy of zero bytes never produces an activity.
         self.pauses += u32::from(opened && traffic.whole_waits >= waits + 2);
         let is_waited_for = self.pauses >= PAUSES && now.duration_since(self.since) >= QUIET;
         let has_no_room = open > (traffic.lent + 1) * (BUFFER / SMALLEST_RECORD);
@@ -174,7 +176,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(looks.after(60_000, traffic(2, 0), 1000), None);
         }
-        // One wait for each pause may have begun before the launch.
+        // A single wait per interval may have begun before the launch.
         for waits in 0..100 {
             assert_eq!(looks.after(60_000, traffic(2, waits), 1000 + waits), None);
         }

@@ -1,4 +1,7 @@
-//! A session that runs: windows are opened and closed, rows are gathered, and at the end outputs are written.
+//! A session is one process's recording: it opens and closes windows, gathers rows, and writes the outputs at exit.
+//!
+//! It owns the parts (collector, pipeline, checkpoint and so on), and implements the traits through which
+//! their threads call back: `Source`, `Recorded`, `Turns`, `Starve` and `Ends`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,20 +41,21 @@ use super::told::Told;
 use super::windows::{Turns, Windows};
 use super::write::{self, Made, Report};
 
-/// How long the application may be held up by a flush that it asked for and that does not get on.
+/// Maximum time for which the application waits for a flush that makes no progress.
 const LONGEST_FLUSH: Duration = Duration::from_secs(5);
-/// How long a flush waits for a file system that does not get on: less than whoever asked for it.
+/// Maximum time for which a flush waits for a file system that makes no progress: shorter than [`LONGEST_FLUSH`].
 const LONGEST_WRITE: Duration = Duration::from_secs(2);
-/// So long the collector does not get on while an application's thread waits that ends a context.
+/// Maximum time without progress of the collector while an application thread that ends a context waits for it.
 const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
 
-/// How long a checkpoint waits for a collector that makes no progress, before its own thread reads instead.
+/// Maximum time for which a checkpoint waits for a collector that makes no progress. After it, the
+/// checkpoint's own thread reads instead.
 const LONGEST_FOR_A_CHECKPOINT: Duration = Duration::from_millis(200);
 
-/// How long its exit may be, by the ledger.
+/// Maximum time by which the ledger may delay the exit.
 const LONGEST_LEDGER: Duration = Duration::from_secs(2);
 
-/// The same where a text goes to its standard output, and that is full.
+/// Maximum time by which a text on standard output may delay the exit while standard output is full.
 const LONGEST_FOR_STDOUT: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
@@ -62,34 +66,34 @@ pub(super) struct Session {
     pipeline: Mutex<Pipeline>,
     modules: Mutex<ModuleMap>,
     edges: Arc<Edges>,
-    /// Whether launches are told of.
+    /// Switches CUPTI's launch callbacks on and off.
     told: Told,
-    /// What other clients of CUPTI have.
+    /// Tracks other clients of CUPTI.
     clients: Clients,
-    /// The same of instants that the program marked.
+    /// Instants that the program marked and the pipeline has not recorded yet.
     marks: Marks,
     collector: Collector,
     stats: Asked,
     checkpoint: Option<Checkpoint>,
-    /// Who draws windows that have files of their own.
+    /// Draws windows that have their own files.
     sets: Option<&'static Sets>,
-    /// Who samples threads that launch.
+    /// Samples threads that launch.
     sampler: Option<&'static Sampler>,
     /// Windows that the settings open and close.
     windows: Option<Windows>,
-    /// The tracer did not answer when it was asked for everything.
+    /// CUPTI did not answer a request for all records.
     gave_up: AtomicBool,
-    /// The same of what it is asked for when contexts end.
+    /// CUPTI did not answer a request at the end of a context.
     gave_up_on_contexts: AtomicBool,
-    /// How many API calls there had been when the tracer was last asked for everything; `u64::MAX`: it was not yet.
+    /// Number of API calls when CUPTI was last asked for all records; `u64::MAX` if that has not happened yet.
     calls_at_last_flush: AtomicU64,
 }
 
-/// The session, for those who may not wait for a lock.
+/// The session, for threads that must not wait for a lock.
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
 impl Session {
-    /// Has a session run from now on, for as long as the process does.
+    /// Starts a session that runs for as long as the process does.
     pub(super) fn run(
         settings: Settings,
         outputs: Outputs,
@@ -143,22 +147,22 @@ impl Session {
         Ok(session)
     }
 
-    /// The session, if one runs. Waits for no lock.
+    /// Returns the session, if there is one. Waits for no lock.
     pub(super) fn get() -> Option<&'static Self> {
         SESSION.get().copied()
     }
 
-    /// Whether a window is to be open from the start, and nobody else opens it.
+    /// Whether a window should open at the start. False if the settings schedule windows.
     pub(super) fn opens_at_once(&self) -> bool {
         self.settings.enabled && self.windows.is_none()
     }
 
-    /// Whether `cudaProfilerStart` and `cudaProfilerStop` are about windows.
+    /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
     pub(super) fn follows_profiler_calls(&self) -> bool {
         self.settings.profiler_calls
     }
 
-    /// A step begins on this thread.
+    /// Notes that a step begins on this thread.
     pub(super) fn step_begins(&self) {
         if let Some(windows) = &self.windows {
             windows.look(self);
@@ -184,10 +188,10 @@ impl Session {
         Ok(())
     }
 
-    /// The same for who is in a callback of the tracer's.
+    /// Does the same as [`Session::open_window`], inside a CUPTI callback.
     pub(super) fn open_window_in_callback(&self) {
         if !life::is_over() && !window::state().is_open() {
-            // In a callback nobody waits for the collector's lock; it is free but for moments.
+            // A callback must not wait for the collector's lock, which is almost always free.
             let is_taken = self.clients.have_records();
             self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()), is_taken);
             self.edges.turn(WindowEdge::Open, window::open);
@@ -207,7 +211,7 @@ impl Session {
         }
     }
 
-    /// The pipeline, with the edges that it has not heard of.
+    /// Locks the pipeline, and gives it the pending window edges and marks.
     fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
         self.told_of_edges(self.pipeline.lock())
     }
@@ -219,7 +223,8 @@ impl Session {
         pipeline
     }
 
-    /// Modules that are new. The loader's lock is not waited for with a lock of ours held.
+    /// Returns modules that are new. Reading them may block on the loader's lock, so the pipeline must not be
+    /// locked here, and the module map is skipped if it is locked.
     fn new_modules(&self) -> Vec<Module> {
         let mut new = Vec::new();
         if let Some(mut modules) = self.modules.try_lock() {
@@ -228,10 +233,10 @@ impl Session {
         new
     }
 
-    /// Has the tracer hand over what is complete, and reads it.
+    /// Makes CUPTI deliver the completed records, and reads them.
     ///
     /// # Errors
-    /// `State` where the tracer does not answer.
+    /// `State` if CUPTI does not answer.
     pub(super) fn flush(&self) -> Result<()> {
         self.ask(Wish::Flush)
     }
@@ -249,9 +254,9 @@ impl Session {
         ))
     }
 
-    /// A context ends, and what is complete in it is asked for now, by the collector: a tracer that does not answer holds
-    /// up the application's thread for a second, and once. What is not flushed comes with the next flush, or is counted as
-    /// dropped.
+    /// Flushes the completed records of a context that ends. The collector does it: if CUPTI does not answer,
+    /// the application's thread is blocked for one second, and only once per process. Records that are not
+    /// flushed arrive with the next flush, or are counted as dropped.
     pub(super) fn context_ends(&self) {
         let limit = Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT };
         if self.gave_up_on_contexts.load(Ordering::Acquire) || self.collector.ask(Wish::Gather, limit) {
@@ -264,25 +269,25 @@ impl Session {
         }
     }
 
-    /// Another client is about to take the records, or asks for the subscription: the collector has what is complete
-    /// handed over, or lets go. Where the tracer does not answer, the client is held up for a second.
+    /// Another client is about to take over the records, or asks for the subscription. The collector flushes completed
+    /// records, or releases the subscription. If CUPTI does not answer, the client is blocked for one second.
     pub(super) fn client_comes(&self) {
         self.collector
             .ask(Wish::Gather, Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT });
     }
 
-    /// Buffers wait to be read.
+    /// Wakes the collector because filled buffers wait.
     pub(super) fn buffers_wait(&self) {
         self.collector.nudge();
     }
 
-    /// What all rows so far come to, what is complete by now among them.
+    /// Returns the sums so far, including all work that is complete by now.
     ///
     /// # Errors
     /// As [`Session::flush`].
     pub(super) fn stats(&self) -> Result<Stats> {
         loop {
-            // Whichever visit makes them comes after the flush.
+            // The flush comes first, so that any visit of the collector that makes the stats follows it.
             self.flush()?;
             self.stats.ask();
             self.ask(Wish::Collect)?;
@@ -292,7 +297,7 @@ impl Session {
         }
     }
 
-    /// The pipeline, unless whoever has it does not get on.
+    /// Locks the pipeline, unless the thread that holds it makes no progress.
     fn pipeline_within(&self, limit: Limit) -> Option<MutexGuard<'_, Pipeline>> {
         let mut watch = Watch::new(limit);
         loop {
@@ -308,7 +313,7 @@ impl Session {
         let (profile, streams) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
         if self.sets.is_some() {
-            // The others are drawn by the window.
+            // The other formats are drawn per window.
             wanted.retain(|output| output.grows() || *output == Output::Stacks);
         }
         if wanted.iter().any(|output| output.has_names()) {
@@ -340,7 +345,8 @@ impl Session {
         report
     }
 
-    /// The ledger as it is printed, without its lines about files if `report` has none; empty if it is not wanted.
+    /// Returns the ledger as it is printed; empty if it is not wanted. Lines about files are left out if
+    /// `report` has none.
     fn ledger_text(
         &self,
         pipeline: &mut Pipeline,
@@ -361,8 +367,8 @@ impl Session {
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
-    /// Writes text that stderr does not take next to the outputs, and returns that file's name. A failure cannot be
-    /// printed either.
+    /// Writes text that could not be printed on stderr to a file next to the outputs, and returns its path. A
+    /// failure cannot be printed either.
     fn write_unprinted(&self, text: &str, report: &Report) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
@@ -372,7 +378,7 @@ impl Session {
         write::ledger(text, &outputs, report).ok()
     }
 
-    /// Waits for the windows that are drawn apart.
+    /// Waits until all windows that have their own files are drawn.
     fn drawn_windows(&self, limit: Limit) -> Option<Drawn> {
         let drawn = self.sets?.finish(limit.ours);
         if drawn.is_none() {
@@ -395,7 +401,7 @@ impl Session {
     }
 }
 
-/// Nobody misses it where all that is in it is in other files.
+/// Removes the checkpoint if other files contain everything in it, or else keeps it and prints its name.
 fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     if all_is_written {
         return checkpoint.remove();
@@ -408,7 +414,8 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     }
 }
 
-/// Prints the ledger. A pipe may hold an unfinished line, which a heading continues instead of the ledger.
+/// Prints the ledger. If a pipe may hold an unfinished line, a heading comes first, so that the ledger's
+/// first line is not appended to it.
 fn print_ledger(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::line(&format!("ledger of process {}", std::process::id())));
@@ -455,14 +462,14 @@ impl Source for Session {
         self.pipeline.lock().wants_flush()
     }
 
-    /// A thread that launches for the first time is sampled once the collector has seen it.
+    /// Shorter if threads are sampled: a thread is sampled only after the collector has read its first launch.
     fn longest_pause(&self) -> Duration {
         if self.sampler.is_some() { LONGEST_PAUSE / 4 } else { LONGEST_PAUSE }
     }
 
     fn flush(&self, everything: bool) {
         let before = self.api.traffic();
-        // What cannot be flushed comes with the next flush, or is counted as dropped.
+        // Records that cannot be flushed arrive with the next flush, or are counted as dropped.
         let is_flushed = progress::in_others(|| self.api.flush(everything)).is_ok();
         let dropped = progress::in_others(|| self.api.dropped());
         let mut pipeline = self.pipeline.lock();
@@ -478,7 +485,7 @@ impl Source for Session {
     fn write_down(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
         pipeline.write_down();
-        // Without work there is no file.
+        // Without GPU work there is no file.
         let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
@@ -487,7 +494,7 @@ impl Source for Session {
         }
     }
 
-    /// What there is goes into the checkpoint, by the thread that keeps it.
+    /// The checkpoint's thread saves the rows, if there is one.
     fn end_for_want_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_kept()) {
@@ -499,7 +506,7 @@ impl Source for Session {
 
 impl Turns for Session {
     fn open(&self) {
-        // Where all is over there is nothing to record.
+        // An error means that the session is over, and there is nothing to record.
         let _ = self.open_window();
     }
 
@@ -512,7 +519,7 @@ impl Recorded for Session {
     fn read_ready(&self, is_first: bool) {
         let wish = if is_first { Wish::Gather } else { Wish::Read };
         let limit = Limit { others: LONGEST_FOR_A_CHECKPOINT, ours: LONGEST_FOR_A_CHECKPOINT };
-        // Without memory the collector has ended.
+        // The collector has ended if memory is short.
         if shortage::is_short() || !self.collector.ask(wish, limit) {
             self.collect_noted();
         }
@@ -544,8 +551,8 @@ impl Ends for Session {
         self.close_window();
     }
 
-    /// The tracer is not asked again when nothing was launched since, as the driver may be gone by now, nor when it did
-    /// not answer once.
+    /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be
+    /// gone by now, nor after it has failed to answer once.
     fn gather_the_rest(&self, limit: Limit) {
         self.checkpoint.iter().for_each(Checkpoint::rest);
         let calls = capture::cost().calls;
@@ -565,15 +572,15 @@ impl Ends for Session {
     }
 
     fn add_up(&self, limit: Limit, is_signalled: bool) -> bool {
-        // Where the process dies of a signal, somebody may hold the loader for good.
+        // After a signal, a stopped thread may hold the loader's lock forever.
         if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
             progress::in_others(|| sampler.take_the_rest(limit.ours));
         }
-        // Stacks that were read last may lie in modules that were met last.
+        // The last stacks may refer to the newest modules.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
-        // What lies ready and the collector has not got to. Launches are noted until then: there would be work that
-        // nobody launched.
+        // Covers rows that are ready but not read yet. Launches are accepted up to this point; otherwise
+        // there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.learn(&new);
             pipeline.note_unread();
@@ -592,7 +599,7 @@ impl Ends for Session {
         true
     }
 
-    /// Whoever sends a signal often sends SIGKILL some seconds later.
+    /// Creates a checkpoint even if there was none: a signal is often followed by SIGKILL a few seconds later.
     fn write_down_last(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
     }
@@ -632,7 +639,7 @@ impl Ends for Session {
         if is_printed && !print_ledger(&text) && has_work {
             file = self.write_unprinted(&text, &report);
         }
-        // A message since then is about the folder of reports.
+        // Any message since then is about the folder of reports.
         let rest = messages::take_unprinted();
         if has_work && file.is_none() {
             self.write_unprinted(&rest, &report);

@@ -1,15 +1,16 @@
-//! The thread that takes samples of launching threads away from the kernel, and finds out where they were.
+//! The sampler is a thread that reads stack samples of launching threads from the kernel and unwinds them.
 //!
 //! ```text
-//! kernel -ring a thread-> this thread: walks the copied stacks -ready-> pipeline: contexts, rows
+//! kernel -ring per thread-> this thread: walks the copied stacks -ready-> pipeline: contexts, rows
 //!        collector: a thread has launched -wishes-> opens a ring for it
 //! ```
 //!
-//! A thread is followed in two ways, each on request: on processors, by samples, and while it waits, from the moment in
-//! which it leaves its processor of its own accord to that in which it has one again.
+//! A thread is observed in two ways, each on request: on-CPU by periodic samples, and off-CPU from the moment
+//! it leaves its processor voluntarily until it runs again.
 //!
-//! The threads themselves notice nothing. Whoever explains takes what is ready and waits for nobody: this thread may be
-//! held up by the loader, which knows what code is where.
+//! Samples from the kernel do not interrupt the observed threads; the fallback to timers does, by signals.
+//! The pipeline takes ready samples without waiting, because the loader may block this thread, which asks it
+//! for the mapped modules.
 
 use std::io;
 use std::mem;
@@ -30,21 +31,22 @@ use super::ending;
 use super::messages::tell;
 use super::panic::disable_after_panic;
 
-/// Where nobody launches there is nothing to take: then it is looked this often whether all is over.
+/// Maximum pause between rounds, used if no thread is sampled: the thread then only watches for the end of the session.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-/// Where threads are followed that may wait thousands of times a second: a ring holds 63 waits.
+/// Pause between rounds if waits are recorded: a ring holds 63 waits, and a thread may wait thousands of
+/// times per second.
 const PAUSE_OF_WAITS: Duration = Duration::from_millis(10);
-/// Samples that may wait for who explains: ten seconds of a thousand a second.
+/// Maximum number of samples that wait for the pipeline: ten seconds at 1,000 samples per second.
 const MOST_READY: usize = 10_000;
-/// Threads that are followed at once, each with half a megabyte of memory, and a megabyte where its waits are.
+/// Maximum number of threads observed at once. Each takes 0.5 MiB of memory for its samples, and 1 MiB for its waits.
 const MOST_THREADS: usize = 256;
-/// Of the thread's stack: it walks others.
+/// Stack size of the thread, which unwinds the stacks of other threads.
 const STACK: usize = 512 << 10;
-/// How long somebody may be held up who hands over a thread, or takes what is ready.
+/// Maximum time for which a thread may be blocked that hands over a new thread or takes ready samples.
 const LONGEST_HAND: Duration = Duration::from_millis(100);
 
-/// Where a thread was found.
+/// Stack of a thread at some time.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) time: Nanos,
@@ -54,23 +56,23 @@ pub(super) struct Found {
     pub(super) frames: Box<[Frame]>,
 }
 
-/// For how many nanoseconds it stands that a thread was found somewhere.
+/// Kind of a sample, and the time that it represents in ns.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stands {
-    /// It was on a processor.
+    /// The thread was on a processor.
     OnCpu(u32),
-    /// It waited from then on.
+    /// The thread waited, starting at the time of the sample.
     Waited(u64),
 }
 
-/// What is to be found out of threads that launch.
+/// Observations requested for threads that launch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    /// Where they are, so often a second of processor time; `None`: not at all.
+    /// Samples per second of CPU time; `None` for no samples.
     pub(super) hertz: Option<u32>,
-    /// Whether that may be done by signals where the kernel takes no samples for us.
+    /// Whether to sample by timer signals if the kernel refuses samples.
     pub(super) by_timer: bool,
-    /// Where they wait, and how long.
+    /// Whether to record where threads wait, and for how long.
     pub(super) waits: bool,
 }
 
@@ -78,7 +80,7 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Sampler {
     wanted: Wanted,
-    /// How much processor time a sample stands for.
+    /// CPU time that a sample represents.
     period: Duration,
     wishes: Mutex<Vec<ThreadId>>,
     asked: Condvar,
@@ -90,22 +92,22 @@ pub(super) struct Sampler {
 #[derive(Debug, Default)]
 struct Counts {
     samples: AtomicU64,
-    /// There was no room for, in the kernel's memory or in ours.
+    /// Samples dropped for lack of room in the kernel's ring or in `ready`.
     dropped: AtomicU64,
-    /// Their stacks have no root.
+    /// Samples whose stack has no root.
     cut: AtomicU64,
     threads: AtomicU64,
     /// Threads that the kernel did not let us sample.
     refused: AtomicU64,
-    /// Processor time, in nanoseconds, of threads as long as they were followed.
+    /// CPU time of observed threads while a window was open, in ns.
     taken: AtomicU64,
     is_of_user: AtomicBool,
-    /// Threads that are sampled by a timer and its signals.
+    /// Threads sampled by a timer and its signals.
     by_timer: AtomicU64,
     waits: Waits,
 }
 
-/// Of times in which threads waited.
+/// Counters for waits.
 #[derive(Debug, Default)]
 struct Waits {
     seen: AtomicU64,
@@ -116,30 +118,30 @@ struct Waits {
     refused: AtomicU64,
 }
 
-/// What only one may use at a time.
+/// State that only one thread may use at a time.
 #[derive(Debug)]
 struct Followed {
     unwinder: CopyUnwinder,
     threads: Vec<Following>,
-    /// A window was open when rings were drained before.
+    /// Whether a window was open in the previous round.
     was_open: bool,
-    /// Somebody was told why a thread could not be sampled, and why not when it waits.
+    /// Whether a message was printed about a refused sampler, and about refused waits.
     is_told: [bool; 2],
 }
 
 #[derive(Debug)]
 struct Following {
     thread: ThreadId,
-    /// On processors.
+    /// Source of on-CPU samples.
     samples: Option<Source>,
-    /// When it leaves them, and when and where it did so last, if it waits.
+    /// Reports when the thread leaves a processor and when it returns; and the wait that is still in progress.
     leaves: Option<Event>,
     left: Option<Left>,
-    /// What time the thread had taken when it was looked last.
+    /// CPU time of the thread in the previous round.
     taken: Duration,
 }
 
-/// Who samples a thread.
+/// Mechanism that samples a thread.
 #[derive(Debug)]
 enum Source {
     Kernel(Event),
@@ -154,7 +156,7 @@ struct Left {
 }
 
 impl Sampler {
-    /// Has a thread look after threads from now on; `None`: nothing is wanted, or it cannot and somebody was told.
+    /// Starts the sampler. `None` if no observation is wanted, or if it fails, which is printed.
     pub(super) fn begin(wanted: Wanted) -> Option<&'static Self> {
         if wanted.hertz.is_none() && !wanted.waits {
             return None;
@@ -189,7 +191,7 @@ impl Sampler {
         }
     }
 
-    /// What of a thread's processor time is in so many periods of the samples.
+    /// CPU time of `periods` sampling periods, in ns.
     fn nanos(&self, periods: u64) -> u32 {
         (self.period.as_nanos() as u64).saturating_mul(periods).try_into().unwrap_or(u32::MAX)
     }
@@ -203,7 +205,7 @@ impl Sampler {
         })
     }
 
-    /// Has a thread be sampled, which has launched for the first time.
+    /// Requests that a thread be sampled. Called after its first launch.
     pub(super) fn follow(&self, thread: ThreadId) {
         if let Some(mut wishes) = self.wishes.try_lock_for(LONGEST_HAND) {
             wishes.push(thread);
@@ -211,19 +213,19 @@ impl Sampler {
         }
     }
 
-    /// What was found since before, of each thread in the order of time.
+    /// Returns the samples found since the last call, in order of time for each thread.
     pub(super) fn take_ready(&self) -> Vec<Found> {
         let ready = self.ready.try_lock_for(LONGEST_HAND);
         ready.map(|mut ready| mem::take(&mut *ready)).unwrap_or_default()
     }
 
-    /// How many there was no room for so far: samples, and waits.
+    /// Numbers of samples and of waits dropped so far.
     pub(super) fn dropped(&self) -> [u64; 2] {
         [&self.counts.dropped, &self.counts.waits.dropped].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Takes what the kernel still has, unless whoever has the rings does not give them back within `limit`. Who waits
-    /// still has waited until now.
+    /// Reads the rest of the kernel's rings, unless the thread that uses them does not release them within
+    /// `limit`. A wait that is still in progress ends now.
     pub(super) fn take_the_rest(&self, limit: Duration) {
         if let Some(mut followed) = self.followed.try_lock_for(limit) {
             self.round(&mut followed);
@@ -231,12 +233,12 @@ impl Sampler {
             let threads = followed.threads.iter_mut();
             let found = threads.filter_map(|one| one.left.take()?.until(now.0, one.thread)).collect();
             self.hand_over(found);
-            // Nobody takes any more, and a timer's signals would go on.
+            // No thread reads the timers any more, and their signals would continue.
             followed.threads.clear();
         }
     }
 
-    /// What came of it, as lines for the ledger.
+    /// Returns the ledger lines about samples and waits.
     pub(super) fn lines(&self) -> Vec<String> {
         let samples = self.wanted.hertz.map(|hertz| self.line(hertz));
         samples.into_iter().chain(self.wanted.waits.then(|| self.line_of_waits())).collect()
@@ -296,11 +298,11 @@ impl Sampler {
             }
             pause = self.pause(&followed);
         }
-        // Whatever ended it: the program goes on without timers.
+        // However the loop ended, the program must not be left with our timers.
         self.followed.lock().threads.clear();
     }
 
-    /// Waits until somebody asks, or for `pause`.
+    /// Waits for a request or for `pause`. Returns the threads to observe.
     fn wait(&self, pause: Duration) -> Vec<ThreadId> {
         let mut wishes = self.wishes.lock();
         if wishes.is_empty() {
@@ -309,7 +311,7 @@ impl Sampler {
         mem::take(&mut *wishes)
     }
 
-    /// Half of the time after which a ring, or a slot, may be full.
+    /// Half of the time in which a ring or a slot may fill up.
     fn pause(&self, followed: &Followed) -> Duration {
         if followed.threads.iter().any(|one| one.leaves.is_some()) {
             return PAUSE_OF_WAITS;
@@ -320,7 +322,7 @@ impl Sampler {
         })
     }
 
-    /// Follows a thread from now on. One of the same number that was followed before has ended.
+    /// Starts to observe a thread. A thread with the same id that was observed before has ended.
     fn open(&self, followed: &mut Followed, thread: ThreadId) {
         followed.threads.retain(|one| one.thread != thread);
         let is_full = followed.threads.len() >= MOST_THREADS;
@@ -349,7 +351,7 @@ impl Sampler {
         }
     }
 
-    /// The same by a timer, where that is wanted and the kernel does not let us otherwise.
+    /// Falls back to a timer if that is wanted and the kernel denies access.
     fn or_by_timer(
         &self,
         opened: io::Result<Source>,
@@ -372,7 +374,7 @@ impl Sampler {
         timer.map(Source::Timer)
     }
 
-    /// Stops all timers, where the program has set an action of its own for their signal.
+    /// Stops all timers if the program has set its own action for their signal.
     fn let_timers_go(&self, followed: &mut Followed) {
         if self.counts.by_timer.load(Ordering::Relaxed) > 0 && cpu_timer::is_taken_away() {
             let is_timer = |one: &Following| matches!(one.samples, Some(Source::Timer(_)));
@@ -387,7 +389,7 @@ impl Sampler {
         }
     }
 
-    /// Takes what all rings have, and lets threads go that have ended.
+    /// Reads all rings, and drops threads that have ended.
     fn round(&self, followed: &mut Followed) {
         self.let_timers_go(followed);
         let is_open = window::state().is_open();
@@ -400,7 +402,7 @@ impl Sampler {
         threads.retain_mut(|one| {
             let taken = perf::taken(one.thread.0 as i32);
             let periods = self.take(one, unwinder, is_wanted, &mut found);
-            // Of a thread that is gone nobody knows what it took last, but by its samples.
+            // If the thread has ended, its final CPU time is known only from its samples.
             let now = taken.unwrap_or_else(|| one.taken + self.period * periods as u32);
             if is_wanted && one.samples.is_some() {
                 let more = now.saturating_sub(one.taken);
@@ -413,7 +415,7 @@ impl Sampler {
         self.hand_over(found);
     }
 
-    /// Takes samples, and says for how many periods they stand.
+    /// Reads the samples of a thread. Returns the number of periods that they represent.
     fn take(
         &self,
         one: &mut Following,
@@ -447,7 +449,7 @@ impl Sampler {
         all
     }
 
-    /// The same for times in which it waited: they are whole when it has a processor again.
+    /// Reads the waits of a thread. A wait is complete once the thread is on a processor again.
     fn take_waits(
         &self,
         one: &mut Following,
@@ -462,7 +464,7 @@ impl Sampler {
                 let (flags, frames) = (captured.flags, captured.frames.into());
                 *left = Some(Left { time: sample.time, flags, frames });
             }
-            // Where something is missing nobody knows which wait it is that ends next.
+            // After a gap it is unknown which wait ends next.
             Told::Sample(_) | Told::Left { waits: false } | Told::Lost => *left = None,
             Told::Left { waits: true } => {}
             Told::Came { time } => {
@@ -508,7 +510,7 @@ impl Source {
 }
 
 impl Left {
-    /// A wait that ended then.
+    /// Returns the wait, which ended at `time`. `None` if it only waited for our own work at exit.
     fn until(self, time: u64, thread: ThreadId) -> Option<Found> {
         let Self { time: from, flags, frames } = self;
         let waited = time.checked_sub(from).filter(|waited| *waited > 0)?;
@@ -519,11 +521,11 @@ impl Left {
     }
 }
 
-/// What the settings are called that ask for samples, and for waits.
+/// Names of the settings that request samples and waits.
 const CPU_SAMPLES: &str = "GPUFLAME_CPU_SAMPLES";
 const OFF_CPU: &str = "GPUFLAME_OFF_CPU";
 
-/// Counts an event that was opened, or was refused, of which somebody is told once.
+/// Counts an event that was opened or refused. The first refusal is printed.
 fn note<T>(
     opened: io::Result<T>,
     [threads, refused]: [&AtomicU64; 2],
@@ -535,7 +537,7 @@ fn note<T>(
             threads.fetch_add(1, Ordering::Relaxed);
             Some(event)
         }
-        // It has ended.
+        // The thread has ended.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
         Err(error) => {
             refused.fetch_add(1, Ordering::Relaxed);
@@ -547,7 +549,7 @@ fn note<T>(
     }
 }
 
-/// Why there are no samples, and what to do.
+/// Returns a message about missing samples, with a remedy.
 fn refusal(setting: &str, error: &io::Error) -> String {
     let level = if setting == OFF_CPU { 1 } else { 2 };
     let errno = error.raw_os_error().map(|errno| format!(", errno {errno}")).unwrap_or_default();

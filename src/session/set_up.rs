@@ -1,4 +1,4 @@
-//! Sets a session up, by the settings in the environment.
+//! Sets up a session from the settings in the environment.
 
 use crate::capture::{self, Capture, Kept};
 use crate::control::{Outputs, chosen, life, window};
@@ -16,17 +16,18 @@ use super::running::Session;
 use super::write::{self, Report};
 use super::{about, environment};
 
-/// Sets it up inside `cuInit`, at the driver's injection.
+/// Sets up the session inside `cuInit`, when the driver injects gpuflame.
 pub(super) fn injected() -> Result<&'static Session> {
     set_up(false)
 }
 
-/// Sets it up for a program that calls. The driver may not be there yet.
+/// Sets up the session for a program that calls gpuflame. The driver may not be loaded yet.
 pub(super) fn called() -> Result<&'static Session> {
     set_up(true)
 }
 
-/// Writes messages that stderr does not take where the outputs would be: no session will do so at the exit.
+/// Writes unprinted messages to a file where the outputs would be, because there is no session that would do
+/// so at exit.
 pub(super) fn write_unprinted() {
     let text = messages::take_unprinted();
     if !text.is_empty() {
@@ -38,7 +39,7 @@ pub(super) fn write_unprinted() {
     }
 }
 
-/// Whoever asks for samples, or for waits, wants to see them.
+/// Adds the formats that show samples or waits, if those are recorded.
 fn draw_samples(settings: &mut Settings) {
     let is_wanted = |view: &View| {
         let of_cpu = settings.cpu_samples.is_some();

@@ -1,13 +1,16 @@
-//! Where each window has files of its own (`%w` in the prefix): a thread of its own draws them, while the process runs.
-//! It has a profile of its own as well, which grows by what is new, so that a frame is named once, and nobody waits for a
-//! file system but this thread, not even the one that ends the process: it looks whether this one gets on.
+//! Draws the files of windows on a dedicated thread while the process runs, if each window has its own files
+//! (`%w` in the prefix).
+//!
+//! The thread has its own profile, to which only new definitions are added, so that each frame is symbolized
+//! once. No other thread waits for a file system: the thread that ends the process only checks whether this
+//! one makes progress.
 //!
 //! ```text
-//! pipeline --a window is over: what its sums refer to that is new, and its sums--> queue --> thread: names, files
+//! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
 //! ```
 //!
-//! What goes through the queue is what a checkpoint would hold of that window alone. No more windows are kept apart than
-//! GPUFLAME_MAX_WINDOWS says, so the queue has an end.
+//! A queue entry has the content of a checkpoint for that window alone. At most GPUFLAME_MAX_WINDOWS windows
+//! are kept apart, so that the queue is bounded.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,14 +35,14 @@ use super::panic::disable_after_panic;
 use super::progress;
 use super::write::{Report, is_taken};
 
-/// A window that is to be drawn.
+/// A window whose files should be drawn.
 #[derive(Debug)]
 pub(super) struct Set {
-    /// Which window.
+    /// Number of the window.
     pub(super) number: u64,
-    /// It refers to nothing that earlier ones brought.
+    /// Whether definitions start anew, so that none of the earlier ones apply.
     pub(super) is_fresh: bool,
-    /// As a file would hold it.
+    /// Content in the format of a recording.
     pub(super) bytes: Vec<u8>,
 }
 
@@ -51,17 +54,17 @@ pub(super) struct Sets {
     queue: Mutex<VecDeque<Set>>,
     asked: Condvar,
     artist: Mutex<Artist>,
-    /// The process ends, and the queue holds all that there will be.
+    /// The process is ending, and no more windows will be queued.
     ends: AtomicBool,
-    /// Whether a thread draws. Where none does, or not any more, whoever ends the process draws what is left.
+    /// Whether a thread draws. If not, or not any more, the thread that ends the process draws the rest.
     is_drawn_elsewhere: AtomicBool,
-    /// Told when that one has done.
+    /// Notified when the drawing thread has finished.
     done: Condvar,
-    /// What it has taken of a processor: as long as that grows, it gets on.
+    /// CPU time of the drawing thread: while it grows, the thread makes progress.
     thread: Clock,
 }
 
-/// Who draws, one at a time.
+/// State for drawing, used by one thread at a time.
 #[derive(Debug)]
 struct Artist {
     explain: Explain,
@@ -70,7 +73,7 @@ struct Artist {
     drawn: Drawn,
 }
 
-/// What became of windows.
+/// Result of drawing windows.
 #[derive(Debug, Default)]
 pub(super) struct Drawn {
     pub(super) windows: u64,
@@ -92,7 +95,7 @@ impl Sets {
         }
     }
 
-    /// Starts the thread. Where there can be none, all is drawn at the end.
+    /// Starts the thread. If that fails, all windows are drawn at the end.
     pub(super) fn spawn(&'static self) -> io::Result<()> {
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
@@ -110,20 +113,20 @@ impl Sets {
     }
 
     fn draws_no_more(&self) {
-        // Whoever looks does so with the queue, and is told from then on.
+        // The waiting thread checks the flag with the queue locked, so that it cannot miss the notification.
         let _queue = self.queue.lock();
         self.is_drawn_elsewhere.store(false, Ordering::Release);
         self.done.notify_one();
     }
 
-    /// Has a window drawn. Waits for nobody.
+    /// Queues a window. Waits for no file system.
     pub(super) fn push(&self, set: Set) {
         self.queue.lock().push_back(set);
         self.asked.notify_one();
     }
 
-    /// Has what is left drawn, as the process ends. `None`: the thread that draws has not got on for as long as `limit`.
-    /// Its next file may be one that a file system does not let go of, so whoever calls this opens none.
+    /// Draws the remaining windows as the process ends. `None` if the drawing thread has made no progress for
+    /// `limit`. Its next file may be blocked by a file system, so the caller must not open a file either.
     pub(super) fn finish(&self, limit: Duration) -> Option<Drawn> {
         if !self.wait_until_drawn(limit) {
             return None;
@@ -133,7 +136,7 @@ impl Sets {
         Some(std::mem::take(&mut artist.drawn))
     }
 
-    /// False: the thread has not got on.
+    /// Waits until the queue is empty. Returns false if the thread makes no progress.
     fn wait_until_drawn(&self, limit: Duration) -> bool {
         let mut queue = self.queue.lock();
         self.ends.store(true, Ordering::Release);
@@ -154,10 +157,10 @@ impl Sets {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // See `ending`: what is looked up when it is first done may not be had at the end.
+        // Resolve symbols on first use now: as in `ending`, this may be impossible at the end.
         export::draw_once();
         loop {
-            // What comes after our life is over comes with the end, if that is in good order.
+            // After gpuflame has been switched off, windows are drawn only by an orderly end of the process.
             let is_to_draw = self.ends.load(Ordering::Acquire) || !life::is_over();
             if is_to_draw && self.draw_next(&mut self.artist.lock()) {
                 continue;
@@ -173,7 +176,7 @@ impl Sets {
         }
     }
 
-    /// False: there is none.
+    /// Draws the next window. Returns false if the queue is empty.
     fn draw_next(&self, artist: &mut Artist) -> bool {
         let Some(set) = self.queue.lock().pop_front() else { return false };
         let chosen = chosen::outputs();
@@ -218,7 +221,7 @@ impl Artist {
     }
 }
 
-/// What explains nothing but what was explained before.
+/// Creates an `Explain` that only reads sums computed by another one.
 fn explain(settings: &Settings) -> Explain {
     Explain::new(Options {
         by_stream: settings.root.contains(&Root::Stream),
@@ -228,7 +231,7 @@ fn explain(settings: &Settings) -> Explain {
 }
 
 impl Drawn {
-    /// A cause that keeps windows from being written is told once.
+    /// Adds the report of one window. Only the first failure is kept, so that a persistent cause is printed once.
     fn add(&mut self, more: Report) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);
@@ -238,7 +241,7 @@ impl Drawn {
         }
     }
 
-    /// In one line, and not a line a file.
+    /// Returns a single ledger line for all files.
     pub(super) fn line(&self) -> Option<String> {
         let files = &self.report.written;
         let (first, last): (&PathBuf, &PathBuf) = (files.first()?, files.last()?);

@@ -1,9 +1,9 @@
-//! The stages of a session, of which there is one a process:
+//! The stages of the session. Each process has one session:
 //!
 //! ```text
 //! Idle --inject()/start()--> Starting --> Running
 //!                               |
-//!                               +--> Failed (said once; the application runs on)
+//!                               +--> Failed (printed once; the application continues)
 //! ```
 //!
 //! until [`life`](crate::control::life) is over.
@@ -31,7 +31,7 @@ enum Stage {
 static STAGE: Mutex<Stage> = Mutex::new(Stage::Idle);
 static STAGE_CHANGED: Condvar = Condvar::new();
 
-/// The session that `set_up` makes, if there is none and nobody is making one. Waits for nobody.
+/// Creates the session by `set_up`. `None` if there is one already or a thread is creating it. Waits for no thread.
 pub(super) fn begin_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
     {
         let mut stage = STAGE.lock();
@@ -43,8 +43,8 @@ pub(super) fn begin_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<
     Some(make(set_up))
 }
 
-/// The session that there is, or the one that `set_up` makes. Waits for a thread that is making one. `None`: this thread
-/// is making it, further up its stack.
+/// Returns the session, or creates it by `set_up`. Waits for a thread that is creating it. `None` if that is
+/// this thread, further up its stack.
 pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
@@ -61,10 +61,10 @@ pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<O
     make(set_up).map(Some)
 }
 
-/// From `Starting` to `Running` or `Failed`. The lock is not held while CUPTI is called: subscribing may
-/// initialise the driver, and the driver may inject us.
+/// Moves from `Starting` to `Running` or `Failed`. The lock is not held while CUPTI is called: subscribing
+/// may initialise the driver, and the driver may inject us.
 fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
-    // Those who wait for us wait for a result, even if there is none.
+    // Waiting threads need a result, even after a panic.
     let result = stack::run_on_our_own(set_up, |set_up| {
         catch_unwind(set_up).unwrap_or_else(|_| {
             disable_after_panic();
@@ -80,12 +80,12 @@ fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     result
 }
 
-/// The session, if it runs.
+/// Returns the session, if it runs.
 pub(super) fn running() -> Result<&'static Session> {
     if forks::is_over() {
         return Err(life::over());
     }
-    // A child may have been forked with the lock held, but only after somebody said so.
+    // A child may have been forked with the lock held, but only after the session had begun.
     if !forks::session_has_begun() {
         return Err(no_session());
     }

@@ -1,4 +1,4 @@
-//! What a run comes to so far, for a program that asks in mid-run.
+//! Results of a run so far, for a program that asks in mid-run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,23 +11,23 @@ use crate::explain::{Ledger, Snapshot};
 use crate::profile::{Profile, StringId, WorkStats};
 use crate::record::Work;
 
-/// What all windows so far come to.
+/// Results of a run so far, over all windows.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// What was seen and what became of it, as if the process ended now: what the GPU has not completed stands as
-    /// launches that are pending.
+    /// Launches, activities and losses, as if the process ended now: work that the GPU has not completed is
+    /// counted as pending launches.
     pub ledger: Ledger,
-    /// All kernels, over all GPUs, those that took most time first.
+    /// All kernels, over all GPUs, in descending order of time.
     pub kernels: Vec<KernelTime>,
-    /// How many windows were opened, the present one among them.
+    /// Number of windows opened so far, including the current one.
     pub windows: u32,
-    /// How many times [`step`](crate::step) was called.
+    /// Number of calls of [`step`](crate::step).
     pub steps: u64,
 }
 
-/// Stats that are asked for on a thread of the program's, and made by the collector: it may have to wait for memory for good,
-/// and nobody may wait for it then.
+/// Exchange of stats between a thread of the program, which asks, and the collector, which makes them. The
+/// collector may wait for memory forever, and then no thread of the program may wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     are_wanted: AtomicBool,
@@ -35,12 +35,12 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// They are wanted: the next visit of the collector that is waited for makes them.
+    /// Requests stats. The collector makes them at the next visit for which a thread waits.
     pub(super) fn ask(&self) {
         self.are_wanted.store(true, Ordering::Release);
     }
 
-    /// Makes them, if they are wanted.
+    /// Makes the stats, if they are requested.
     pub(super) fn answer(&self, make: impl FnOnce() -> Stats) {
         if self.are_wanted.swap(false, Ordering::AcqRel) {
             let made = make();
@@ -48,20 +48,20 @@ impl Asked {
         }
     }
 
-    /// What was made. `None`: another thread that asked has it.
+    /// Removes and returns the stats. `None` if another thread that asked has taken them.
     pub(super) fn take(&self) -> Option<Stats> {
         self.made.lock().take()
     }
 }
 
-/// How long a kernel ran.
+/// Time of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelTime {
-    /// Its name, demangled.
+    /// Demangled name.
     pub name: String,
-    /// How many times it ran.
+    /// Number of runs.
     pub count: u64,
-    /// How many nanoseconds in all.
+    /// Total time in nanoseconds.
     pub nanos: u64,
 }
 
@@ -73,7 +73,7 @@ impl Stats {
     }
 }
 
-/// The kernels of a profile by their time, over all devices.
+/// Returns all kernels of a profile in descending order of time, over all devices.
 fn kernels(profile: &Profile) -> Vec<KernelTime> {
     let sums = Sums::of(profile);
     let mut all: Vec<_> = sums.each(profile).collect();
@@ -81,12 +81,12 @@ fn kernels(profile: &Profile) -> Vec<KernelTime> {
     all.into_iter().map(KernelTime::from).collect()
 }
 
-/// Those `most` of them that took most time.
+/// Returns the `most` kernels that took most time.
 pub(super) fn heaviest(profile: &Profile, most: usize) -> Vec<KernelTime> {
     let sums = Sums::of(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
-        // Nearly all of many are looked at once, and are not among them.
+        // Among many kernels, nearly all are rejected by this one comparison.
         if heaviest.len() < most || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }
@@ -97,10 +97,10 @@ pub(super) fn heaviest(profile: &Profile, most: usize) -> Vec<KernelTime> {
     heaviest.into_sorted_vec().into_iter().map(KernelTime::from).collect()
 }
 
-/// How long kernels of a name ran, and how often. Whoever stands first ran longest.
+/// Time, name and count of a kernel. Sorts in descending order of time.
 type Sum<'a> = (Reverse<u64>, &'a str, u64);
 
-/// The same, by name, as it is over devices and overloads; what lies in the order of names is read quickly.
+/// Name, time and count of each kernel, per device and overload. Sorted by name, so that equal names are adjacent.
 struct Sums(Vec<(Option<StringId>, u64, u64)>);
 
 impl Sums {

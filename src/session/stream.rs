@@ -1,9 +1,11 @@
-//! The outputs that are written while the application runs, since they grow with it: the recording, the table of
-//! activities, Chrome's events and the text of the tutorial's tracer. All but the recording lie under temporary names and,
-//! like all outputs, get their final ones at exit; the recording has a name that was free for all outputs when it began.
-//! None is created before there is anything to write. Each is created and written by a thread of its own
-//! ([`host::growing`](crate::host::growing)): none of their file systems
-//! holds up the application, or who gathers. What goes wrong is kept until the exit: the application is not to be told in mid-run.
+//! Streams are the outputs that grow with the run and are therefore written while the application runs: the
+//! recording, the table of activities, Chrome's events and the text of the tutorial's tracer.
+//!
+//! The recording has a name that was free for all outputs when it began. The other files have temporary names
+//! and, like all outputs, get their final names at exit. No file is created before there is something to
+//! write. Each file is created and written by a thread of its own ([`host::growing`](crate::host::growing)),
+//! so that its file system blocks neither the application nor the collector. Errors are kept until the exit,
+//! so that nothing is printed in mid-run.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -29,47 +31,49 @@ use super::about;
 pub(super) use super::write::is_taken;
 use super::write::{Made, make_folders};
 
-/// After each flush of the tracer, and so often rows are written down.
+/// Maximum time between two marks in the recording, in ms. Rows are written after each flush of CUPTI.
 const WRITTEN_EVERY_MS: u32 = 1200;
-/// By so much the time that a file was written at may lie back.
+/// Maximum time by which the modification time of a file may precede the write.
 const TICK: Duration = Duration::from_millis(10);
-/// So often a name is looked for.
+/// Maximum number of names tried for the recording.
 const MOST_NAMES: usize = 1000;
-/// Of what gpuflame may take at all, what waits to be written to one of them: 8 MiB as a rule, a second of 80,000 rows.
+/// Fraction (1/32) of gpuflame's memory ceiling for the rows that wait to be written to one output: usually 8
+/// MiB, which is one second at 80,000 rows per second.
 const WAITING: usize = 32;
-/// How long one may not get on where no more can wait: less than whoever ends the process waits for the collector.
+/// Maximum time for which a full output may make no progress: shorter than the time for which an exit waits
+/// for the collector.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(2);
-/// So long each may stand still, whatever the exit's limit is.
+/// Minimum time for which each output may make no progress, whatever the exit limit is.
 const LEAST_STANDSTILL: Duration = Duration::from_millis(100);
 /// See the module's documentation.
 pub(super) struct Streams {
     activities: Stream<ActivityTable<Feed>>,
     chrome: Stream<ChromeText<Feed>>,
-    /// The text of the tutorial's tracer: under the name of the outputs, and where the tutorial's own variable has it.
+    /// Texts of the tutorial's tracer: at the name of the outputs, and at the path from the tutorial's own variable.
     texts: Vec<(Place, Stream<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: Stream<record::Writer<Feed>>,
     began: Nanos,
-    /// Whether the recording says who writes it, and whether it holds rows that no mark stands behind.
+    /// Whether the recording names its writer, and whether rows follow its last mark.
     is_named: bool,
     is_ahead: bool,
-    /// A recording that could not grow any more.
+    /// A recording that failed.
     left: Option<Growing>,
-    /// How long one may not get on when the process ends: half of what that is waited for.
+    /// Maximum time for which an output may make no progress while the process ends: half of the exit limit.
     patience: Duration,
 }
 
-/// One such output.
+/// An output that grows.
 enum Stream<W> {
-    /// Nobody asked for it, or it is finished.
+    /// Not wanted, or already finished.
     None,
     Open(Option<Growing>, W),
     Failed(Error),
 }
 
-/// Where a text is to be.
+/// Destination of a text.
 enum Place {
-    /// Where its output's name says.
+    /// The name of its output.
     Named,
     At(PathBuf),
     Stdout,
@@ -81,7 +85,7 @@ enum TextOut {
 }
 
 impl Streams {
-    /// Begins those that the settings ask for; gpuflame may take `ceiling` bytes.
+    /// Opens the outputs that the settings ask for. gpuflame may use `ceiling` bytes of memory.
     pub(super) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
         let wants = |output| settings.formats.contains(&output);
         let patience = LEAST_STANDSTILL.max(settings.exit_limit / 2);
@@ -120,25 +124,25 @@ impl Streams {
         }
     }
 
-    /// Creates the files of all outputs: there is something to write.
+    /// Creates the outputs' files, because there is something to write now.
     pub(super) fn create_files(&self) {
         let texts = self.texts.iter().filter_map(|(_, text)| text.file());
         let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
         others.into_iter().flatten().chain(texts).for_each(Growing::create_file);
     }
 
-    /// Discards all outputs; no file of theirs was created.
+    /// Discards all outputs, whose files were never created.
     pub(super) fn discard(&mut self) {
         (self.activities, self.chrome, self.recording) = (Stream::None, Stream::None, Stream::None);
         self.texts.clear();
     }
 
-    /// Where the recording is, which has a name already.
+    /// Path of the recording, which already has its final name.
     pub(super) fn recording(&self) -> Option<PathBuf> {
         self.unwritten().or(self.left.as_ref()).and_then(Growing::path)
     }
 
-    /// The recording that grows, for whoever waits until it has all that it was told.
+    /// Returns the growing recording, so that a caller can wait until all rows are written.
     pub(super) fn unwritten(&self) -> Option<&Growing> {
         match &self.recording {
             Stream::Open(file, _) => file.as_ref(),
@@ -163,8 +167,9 @@ impl Streams {
         }
     }
 
-    /// Has the recording hold all that it was told so far, for whoever reads what a killed process leaves. To be called
-    /// on the thread that does so; `open` launches have no activity yet.
+    /// Adds a mark to the recording and hands it to the file, so that the rows so far survive if the process
+    /// is killed. `open` launches have no activity yet. Call on the thread that writes rows: the recording
+    /// names it as its writer.
     pub(super) fn flush(&mut self, open: u64) {
         let Stream::Open(_, writer) = &mut self.recording else { return };
         if !std::mem::take(&mut self.is_ahead) {
@@ -178,32 +183,34 @@ impl Streams {
         }
     }
 
-    /// What was recorded so far stays, for the case that the process is killed: it may be hours. The file says that more is missing than its last mark tells.
+    /// Stops recording. The file is kept in case the process is killed, since it may cover hours. Its head
+    /// states that rows after the last mark are missing.
     fn recording_fails(&mut self, error: Error) {
         if let Stream::Open(file, _) = std::mem::replace(&mut self.recording, Stream::Failed(error)) {
             self.left = file;
         }
     }
 
-    /// Takes it away, as other outputs need the room: what it came to is in those. Whether there was any.
+    /// Removes a failed recording, because other outputs contain its sums and need its space. Returns whether
+    /// a file was removed.
     pub(super) fn make_room(&mut self) -> bool {
         self.left.take().is_some_and(|left| left.take_away_what_is_left())
     }
 
-    /// Has it say that the process came to its end.
+    /// States in a failed recording that the process has exited.
     pub(super) fn end_what_is_left(&mut self) {
         let over = Standing { is_late: true, is_over: true };
         self.left.take().iter().for_each(|left| left.begin_what_is_left_with(&Chunk::head_of(over)));
     }
 
-    /// Ends the recording for want of memory. It is called so no more.
+    /// Ends the recording because memory ran out. Called at most once.
     pub(super) fn starve(&mut self, open: u64) {
         self.flush(open);
         let Stream::Open(_, writer) = &mut self.recording else { return };
         let _ = writer.starved().and_then(|()| writer.flush());
     }
 
-    /// Forgets the names of kernels but those that `keep` names.
+    /// Forgets the names of all kernels except those that `keep` accepts.
     pub(super) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         if let Stream::Open(_, table) = &mut self.activities {
             table.keep_kernels(&keep);
@@ -214,7 +221,7 @@ impl Streams {
         self.texts(|text| text.keep_kernels(&keep));
     }
 
-    /// Ends `output` with the names that `profile` has, and gives it its own, or one with a number.
+    /// Finishes `output` with the names in `profile`, and moves it to its final name or to one with a number.
     pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<Made> {
         match output {
             Output::Activities => self.activities.publish(path, self.patience, ActivityTable::finish),
@@ -228,7 +235,7 @@ impl Streams {
         }
     }
 
-    /// Ends the text that the tutorial's variable asks for: where it is, or why it is not all there.
+    /// Finishes the text that the tutorial's variable asks for. Returns its path, and the reason if it is incomplete.
     pub(super) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<Made>)> {
         let at = self.texts.iter().position(|(place, _)| !matches!(place, Place::Named))?;
         let (place, mut text) = self.texts.remove(at);
@@ -241,7 +248,7 @@ impl Streams {
         };
         let path = self.free_of_siblings(path);
         let ended = text.end(&path, self.patience, |text| text.finish()?.into_file());
-        // As the tutorial's tracer does, what an earlier run left there is replaced.
+        // As with the tutorial's tracer, a text from an earlier run is replaced.
         let published = ended.and_then(|(draft, fate)| {
             draft.publish_as(&path)?;
             let note = (fate == Fate::Restored).then(|| restored(&path));
@@ -250,8 +257,8 @@ impl Streams {
         Some((path, published))
     }
 
-    /// The name for a text, with the process's number where another process has written one under it since this one began:
-    /// all processes of a tree are told the same name.
+    /// Path for a text. The process id is appended if another process has written the file since this one
+    /// began, because all processes of a tree inherit the same path.
     fn free_of_siblings(&self, path: PathBuf) -> PathBuf {
         let file = path.metadata().ok().filter(|file| file.len() > 0);
         if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
@@ -262,7 +269,7 @@ impl Streams {
         name.into()
     }
 
-    /// Has `write` add to the texts, if there are any. One that fails goes at once, as a table does.
+    /// Calls `write` for each open text. A text that fails is removed at once, as a table is.
     fn texts(&mut self, write: impl Fn(&mut CuptiText<TextOut>)) {
         for (_, stream) in &mut self.texts {
             let Stream::Open(_, text) = stream else { continue };
@@ -273,7 +280,7 @@ impl Streams {
         }
     }
 
-    /// The same for Chrome's events.
+    /// Calls `write` for Chrome's events, in the same way.
     fn chrome(&mut self, write: impl FnOnce(&mut ChromeText<Feed>)) {
         let Stream::Open(_, chrome) = &mut self.chrome else { return };
         write(chrome);
@@ -282,8 +289,8 @@ impl Streams {
         }
     }
 
-    /// Has `write` add to the table, if there is one. A table that fails goes at once: what it has written
-    /// so far takes room that the other outputs need.
+    /// Calls `write` for the table, if there is one. A table that fails is removed at once, because its
+    /// partial file takes space that the other outputs need.
     fn table(&mut self, write: impl FnOnce(&mut ActivityTable<Feed>)) {
         let Stream::Open(_, table) = &mut self.activities else { return };
         write(table);
@@ -293,13 +300,13 @@ impl Streams {
     }
 }
 
-/// Who writes, as recordings say it.
+/// Identity of this thread, as the writer of a recording.
 pub(super) fn this_thread() -> WriterId {
     let Identity { process, thread, started, namespace, boot } = Identity::of_this_thread();
     WriterId { process, thread, started, namespace, boot }
 }
 
-/// A temporary file for an output.
+/// Creates an output with a temporary file.
 fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
     let outputs = outputs.clone();
     let open = move || {
@@ -309,7 +316,7 @@ fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
     Growing::begin(bounds, GivenUp::Goes, Box::new(open))
 }
 
-/// A recording under a name whose number no output has. Another process may be quicker.
+/// Creates a recording whose number is free for all outputs. If another process is quicker, the next number is tried.
 fn in_place(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> (Growing, Feed) {
     let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
     let open = move || {
@@ -326,7 +333,8 @@ fn beside(target: &Path) -> Result<Draft> {
     Ok(Draft::create(target)?)
 }
 
-/// What `take` makes of a name for the recording, whose number no output has and that nobody has taken meanwhile.
+/// Calls `take` with names for the recording whose number is free for all outputs, until no other process has
+/// taken the name. Returns the result.
 pub(super) fn free_name<T>(
     outputs: &Outputs,
     formats: &[Output],
@@ -347,7 +355,7 @@ pub(super) fn free_name<T>(
     Err(Error::new(ErrorKind::Io, "every name for it is taken"))
 }
 
-/// The texts that the settings ask for.
+/// Opens the texts that the settings ask for.
 fn texts(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> Vec<(Place, Stream<CuptiText<TextOut>>)> {
     let to_file = |file| Stream::open(file, |out| Ok(CuptiText::new(TextOut::File(out))));
     let mut texts = Vec::new();
@@ -403,7 +411,7 @@ pub(super) fn never_opened() -> Error {
 }
 
 impl<W> Stream<W> {
-    /// The file that it grows in.
+    /// File in which the output grows.
     fn file(&self) -> Option<&Growing> {
         if let Self::Open(file, _) = self { file.as_ref() } else { None }
     }
@@ -422,7 +430,7 @@ impl<W> Stream<W> {
         end: impl FnOnce(W) -> Result<Feed>,
     ) -> Result<Made> {
         let (draft, fate) = self.end(path, patience, end)?;
-        // A file that grew under its final name stays where somebody has moved it.
+        // A file that grew under its final name stays where a user has moved it.
         let stays = fate == Fate::Moved && draft.path() == draft.target();
         let target = if stays { draft.path().to_owned() } else { path.to_owned() };
         let used = draft.publish_new_as(&target)?;
@@ -436,7 +444,7 @@ impl<W> Stream<W> {
         Ok(Made { path: used, note })
     }
 
-    /// Ends it, for a name in this folder.
+    /// Ends the output, so that it can be named `path`.
     fn end(
         &mut self,
         path: &Path,
@@ -447,7 +455,7 @@ impl<W> Stream<W> {
             Self::Open(Some(_), writer) => {
                 let mut draft = end(writer)?.end(patience)?;
                 let fate = draft.find()?;
-                // The program may have chosen another folder since it was begun.
+                // The program may have chosen another folder in the meantime.
                 if fate != Fate::Moved || draft.path() != draft.target() {
                     make_folders(path)?;
                 }

@@ -1,38 +1,39 @@
-//! When things can have been: the system's clock may be set while we record, and a record may be of a time at which nothing
-//! ran. Neither is to become time of a GPU.
+//! Guards against impossible times: the system clock may be set while we record, and a record may carry a
+//! time at which nothing ran. Neither may count as GPU time.
 //!
-//! At every visit of the collector the clock that work is timed on is held against one that nobody sets. Where it was put
-//! forward, the window ends there and goes on behind; where it was put back, it ends there and goes on when the clock is
-//! where it had been, since what is accounted for stays as it is. So time that did not pass is in no window.
+//! At each visit, the collector compares the clock that times the work with a steady clock that is never set.
+//! If the clock was set forward, the window ends there and resumes after the gap. If it was set back, the
+//! window ends there and resumes once the clock reaches that time again, because time already accounted for
+//! is not changed. Thus no window contains time that did not pass.
 
 use crate::host::clocks::Moment;
 use crate::record::{Nanos, Row, WindowEdge};
 
-/// Further from the moments at which the clock was looked at nothing can have run: a tracer's clock is off by less, and no
-/// call to the GPU runs so far ahead of it.
+/// Maximum distance, in ns, between any work and the times that the clock has shown. CUPTI's clock is off by
+/// less, and no call to the GPU runs that far ahead of the clock.
 const MOST_OFF: u64 = 600_000_000_000;
-/// By how much the clocks may differ from visit to visit, as one may be corrected in small steps: a clock is set by more.
+/// Minimum difference between the clocks, in ns, that counts as setting the clock. Gradual corrections stay below it.
 const LEAST_STEP: u64 = 100_000_000;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     last: Option<Moment>,
-    /// The earliest and the latest time that the clock showed.
+    /// Earliest and latest time that the clock has shown.
     range: Option<(u64, u64)>,
-    /// When the window goes on that ended where the clock was put back.
+    /// Time at which the window resumes after the clock was set back.
     resumes: Option<u64>,
     forward: u64,
     back: u64,
 }
 
 impl Times {
-    /// Looks at the clocks. Returns what became of the window by what somebody did to the clock: nothing, as a rule.
+    /// Compares the clocks. Returns window edges if the clock was set, so usually none.
     pub(super) fn look(&mut self, now: Moment) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));
         let Some(last) = self.last.replace(now) else { return Vec::new() };
-        // What it would show now.
+        // The time that the clock would show if it had not been set.
         let expected = last.time.saturating_add(now.steady.saturating_sub(last.steady));
         if now.time.abs_diff(expected) < LEAST_STEP {
             return self.resume(now.time).into_iter().collect();
@@ -50,19 +51,19 @@ impl Times {
         close.into_iter().collect()
     }
 
-    /// The window goes on, if the clock is where it was when it was put back.
+    /// Resumes the window once the clock has reached the time from which it was set back.
     fn resume(&mut self, time: u64) -> Option<Row<'static>> {
         self.resumes.take_if(|at| *at <= time).map(|_| edge(WindowEdge::Open, time))
     }
 
-    /// Whether something can have run from `start` to `end`.
+    /// Whether work can have run from `start` to `end`.
     pub(super) fn can_be(&self, start: Nanos, end: Nanos) -> bool {
         self.range.is_none_or(|(from, to)| {
             start.0.saturating_add(MOST_OFF) >= from && end.0 <= to.saturating_add(MOST_OFF)
         })
     }
 
-    /// The ledger's line of it, where the clock was set.
+    /// Returns the ledger line, if the clock was set.
     pub(super) fn line(&self) -> Option<String> {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         (self.forward + self.back > 0).then(|| {
@@ -86,7 +87,7 @@ mod tests {
 
     const HOUR: u64 = 3_600_000_000_000;
 
-    /// What comes of looks at clocks that show these seconds since noon, and since the machine's start.
+    /// Result for clocks that show these seconds since noon and since the start of the machine.
     fn looked(moments: &[(f64, f64)]) -> (Times, Vec<(WindowEdge, f64)>) {
         let (mut times, mut edges) = (Times::default(), Vec::new());
         for (time, steady) in moments {

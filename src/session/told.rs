@@ -1,14 +1,14 @@
-//! While no window is open, launches cost what they cost without us: a second after one closed the tracer is not asked to tell
-//! of them any more, and when the next opens it is again.
+//! Turns CUPTI's launch callbacks off while no window is open, so that launches then cost no more than with
+//! CUPTI's records alone.
 //!
 //! ```text
-//! closed --1 s--> launches are passed over --1 s, and none under way--> callbacks off --opens--> on, then open
+//! closed --1 s--> launches are skipped --1 s, and none in flight--> callbacks off --opens--> on, then open
 //! ```
 //!
-//! Off they are switched by the collector alone, so that no call has but one of its ends told; on by whoever opens the
-//! window, unless that is a callback of the tracer's: then it waits for the collector, and not for long. Kinds of activities
-//! stay on, since switching those may deadlock or lose ids of graphs; and so does all that tells of graphs, contexts and the
-//! profiler's calls.
+//! Only the collector turns them off, so that no call is seen on entry but not on exit. The thread that opens
+//! a window turns them on; inside a CUPTI callback it waits for the collector to do it, for at most 100 ms.
+//! Activity kinds stay enabled, because switching them may deadlock or lose ids of graphs. Callbacks about
+//! graphs, contexts and the profiler's calls stay on as well.
 
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,10 @@ use crate::cupti::Api;
 use super::edges::Edges;
 use super::progress;
 
-/// After a window closed, and again after launches are passed over: a call may be under way that is not noted yet.
+/// Time from the closing of a window until launches are skipped, and from then until callbacks are turned
+/// off: a call may be in flight that has not been noted yet.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
-/// How long a window may take to open.
+/// Maximum time for a window to open.
 const LONGEST_OPENING: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
@@ -35,15 +36,15 @@ pub(super) struct Told {
 
 #[derive(Debug)]
 struct State {
-    /// Whether callbacks are on.
+    /// Whether the callbacks are on.
     is_on: bool,
-    /// Since when no window is open, as far as anybody has looked.
+    /// Time since which no window is open, as far as the collector has seen.
     closed: Option<Instant>,
-    /// Since when launches are passed over.
+    /// Time since which launches are skipped.
     hushed: Option<Instant>,
-    /// Somebody waits for callbacks who may not switch them on.
+    /// A thread that must not turn the callbacks on itself waits for them.
     is_wanted: bool,
-    /// And for the records, which another client has.
+    /// The waiting thread also wants the records, which another client has.
     wants_records: bool,
 }
 
@@ -55,7 +56,8 @@ impl Default for Told {
 }
 
 impl Told {
-    /// Switches what is due, and has `reclaim` ask for the records where somebody waits for them. For the collector.
+    /// Turns the callbacks on or off if that is due, and calls `reclaim` if a waiting thread wants the
+    /// records. Called by the collector.
     pub(super) fn look(&self, api: &Api, edges: &Edges, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_wanted {
@@ -63,14 +65,14 @@ impl Told {
                 reclaim();
             }
             state.switch_on(api);
-            // Whoever waits is about to open the window.
+            // The waiting thread is about to open the window.
             state.hushed = state.hushed.map(|_| Instant::now());
             self.changed.notify_all();
             return;
         }
         if window::state().is_open() {
             state.closed = None;
-            // Whoever opened it did not wait for callbacks that were just being switched off.
+            // The thread that opened the window did not wait while the callbacks were being turned off.
             if state.hushed.take().is_some() {
                 progress::in_others(|| state.switch_on(api));
                 edges.told(true);
@@ -87,7 +89,7 @@ impl Told {
             }
             Some(since) => {
                 if state.is_on && since.elapsed() >= QUIET_AFTER && !capture::any_under_way() {
-                    // What the tracer refuses is told on, and passed over.
+                    // If CUPTI refuses, its callbacks continue and are skipped.
                     let _ = progress::in_others(|| api.tell_launches(false));
                     state.is_on = false;
                 }
@@ -95,7 +97,7 @@ impl Told {
         }
     }
 
-    /// Nothing is told any more, whatever was asked for: the subscription goes. No window is open.
+    /// Marks the callbacks as off, whatever was requested: the subscription ends. No window is open.
     pub(super) fn ends(&self, edges: &Edges) {
         let mut state = self.state.lock();
         if state.hushed.is_none() && window::hush() {
@@ -105,13 +107,13 @@ impl Told {
         state.is_on = false;
     }
 
-    /// There is a subscription again, with all callbacks.
+    /// Marks the callbacks as on, as they are in a new subscription.
     pub(super) fn begins(&self) {
         self.state.lock().is_on = true;
     }
 
-    /// A window is about to open. `nudge` wakes the collector where the caller is in a callback of the tracer's; it then asks
-    /// for the records as well, if another client has them.
+    /// Prepares for a window that is about to open. A caller inside a CUPTI callback passes `nudge`, which
+    /// wakes the collector; the collector then also asks for the records, if another client has them.
     pub(super) fn opens(&self, api: &Api, edges: &Edges, nudge: Option<&dyn Fn()>, wants_records: bool) {
         let Some(mut state) = self.state.try_lock_for(LONGEST_OPENING) else { return };
         match nudge {

@@ -1,6 +1,7 @@
-//! Windows that the settings open and close: by time, by steps, by a file, by a signal (`control::schedule` has the
-//! arithmetic). A thread of its own looks at the time and at the file, since a file system may take long to answer; a
-//! step turns the window on the thread that begins it, before its first launch.
+//! Opens and closes windows as the settings say: by time, by steps, by a flag file or by a signal.
+//! `control::schedule` has the arithmetic. A dedicated thread checks the time and the file, because a file
+//! system may take long to answer. A step opens or closes the window on the thread that begins the step,
+//! before its first launch.
 //!
 //! ```text
 //! thread: time, flag file, signal, limits --\
@@ -26,19 +27,19 @@ use crate::settings::Settings;
 use super::messages::tell;
 use super::panic::disable_after_panic;
 
-/// So often the flag file is looked for: one `stat`.
+/// Interval between checks for the flag file (one `stat` per check).
 const LOOK_FOR_FLAG_EVERY: Duration = Duration::from_secs(1);
-/// So often a window is looked at that may reach a limit. At 300,000 launches a second it is 600 over.
+/// Interval between checks of a window with a limit. At 300,000 launches per second the limit is exceeded by 600.
 const LOOK_AT_LIMITS_EVERY: Duration = Duration::from_millis(2);
-/// How long a step may wait for another thread that turns the window, which takes no time.
+/// Maximum time for which a step waits for another thread that is opening or closing the window, which is quick.
 const LONGEST_TURN: Duration = Duration::from_millis(100);
-/// Of the thread's stack: it asks the kernel, and compares numbers.
+/// Stack size of the thread, which calls the kernel and compares numbers.
 const STACK: usize = 256 << 10;
 
-/// Ends the thread's sleep.
+/// Wakes the thread.
 static BELL: Bell = Bell::new();
 
-/// Who opens and closes windows when told.
+/// Opens and closes windows.
 pub(super) trait Turns: Sync {
     fn open(&self);
     fn close(&self);
@@ -54,10 +55,10 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Those that the settings ask for; `None`: they ask for none, or leave them to the program.
+    /// Creates the schedule that the settings ask for. `None` if they ask for none, or leave windows to the program.
     pub(super) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
-        // Made absolute now, since applications change their directory.
+        // Made absolute now, because applications change their directory.
         let flag =
             settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
         let steps = settings.steps.clone();
@@ -87,7 +88,7 @@ impl Windows {
         })
     }
 
-    /// Begins: what is to be open at once is when this returns.
+    /// Starts the schedule. A window that is due at once is open when this returns.
     pub(super) fn begin(&'static self, turns: &'static impl Turns) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {
@@ -113,7 +114,7 @@ impl Windows {
         }
     }
 
-    /// Does what is due. May be called on any thread.
+    /// Opens or closes the window if that is due. May be called on any thread.
     pub(super) fn look(&self, turns: &impl Turns) {
         let Some(mut schedule) = self.schedule.try_lock_for(LONGEST_TURN) else { return BELL.ring() };
         match schedule.turn(self.reached()) {
@@ -136,7 +137,7 @@ impl Windows {
         }
     }
 
-    /// What the thread does.
+    /// Body of the thread.
     fn run(&self, turns: &impl Turns) {
         threads::note_ours();
         let mut flag = self.flag.as_deref().map(Flag::new);
@@ -174,18 +175,18 @@ impl Windows {
     }
 }
 
-/// What became of the flag file since it was last looked for.
+/// Change of the flag file since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// It is there, and was not, or was another.
+    /// The file has appeared, or was replaced.
     Anew,
     Gone,
 }
 
-/// The file whose presence says that a window is to be open.
+/// The file whose presence opens a window.
 struct Flag<'a> {
     path: &'a Path,
-    /// Which file was there: by its place, and by when it was made, since places are used again.
+    /// Identity of the last file: device, inode, and creation time, because inodes are reused.
     there: Option<(u64, u64, Option<SystemTime>)>,
     looked: Option<Instant>,
     is_refused: bool,
@@ -196,7 +197,7 @@ impl<'a> Flag<'a> {
         Self { path, there: None, looked: None, is_refused: false }
     }
 
-    /// Looks, unless that was just done.
+    /// Checks the file, unless it was checked less than an interval ago.
     fn look(&mut self) -> Option<Seen> {
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_FOR_FLAG_EVERY) {
             return None;

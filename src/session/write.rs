@@ -1,5 +1,5 @@
-//! Writes the outputs, under names that are not taken. What cannot be written is one line for each cause; the
-//! others are written all the same.
+//! Writes the outputs under names that are free. Failures are reported once per cause, and do not affect the
+//! other outputs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,14 +12,14 @@ use crate::error::Result;
 use crate::host::file::{self, Claim, Draft};
 use crate::settings::{ABOUT, LEDGER, Output};
 
-/// What became of the outputs.
+/// Outcome of writing the outputs.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     /// Files written.
     pub(super) written: Vec<PathBuf>,
-    /// Files that got another name than asked for, since that one was taken.
+    /// Files whose name was taken and that got another one.
     pub(super) renamed: Vec<Rename>,
-    /// One sentence for each reason for which files could not be written.
+    /// Sentences about files that could not be written, one per cause.
     pub(super) failures: Vec<String>,
     /// Sentences about files that were removed or moved while they were written.
     pub(super) notes: Vec<String>,
@@ -30,7 +30,7 @@ pub(super) struct Report {
 /// A file that was written.
 pub(super) struct Made {
     pub(super) path: PathBuf,
-    /// Why it is where it is, if its name was lost on the way.
+    /// Explanation of its path, if its name was lost on the way.
     pub(super) note: Option<String>,
 }
 
@@ -40,9 +40,9 @@ impl From<PathBuf> for Made {
     }
 }
 
-/// Has `write` make a file for each of `wanted`, under names that are not taken but by what is `ours`, and beside them one
-/// that is `about` those that were made. It returns which name a file got: something may have come to have the one that was
-/// free. Nobody is waited for.
+/// Calls `write` for each output in `wanted`, with names that are free or belong to `ours`, and adds a file
+/// with the text of `about` that describes the set. `write` returns the path that it used, because a free
+/// name may be taken in the meantime. Waits for no other process.
 pub(super) fn all(
     wanted: &[Output],
     outputs: &Outputs,
@@ -51,7 +51,7 @@ pub(super) fn all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> Report {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    // What another process has left under a name may still become the files of that name.
+    // A recording left by another process may still be turned into files with its name.
     let left = (!wanted.contains(&Output::Recording)).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([ABOUT]).chain(left.as_deref());
     let suffixes: Vec<_> = suffixes.collect();
@@ -59,15 +59,16 @@ pub(super) fn all(
         return Report::default();
     }
     let is_others = |path: &Path| Some(path) != ours && is_taken(path);
-    // The ranks of a job end together, and would choose the same names: who claims the file about them has them all.
+    // The ranks of a job end together and would choose the same names. A rank that claims the file about the
+    // set owns all names of the set.
     let mut claimed = None;
     let (paths, renamed) = outputs.choose(&suffixes, is_others, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
-        // What cannot be made here is said when the others cannot be made either.
+        // A failure is reported when the outputs cannot be created either.
         let _ = make_folders(about);
         match Claim::of(about) {
             Ok(claim) => {
-                // Another may have made its files since it was looked.
+                // Another process may have created its files since the check.
                 let is_free = !paths.iter().any(|path| is_others(path));
                 claimed = is_free.then_some(claim);
                 is_free
@@ -108,7 +109,7 @@ pub(super) fn all(
     report
 }
 
-/// Whether something has this name. A link is a name that is taken, wherever it points.
+/// Whether the name is taken. A symbolic link takes its name wherever it points.
 pub(super) fn is_taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
@@ -120,8 +121,8 @@ fn refusal(error: &str, names: &[String]) -> String {
     )
 }
 
-/// Writes one file, all of it or none, and returns its name: nothing else loses it. The folders that it is in are made, if it comes to that: of a thousand windows each
-/// file is one.
+/// Writes a file completely or not at all, and returns its path, which differs from `path` only if that name
+/// is taken. Folders are created only if they are missing, because each of a thousand windows writes a file.
 pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<()>) -> Result<PathBuf> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -135,8 +136,8 @@ pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<(
     Ok(draft.publish_new()?)
 }
 
-/// Writes what stderr did not take next to the outputs of `report`, or under a name of its own if there are none. Returns the
-/// file's name.
+/// Writes text that could not be printed on stderr next to the outputs of `report`, or under a name of its
+/// own if there are none. Returns the path.
 pub(super) fn ledger(text: &str, outputs: &Outputs, report: &Report) -> Result<PathBuf> {
     let beside = report.about.as_deref().and_then(|about| {
         let prefix = about.as_os_str().as_bytes().strip_suffix(ABOUT.as_bytes())?;
@@ -146,7 +147,7 @@ pub(super) fn ledger(text: &str, outputs: &Outputs, report: &Report) -> Result<P
     file(&path.unwrap_or_default(), |out| Ok(out.write_all(text.as_bytes())?))
 }
 
-/// Makes the folders that `path` is to lie in.
+/// Creates the parent folders of `path`.
 pub(super) fn make_folders(path: &Path) -> Result<()> {
     Ok(path.parent().map_or(Ok(()), fs::create_dir_all)?)
 }

@@ -1,4 +1,4 @@
-//! What the user asked for: what the table of settings fills in, and everything else reads.
+//! The user's settings: filled in from the table of settings, read by everything else.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::wanted::{Output, TraceFile};
 use super::words::{Backward, GraphStacks, Python, Root, Unit, Yield};
 
-/// Which ranges of NVTX are frames.
+/// NVTX ranges that become frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nvtx {
-    /// None, and NVTX is left alone.
+    /// No ranges; NVTX is not intercepted.
     None,
-    /// All but those of these domains.
+    /// All ranges except those of these domains.
     Without(Vec<String>),
 }
 
@@ -23,97 +23,97 @@ impl Default for Nvtx {
     }
 }
 
-/// What the user asked for. The defaults are those of the table of settings.
+/// The user's settings. The defaults are those of the table of settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Path prefix of the outputs, macros not yet expanded.
     pub output: OsString,
-    /// What to write.
+    /// Files to write.
     pub formats: Vec<Output>,
     /// Weights of stacks.
     pub unit: Unit,
     /// Whether a window is open from the start.
     pub enabled: bool,
-    /// How long before each window that the settings open.
+    /// Delay before each window that the settings open.
     pub delay: Duration,
-    /// How long such a window is; none: to the end.
+    /// Duration of such a window; none: until the end.
     pub duration: Option<Duration>,
-    /// How many such windows, where they have a length; 0: for ever.
+    /// Number of such windows, if they have a duration; 0: unlimited.
     pub repeat: u64,
-    /// Steps that are recorded; none: all.
+    /// Steps to record; none: all.
     pub steps: Option<Range<u64>>,
-    /// What a range is called that begins a step.
+    /// Name of the ranges that begin a step.
     pub step_range: Option<String>,
-    /// After how many launches such a window closes.
+    /// Number of launches after which such a window closes.
     pub max_launches: Option<u64>,
-    /// After how many bytes in files.
+    /// Number of bytes written to files after which such a window closes.
     pub max_bytes: Option<u64>,
-    /// The most windows that have files of their own, where the prefix says that they do.
+    /// Maximum number of windows with files of their own, if the prefix requests files per window.
     pub max_windows: u64,
-    /// Who may read the files, as `chmod` has it.
+    /// Permissions of the files, as for `chmod`.
     pub file_mode: u32,
-    /// The file that says whether a window is open.
+    /// File whose existence opens the window.
     pub flag: Option<PathBuf>,
-    /// The signal that opens a window, and closes it.
+    /// Signal that opens and closes the window.
     pub signal: Option<i32>,
     /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
     pub profiler_calls: bool,
-    /// Whether the ledger and warnings are kept off stderr.
+    /// Whether to keep the ledger and warnings off stderr.
     pub quiet: bool,
     /// Whether frames inside the vendor's libraries are shown.
     pub internal_frames: bool,
-    /// What becomes of the frames of Python.
+    /// Treatment of Python frames.
     pub python: Python,
-    /// Where the work of PyTorch's backward pass hangs.
+    /// Attribution of PyTorch's backward pass.
     pub backward: Backward,
-    /// Which stacks of a graph node to show.
+    /// Stacks of a graph node to show.
     pub graph: GraphStacks,
-    /// Whether a graph launch is one activity, and its nodes none.
+    /// Whether a graph launch is recorded as one activity, without its nodes.
     pub whole_graphs: bool,
-    /// Whether the recording says what waited for what.
+    /// Whether to record dependencies.
     pub deps: bool,
-    /// Whether traffic and faults of unified memory are recorded.
+    /// Whether to record traffic and faults of unified memory.
     pub unified: bool,
-    /// Which ranges of NVTX are frames.
+    /// NVTX ranges that become frames.
     pub nvtx: Nvtx,
-    /// What stands at the root of every stack.
+    /// Frames at the root of every stack.
     pub root: Vec<Root>,
-    /// How many bytes of memory to take at most; none: as much as `host::memory::ceiling` says.
+    /// Maximum memory in bytes; none: the limit from `host::memory::ceiling`.
     pub max_mem: Option<usize>,
-    /// How often a second launching threads are sampled on processors; none: never.
+    /// CPU samples per second of launching threads; none: no sampling.
     pub cpu_samples: Option<u32>,
-    /// Whether that may be by a timer's signals, where the kernel takes no samples for us.
+    /// Whether samples may use a timer's signals, if the kernel takes no samples for us.
     pub cpu_timer: bool,
-    /// Whether it is noted where they wait, and how long.
+    /// Whether to record where launching threads wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// One stack in so many is taken again by other ways and compared.
+    /// Interval, in stacks, at which a stack is captured again by other methods and compared.
     pub verify: u32,
-    /// Whether each launch is told to a probe from outside. Default: no.
+    /// Whether each launch calls a marker function for an external probe. Default: no.
     pub launch_marker: bool,
-    /// Where a few lines about this process go.
+    /// Folder that gets a short report about this process.
     pub report: Option<PathBuf>,
-    /// The `libcupti` to use.
+    /// Path of the `libcupti` to use.
     pub cupti: Option<PathBuf>,
-    /// What other clients of CUPTI are left.
+    /// CUPTI features left to other clients.
     pub yields: Yield,
-    /// How long the exit may be held up without getting on.
+    /// Maximum time for which the exit may be delayed without progress.
     pub exit_limit: Duration,
-    /// Whether the outputs are written when a signal ends the process.
+    /// Whether to write the outputs when a signal ends the process.
     pub signals: bool,
-    /// After how long what was recorded is written down for the case that nothing else is; none: never.
+    /// Interval of the checkpoint; none: no checkpoint.
     pub checkpoint: Option<Duration>,
-    /// By how many bytes that file may exceed twice what it says.
+    /// Maximum number of bytes by which the checkpoint may exceed twice the size of its contents.
     pub checkpoint_max: usize,
-    /// Where the text of the tutorial's tracer goes besides.
+    /// Additional destination for text in the format of the tutorial's tracer.
     pub trace_file: Option<TraceFile>,
-    /// Whether nothing is to be recorded, whoever asks for it.
+    /// Whether recording is disabled, regardless of any request.
     pub disable: bool,
-    /// Whether recordings and exports say the program's arguments.
+    /// Whether recordings and exports include the program's arguments.
     pub command_line: bool,
 }
 
 impl Settings {
-    /// With nothing in it. [`Settings::default`] has what the table says.
+    /// Settings with empty values. [`Settings::default`] has the defaults of the table.
     pub(super) fn unset() -> Self {
         Self {
             output: OsString::new(),
@@ -167,7 +167,7 @@ impl Settings {
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
     }
 
-    /// Whether they say when a window is open, other than from the start to the end.
+    /// Whether the settings restrict when a window is open, which otherwise lasts from start to end.
     pub fn say_when(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();

@@ -1,8 +1,8 @@
-//! What a user may ask of the library, in one table of environment variables, and the words that its values and
-//! the command's flags share.
+//! The settings of the library, in one table of environment variables, and the words shared by its values and the
+//! command's flags.
 //!
-//! The defaults, the table of `docs/settings.md` and `gpuflame settings` come from [`SETTINGS`]. Nothing here does what
-//! it is told: those who do read [`Settings`].
+//! The defaults, the table of `docs/settings.md` and `gpuflame settings` are generated from [`SETTINGS`]. This module
+//! only parses settings; the code that obeys them reads [`Settings`].
 
 mod asked;
 mod read;

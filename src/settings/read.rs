@@ -1,7 +1,7 @@
-//! Reads the environment by the table of settings. Pure but for [`from_environment`].
+//! Reads the environment according to the table of settings. Pure, except for [`from_environment`].
 //!
-//! A value that cannot be understood is never fatal: the default stands, or of a list what can be used, and a
-//! warning says so, since the application must run on.
+//! An invalid value is never fatal, because the application must run on: the default applies, or the valid items of a
+//! list, and a warning is printed.
 
 use super::asked::Settings;
 use super::table::{PATHS, SETTINGS, Setting, TRACE_FILE};
@@ -23,7 +23,7 @@ pub fn from_environment() -> (Settings, Vec<String>) {
     (settings, warnings)
 }
 
-/// Settings from `(name, value)` pairs, and one warning for each pair that cannot be used.
+/// Parses settings from `(name, value)` pairs, and returns one warning for each invalid pair.
 pub fn parse(pairs: impl IntoIterator<Item = (String, String)>) -> (Settings, Vec<String>) {
     let mut settings = Settings::default();
     let mut warnings = Vec::new();
@@ -55,7 +55,7 @@ fn unknown(name: &str) -> String {
     format!("{name}: no such setting; did you mean {}?", nearest(name))
 }
 
-/// The setting whose name is most like this one.
+/// Returns the setting whose name is most similar to `name`.
 pub fn nearest(name: &str) -> &'static str {
     let nearest = SETTINGS.iter().min_by_key(|setting| strsim::damerau_levenshtein(setting.name, name));
     nearest.map_or("", |setting| setting.name)
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// `GPUFLAME_MUTATIONS` says how many turns.
+    /// `GPUFLAME_MUTATIONS` sets the number of iterations.
     #[test]
     fn whatever_settings_are_set_to_each_is_taken_or_said_in_one_warning() {
         const PIECES: [&str; 30] = [

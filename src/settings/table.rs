@@ -1,4 +1,4 @@
-//! The table of environment variables: of each its name, its default, what it does and how its value is read.
+//! The table of environment variables: name, default, help text and parser of each.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,25 +11,25 @@ use super::values::{
 use super::wanted::{Output, TraceFile};
 use super::words::{Backward, GraphStacks, Python, Root, Unit, Yield};
 
-/// More samples a second would be of the sampling.
+/// Maximum number of samples per second. Above it, the samples would mostly show the sampling.
 const MOST_HERTZ: u64 = 10_000;
 
-/// One environment variable.
+/// An environment variable.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its name, with prefix.
+    /// Name, with prefix.
     pub name: &'static str,
-    /// What a user writes for its value, in the table of `docs/settings.md`.
+    /// Placeholder or choices for its value, in the table of `docs/settings.md`.
     pub values: &'static str,
-    /// The value it has when unset; [`Settings::default`] is made from these.
+    /// Value when unset; [`Settings::default`] is built from these.
     pub default: &'static str,
-    /// What it does, in one sentence.
+    /// Effect, in one sentence.
     pub help: &'static str,
     pub(super) apply: fn(&mut Settings, &str) -> Result<(), Refused>,
 }
 
 impl Default for Settings {
-    /// What the table says.
+    /// Returns the defaults of the table.
     fn default() -> Self {
         let mut settings = Self::unset();
         for setting in SETTINGS {
@@ -40,7 +40,7 @@ impl Default for Settings {
     }
 }
 
-/// Every setting there is.
+/// All settings.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "GPUFLAME_OUTPUT",
@@ -454,15 +454,15 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// How files are called where nobody says so.
+/// Default name of the files.
 const OUTPUT: &str = "gpuflame-%e.%p";
 
-/// The one variable that has another's name.
+/// The only variable without our prefix.
 pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 type SetPath = fn(&mut Settings, &OsStr);
 
-/// Those that are paths, and how each is set to one that is no text: paths are bytes.
+/// Settings that are paths, and setters for non-UTF-8 values: paths are bytes.
 pub(super) const PATHS: &[(&str, SetPath)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),
@@ -471,7 +471,8 @@ pub(super) const PATHS: &[(&str, SetPath)] = &[
     (TRACE_FILE, |settings, path| settings.trace_file = Some(TraceFile::Path(PathBuf::from(path)))),
 ];
 
-/// A path prefix that names files, also where `text` is a folder: without a name they would be hidden ones (`.svg`).
+/// Returns a path prefix that names files even if `text` is a folder: without a name, the files would be hidden
+/// (`.svg`).
 pub fn prefix(text: &OsStr) -> OsString {
     let mut prefix = text.to_owned();
     if text.as_bytes().ends_with(b"/") {
@@ -492,7 +493,7 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<Refused>) {
     }
 }
 
-/// Files to write, in the order of [`Output::all`], each once.
+/// Files to write, in the order of [`Output::all`], without duplicates.
 fn formats(value: &str) -> (Vec<Output>, Option<Refused>) {
     let all = Output::all();
     let understand =

@@ -1,4 +1,4 @@
-//! Values as people write them: `1`, `yes`, `On`; lists of which one word is misspelt.
+//! Parsers for values as users write them: `1`, `yes`, `On`; lists with a misspelt item.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// What of a value cannot be used, and why.
+/// Invalid part of a value, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// All of it: the default stands.
+    /// The entire value: the default applies.
     All(String),
     /// Some items of a list: the others are used.
     Some(String),
@@ -21,10 +21,10 @@ impl From<Error> for Refused {
     }
 }
 
-/// What a switch may be set to.
+/// Values of a switch.
 pub(super) const SWITCH: &str = "0, 1";
 
-/// `1`, `true`, `yes` and `on`, or the opposite, in any case.
+/// Parses `1`, `true`, `yes` and `on`, or the opposite, in any case.
 pub(super) fn switch(value: &str) -> Result<bool, Refused> {
     let is = |words: [&str; 4]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
     if is(["1", "true", "yes", "on"]) {
@@ -36,7 +36,7 @@ pub(super) fn switch(value: &str) -> Result<bool, Refused> {
     }
 }
 
-/// A number of bytes: `64M`, `1G`, `500000k`, or a bare number.
+/// Parses a number of bytes: `64M`, `1G`, `500000k`, or a plain number.
 pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
     let (digits, unit) = match value.char_indices().last() {
         Some((at, 'k' | 'K')) => (&value[..at], 1 << 10),
@@ -48,18 +48,18 @@ pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
     number.ok_or_else(|| Refused::All(format!("expected a number of bytes such as 64M, not `{value}`")))
 }
 
-/// A number of seconds above 0, whole or not.
+/// Parses a number of seconds above 0, possibly fractional.
 pub(super) fn seconds(value: &str) -> Result<Duration, Refused> {
     let found = duration(value).filter(|duration| !duration.is_zero());
     found.ok_or_else(|| refused_seconds("above 0", value))
 }
 
-/// A number of seconds, or 0.
+/// Parses a number of seconds, including 0.
 pub(super) fn seconds_or_none(value: &str) -> Result<Duration, Refused> {
     duration(value).ok_or_else(|| refused_seconds("from 0 on", value))
 }
 
-/// Servers run for weeks.
+/// Maximum duration: a year, because servers run for weeks.
 const LONGEST_SECONDS: f64 = 366.0 * 86_400.0;
 
 fn duration(value: &str) -> Option<Duration> {
@@ -71,13 +71,13 @@ fn refused_seconds(least: &str, value: &str) -> Refused {
     Refused::All(format!("expected a number of seconds {least}, a year at most, not `{value}`"))
 }
 
-/// A whole number, `least` or more.
+/// Parses an integer of at least `least`.
 pub(super) fn number(value: &str, least: u64) -> Result<u64, Refused> {
     let number = value.parse().ok().filter(|number| *number >= least);
     number.ok_or_else(|| Refused::All(format!("expected a whole number, {least} or more, not `{value}`")))
 }
 
-/// `FROM..TO`, of which one may be missing: what is before the second.
+/// Parses `FROM..TO`, either of which may be missing. `TO` is exclusive.
 pub(super) fn numbers(value: &str) -> Result<Range<u64>, Refused> {
     let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
     let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
@@ -86,7 +86,7 @@ pub(super) fn numbers(value: &str) -> Result<Range<u64>, Refused> {
     range.filter(|range| !range.is_empty()).ok_or_else(refused)
 }
 
-/// Who may read and write a file, its owner among them, and nobody may execute it.
+/// Parses file permissions: the owner must be able to read and write, and execution is not allowed.
 pub(super) fn mode(value: &str) -> Result<u32, Refused> {
     let mode = u32::from_str_radix(value, 8).ok().filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0);
     mode.ok_or_else(|| {
@@ -94,7 +94,7 @@ pub(super) fn mode(value: &str) -> Result<u32, Refused> {
     })
 }
 
-/// A signal that is the user's to send.
+/// Parses a signal that is reserved for users.
 pub(super) fn signal(value: &str) -> Result<i32, Refused> {
     let value = value.to_ascii_uppercase();
     match value.strip_prefix("SIG").unwrap_or(&value) {
@@ -104,13 +104,13 @@ pub(super) fn signal(value: &str) -> Result<i32, Refused> {
     }
 }
 
-/// One of a few words.
+/// Parses one of the words of `T`.
 pub(super) fn word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Refused> {
     Ok(value.parse()?)
 }
 
-/// The items of a comma-separated list for which `understand` has something, each once, in their order; and what
-/// is wrong with the others, which must be `wanted`.
+/// Parses a comma-separated list: returns the items that `understand` accepts, without duplicates and in order, and
+/// the reason why the rest were rejected. `wanted` names the valid items for that message.
 pub(super) fn list<T: PartialEq>(
     value: &str,
     wanted: &str,

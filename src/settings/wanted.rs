@@ -1,36 +1,36 @@
-//! The files that are written at exit, as `GPUFLAME_FORMATS` names them.
+//! Files that are written at exit, as named in `GPUFLAME_FORMATS`.
 
 use std::path::PathBuf;
 
 use crate::profile::{VIEWS, View};
 
-/// The suffix of the file beside a set that says whose it is, and which files are in it.
+/// Suffix of the file next to a set that names the set's owner and its files.
 pub const ABOUT: &str = ".set.json";
 
-/// The suffix of the file that holds the ledger and messages which stderr did not take.
+/// Suffix of the file for the ledger and messages that could not be written to stderr.
 pub const LEDGER: &str = ".ledger.txt";
 
 /// A file to write at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A view, drawn in the format of this word.
+    /// A view, drawn in the format with this word.
     Drawn(&'static View, &'static str),
-    /// A row per kernel, copy or fill name and device.
+    /// A row per device and kernel, copy or fill name.
     Table,
     /// A row per activity.
     Activities,
-    /// What the stacks in it are.
+    /// Definitions of the stacks in it.
     Stacks,
-    /// Chrome's trace events.
+    /// Chrome trace events.
     Chrome,
-    /// What the CUPTI tracer of eunomia's tutorial prints.
+    /// Output in the format of the CUPTI tracer of eunomia's tutorial.
     CuptiText,
-    /// The recording: every row, to be explained later.
+    /// Recording: every row, to be explained later.
     Recording,
 }
 
 impl Output {
-    /// All there are, in the order in which they are written.
+    /// Returns all outputs, in the order in which they are written.
     pub fn all() -> Vec<Self> {
         let drawn = |view: &'static View| view.at_exit.iter().map(move |format| Self::Drawn(view, format));
         let (first, others) = VIEWS.split_first().expect("there is a view");
@@ -40,18 +40,18 @@ impl Output {
         all
     }
 
-    /// Whether it grows with the run, and is of all windows.
+    /// Whether its size grows with the run, and it covers all windows.
     pub fn grows(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
     }
 
-    /// Whether frames have names in it.
+    /// Whether it contains names of frames.
     pub fn has_names(self) -> bool {
         !self.grows() || self == Self::Chrome
     }
 
-    /// The word in `GPUFLAME_FORMATS`: the first view has one for each format, each other view one for all of
-    /// its formats.
+    /// Returns the word in `GPUFLAME_FORMATS`. The first view has a word per format; every other view has one word
+    /// for all its formats.
     pub fn word(self) -> &'static str {
         match self {
             Self::Drawn(view, format) if view == VIEWS[0] => format,
@@ -64,7 +64,7 @@ impl Output {
         }
     }
 
-    /// The suffix that names its file.
+    /// Returns the suffix of its file name.
     pub fn suffix(self) -> String {
         match self {
             Self::Drawn(view, format) if view == VIEWS[0] => format!(".{format}"),
@@ -78,11 +78,11 @@ impl Output {
     }
 }
 
-/// Where the text goes that `CUPTI_TRACE_OUTPUT_FILE` asks for.
+/// Destination of the text requested with `CUPTI_TRACE_OUTPUT_FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceFile {
-    /// To the program's standard output, as far as that takes it.
+    /// The program's standard output, as much of it as is accepted.
     Stdout,
-    /// To this file.
+    /// A file with this path.
     Path(PathBuf),
 }

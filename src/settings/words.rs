@@ -1,108 +1,109 @@
-//! Values that are one of a few words: the words, and which of them is meant where none is said, stand here once.
+//! Settings whose value is one of a few words. The words and the default are defined only here.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind};
 
-/// What the width of a frame means.
+/// Meaning of a frame's width.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     /// GPU time in nanoseconds. The sum over a folded file is exact.
     #[default]
     Nanos,
-    /// GPU time in microseconds. Each line is rounded by itself, half up, so that the sum may be off by
-    /// half a microsecond a line.
+    /// GPU time in microseconds. Each line is rounded separately, half up, so that the sum may be off by half a
+    /// microsecond per line.
     Micros,
-    /// Activities, and launches that had none.
+    /// Number of activities, and of launches without one.
     Count,
 }
 
-/// Which of the two stacks of a graph node to show: that on which the graph was launched, or that on which
-/// the node was made, by the API or by the capture of a stream.
+/// Stacks of a graph node to show: the one that launched the graph, or the one that created the
+/// node, by an API call or by stream capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphStacks {
-    /// The launch, `[graph]`, and what the other does not share with it.
+    /// The launching stack, `[graph]`, and the part of the creating stack that differs.
     #[default]
     Both,
-    /// Where the node was made. Where that is not known, the launch, and why.
+    /// The stack that created the node. If it is unknown, the launching stack and the reason.
     Capture,
     /// The stack that launched the graph.
     Launch,
 }
 
-/// What a frame at the root of a stack says.
+/// Content of a frame at the root of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// `[process app 4711]`.
     Process,
-    /// `[thread loader]`, the one that launched; with its number where several have the name.
+    /// `[thread loader]`, the launching thread; with its id if several threads have the name.
     Thread,
     /// `[GPU 0]`.
     Device,
-    /// `[stream 7]`, with its GPU where several have that number. Not of idle time, which is a whole GPU's.
+    /// `[stream 7]`, with its GPU if several streams have that number. Not for idle time, which belongs to a whole
+    /// GPU.
     Stream,
 }
 
-/// What becomes of the numbers in names that people and Python write: those that count steps and requests or identify
-/// objects and threads.
+/// Treatment of numbers in names written by people and Python that count steps and requests, or identify objects and
+/// threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Names {
-    /// Each becomes `N`, so that a step is the same frame as the next one.
+    /// Each number becomes `N`, so that all steps share one frame.
     #[default]
     Folded,
-    /// The same, and so do the numbers of instances of a module: `nn.Module: Layer_17`.
+    /// Like `Folded`, including the numbers of module instances: `nn.Module: Layer_17`.
     Modules,
-    /// They stay.
+    /// Numbers are kept.
     Kept,
 }
 
-/// What becomes of the frames of Python.
+/// Treatment of Python frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Python {
-    /// They stand among the native ones, each with the line that its function begins in.
+    /// Shown among the native frames, each with the first line of its function.
     #[default]
     Auto,
-    /// They are not taken.
+    /// Not captured.
     Off,
-    /// Stacks that have any are shown without native frames.
+    /// Stacks with Python frames are shown without native frames.
     Only,
-    /// They are shown with the line that was executed.
+    /// Shown with the line that was being executed.
     Lines,
 }
 
-/// What other clients of CUPTI in the process are left.
+/// CUPTI features left to other clients in the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Yield {
-    /// The records if they take them, until a window opens.
+    /// Activity records, if they take them, until a window opens.
     Nothing,
-    /// The records, for as long as they use them.
+    /// Activity records, for as long as they use them.
     #[default]
     Records,
-    /// The subscription as well.
+    /// Activity records and the callback subscription.
     Subscription,
 }
 
-/// Where the work of PyTorch's backward pass hangs.
+/// Attribution of the work of PyTorch's backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backward {
     /// Under autograd's thread, which launched it.
     #[default]
     Autograd,
-    /// Under the forward pass, where ranges say whose it is.
+    /// Under the forward pass, if ranges identify it.
     Forward,
 }
 
-/// Ties the values of a type to their words; any case of a word is understood.
+/// Maps the values of a type to their words, which are parsed in any case.
 macro_rules! words {
     ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {
         impl $type {
-            /// All of them.
+            /// All values.
             pub const ALL: &[Self] = &[Self::$first $(, Self::$value)*];
-            /// Their words, for help texts and messages.
+            /// Words of all values, for help texts and messages.
             pub const WORDS: &str = concat!($first_word $(, ", ", $word)*);
 
-            /// The word that selects it.
+            /// Returns the word that selects it.
             pub const fn word(self) -> &'static str {
                 match self {
                     Self::$first => $first_word,

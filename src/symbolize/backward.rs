@@ -1,19 +1,21 @@
-//! The backward pass of PyTorch under the forward pass, in recordings and where they are made.
+//! Moves the backward pass of PyTorch under the forward pass, both in live processes and in recordings.
 //!
-//! Autograd computes gradients on threads of its own, without any Python. Where the program is under
-//! `torch.autograd.profiler.emit_nvtx()`, ranges say which is whose: an operator of the forward pass is in
-//! `aten::addmm, seq = 12`, and the node that computes its gradient in `AddmmBackward0, seq = 12`. On request what the
-//! node launched hangs under the functions of Python that called the operator, and `[backward]`:
+//! Autograd computes gradients on its own threads, without any Python frames. If the program runs under
+//! `torch.autograd.profiler.emit_nvtx()`, ranges link the two: an operator of the forward pass is in
+//! `aten::addmm, seq = 12`, and the node that computes its gradient in `AddmmBackward0, seq = 12`. On request
+//! the node's launches are shown under the Python functions that called the operator, and `[backward]`:
 //!
 //! ```text
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
 //! ```
 //!
-//! A number is that of the next node, whoever makes it: an operator that makes none has it too, and so have those around the
-//! one that does. So a node is tied to an operator of its number and its name (`aten::addmm` makes `AddmmBackward0`), and to no
-//! other. Numbers count on each thread: what two of them gave to operators of one name is tied to neither, and engine's threads
-//! give some as well, where the backward pass is itself to be differentiated or computes the forward pass again. An operator that
-//! launched nothing has no stack. Names of ranges run out (`ranges_dropped`), and each operator of `emit_nvtx` has a new one.
+//! The number in a range is that of the next node, even if another operator makes this node: an operator that
+//! makes no node has the number too, and so have operators around the one that does. A node is therefore
+//! linked only to an operator with its number and its name (`aten::addmm` makes `AddmmBackward0`). Each
+//! thread counts its own numbers: if two threads gave a number to operators of one name, neither is linked.
+//! The engine's threads assign numbers as well, if the backward pass is itself differentiated or recomputes
+//! the forward pass. An operator that launched nothing has no stack. The number of range names is limited
+//! (`ranges_dropped`), and `emit_nvtx` makes a new name for each operator.
 
 use std::collections::HashMap;
 
@@ -21,39 +23,39 @@ use crate::profile::views::GPU;
 use crate::profile::{Kind, Place, Profile, ShownFrame, ShownFrameId, add_to};
 use crate::record::{ContextId, FrameKind, ThreadId};
 
-/// Stands between the forward pass and the node.
+/// Frame between the forward pass and the node.
 const MARK: &str = "[backward]";
-/// How functions of autograd's engine begin, of which every stack of a node has the second, unless its root is missing.
+/// Prefixes of the engine's functions. Every stack of a node has the second one, unless its root is missing.
 const ENGINE: [&str; 2] =
     ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
-/// How names of nodes end, before a digit.
+/// Suffix of node names, before a digit.
 const NODE: &str = "Backward";
-/// What stands before the number in the name of a range.
+/// Text before the number in the name of a range.
 const NUMBER: &str = ", seq = ";
 
-/// How much GPU time the backward pass launched, and how much of that hangs under the forward pass, ns.
+/// GPU time launched by the backward pass, and the part that was moved under the forward pass, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tied {
-    /// All of the backward pass.
+    /// Total of the backward pass.
     pub all: u64,
-    /// What hangs under the forward pass.
+    /// Part that was moved under the forward pass.
     pub tied: u64,
 }
 
-/// An operator or a node: the number of its range, and its name as both have it.
+/// An operator or a node: the number of its range, and the name that both have in common.
 type Numbered = (u64, String);
 
-/// Which context each operator launched last from, by thread; none where that is one of autograd's.
+/// Contexts of the operators' last launches, by thread; `None` for a thread of autograd's engine.
 type Operators = HashMap<Numbered, HashMap<ThreadId, Option<ContextId>>>;
 
-/// Whether a function of this name is one of autograd's engine that nodes are called from.
+/// Whether a function of this name belongs to autograd's engine and calls nodes.
 pub(super) fn is_engine(function: &str) -> bool {
     ENGINE.iter().any(|begin| function.starts_with(begin))
 }
 
-/// Hangs what nodes of the backward pass launched under the forward pass, in a profile that has names. What hangs there
-/// already stays. `engine` says of each frame of the profile whether it is the engine's, shown or not; `of_node` gives what
-/// is shown of a stack inside of the engine, root first.
+/// Moves launches of backward nodes under the forward pass, in a profile with names. Launches already moved
+/// stay in place. `engine` marks the frames of the profile that belong to the engine, shown or not; `of_node`
+/// returns the shown frames of a stack inside the engine, root first.
 pub(super) fn hang_backward(
     profile: &mut Profile,
     engine: &[bool],
@@ -65,7 +67,7 @@ pub(super) fn hang_backward(
         let is_done = shown(profile, context).any(|id| name(profile, id) == MARK);
         let mut is_backward = is_in(profile, context, engine);
         let mut numbered = numbered(profile, context);
-        // The node's own range is around all others of its thread, which are of what it calls.
+        // The node's own range is around all other ranges of its thread, which belong to operators it calls.
         let node = numbered.pop_if(|(_, text)| is_backward || is_done || is_node(text));
         is_backward |= node.is_some();
         let thread = profile.context(context).map(|known| known.thread).unwrap_or_default();
@@ -90,7 +92,7 @@ pub(super) fn hang_backward(
             push_missing_root(profile, found, &mut stack);
             stack.append(&mut line(profile, found));
             stack.push(mark);
-            // From the engine on all is there.
+            // From the engine inwards the stack is complete.
             if !is_in(profile, context, engine) {
                 push_missing_root(profile, context, &mut stack);
             }
@@ -117,7 +119,7 @@ fn is_in(profile: &Profile, context: ContextId, engine: &[bool]) -> bool {
     profile.stack(known.stack).any(|frame| engine[frame.index()])
 }
 
-/// Adds what stands for the frames that are missing below the root, if any are.
+/// Appends the placeholder for frames missing below the root, if any are.
 fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<ShownFrameId>) {
     if let Some(label) = profile.context(context).and_then(|known| known.flags.label()) {
         let name = profile.intern(label);
@@ -125,7 +127,7 @@ fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<
     }
 }
 
-/// The forward pass's line, root first: up to the innermost function of Python, else up to the call.
+/// Stack of the forward pass, root first: up to the innermost Python function, or else up to the call.
 fn line(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     let mut stack = root_first(profile, forward);
     let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;
@@ -134,7 +136,7 @@ fn line(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     stack
 }
 
-/// The frames of a context as they are shown, leaf first.
+/// Shown frames of a context, leaf first.
 fn shown(profile: &Profile, context: ContextId) -> impl Iterator<Item = ShownFrameId> {
     profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown))
 }
@@ -149,7 +151,7 @@ fn name(profile: &Profile, id: ShownFrameId) -> &str {
     profile.strings().get(profile.shown_frame(id).name)
 }
 
-/// The ranges around a launch that have a number, with the text before it, innermost first.
+/// Ranges around a launch that have a number, each with the text before it, innermost first.
 fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
     let Some(known) = profile.context(context) else { return Vec::new() };
     let kinds = profile.stack(known.stack).map(|frame| profile.frames()[frame.index()].kind());
@@ -161,24 +163,25 @@ fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
         .collect()
 }
 
-/// `(12, "aten::addmm")` of `aten::addmm, seq = 12, op_id = 40`.
+/// `(12, "aten::addmm")` for `aten::addmm, seq = 12, op_id = 40`.
 fn number(text: &str) -> Option<(u64, &str)> {
     let (before, behind) = text.split_once(NUMBER)?;
     let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
     Some((behind[..digits].parse().ok()?, before))
 }
 
-/// `AddmmBackward` of `AddmmBackward0`.
+/// `AddmmBackward` for `AddmmBackward0`.
 fn without_digits(text: &str) -> &str {
     text.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// Whether a range is a node's.
+/// Whether a range belongs to a node.
 fn is_node(text: &str) -> bool {
     without_digits(text).ends_with(NODE)
 }
 
-/// `addmm`, of `[range]aten::addmm` and of `AddmmBackward0`; `tocopy`, of `aten::_to_copy` and of `ToCopyBackward0`.
+/// `addmm`, for `[range]aten::addmm` and for `AddmmBackward0`; `tocopy`, for `aten::_to_copy` and for
+/// `ToCopyBackward0`.
 fn common_name(text: &str) -> String {
     let last = text.rsplit([':', ' ', ']']).next().unwrap_or(text);
     let own = without_digits(last).strip_suffix(NODE).unwrap_or(last);
@@ -192,8 +195,8 @@ mod tests {
     use crate::record::{ContextFlags, Frame, LabelId, LabelKind, RangeId, Row, Work};
     use crate::symbolize::{SymbolizeOptions, Symbolizer};
 
-    /// A profile of contexts, each a thread, frames root first (`p` a function of Python, `c` any other, `r` a range; after `t;`
-    /// those of a stack whose root is missing) and GPU time.
+    /// A profile of contexts, each with a thread, frames root first (`p` is a Python function, `c` any other,
+    /// `r` a range; after `t;` the root of the stack is missing) and GPU time.
     fn profile(contexts: &[(u32, &str, u64)]) -> Profile {
         let (mut profile, mut texts) = (Profile::default(), Vec::new());
         let mut samples = Vec::new();
@@ -266,7 +269,7 @@ mod tests {
             (3, node(5), 20),
             (3, node(7), 3),
             (3, node(99), 4),
-            // What is around an operator has its number and makes no node.
+            // An operator around another has the same number and makes no node.
             (3, node(3), 1000),
             (3, format!("{ENGINE_ROOT};c AccumulateGrad;c call"), 2),
         ];
@@ -275,7 +278,7 @@ mod tests {
         let mut profile = profile(&contexts);
         let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
         let sums = Tied { all: 1129, tied: 120 };
-        // Drawn again, as a process that lives on is, nothing changes.
+        // Nothing changes if it is drawn again, as in a live process.
         for _ in 0..2 {
             assert_eq!(hang(&mut profile), sums);
             let tail = |number| {
@@ -294,20 +297,20 @@ mod tests {
         let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
         let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
         let contexts = [
-            // A comparison makes no node: the next operator's has the number, and launches nothing itself.
+            // A comparison makes no node: the next operator has the same number, and launches nothing itself.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
-            // What nodes call counts on the engine's thread, and hides no node's own number.
+            // Operators called by nodes use the engine thread's numbers, and do not hide a node's own number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
-            // Computed again by the backward pass: two threads gave the number.
+            // Recomputed by the backward pass: two threads gave the number.
             (1, forward("again", "r aten::mm, seq = 5"), 1),
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::mm, seq = 5"), 1),
             (3, node("r MmBackward0, seq = 5;r aten::mm"), 1),
-            // Only a thread of the engine's gave it.
+            // Only a thread of the engine gave the number.
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::tanh, seq = 6"), 1),
             (3, node("r TanhBackward0, seq = 6;r aten::mul"), 1),
-            // Where native frames are not shown, ranges tell.
+            // If native frames are hidden, ranges identify the node.
             (1, forward("relu", "r aten::relu, seq = 7"), 1),
             (3, "p hook;c call;r ReluBackward0, seq = 7;r aten::mul".to_owned(), 1),
         ];
@@ -326,7 +329,7 @@ mod tests {
         for (forward, backward, hung) in [
             ("", format!("{ENGINE_ROOT};"), "step;[backward];"),
             ("t;", format!("{ENGINE_ROOT};"), "[stack truncated];step;[backward];"),
-            // From the engine on all of the node is there.
+            // From the engine inwards the node's stack is complete.
             ("", format!("t;{ENGINE_ROOT};"), "step;[backward];"),
             ("", "t;".to_owned(), "step;[backward];[stack truncated];"),
             ("t;", "t;".to_owned(), "[stack truncated];step;[backward];[stack truncated];"),

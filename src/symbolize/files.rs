@@ -1,7 +1,7 @@
-//! Symbols of one file for many addresses at a time, through the `blazesym` crate.
+//! Looks up symbols of one file for many addresses at a time, with the `blazesym` crate.
 //!
-//! A file that is gone, was replaced since it was loaded, or cannot be read gives no symbols, and a reason: that
-//! is no error, the frames then show the module and the offset.
+//! A file that is gone, was replaced since it was loaded, or cannot be read yields no symbols, and a reason.
+//! This is not an error: the frames then show the module and the offset.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,20 +17,20 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use crate::profile::Unnamed;
 use crate::record::Module;
 
-/// A function that an address is in.
+/// A function at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Function {
-    /// Its name, still mangled.
+    /// Mangled name of the function.
     pub(super) name: String,
-    /// Its file and line, where the debug information has them; the line is 0 where it does not.
+    /// Source file and line, if the debug information has them; the line is 0 if only the file is known.
     pub(super) source: Option<(String, u32)>,
 }
 
-/// The functions that an address is in: the one with code of its own first, then those inlined at the
-/// address, outermost first. At least one, or why there is none.
+/// Functions at an address: the one with code of its own first, then those inlined at the address, outermost
+/// first. Never empty; otherwise the reason why there is none.
 pub(super) type Symbols = Result<Vec<Function>, Unnamed>;
 
-/// Reads files. Made anew for each round, so that no file stays mapped into the host between rounds.
+/// Reads files. A new one is made for each round, so that no file stays mapped into the host between rounds.
 pub(super) struct Files {
     blazesym: Symbolizer,
 }
@@ -40,10 +40,10 @@ impl Files {
         Self { blazesym: Symbolizer::builder().enable_demangling(false).enable_auto_reload(false).build() }
     }
 
-    /// The symbols of `module` at `addresses` (of the file, not of the process).
+    /// Returns the symbols of `module` at `addresses` (of the file, not of the process).
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // The file is somebody else's and may be broken in ways that the parsers did not foresee. In the
-        // host's process that must not cost more than its names.
+        // The file is foreign and may be broken in ways that the parsers did not foresee. In the host's
+        // process that must not cost more than the names of its frames.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = is_there(&module.path)?;
             is_same(path, &module.build_id)?;
@@ -53,8 +53,8 @@ impl Files {
         symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
     }
 
-    /// The debug information knows what was inlined, but with line tables only (as Rust's release builds
-    /// have them, or `-g1`) its names lack their namespaces. The symbol table knows the rest.
+    /// The debug information knows inlined functions, but with line tables only (as in Rust's release builds,
+    /// or `-g1`) its names lack their namespaces. The symbol table has the full names.
     fn ask_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
         let Some(mut found) = self.ask(path, addresses, true) else {
             return self.ask(path, addresses, false);
@@ -87,9 +87,9 @@ impl Files {
     }
 }
 
-/// The C library has several names for one place, as `read`, `__read`, `__libc_read` and `__GI___read`, and symbol tables give any
-/// of them. What programs call it by is the one without underscores, where the file has that at the same place. Gives the
-/// positions in `found` of what may be called otherwise, and the name.
+/// The C library has several names for one address, such as `read`, `__read`, `__libc_read` and
+/// `__GI___read`, and symbol tables return any such name. Programs use the name without underscores, if the
+/// file has it at the same address. Returns the positions in `found` that get another name, with the name.
 fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
     let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
@@ -110,19 +110,19 @@ fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     named.collect()
 }
 
-/// A symbol without what glibc puts before those by which it calls itself.
+/// A symbol without the prefix of glibc's internal references.
 fn own(symbol: &str) -> &str {
     symbol.strip_prefix("__GI_").unwrap_or(symbol)
 }
 
-/// What would be its public name: `read` of `__libc_read`.
+/// The presumed public name: `read` for `__libc_read`.
 fn bare(symbol: &str) -> &str {
     let bare = own(symbol).trim_start_matches('_');
     bare.strip_prefix("libc_").unwrap_or(bare)
 }
 
-/// `libc.so.6`, or `libc-2.31.so`, as it was before 2.34, and `libpthread` likewise. No other library is asked: large ones have
-/// a million symbols, and none such.
+/// `libc.so.6`, or `libc-2.31.so` as before 2.34, and the same for `libpthread`. No other library is
+/// searched: large ones have a million symbols, and none with such aliases.
 fn is_c_library(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))
@@ -147,13 +147,13 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Code that a compiler made at run time lies in no file, in one that has no name, or is the kernel's own.
+/// Code generated at run time is in no file, in a file without a name, or is the kernel's own.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))
 }
 
-/// Only what is a plain file now: opening a pipe or a device could block the host for good.
+/// Accepts only files that are plain files now: opening a pipe or a device could block the host forever.
 fn is_there(path: &Path) -> Result<&Path, Unnamed> {
     if is_generated(path) {
         return Err(Unnamed::Generated);
@@ -171,7 +171,7 @@ fn is_elf(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
 }
 
-/// The file has to be the one that was loaded. Without a build id it is taken to be.
+/// Checks that the file is the one that was loaded. Without a build id this is assumed.
 fn is_same(path: &Path, build_id: &[u8]) -> Result<(), Unnamed> {
     if build_id.is_empty() {
         return Ok(());

@@ -1,40 +1,41 @@
-//! Which frames of a stack a person wants to see.
+//! Selection of the frames of a stack that readers want to see.
 //!
-//! Between the user's code and the API call lie frames of CUDA's libraries and of the compiler's stubs,
-//! and below `main` lies what the C and Rust runtimes do to get there. They are folded away, so that a
-//! stack reads `main;decode;forward;cudaLaunchKernel`. Nothing is if that would leave nothing. In a stack with functions of
-//! Python the interpreter's own frames are, and what `glue` lists is in all. Where a stack has no functions of Python but
-//! their trampolines (`-X perf`), as samples have, those stand for the functions.
+//! Between the user's code and the API call are frames of CUDA's libraries and of compiler stubs, and below
+//! `main` is the start code of the C and Rust runtimes. They are folded away, so that a stack reads
+//! `main;decode;forward;cudaLaunchKernel`, unless no frame would be left. In stacks with Python functions the
+//! interpreter's own frames are folded as well, and in all stacks the frames listed in `glue`. If a stack has
+//! no Python functions but their trampolines (`-X perf`), as in samples, the trampolines are shown in place
+//! of the functions.
 
 use std::path::Path;
 
 use super::glue::{Glue, OPERATOR, is_name_of};
 use super::vendor::VENDORS;
 
-/// What a module is, by its file's name.
+/// Origin of a frame, by the name of its module's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The user's code, and all libraries but those below.
+    /// User code, and all libraries other than those below.
     Code,
-    /// A vendor's own libraries, and ours (see `vendor`).
+    /// Libraries of a vendor, and our own (see `vendor`).
     Vendor,
-    /// The C and C++ runtimes, whose frames are start code where they lie at the root.
+    /// The C and C++ runtimes, whose frames are start code at the root.
     Runtime,
-    /// CPython, and what it calls C functions by.
+    /// CPython, and the libraries through which it calls C functions.
     Interpreter,
-    /// A function of a Python program; in no module.
+    /// A function of a Python program; it is in no module.
     Python,
 }
 
 impl Origin {
-    /// What a function is that lies in no file, by its name.
+    /// Origin of a function without a file, by its name.
     pub(super) fn of_generated(function: &str) -> Self {
         if function.starts_with(TRAMPOLINE) { Self::Interpreter } else { Self::Code }
     }
 
     pub(super) fn of(path: &Path) -> Self {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
-        // With a suffix of any kind: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
+        // Any suffix is allowed: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
         let is = |stem: &str| {
             file.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") || rest.starts_with('-'))
         };
@@ -50,12 +51,14 @@ impl Origin {
     }
 }
 
-/// How CPython names the code by which `-X perf` has it call a function: `py::forward:/srv/model.py`.
+/// Prefix of CPython's names for the code through which it calls a function under `-X perf`:
+/// `py::forward:/srv/model.py`.
 const TRAMPOLINE: &str = "py::";
 
-/// `python3.11`, `python3.14d` (a debug build), `libpython3.11.so.1.0`, `_ctypes.cpython-311-x86_64-linux-gnu.so`, `libffi.so.8`.
+/// `python3.11`, `python3.14d` (a debug build), `libpython3.11.so.1.0`,
+/// `_ctypes.cpython-311-x86_64-linux-gnu.so`, `libffi.so.8`.
 fn is_interpreter(file: &str) -> bool {
-    // The letters are of debug builds and of those without the global lock.
+    // The letters mark debug builds and builds without the global lock.
     let is_version = |rest: &str| {
         rest.trim_end_matches(['d', 't']).bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
     };
@@ -65,22 +68,23 @@ fn is_interpreter(file: &str) -> bool {
         || ["_ctypes", "libffi"].into_iter().any(is_library)
 }
 
-/// A name of a stack about to be folded.
+/// A name in a stack that is about to be folded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name<'a> {
-    /// As it is shown.
+    /// Text as displayed.
     pub(super) text: &'a str,
     pub(super) origin: Origin,
-    /// It is the API call (or another label), and no code.
+    /// Whether it is the API call (or another label), not code.
     pub(super) is_label: bool,
-    /// It has the symbol of a kernel: then it is the function that the compiler made to launch it.
+    /// Whether it has the symbol of a kernel: then it is the compiler-generated function that launches the
+    /// kernel.
     pub(super) is_kernel: bool,
-    /// When it says nothing to who looks at a picture.
+    /// Condition under which the frame tells readers nothing.
     pub(super) glue: Glue,
 }
 
 impl Name<'_> {
-    /// The same, but that the code by which Python calls a function is that function.
+    /// Treats a trampoline, through which Python calls a function, as that function.
     fn by_trampoline(mut self) -> Self {
         if self.origin == Origin::Interpreter && self.text.starts_with(TRAMPOLINE) {
             self.origin = Origin::Python;
@@ -109,7 +113,7 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
     let mut call = call.unwrap_or(tip);
     let start = start_code(&stack[..call], in_python);
-    // Of glue alone the innermost frame is kept, which else would be a part of the call.
+    // If there is only glue, the innermost frame is shown; otherwise it would count as a part of the call.
     if !(start..call).any(|at| shown[at])
         && let Some(innermost) = (start..tip).rev().find(|at| stack[*at].glue != Glue::Never)
     {
@@ -124,9 +128,9 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     shown
 }
 
-/// Whether code next to the API call's label only carries it out: the call itself where CUDA's runtime is
-/// linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`), C++
-/// wrappers of the same name, the host side of a kernel, and our own callback.
+/// Whether a frame next to the API call's label is merely a part of the call: the call itself if CUDA's
+/// runtime is linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`),
+/// C++ wrappers of the same name, the host side of a kernel, and our own callback.
 fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
     let bare = name.text.trim_start_matches('_');
     let is_api = bare.strip_prefix(api).is_some_and(|rest| {
@@ -137,7 +141,7 @@ fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
         || VENDORS.iter().flat_map(|vendor| vendor.functions).any(|inner| name.text.starts_with(inner))
 }
 
-/// Hides how operators do what they are called, as far as Python, which they may call.
+/// Hides the implementation of operators, up to the next Python function: operators may call Python.
 fn hide_in_operators(stack: &[Name<'_>], shown: &mut [bool]) {
     let mut is_inside = false;
     for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {
@@ -146,7 +150,7 @@ fn hide_in_operators(stack: &[Name<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Hides what leads to an operator and is called as it is.
+/// Hides functions that lead to an operator of the same name.
 fn hide_around_operators(stack: &[Name<'_>], shown: &mut [bool]) {
     let mut next = "";
     for (name, shown) in stack.iter().zip(shown).rev().filter(|(_, shown)| **shown) {
@@ -155,8 +159,9 @@ fn hide_around_operators(stack: &[Name<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Hides operators right inside of which the same one stands: the call of it, on its way through the dispatcher. What computes
-/// an operator and calls it again, as `aten::copy_` does to convert, stands in between, shown or not.
+/// Hides an operator directly around the same operator: both are one call on its way through the dispatcher.
+/// If an operator's implementation calls the operator again, as `aten::copy_` does to convert, the
+/// implementation's frame is in between, shown or not.
 fn show_operators_once(stack: &[Name<'_>], shown: &mut [bool]) {
     let mut last = "";
     for (name, shown) in stack.iter().zip(shown) {
@@ -169,7 +174,7 @@ fn show_operators_once(stack: &[Name<'_>], shown: &mut [bool]) {
     }
 }
 
-/// How many frames at the root are start code.
+/// Number of start code frames at the root.
 fn start_code(stack: &[Name<'_>], in_python: bool) -> usize {
     // Rust marks the end of its start code, for `main` and for threads.
     let marker = stack.iter().position(|name| name.text.contains("::__rust_begin_short_backtrace"));
@@ -179,7 +184,8 @@ fn start_code(stack: &[Name<'_>], in_python: bool) -> usize {
         Origin::Python => false,
         _ => is_start(name.text, marker.is_some()),
     };
-    // `_start` has no name in a stripped program; what it calls has, or is known by its file.
+    // `_start` has no name in a stripped program; the function it calls has one, or is recognised by its
+    // file.
     let nameless_entry = matches!(stack, [entry, next, ..] if entry.text.contains("+0x") && is_start(next));
     let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
     begin + stack[begin..].iter().take_while(|name| is_start(name)).count()
@@ -196,7 +202,7 @@ fn is_start(name: &str, in_rust: bool) -> bool {
         "start_thread",
         "execute_native_thread_routine",
     ];
-    // How std::thread gets from pthread_create to the function given.
+    // Functions of std::thread between pthread_create and the function passed to it.
     const PREFIXES: [&str; 5] = [
         "__libc_start_",
         "std::thread::_State_impl<",
@@ -206,7 +212,7 @@ fn is_start(name: &str, in_rust: bool) -> bool {
     ];
     NAMES.contains(&name)
         || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        // Named by DWARF without its path where it was inlined.
+        // DWARF names it without its path if it was inlined.
         || (in_rust && (name.contains("FnOnce") && name.contains("call_once") || name.starts_with("call_once<")))
 }
 
@@ -214,8 +220,8 @@ fn is_start(name: &str, in_rust: bool) -> bool {
 mod tests {
     use super::*;
 
-    /// `label` at the end; `cuda!name`, `libc!name`, `python!name`, `py!name`, `glue!name`, `in!name`, `around!name` and
-    /// `kernel!name` say what a name is of.
+    /// The last name is the label; the prefixes in `cuda!name`, `libc!name`, `python!name`, `py!name`,
+    /// `glue!name`, `in!name`, `around!name` and `kernel!name` give the kind of a name.
     fn shown(stack: &str) -> String {
         let last = stack.split(';').count() - 1;
         let names: Vec<Name<'_>> = stack
@@ -365,10 +371,10 @@ mod tests {
         let stack = "main;aten::linear;in!linear;aten::addmm;in!addmm;in!gemm;blas;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;aten::addmm;blas;cudaLaunchKernel");
         assert_eq!(shown("main;in!addmm;blas;cudaLaunchKernel"), "main;addmm;blas;cudaLaunchKernel");
-        // What an operator calls in Python is the user's, and calls what it likes.
+        // Python code called by an operator is user code, and may call anything.
         let called_back = "main;aten::linear;in!linear;python!x;py!forward (a.py:1);in!gemm;cudaLaunchKernel";
         assert_eq!(shown(called_back), "main;aten::linear;forward (a.py:1);gemm;cudaLaunchKernel");
-        // An operator that calls itself does, whatever is shown of how.
+        // An operator that calls itself is shown twice, even if its implementation is hidden.
         let again = "main;aten::copy_;glue!wrap;aten::copy_;in!copy_impl;aten::copy_;in!copy;cudaMemcpyAsync";
         assert_eq!(shown(again), "main;aten::copy_;aten::copy_;cudaMemcpyAsync");
         assert_eq!(shown("_start;in!outer;in!inner;cudaLaunchKernel"), "outer;inner;cudaLaunchKernel");
@@ -388,7 +394,7 @@ mod tests {
             "f (a.py:1);relu (functional.py:9);g (b.py:1);aten::relu;cudaLaunchKernel"
         );
         assert_eq!(to("python!z"), "f (a.py:1);relu (functional.py:9);cudaLaunchKernel");
-        // Alone it is all that there is to be seen, but for the operator.
+        // Without other frames, only the operator is left to show.
         assert_eq!(
             shown("around!relu (functional.py:9);aten::relu;cudaLaunchKernel"),
             "aten::relu;cudaLaunchKernel"

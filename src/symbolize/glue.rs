@@ -1,26 +1,28 @@
-//! Frames that stand between what people write and what it calls, and say nothing of either: a row for each kind.
+//! Glue frames: those between user code and the code that it calls, which say nothing about either. Each kind
+//! has a row.
 //!
-//! Between a function of Python and an operator lie the binding, the dispatcher and its wrappers; operators come again on
-//! each way through the dispatcher. They are folded away, and an operator has one name, `aten::linear`, as a node of the
-//! backward pass has, `AddmmBackward0`. Between two functions of Python lie those by which a library calls what it was given:
-//! a module's hooks, decorators. What the interpreter itself does there is known by its file (see `fold::Origin`).
+//! Between a Python function and an operator are the binding, the dispatcher and its wrappers, and the
+//! operator occurs again on each pass through the dispatcher. These frames are folded away. An operator has
+//! one name, `aten::linear`, and so has a node of the backward pass, `AddmmBackward0`. Between two Python
+//! functions are those by which a library calls the functions it was given: module hooks, decorators. The
+//! interpreter's own frames are recognised by their file (see `fold::Origin`).
 
 use std::path::Path;
 
-/// When a frame says nothing to who looks at a picture.
+/// Condition under which a frame is glue, that is, tells readers nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Glue {
-    /// It says something.
+    /// The frame is informative.
     #[default]
     Never,
     Always,
-    /// Inside an operator, on the way to a call: how it does what it is called.
+    /// Inside an operator on the way to a call: the operator's implementation.
     InOperator,
-    /// Right around the operator that has its name.
+    /// Directly around an operator of the same name.
     AroundOperator,
 }
 
-/// Frames whose functions begin so, in a file that begins so (empty: any).
+/// Functions and file by prefix (an empty one matches any file), and when they are glue.
 struct Row {
     glue: Glue,
     file: &'static str,
@@ -28,7 +30,7 @@ struct Row {
 }
 
 const ROWS: [Row; 5] = [
-    // What binds C++ to Python.
+    // Bindings of C++ to Python.
     Row { glue: Glue::Always, file: "", functions: &["pybind11::", "void pybind11::", "nanobind::"] },
     Row {
         glue: Glue::Always,
@@ -41,7 +43,7 @@ const ROWS: [Row; 5] = [
             "dynamo_",
         ],
     },
-    // PyTorch's dispatcher, and what it is given to call.
+    // PyTorch's dispatcher, and its wrappers around kernels.
     Row {
         glue: Glue::Always,
         file: "libtorch",
@@ -65,7 +67,7 @@ const ROWS: [Row; 5] = [
             "at::autocast::WrapFunction_<",
         ],
     },
-    // Autograd's engine, but for the root of its threads, and what a node of it is called by.
+    // Autograd's engine except the root of its threads, and the functions by which it calls a node.
     Row {
         glue: Glue::Always,
         file: "libtorch",
@@ -78,11 +80,12 @@ const ROWS: [Row; 5] = [
             "torch::autograd::Node::operator()",
         ],
     },
-    // How an operator computes: other operators that it calls, and the library that does, are frames of their own.
+    // The implementation of an operator. Other operators that it calls, and the libraries it uses, have
+    // frames of their own.
     Row { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
 ];
 
-/// Functions of Python that begin so (empty: any), in a file of a package, `torch/_ops.py`.
+/// Python functions by prefix (an empty one matches all), in a file of a package such as `torch/_ops.py`.
 struct PythonRow {
     glue: Glue,
     file: &'static str,
@@ -90,20 +93,20 @@ struct PythonRow {
 }
 
 const PYTHON_ROWS: [PythonRow; 11] = [
-    // How a module is called: its `forward` says which.
+    // The call of a module: the module's `forward` shows which one.
     PythonRow {
         glue: Glue::Always,
         file: "torch/nn/modules/module.py",
         functions: &["Module._wrapped_call_impl", "Module._call_impl"],
     },
-    // `@torch.no_grad()` and its like.
+    // `@torch.no_grad()` and similar decorators.
     PythonRow { glue: Glue::Always, file: "torch/utils/_contextlib.py", functions: &[""] },
     PythonRow {
         glue: Glue::Always,
         file: "torch/_ops.py",
         functions: &["OpOverload.__call__", "OpOverloadPacket.__call__", "HigherOrderOperator.__call__"],
     },
-    // The hooks around `Optimizer.step`, and what turns gradients off in it.
+    // Hooks around `Optimizer.step`, and the wrapper that disables gradients in it.
     PythonRow {
         glue: Glue::Always,
         file: "torch/optim/optimizer.py",
@@ -120,15 +123,15 @@ const PYTHON_ROWS: [PythonRow; 11] = [
         ],
     },
     PythonRow { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
-    // `layer_norm` around `aten::layer_norm`; what calls several operators, or one of another name, stays. And what chooses
-    // between two of them: `_max_pool2d`, with indices or without.
+    // `layer_norm` around `aten::layer_norm`; functions that call several operators, or one of another name,
+    // are shown. And the function that chooses one of two variants: `_max_pool2d`, with indices or without.
     PythonRow { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
     PythonRow {
         glue: Glue::Always,
         file: "torch/_jit_internal.py",
         functions: &["boolean_dispatch.<locals>.fn"],
     },
-    // What torch.compile puts around a compiled function.
+    // Wrappers of torch.compile around a compiled function.
     PythonRow { glue: Glue::Always, file: "torch/_dynamo/eval_frame.py", functions: &[""] },
     PythonRow {
         glue: Glue::Always,
@@ -138,54 +141,54 @@ const PYTHON_ROWS: [PythonRow; 11] = [
     PythonRow { glue: Glue::Always, file: "torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
 ];
 
-/// When a function of Python says nothing to who looks at a picture; `file` is its whole path, `libraries` are those of all
-/// that is mapped.
+/// Condition under which a Python function is glue. `file` is its absolute path; `libraries` are the paths of
+/// the mapped objects.
 pub(super) fn python_glue<'a>(
     file: &str,
     function: &str,
     libraries: impl IntoIterator<Item = &'a Path>,
 ) -> Glue {
-    // Before 3.11 a function has no more than the last part of its name.
+    // Before 3.11 a function only has the last part of its qualified name.
     let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
     let row = PYTHON_ROWS.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
     row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
 }
 
-/// Whether `path` is that file of the package itself, and none of the user's that has its name: it lies where packages are
-/// installed, or beside the package's libraries that are mapped, as of a build in its own folder.
+/// Whether `path` is `file` of the package itself, not a file of the user's with the same name: it is where
+/// packages are installed, or next to mapped libraries of the package, as in a build in its own folder.
 fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
-    // What is no text stands for the same in both.
+    // Non-UTF-8 parts are replaced in the same way in both.
     let is_beside = |library: &Path| {
         library.to_string_lossy().strip_prefix(around).is_some_and(|rest| rest.starts_with(LIBRARIES))
     };
     is_installed || libraries.into_iter().any(is_beside)
 }
 
-/// Where PyTorch has its libraries, and how they begin.
+/// Folder of PyTorch's libraries, and prefix of their names.
 const LIBRARIES: &str = "torch/lib/libtorch";
 
-/// What a function of PyTorch is called in its place: `aten::linear` of `at::_ops::linear::call`, `AddmmBackward0` of
+/// Shorter name of a PyTorch function: `aten::linear` for `at::_ops::linear::call`, `AddmmBackward0` for
 /// `torch::autograd::generated::AddmmBackward0::apply`.
 pub(super) fn better_name(function: &str) -> Option<String> {
     let operator = operator(function).map(|operator| format!("{OPERATOR}{operator}"));
     operator.or_else(|| node(function).map(str::to_owned))
 }
 
-/// The node of the backward pass that a function computes.
+/// Node of the backward pass that a function computes.
 fn node(function: &str) -> Option<&str> {
     let path = function.strip_prefix("torch::autograd::")?;
     let (node, way) = path.strip_prefix("generated::").unwrap_or(path).split_once("::")?;
     (way == "apply").then_some(node)
 }
 
-/// When a function says nothing to who looks at a picture; `file` is the name of its file.
+/// Condition under which a native function is glue. `file` is the name of its file, without folders.
 pub(super) fn glue(file: &str, function: &str) -> Glue {
     let is_it = |row: &&Row| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
-    // What a node of the backward pass calls to be computed.
+    // The helper by which a node of the backward pass is computed.
     let is_of_node = file.starts_with("libtorch")
         && function.starts_with("torch::autograd::generated::")
         && function.ends_with("_apply_functional");
@@ -196,21 +199,22 @@ pub(super) fn glue(file: &str, function: &str) -> Glue {
     }
 }
 
-/// The operator that a function of PyTorch calls through the dispatcher: `linear` of `at::_ops::linear::call`.
+/// Operator that a PyTorch function calls through the dispatcher: `linear` for `at::_ops::linear::call`.
 fn operator(function: &str) -> Option<&str> {
     let (operator, way) = function.strip_prefix("at::_ops::")?.split_once("::")?;
     matches!(way, "call" | "redispatch").then_some(operator)
 }
 
-/// Whether a frame of Python, `layer_norm (functional.py:12)`, says no more than the operator that it leads to:
-/// `aten::layer_norm`, `aten::relu_` of `relu`, `aten::max_pool2d` of `_max_pool2d`.
+/// Whether a Python frame, such as `layer_norm (functional.py:12)`, adds nothing to the operator it leads to:
+/// `aten::layer_norm`, `aten::relu_` for `relu`, `aten::max_pool2d` for `_max_pool2d`.
 pub(super) fn is_name_of(python: &str, operator: &str) -> bool {
     let function = python.split(" (").next().unwrap_or(python).trim_start_matches('_');
     let own = operator.strip_prefix(OPERATOR).and_then(|operator| operator.strip_prefix(function));
     !function.is_empty() && own.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// How frames of operators begin. One that is the same as the one around it is the same call, further on its way.
+/// Prefix of operator frames. A frame equal to the one around it is the same call on its way through the
+/// dispatcher.
 pub(super) const OPERATOR: &str = "aten::";
 
 #[cfg(test)]
@@ -292,14 +296,14 @@ mod tests {
         let libraries = |folder: &'static str| {
             [format!("{folder}/torch/lib/libtorch_python.so"), "/usr/lib/libcuda.so.1".to_owned()]
         };
-        // Where it lies, where PyTorch's libraries lie, whether it is glue.
+        // Folder of the file, folder of PyTorch's libraries, whether the file is glue.
         for (folder, torch, is_glue) in [
             (PACKAGES, PACKAGES, true),
             ("/usr/lib/python3/dist-packages", "/usr/lib/x86_64-linux-gnu", true),
-            // A checkout that was built in place, and `pip install --target`.
+            // A checkout built in place, and `pip install --target`.
             ("/home/me/pytorch", "/home/me/pytorch", true),
             ("/home/me/pytorch", PACKAGES, false),
-            // The user's own folder `torch`, wherever it is.
+            // The user's own folder `torch`, in any place.
             ("/srv/app", PACKAGES, false),
             ("/srv/app/compat", "/srv/app", false),
             ("/opt/venv/lib/python3.11/site-packages/models/compat", PACKAGES, false),
@@ -321,12 +325,12 @@ mod tests {
             let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
-        // A file whose name only ends as the library's, and one whose folder does.
+        // A file whose name merely ends like the library's, and one whose folder does.
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }
         stays("torch/_ops.py", &[]);
-        // Libraries of the user's beside it are none of PyTorch's.
+        // The user's own libraries next to it do not make it PyTorch's.
         stays("/srv/app/torch/_ops.py", &["/srv/app/torch/_C.so", "/srv/app/torch/libtorch.so"]);
     }
 

@@ -1,11 +1,12 @@
-//! Gives names to the frames and kernels of a profile, late and once for each.
+//! `Symbolizer` names the frames and kernels of a profile, as late as possible and once each.
 //!
-//! A frame becomes the functions at its address (several where calls were inlined), from the symbols and
-//! debug information of the file that was mapped there at the time. What has no name is shown as
-//! `lib.so+0x1234`, an address in the file, or as `[unknown]+0x…` where there was no file: a miss is a
-//! fact about the data and never an error, and its reason is kept. Stacks are then folded to what a person wants to see.
+//! A frame becomes the functions at its address (several if calls were inlined), from the symbols and debug
+//! information of the file that was mapped there at the time. A frame without a name is shown as
+//! `lib.so+0x1234`, an address in the file, or as `[unknown]+0x…` if there was no file: a miss is a fact
+//! about the data, not an error, and its reason is kept. Stacks are then folded to the frames that matter to
+//! readers.
 //!
-//! Reads files, and nothing of the process: profiles of another process, or of yesterday, work as well.
+//! Only files are read, nothing of the process, so profiles of another process or of yesterday work as well.
 
 mod backward;
 mod demangle;
@@ -39,61 +40,61 @@ use fold::{Name, Origin};
 use glue::Glue;
 use modules::ModuleIndex;
 
-/// How to show stacks.
+/// Options for the display of stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SymbolizeOptions {
-    /// Whether to show the frames inside CUDA's libraries, of compiler stubs and of the start code below
-    /// `main`. Default: false.
+    /// Whether to show frames inside CUDA's libraries, of compiler stubs and of the start code below `main`.
+    /// Default: false.
     pub internal_frames: bool,
-    /// Whether a frame of Python is shown with the line that was executed, and not with that in which its function
-    /// begins. Default: false.
+    /// Whether to show a Python frame with the executed line instead of the first line of its function.
+    /// Default: false.
     pub python_lines: bool,
-    /// Whether stacks with frames of Python are shown without those of native code. Default: false.
+    /// Whether to hide native frames in stacks with Python frames. Default: false.
     pub python_only: bool,
-    /// Whether what the backward pass of PyTorch launched hangs under the forward pass, where ranges say whose it is (see
-    /// `backward`). Default: false.
+    /// Whether to move launches of PyTorch's backward pass under the forward pass, if ranges link the two
+    /// (see `backward`). Default: false.
     pub backward_under_forward: bool,
 }
 
-/// Names profiles. It remembers the frames it has named, so that naming the same profile again as it grows
-/// costs what is new. One for each profile.
+/// Names a profile. It remembers the frames it has named, so that naming a growing profile again costs only
+/// the new part. Use one per profile.
 #[derive(Debug, Default)]
 pub struct Symbolizer {
     options: SymbolizeOptions,
-    /// What each frame of the profile is called, at [`FrameId::index`].
+    /// Names of the profile's frames, at [`FrameId::index`].
     frames: Vec<Named>,
-    /// The hashes of the symbols of all kernels.
+    /// Hashes of the kernels' symbols.
     kernels: IdMap<u64, ()>,
-    /// How many frames have no name, for each reason.
+    /// Number of frames without a name, by reason.
     misses: BTreeMap<Unnamed, u64>,
     tied: Tied,
-    /// How often the profile had given new numbers when it was named last.
+    /// The profile's count of renumberings when it was last named.
     renumbered: u32,
 }
 
-/// A frame's names, outermost first: code of its own, then what is inlined there.
+/// Names of a frame, outermost first: the function with code of its own, then those inlined into it.
 #[derive(Clone, Debug)]
 struct Named {
     names: Vec<Called>,
     origin: Origin,
     is_label: bool,
-    /// How a label is shown that is the call itself.
+    /// Display of a label if it is the API call itself.
     call: Option<ShownFrameId>,
-    /// Its file was not asked, since nobody sees the frame; see [`Symbolizer::name_hidden`].
+    /// Whether the file was not queried because the frame is hidden; see [`Symbolizer::name_hidden`].
     is_hidden: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Called {
     frame: ShownFrameId,
-    /// The hash of the symbol as it stands in the file, mangled: enough to tell whether it is a kernel's,
-    /// without keeping every symbol twice.
+    /// Hash of the mangled symbol in the file: enough to recognise a kernel's symbol without storing every
+    /// symbol twice.
     symbol: u64,
     glue: Glue,
 }
 
 impl Symbolizer {
-    /// A symbolizer that knows nothing yet.
+    /// Creates a symbolizer without any names.
     pub fn new(options: SymbolizeOptions) -> Self {
         Self { options, ..Self::default() }
     }
@@ -117,12 +118,12 @@ impl Symbolizer {
         }
     }
 
-    /// How much of the backward pass hangs under the forward pass, where it is to.
+    /// GPU time of the backward pass, and the part that was moved under the forward pass.
     pub fn tied(&self) -> Tied {
         self.tied
     }
 
-    /// How many frames of code have no name and why, of those that were looked up: the ones that may be seen.
+    /// Number of code frames without a name, by reason. Only frames that may be shown were looked up.
     pub fn misses(&self) -> &BTreeMap<Unnamed, u64> {
         &self.misses
     }
@@ -139,11 +140,11 @@ impl Symbolizer {
         self.kernels.reserve(kernels.len() - known.min(kernels.len()));
         for (id, symbol) in kernels {
             self.kernels.insert(hash_one(profile.strings().get(symbol)), ());
-            // As a rule it was named when it came: a demangled name takes 2 us.
+            // Usually it was named on arrival: demangling a name takes 2 us.
             name_kernel(profile, id);
         }
         if self.kernels.len() > known {
-            // A frame that was taken for the user's may turn out to be such a kernel's host side.
+            // A frame taken for user code may turn out to be the host side of such a kernel.
             profile.forget_shown();
         }
     }
@@ -159,13 +160,14 @@ impl Symbolizer {
         }
     }
 
-    /// Whether a frame is of autograd's engine, whether it is shown or not.
+    /// Whether a frame is in autograd's engine, even if it is hidden.
     fn is_engine(&self, profile: &Profile, named: &Named) -> bool {
         let text = |called: &Called| profile.strings().get(profile.shown_frame(called.frame).name);
         named.names.iter().any(|called| is_engine(text(called)))
     }
 
-    /// What is shown of the frames inside the innermost one of `engine`; it is to stand among functions of Python.
+    /// Shown frames inside the innermost frame of `engine`, for insertion among Python functions: native ones
+    /// are left out with `python_only`.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
         let inside = profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
@@ -174,7 +176,8 @@ impl Symbolizer {
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
 
-    /// Says how stacks are shown: not yet those in which somebody sees a frame whose file was not asked.
+    /// Sets the display of stacks, except for those that show a frame whose file was not queried: these are
+    /// returned.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> Waiting {
         let mut waiting = Waiting::default();
         for &context in contexts {
@@ -191,8 +194,8 @@ impl Symbolizer {
         waiting
     }
 
-    /// Names those frames of the C and C++ runtimes that somebody sees. Nearly all of them are start code, and
-    /// libc's debug information, where it is installed, takes 40 ms to read.
+    /// Names the frames of the C and C++ runtimes that are shown. Nearly all frames of these runtimes are
+    /// hidden start code, and reading libc's debug information, where installed, takes 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();
@@ -203,13 +206,14 @@ impl Symbolizer {
         }
     }
 
-    /// The frames to show for a stack, leaf first; root first, by their position and as they are shown.
+    /// Shown frames of a stack, root first, each with its position in `self.frames`. `frames` is leaf first.
     fn shown(&self, profile: &Profile, frames: Vec<FrameId>) -> Vec<(usize, ShownFrameId)> {
         let mut names = Vec::new();
         for frame in frames.into_iter().rev().map(FrameId::index) {
             names.extend(self.frames[frame].names.iter().map(|&called| (frame, called)));
         }
-        // The tip of the stack but for ranges is the call, if it is a label; others are what an importer read.
+        // The tip of the stack, ranges aside, is the call if it is a label; labels elsewhere come from an
+        // importer.
         let is_range = |called: &Called| profile.shown_frame(called.frame).kind == Kind::Range;
         let mut call = None;
         if let Some((frame, called)) = names.iter_mut().rev().find(|(_, called)| !is_range(called)) {
@@ -227,7 +231,7 @@ impl Symbolizer {
         let to_fold = |&(frame, called): &(usize, Called)| {
             let &Named { origin, is_label, .. } = &self.frames[frame];
             let is_kernel = !is_label && self.kernels.contains_key(&called.symbol);
-            // Of a thread that was found at work it says what it works at.
+            // In a sample of a working thread, which has no call, these frames are the work itself.
             let says = called.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { called.glue };
             Name { text: text(called), origin, is_label, is_kernel, glue }
@@ -249,7 +253,7 @@ pub fn name_kernel(profile: &mut Profile, id: NameId) {
     profile.set_shown_kernel(id, name);
 }
 
-/// What is to be named before the rest can be shown.
+/// Frames that must be named before the stacks that contain them can be shown.
 #[derive(Default)]
 struct Waiting {
     contexts: Vec<ContextId>,
@@ -257,22 +261,22 @@ struct Waiting {
     frames: Vec<usize>,
 }
 
-/// What is known of a frame before it has a name.
+/// A frame before it is named.
 enum Found {
     Label(LabelId, LabelKind),
     Range(RangeId),
     Python(CodeId, u32),
     Code {
-        /// `None`: the file was not asked.
+        /// `None`: the file was not queried.
         symbols: Option<Symbols>,
-        /// The position of the module and the address in its file.
+        /// Position of the module, and address in its file.
         module: Option<(usize, u64)>,
         address: u64,
     },
     Unknown(u8),
 }
 
-/// Asks each file once, for all of its addresses; but none of an origin that is not asked for.
+/// Queries each file once, for all of its addresses, if `is_asked` returns true for the file's origin.
 fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -> bool) -> Vec<Found> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);
@@ -290,7 +294,8 @@ fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
-                // Without a module: of code in no file, or of one that nobody can tell from others that lay there.
+                // Without a module: either code in no file, or code in one of several files that cannot be
+                // distinguished.
                 let why = match frame.is_of_unknown_module() {
                     true => Unnamed::ModuleUnknown,
                     false => Unnamed::Generated,
@@ -313,7 +318,7 @@ fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -
 }
 
 impl Found {
-    /// Code that lies in no file may have told what it is called.
+    /// Uses the name that the generator of code without a file may have written down.
     fn ask_its_maker(&mut self, profile: &Profile) {
         if let Self::Code { symbols, module, address } = self
             && *symbols == Some(Err(Unnamed::Generated))
@@ -415,7 +420,7 @@ fn name_code(
     Named { names, origin, is_label: false, call: None, is_hidden }
 }
 
-/// Names code that lies in no file by what its maker calls it.
+/// Names code without a file as its generator does.
 fn name_generated(profile: &mut Profile, functions: &[Function], internal: bool) -> Named {
     let origin = functions.first().map_or(Origin::Code, |function| Origin::of_generated(&function.name));
     let names = functions.iter().map(|it| named(profile, it, (None, ""), internal)).collect();

@@ -1,17 +1,17 @@
-//! Which module an address was in when it was taken.
+//! `ModuleIndex` finds the module that an address was in when a frame was captured.
 //!
-//! An address may have had several modules in turn. Each of them has an epoch that sets it apart from the others, and a
-//! frame knows the epoch of its own: so that is the one that covers the address and has that epoch. Of code outside all
-//! that the loader knew, all of one epoch, more than one file may have lain there: then nobody knows.
+//! An address may have belonged to several modules in turn. Their epochs differ, and a frame records the
+//! epoch of its own module: so the right one covers the address and has that epoch. Code unknown to the
+//! loader all has one epoch. If several files were mapped there, the module is unknown.
 
 use crate::record::{Module, ModuleEpoch};
 
-/// The modules, to be asked for addresses.
+/// Modules, searchable by address.
 pub(super) struct ModuleIndex<'a> {
     modules: &'a [Module],
-    /// Positions in `modules`, by start; of two with the same start the one whose row came later is last.
+    /// Positions in `modules`, by start; with equal starts the one whose row came later is last.
     by_start: Vec<usize>,
-    /// For each of `by_start`, the highest end of all up to it: where to stop looking.
+    /// For each entry of `by_start`, the highest end among the entries up to it: the search ends there.
     reach: Vec<u64>,
 }
 
@@ -27,7 +27,7 @@ impl<'a> ModuleIndex<'a> {
         Self { modules, by_start, reach }
     }
 
-    /// The position of the module that covers `address` in `epoch`.
+    /// Position of the module that covers `address` in `epoch`.
     pub(super) fn find(&self, address: u64, epoch: ModuleEpoch) -> Option<usize> {
         let begin_before = self.by_start.partition_point(|&at| self.modules[at].start <= address);
         let candidates = (0..begin_before).rev().take_while(|&i| self.reach[i] > address);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn an_address_that_several_modules_had_goes_by_epoch() {
-        // Loaded, unloaded, another in its place, unloaded, a third, larger one.
+        // One loaded and unloaded, another in its place and unloaded, then a third, larger one.
         let modules = [module(0, 0x1000, 0x2000), module(1, 0x1800, 0x2800), module(2, 0x1000, 0x4000)];
         assert_eq!([0, 1, 2].map(|epoch| ask(&modules, 0x1900, epoch)), [0, 1, 2].map(Some));
         assert_eq!(ask(&modules, 0x1100, 1), None, "it did not reach there");

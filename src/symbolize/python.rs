@@ -1,11 +1,11 @@
-//! Frames of Python: what they are called, and the line that an instruction is of.
+//! Python frames: their names, and the source line of an instruction.
 //!
-//! Three kinds of line tables, as `Objects/lnotab_notes.txt` and `Objects/locations.md` of CPython describe them. A table
-//! that ends early, or says something else, gives the line that the function begins in.
+//! There are three kinds of line tables, described in `Objects/lnotab_notes.txt` and `Objects/locations.md`
+//! of CPython. A truncated or invalid table yields the first line of the function.
 
 use crate::record::Code;
 
-/// `Block.forward (model.py:12)`: with the file's name, and a line.
+/// Formats as `Block.forward (model.py:12)`, with the name of the file and a line.
 pub(super) fn text(code: &Code<'_>, line: u32) -> String {
     if code.file.is_empty() {
         return code.name.to_owned();
@@ -14,8 +14,8 @@ pub(super) fn text(code: &Code<'_>, line: u32) -> String {
     format!("{} ({file}:{line})", code.name)
 }
 
-/// The file and the line in what a trace calls a function: `/srv/train.py(12): step` as torch.profiler writes it, or
-/// `step (train.py:12)` as we do.
+/// File and line in a trace's name of a function: `/srv/train.py(12): step` as written by torch.profiler, or
+/// `step (train.py:12)` as written by us.
 pub(super) fn told(text: &str) -> Option<(&str, u32)> {
     let (file, line) = match text.split_once("): ") {
         Some((place, _)) => place.rsplit_once('(')?,
@@ -25,7 +25,7 @@ pub(super) fn told(text: &str) -> Option<(&str, u32)> {
     is_place.then(|| Some((file, line.parse().ok()?))).flatten()
 }
 
-/// The line of the instruction that lies `at` bytes into the function.
+/// Line of the instruction at byte offset `at` in the function.
 pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
     let first = i64::from(code.first_line);
     let found = match code.version {
@@ -37,7 +37,7 @@ pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
     found.and_then(|line| u32::try_from(line).ok()).unwrap_or(code.first_line)
 }
 
-/// 3.9: pairs of how many bytes further and how many lines down the next line's instructions begin.
+/// 3.9: pairs of distances, in bytes and in lines, to the first instruction of the next line.
 fn of_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut start, mut line) = (0_u64, first);
@@ -51,7 +51,8 @@ fn of_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     line
 }
 
-/// 3.10: pairs of how long a range is and how many lines down from the last that has a line; -128: it has none.
+/// 3.10: pairs of a range's length in bytes and its distance in lines from the last range with a line; -128:
+/// no line.
 fn of_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut end, mut line) = (0_u64, first);
@@ -68,11 +69,11 @@ fn of_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     None
 }
 
-/// From 3.11 on: entries of one byte and those that follow it with their highest bit clear.
+/// Since 3.11: entries of one byte and the bytes after it whose highest bit is clear.
 ///
 /// ```text
 /// entry := 1:1 kind:4 units-1:3  rest     units are instructions of two bytes
-/// kind  := 0 to 9 the line before   10, 11, 12 that many less 10 down   13, 14 a signed number down   15 no line
+/// kind  := 0 to 9: same line   10, 11, 12: kind - 10 lines down   13, 14: a signed number of lines down   15: no line
 /// ```
 fn of_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (mut rest, mut end, mut line) = (table, 0_u64, first);
@@ -93,7 +94,7 @@ fn of_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
     None
 }
 
-/// A number of six bits a byte, the lowest first, of which the lowest bit of all is its sign.
+/// Number with six bits per byte, lowest first. The lowest bit of the result is the sign.
 fn signed(bytes: &[u8]) -> Option<i64> {
     let mut value = 0_u64;
     for (byte, shift) in bytes.iter().zip((0..60).step_by(6)) {
@@ -115,18 +116,18 @@ mod tests {
         Code { id: CodeId(1), version, first_line: 10, file: "/srv/model.py", name: "Block.forward", lines }
     }
 
-    /// The lines of the instructions at each even place.
+    /// Lines of the instructions at even offsets.
     fn lines(version: u16, table: &[u8], bytes: u32) -> Vec<u32> {
         (0..bytes).step_by(2).map(|at| line(&code(version, table), at)).collect()
     }
 
-    /// As they compile a function of the lines 10 to 13 that has nothing in the line 12: `def f(x):`, `y = x` and
-    /// `return y`; `co_lnotab`, and then `co_linetable`.
+    /// Compiled from a function on lines 10 to 13 without code on line 12: `def f(x):`, `y = x` and `return
+    /// y`; first the `co_lnotab`, then the `co_linetable`.
     #[test]
     fn each_version_s_table_gives_the_lines_that_python_gives() {
         assert_eq!(lines(0x0309, &[0, 1, 4, 2], 8), [11, 11, 13, 13]);
         assert_eq!(lines(0x030a, &[4, 1, 4, 2], 8), [11, 11, 13, 13]);
-        // It begins with an instruction of the line of `def`.
+        // It begins with an instruction of the `def` line.
         let table = [128, 0, 216, 8, 9, 128, 65, 224, 11, 12, 128, 72];
         for version in [0x030b, 0x030c, 0x030d, 0x030e, 0x030f] {
             assert_eq!(lines(version, &table, 10), [10, 11, 11, 13, 13]);
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn lines_go_back_and_far() {
-        // 5 lines down, 7 up: signed numbers of one byte; and 1000 down, of two.
+        // 5 lines down, 7 up: signed numbers of one byte; and 1000 down, of two bytes.
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
         assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "a number without an end");

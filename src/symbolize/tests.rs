@@ -1,4 +1,4 @@
-//! Real files: this test program itself, its C library, and programs compiled here where there is a
+//! Tests with real files: this test program, its C library, and programs compiled here if there is a
 //! compiler.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::record::{
     Code, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId,
 };
 
-/// The modules of this process that hold code, as `capture` would describe them (without build ids).
+/// Modules of this process that hold code, as `capture` would describe them (without build ids).
 fn own_modules() -> Vec<Module> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut modules: Vec<Module> = Vec::new();
@@ -22,7 +22,7 @@ fn own_modules() -> Vec<Module> {
         }
         let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
         let (start, end) = range.split_once('-').map(|(start, end)| (hex(start), hex(end))).unwrap();
-        // Of position-independent files the first mapping begins at virtual address 0.
+        // In position-independent files the first mapping begins at virtual address 0.
         let bias = *first.entry(path.to_owned()).or_insert(start - hex(offset));
         if permissions.contains('x') {
             let epoch = ModuleEpoch(0);
@@ -51,13 +51,13 @@ fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     profile
 }
 
-/// The frames of the context, leaf first.
+/// Frames of the context, leaf first.
 fn frames(profile: &Profile) -> Vec<ShownFrame> {
     let shown = profile.shown(ContextId(2)).unwrap();
     profile.shown_stack(shown).map(|id| *profile.shown_frame(id)).collect()
 }
 
-/// The stack as it is shown, root first.
+/// The stack as displayed, root first.
 fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
     Symbolizer::new(options).name(profile);
     let mut names: Vec<_> =
@@ -160,7 +160,7 @@ fn a_thread_of_this_program_begins_at_the_function_given_to_it() {
     assert!(all.len() > names.len() + 3, "{all:#?}");
 }
 
-/// A folder that goes away with the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -173,12 +173,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder left behind in /tmp is no reason to fail.
+        // A folder that stays in /tmp must not fail the test.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Compiles `source` and returns the file, or `None` where there is no such compiler.
+/// Compiles `source` and returns the file, or `None` if there is no such compiler.
 fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) -> Option<PathBuf> {
     let (input, output) = (folder.0.join("source.cc"), folder.0.join("program"));
     std::fs::write(&input, source).unwrap();
@@ -192,7 +192,7 @@ fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) ->
     }
 }
 
-/// Where a symbol of `program` is, by `nm`.
+/// Address of a symbol of `program`, found with `nm`.
 fn address_of(program: &Path, symbol: &str) -> u64 {
     let output = Command::new("nm").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -200,7 +200,7 @@ fn address_of(program: &Path, symbol: &str) -> u64 {
     u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
 }
 
-/// The whole of `program`, as if it were mapped at `bias`.
+/// All of `program`, as if it were mapped at `bias`.
 fn mapped(program: &Path, bias: u64) -> Module {
     let build_id = blazesym::helper::read_elf_build_id(program).unwrap().unwrap().to_vec();
     let path = program.to_owned();
@@ -232,7 +232,8 @@ fn inlined_calls_become_frames_outermost_first() {
     assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
 }
 
-/// Whichever of its names the symbol table has first, or the debug information of the C library where that is installed.
+/// This must hold whichever name the symbol table has first, and with debug information of the C library
+/// installed.
 #[test]
 fn functions_of_the_c_library_have_the_names_that_programs_call_them_by() {
     let libc = own_modules().into_iter().find(|module| module.path.ends_with("libc.so.6")).unwrap();
@@ -267,7 +268,7 @@ fn a_frame_keeps_its_kind_its_source_and_its_module() {
         })
         .collect();
     let (file, module) = (folder.0.join("source.cc"), program.to_str());
-    // Where `outer` calls `middle`, where that calls `inner`, and the loop in it.
+    // The call of `middle` in `outer`, the call of `inner` in `middle`, and the loop in `inner`.
     let expected = [7, 6, 4].map(|line| (Kind::Code, module, Some((file.as_path(), line))));
     assert_eq!(shown[..3], expected);
     assert_eq!(shown[3], (Kind::Call, None, None));
@@ -290,7 +291,7 @@ fn the_call_is_the_tip_of_a_stack_and_ranges_are_ranges() {
 
 #[test]
 fn frames_of_python_have_their_function_s_line_or_their_own_and_may_stand_alone() {
-    // Two bytes of the line 12, and two of the line 13.
+    // Two bytes on line 12, and two on line 13.
     let code = |id, name| Code {
         id: CodeId(id),
         version: 0x030b,
@@ -323,7 +324,7 @@ fn frames_of_python_have_their_function_s_line_or_their_own_and_may_stand_alone(
     assert_eq!(lines[1], "Block.forward (model.py:13)");
     let only = named(SymbolizeOptions { python_only: true, ..SymbolizeOptions::default() });
     assert_eq!(only, ["[function lost]", "Block.forward (model.py:12)", "cudaLaunchKernel"]);
-    // Whatever is in its name, its source is the line that was executed.
+    // Whatever line its name shows, the source is the executed line.
     let mut profile = stack();
     Symbolizer::default().name(&mut profile);
     let frame = frames(&profile)[2];
@@ -399,7 +400,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
         let mut profile = profile_of(&[module], &[0x4321]);
         let names = shown(&mut profile, ALL);
         assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
-        // How far the parser gets with what is broken is its business.
+        // How far the parser gets in a broken file does not matter.
         let why = frames(&profile)[1].unnamed;
         assert!(
             why == Some(Unnamed::FileUnreadable) || (is_elf && why == Some(Unnamed::NoSymbol)),

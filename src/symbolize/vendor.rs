@@ -1,14 +1,14 @@
-//! What the software of vendors, and ours, is called on a stack: a row for each. Its frames lie between the user's
+//! Names of vendor software, and our own, on a stack: one row per vendor. These frames are between the user's
 //! code and the API call, and are folded away.
 
-/// One vendor's names.
+/// Names of one vendor.
 pub(super) struct Vendor {
-    /// Files, without what follows `.so` or `-`.
+    /// File names, up to `.so` or `-`.
     pub(super) libraries: &'static [&'static str],
-    /// How functions begin whose names tell them, wherever they are linked to: the inner functions of a runtime
-    /// that is linked statically, and what compilers make around a launch.
+    /// Prefixes of functions that are recognised in any file: the inner functions of a statically linked
+    /// runtime, and functions that compilers generate around a launch.
     pub(super) functions: &'static [&'static str],
-    /// What may follow the name of an API call in that of the function that carries it out.
+    /// Suffixes that may follow an API call's name in the name of the function that implements it.
     pub(super) versions: &'static [&'static str],
 }
 
@@ -28,5 +28,5 @@ const NVIDIA: Vendor = Vendor {
 const OURS: Vendor =
     Vendor { libraries: &["libgpuflame"], functions: &["gpuflame::", "<gpuflame::"], versions: &[] };
 
-/// All of them.
+/// All vendors.
 pub(super) const VENDORS: [Vendor; 2] = [NVIDIA, OURS];

@@ -1,13 +1,13 @@
-//! What threads did between their calls, as far as calls tell: of a gap in a GPU's work it is known between which two
-//! calls of the launching thread it lay, and no more.
+//! Activity of threads between their calls, as far as calls show it: for a gap in a GPU's work, the two calls
+//! of the launching thread around it.
 //!
 //! ```text
-//!   thread   ---P---|        at something else        |---L---     P, L: two calls, one after another
-//!   GPU      ####|. . . . . . . . . . . . . . . . . . . . . |###   work of before        work of L
-//!            to P | between P and L: nobody saw what it was |
+//!   thread   ---P---|        busy elsewhere           |---L---     P, L: two calls, one after another
+//!   GPU      ####|. . . . . . . . . . . . . . . . . . . . . |###   earlier work          work of L
+//!            to P | between P and L: activity is not known  |
 //! ```
 //!
-//! Only what takes long is kept, of the newest calls: a gap is accounted for soon after it has ended.
+//! Only long periods are kept, and only of the newest calls: a gap is accounted for soon after it has ended.
 
 use std::collections::VecDeque;
 
@@ -15,38 +15,39 @@ use super::charge::Blamed;
 use super::stretches::Call;
 use crate::record::{ContextId, IdMap, ThreadId, map_bytes};
 
-/// Shorter calls, and shorter times between two, are not kept: a program that launches without a pause, at up to 100,000
-/// launches a second, has none.
+/// Shorter calls and shorter pauses are not kept, in ns: a program that launches without a pause, at up to
+/// 100,000 launches per second, has only short ones.
 const SHORT: u64 = 10_000;
-/// Pieces that are kept at most, 24 bytes each: as many as stretches of a GPU's time may wait for being accounted for.
+/// Maximum number of pieces, 24 bytes each: as many as stretches of a GPU's time may wait for their
+/// accounting.
 const MOST: usize = (1 << 17) - 2;
-/// As soon as there are so many, those are dropped that no gap can be about any more.
+/// Number of pieces at which those are dropped that cannot belong to any future gap.
 const MANY: usize = 1 << 13;
-/// Threads that are known, and those that are told apart where the culprit is another thread.
+/// Maximum number of threads tracked, and of culprit threads reported separately.
 const MOST_THREADS: usize = 4096;
 const MOST_TOLD_APART: usize = 64;
-/// Threads that launched last, among which another one is looked for.
+/// Number of most recent launching threads among which a culprit thread is searched.
 const RECENT: usize = 16;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     threads: IdMap<ThreadId, Thread>,
-    /// Those that launched last, the last one first.
+    /// Threads that launched most recently, newest first.
     recent: Vec<ThreadId>,
-    /// Of all threads.
+    /// Number of pieces over all threads.
     pieces: usize,
-    /// When there are so many it is time to look which are needed.
+    /// Number of pieces at which unneeded ones are dropped next.
     crowd: usize,
     most: usize,
 }
 
-/// The threads that launches of others had to come after, as far as they are told apart.
+/// Culprit threads, which delayed the launches of other threads, as far as they are reported separately.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ToldApart(Vec<ThreadId>);
 
 impl ToldApart {
-    /// The thread, or all that are not told apart.
+    /// Returns `thread`, or `ThreadId::OTHERS` if too many threads are reported separately.
     fn name(&mut self, thread: ThreadId) -> ThreadId {
         let is_known = self.0.contains(&thread);
         if !is_known && self.0.len() < MOST_TOLD_APART {
@@ -60,11 +61,11 @@ impl ToldApart {
 #[derive(Clone, Debug, Default)]
 struct Thread {
     last: Option<Made>,
-    /// In the order of time, without overlaps.
+    /// Pieces in order of time, without overlaps.
     pieces: VecDeque<Piece>,
 }
 
-/// A call, and when it was made.
+/// A call and its times.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     begun: u64,
@@ -72,14 +73,15 @@ struct Made {
     call: ContextId,
 }
 
-/// Time of a thread that was not short.
+/// A long period of a thread: a call, or the pause between two calls.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     since: u64,
     until: u64,
-    /// The call that it is, or the one behind it.
+    /// The call itself, or the one after the pause.
     call: ContextId,
-    /// The call before it; [`Piece::CALL`] where it is one, [`Piece::BEGINNING`] before the first of all.
+    /// The call before the pause; [`Piece::CALL`] if this is a call, [`Piece::BEGINNING`] before the first
+    /// call.
     after: ContextId,
 }
 
@@ -93,7 +95,7 @@ impl Piece {
         self.after == Self::CALL
     }
 
-    /// The call before it, where that is known.
+    /// The call before the pause, if known.
     fn after(&self) -> Option<ContextId> {
         (self.after >= ContextId::FIRST).then_some(self.after)
     }
@@ -106,13 +108,14 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// One that takes about so many bytes at most.
+    /// Creates an instance that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
         let most = (bytes / size_of::<Piece>()).min(MOST);
         Self { most, crowd: MANY.min(most), ..Self::default() }
     }
 
-    /// Takes a call that is over, or a launch that is still under way. Of each thread they come in the order of time.
+    /// Adds a completed call, or a launch still in progress. Calls of a thread must be added in order of
+    /// time.
     pub(super) fn add(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
         if !self.threads.contains_key(&id) && self.threads.len() >= MOST_THREADS {
             self.forget_threads();
@@ -122,9 +125,10 @@ impl Calls {
         let noted = thread.pieces.back().map_or(0, |piece| piece.until);
         match thread.last {
             None => thread.push(Piece { since: 0, until: begun, call, after: Piece::BEGINNING }),
-            // It came too late, or the clock was set.
+            // The call was delivered late, or the clock was set.
             Some(last) if ended < last.ended => return,
-            // Behind a long call a pause of any length is kept: it tells whose launch that is which comes next.
+            // After a long call a pause of any length is kept: its end shows which thread made the next
+            // launch.
             Some(Made { ended: since, call: after, .. })
                 if begun >= since.saturating_add(SHORT) || since == noted && begun > since =>
             {
@@ -139,7 +143,7 @@ impl Calls {
         self.pieces += thread.pieces.len() - had;
     }
 
-    /// The same for a launch.
+    /// Adds a launch, under the same conditions.
     pub(super) fn add_launch(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
         self.add(id, begun, ended, call);
         if self.recent.first() != Some(&id) {
@@ -149,7 +153,7 @@ impl Calls {
         }
     }
 
-    /// The thread that made a launch that came late, as far as one can tell.
+    /// Returns the thread that made a late launch, if that can be determined.
     pub(super) fn launched(&self, call: &Call) -> Option<ThreadId> {
         if let [only] = self.recent[..] {
             return Some(only);
@@ -160,8 +164,8 @@ impl Calls {
         self.recent.iter().find(is_it).copied()
     }
 
-    /// Who is to blame for the time `from..to`, in which the launch `call` was late, of what happened since `opened`;
-    /// `threads` are those that launch on the same GPU, or all do.
+    /// Divides the time `from..to`, in which the launch `call` was late, among calls and pauses since
+    /// `opened`, in order of time. `threads` are those that launch on the same GPU; `None`: all threads do.
     pub(super) fn blame(
         &self,
         call: &Call,
@@ -182,7 +186,7 @@ impl Calls {
                 blamed.push((Blamed::Caller(piece.call.into()), until - since));
                 continue;
             }
-            // What was before the window opened is not known.
+            // Activity before the window opened is not known.
             let own = piece.after().filter(|_| piece.since >= opened);
             let returned = own.map_or(opened, |_| piece.since);
             let made = others.clone().filter_map(|other| Some((*other, self.threads.get(other)?.at(since)?)));
@@ -203,13 +207,13 @@ impl Calls {
         blamed
     }
 
-    /// Whether there is so much that [`Calls::forget`] is to be called.
+    /// Whether the number of pieces calls for [`Calls::forget`].
     pub(super) fn is_crowded(&self) -> bool {
         self.pieces >= self.crowd
     }
 
-    /// Forgets what lies in times of which `is_over` says that no gap can be in them, and then, where there is too much
-    /// still, the older half.
+    /// Drops pieces in periods for which `is_over` returns that they cannot contain a gap; if there are still
+    /// too many, drops the older half.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         for thread in self.threads.values_mut() {
             thread.pieces.retain(|piece| !is_over(piece.since, piece.until));
@@ -225,7 +229,7 @@ impl Calls {
         self.crowd = (2 * self.pieces).clamp(MANY.min(self.most), self.most);
     }
 
-    /// Has time be charged to others.
+    /// Replaces each context by the one that `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for thread in self.threads.values_mut() {
             if let Some(last) = &mut thread.last {
@@ -240,7 +244,7 @@ impl Calls {
         }
     }
 
-    /// Forgets the threads whose last call is longest ago, half of them: as a rule they are gone.
+    /// Drops the half of the threads whose last calls are oldest: usually they have exited.
     fn forget_threads(&mut self) {
         let mut ends: Vec<u64> = self.threads.values().map(Thread::ended).collect();
         let (_, &mut middle, _) = ends.select_nth_unstable(MOST_THREADS / 2);
@@ -269,7 +273,7 @@ impl Thread {
         self.pieces.push_back(piece);
     }
 
-    /// Whether it was at something else until it made this call.
+    /// Whether the thread did something else until it made this call.
     fn waits_until(&self, time: u64, call: ContextId) -> bool {
         let at = self.pieces.partition_point(|piece| piece.until < time);
         let here = self.pieces.range(at..).take_while(|piece| piece.until == time);
@@ -280,13 +284,13 @@ impl Thread {
         self.last.map_or(0, |last| last.ended)
     }
 
-    /// The pieces of which a part lies in `from..to`.
+    /// Pieces that overlap `from..to`.
     fn within(&self, from: u64, to: u64) -> impl Iterator<Item = &Piece> {
         let first = self.pieces.partition_point(|piece| piece.until <= from);
         self.pieces.range(first..).take_while(move |piece| piece.since < to)
     }
 
-    /// The last call that it had begun by `time`, where that is known.
+    /// Last call that the thread had begun by `time`, if known.
     fn at(&self, time: u64) -> Option<Made> {
         let behind = self.pieces.partition_point(|piece| piece.since <= time);
         match behind.checked_sub(1).map(|at| self.pieces[at]).filter(|piece| piece.until > time) {
@@ -305,10 +309,10 @@ mod tests {
 
     const US: u64 = 1000;
 
-    /// When a launch began and ended, in us, and its number.
+    /// Begin and end of a launch in us, and its number.
     type Times = (u64, u64, u32);
 
-    /// The launches of threads.
+    /// Launches of several threads.
     fn calls(known: &[(u32, &[Times])]) -> Calls {
         let mut calls = Calls::default();
         for (thread, all) in known {
@@ -319,7 +323,7 @@ mod tests {
         calls
     }
 
-    /// Who is to blame for a gap that a launch at `to` ended, in us.
+    /// Blamed code for a gap that a launch at `to` ended, in us.
     fn blame(calls: &Calls, (opened, from, to): (u64, u64, u64), call: u32, threads: &[u32]) -> Vec<String> {
         let threads: Vec<_> = threads.iter().copied().map(ThreadId).collect();
         let call = Call { time: to * US, duration: 1, caller: ContextId(call).into() };
@@ -341,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_gap_lies_between_two_calls_and_what_came_before_the_first_was_over_is_its_own() {
-        // 101 waits until 50 and is over at 70; 102 launches at 500.
+        // 101 waits until 50 and ends at 70; 102 launches at 500.
         let calls = calls(&[(1, &[(0, 5, 100), (20, 70, 101), (500, 505, 102)])]);
         assert_eq!(blame(&calls, (0, 50, 500), 102, &[1]), ["101 20", "101-102 430"]);
         assert_eq!(blame(&calls, (0, 100, 500), 102, &[1]), ["101-102 400"]);
@@ -371,7 +375,7 @@ mod tests {
         assert_eq!(blame(&one, (0, 310, 900), 102, &[1, 2]), ["201 20", "2/201-102 570"]);
         assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "on another GPU");
         assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "the other had not begun");
-        // The other's first call came after what this thread had done.
+        // The other thread's first call came after this thread's call.
         assert_eq!(blame(&one, (0, 100, 300), 200, &[1, 2]), ["1/100-200 200"]);
         assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "in another window");
     }

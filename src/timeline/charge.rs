@@ -1,35 +1,35 @@
-//! To what idle time is charged.
+//! Targets that idle time is charged to.
 
 use crate::profile::Cause;
 use crate::record::{Caller, ContextId, ThreadId};
 
-/// Who is to blame for a part of the idle time.
+/// Code to blame for a part of the idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blamed {
-    /// A call, the launch that ended the gap as a rule, or what the launching thread was in.
+    /// A call: usually the launch that ended the gap, or the state that the launching thread was in.
     Caller(Caller),
-    /// What the launching thread was at between two calls.
+    /// Activity of the launching thread between two calls.
     Pause {
         after: ContextId,
-        /// That made the first of them, where it was another one.
+        /// Thread that made the first call, if it was another thread.
         thread: Option<ThreadId>,
         before: ContextId,
     },
 }
 
-/// To what a part of the idle time is charged.
+/// Target that a part of the idle time is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Charge {
-    /// As a part of a gap between two pieces of work.
+    /// Part of a gap between two pieces of work.
     Between(Blamed, Cause),
-    /// As a part of the time until the first work in a window.
+    /// Part of the time until the first work in a window.
     Opening(Blamed, Cause),
-    /// To nobody: no more work came until the window closed.
+    /// Time until the window closed without further work. It is charged to no code.
     Closing,
 }
 
 impl Blamed {
-    /// The second of two calls, for what lay between them.
+    /// Replaces the time between two calls by the second call.
     pub(super) fn without_pause(self) -> Self {
         match self {
             Self::Pause { before, .. } => Self::Caller(before.into()),
@@ -39,7 +39,7 @@ impl Blamed {
 }
 
 impl Charge {
-    /// The same to whom `who` gives for who is to blame.
+    /// Replaces the blamed code by the code that `who` returns for it.
     pub(super) fn by(self, who: impl Fn(Blamed) -> Blamed) -> Self {
         match self {
             Self::Between(blamed, cause) => Self::Between(who(blamed), cause),
@@ -49,13 +49,15 @@ impl Charge {
     }
 }
 
-/// Idle time that is charged at once.
+/// Idle time of a single charge.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Idle {
     pub(super) nanos: u64,
-    /// One; of a gap that is cut, for its longest piece only: so they add up to how many gaps there were.
+    /// Usually 1. For a gap that is divided, 1 for its longest piece and 0 for the rest, so that the sum is
+    /// the number of gaps.
     pub(super) gaps: u64,
-    /// This is no more of it, but the processor time that a sample in it stands for, or a wait in it, with where the thread was.
+    /// Stack of a sample or a wait inside the idle time. `nanos` is then the time it represents, which does
+    /// not add to the idle time.
     pub(super) found: Option<ContextId>,
 }
 
@@ -64,7 +66,7 @@ impl Idle {
         Self { nanos, gaps: 1, found: None }
     }
 
-    /// A sample or a wait in time that is charged by itself.
+    /// A sample or a wait inside time that is charged separately.
     pub(super) fn found((context, nanos): (ContextId, u64)) -> Self {
         Self { nanos, gaps: 0, found: Some(context) }
     }

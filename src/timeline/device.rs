@@ -1,4 +1,5 @@
-//! One device from the first moment to the last: every nanosecond of its window is busy or idle.
+//! The account of one device from the first moment to the last: every nanosecond of its window is busy or
+//! idle.
 
 use super::blame::split;
 use super::calls::{Calls, ToldApart};
@@ -11,20 +12,20 @@ use super::windows::Windows;
 use crate::profile::{Cause, DeviceTime};
 use crate::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
-/// What the account is made with, beside the work itself.
+/// Data that the account needs in addition to the work itself.
 pub(super) struct Known<'a> {
     pub(super) windows: &'a Windows,
     pub(super) insides: &'a Insides,
     pub(super) calls: &'a Calls,
     pub(super) samples: &'a Samples,
     pub(super) told_apart: &'a mut ToldApart,
-    /// There is no other GPU.
+    /// Whether this is the only GPU.
     pub(super) is_only: bool,
 }
 
 impl Known<'_> {
-    /// Who is to blame for the time `from..to`, in which the launch `call` was late: each once, with its part. `threads`
-    /// are those that launch on this GPU.
+    /// Divides the time `from..to`, in which the launch `call` was late, among the code to blame; each entry
+    /// occurs once. `threads` are those that launch on this GPU.
     fn blame(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
         if self.insides.is_empty() {
             let mut blamed: Vec<(Blamed, u64)> = Vec::new();
@@ -40,14 +41,15 @@ impl Known<'_> {
         blamed.map(|(caller, nanos)| (Blamed::Caller(caller), nanos)).collect()
     }
 
-    /// The same by calls alone: piece by piece, in the order of time.
+    /// Divides the same time by calls alone: piece by piece, in order of time.
     fn by_calls(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
         let times = (self.windows.opened(from), from, to);
         let threads = if self.is_only { None } else { Some(threads) };
         self.calls.blame(call, times, threads, self.told_apart)
     }
 
-    /// Where the launching thread was found in that time, with who is to blame as far as calls tell: between two of them.
+    /// Stacks in which the launching thread was found in that time, and the pauses between two calls that
+    /// they belong to.
     fn found(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, Where)> {
         let late = if self.samples.is_empty() { None } else { self.calls.launched(call) };
         let Some(thread) = late.filter(|_| self.insides.is_empty()) else { return Vec::new() };
@@ -63,38 +65,39 @@ impl Known<'_> {
     }
 }
 
-/// Where a thread was found, and for how long that stands.
+/// Stack in which a thread was found, and the time it represents in ns.
 type Where = (ContextId, u64);
 
-/// Threads that are known to launch on a GPU, where there are several: those that ended a gap there last.
+/// Maximum number of threads known to launch on a GPU, if there are several: those that ended a gap there
+/// most recently.
 const MOST_THREADS: usize = 16;
 
-/// Stretches that may wait at first: 2 MiB.
+/// Initial limit on waiting stretches: 2 MiB.
 const ROOM: usize = 1 << 16;
-/// At most: 16 MiB, for fifty threads whose buffers of 10,000 records come one after another.
+/// Final limit: 16 MiB, for fifty threads whose buffers of 10,000 records arrive one after another.
 pub(super) const MOST_ROOM: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     pub(super) id: DeviceId,
-    /// Work that was launched inside a window, and work of which we do not know.
+    /// Work launched inside a window, and work whose launch is unknown.
     recorded: Stretches,
-    /// Work that was launched outside: it keeps the device busy, but only the part of it that runs inside
-    /// a window is anybody's business.
+    /// Work launched outside windows: it keeps the device busy, but only the part that runs inside a window
+    /// is accounted for.
     outside: Stretches,
-    /// How many stretches of each may wait.
+    /// Current limit on waiting stretches of either kind.
     room: usize,
-    /// The latest end so far.
+    /// Latest end of any activity so far.
     newest: u64,
-    /// By how much an activity came too late to be in order, at most: since stretches last left, and before.
+    /// Maximum delay of an out-of-order activity: since stretches were last removed, and before.
     disorder: [u64; 2],
     pub(super) streams: Streams,
     threads: Vec<ThreadId>,
-    /// Everything before is accounted for; `None`: nothing is.
+    /// End of the time that is accounted for; `None` at the beginning.
     cursor: Option<u64>,
     busy: u64,
     idle: u64,
-    /// The busy time that no window was open in: work that outlasted its window.
+    /// Busy time while no window was open: work that outlasted its window.
     beyond: u64,
     late: u64,
     late_count: u64,
@@ -128,12 +131,13 @@ impl Device {
         }
     }
 
-    /// Everything before this time is accounted for.
+    /// Returns the end of the time that is accounted for.
     pub(super) fn cursor(&self) -> u64 {
         self.cursor.unwrap_or(0)
     }
 
-    /// Adds an activity with usable times. False: there is no room; [`Device::make_room`] comes first.
+    /// Adds an activity with usable times. Returns false if there is no room: then call [`Device::make_room`]
+    /// first.
     pub(super) fn add(&mut self, activity: &Activity, call: Call) -> bool {
         let (start, end) = (activity.start.0, activity.end.0);
         let from = start.max(self.cursor()).min(end);
@@ -157,7 +161,7 @@ impl Device {
         true
     }
 
-    /// A thread has launched here.
+    /// Notes that a thread has launched here.
     fn launched_by(&mut self, thread: ThreadId) {
         if !self.threads.contains(&thread) {
             self.threads.truncate(MOST_THREADS - 1);
@@ -165,20 +169,20 @@ impl Device {
         }
     }
 
-    /// Whether it was busy, or has been accounted for, all the time from `since` to `until`.
+    /// Whether the device was busy, or has been accounted for, all the time from `since` to `until`.
     pub(super) fn has_no_gap_in(&self, since: u64, until: u64) -> bool {
         let since = since.max(self.cursor());
         since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
     }
 
-    /// Has what waits be in order, so that it can be asked for.
+    /// Sorts and merges the waiting stretches, as look-ups require.
     pub(super) fn merge(&mut self) {
         self.recorded.merge();
         self.outside.merge();
     }
 
-    /// Makes room: accounts for what is so old that nothing before it can be expected any more, up to half
-    /// of what waits. Where that is less than a quarter the room grows, as long as it may.
+    /// Makes room: accounts for stretches so old that no earlier activity is expected any more, up to half of
+    /// the waiting ones. If these are less than a quarter, the limit grows instead, as long as it may.
     pub(super) fn make_room(&mut self, mut known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         let is_recorded = self.recorded.len() >= self.outside.len();
         let fullest = if is_recorded { &mut self.recorded } else { &mut self.outside };
@@ -199,7 +203,7 @@ impl Device {
         self.account(time, &mut known, charge);
     }
 
-    /// Accounts for everything that began before `time`.
+    /// Accounts for all work that began before `time`.
     fn account(&mut self, time: u64, known: &mut Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         let windows = known.windows;
         let mut stretches = self.recorded.take_before(time);
@@ -225,7 +229,7 @@ impl Device {
         }
     }
 
-    /// Accounts for everything before `time`, at which no window is open.
+    /// Accounts for all time before `time`, at which no window is open.
     pub(super) fn account_to(
         &mut self,
         time: u64,
@@ -239,7 +243,7 @@ impl Device {
         self.cursor = self.cursor.max(Some(time));
     }
 
-    /// Accounts for what waits, and for the time up to the end of the last window.
+    /// Accounts for all waiting work, and for the time up to the end of the last window.
     pub(super) fn account_all(&mut self, known: &mut Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         self.account(u64::MAX, known, charge);
         if let Some(close) = known.windows.last_close() {
@@ -264,7 +268,8 @@ impl Device {
         let Stretch { start, call, .. } = *stretch;
         let parts: Vec<_> = known.windows.parts(from, start).collect();
         for (open, to) in parts {
-            // What ended the gap may begin after the window closed; it counts if it was launched before.
+            // The work that ended the gap may begin after the window closed; it counts if it was launched
+            // before.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
                 self.closing(to - open, charge);
@@ -299,13 +304,13 @@ impl Device {
         }
     }
 
-    /// What the device did with its time; complete once everything is accounted for.
+    /// Returns how the device spent its time; complete once all work is accounted for.
     pub(super) fn time(&self, windows: &Windows) -> Option<DeviceTime> {
         let window = match windows.any() {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
         };
-        // A device that did nothing inside any window is none of ours.
+        // A device without work from inside a window is left out.
         (self.first <= self.last).then_some(DeviceTime {
             device: self.id,
             window,
@@ -320,7 +325,7 @@ impl Device {
         })
     }
 
-    /// Has what waits be charged to others.
+    /// Replaces the callers of waiting stretches by those that `caller` returns.
     pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
         self.recorded.rename(&caller);
         self.outside.rename(&caller);

@@ -1,7 +1,7 @@
-//! What threads were in while a GPU waited for them, where somebody knows.
+//! States of threads while a GPU waited for them, from traces that record them.
 //!
-//! Then the time in which the host was late is not charged to the launch that ended it, which is the victim, but to what
-//! the launching thread did instead, piece by piece.
+//! If the states are known, time in which the host was late is not charged to the launch that ended it, which
+//! is the victim, but to the states of the launching thread meanwhile, piece by piece.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use crate::record::{Caller, ContextId, IdMap, Inside, ThreadId, map_bytes};
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Insides {
-    /// Of each thread: since when it was in what, in the order of time.
+    /// States by thread, as (start, context) in order of time.
     threads: IdMap<ThreadId, Arc<Vec<(u64, ContextId)>>>,
-    /// Whose the stacks are that launch.
+    /// Threads by launching context.
     launching: IdMap<ContextId, ThreadId>,
 }
 
 impl Insides {
-    /// Adds what a thread was in. Of each thread they come in the order of time.
+    /// Adds a state of a thread. States of a thread must be added in order of time.
     pub(super) fn add(&mut self, inside: &Inside) {
         let known = self.threads.entry(inside.thread).or_default();
-        // Shared with a snapshot at most, which is gone soon.
+        // Shared with a snapshot at most, which is short-lived.
         Arc::make_mut(known).push((inside.since.0, inside.context));
     }
 
@@ -28,13 +28,13 @@ impl Insides {
         self.threads.is_empty()
     }
 
-    /// Launches of this context are made by this thread.
+    /// Notes that `thread` makes the launches with this context.
     pub(super) fn launches(&mut self, context: ContextId, thread: ThreadId) {
         self.launching.insert(context, thread);
     }
 
-    /// Who is to blame for the time `from..to`, in which a launch of `caller` was late: each once, with its part.
-    /// Where nobody knows better it is the launch itself.
+    /// Divides the time `from..to`, in which a launch of `caller` was late, among the code to blame; each
+    /// entry occurs once. Without a known state the launch itself is blamed.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
         let Some(known) = thread.and_then(|thread| self.threads.get(thread)) else {
@@ -58,7 +58,7 @@ impl Insides {
         blamed
     }
 
-    /// Has time be charged to others.
+    /// Replaces each context by the one that `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for (_, known) in self.threads.values_mut().flat_map(Arc::make_mut) {
             *known = context(*known);

@@ -1,10 +1,11 @@
-//! What each device did all the time: when it was busy, and which code is to blame for when it was not.
+//! `Timeline` accounts for every device's time: when the device was busy, and which code is responsible for
+//! its idle time.
 //!
-//! From joined rows, in one pass. For each device the union of its activities is the time in which it was
-//! busy; every gap in it is idle time and is charged to the launch of the activity that ended it: had that
-//! come earlier, the gap would be shorter. `blame` tells why it did not; where the host was late it is charged to what the
-//! launching thread was in meanwhile (`inside`, of traces; `samples`) or to the two calls between which it lay (`calls`). A device is accounted for as long as a
-//! window was open, and
+//! It works on joined rows, in one pass. A device is busy in the union of its activities. Each gap in it is
+//! idle time and is charged to the launch of the activity that ended it: an earlier launch would have made
+//! the gap shorter. `blame` determines the cause. If the host was late, the time is charged to whatever the
+//! launching thread did meanwhile (`inside`, from traces; `samples`), or to the two calls around that time
+//! (`calls`). A device is accounted for while a window was open, and
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond
@@ -13,13 +14,13 @@
 //!   |. opening .|#######|. between .|####|. between .|######|. closing .|
 //! ```
 //!
-//! where *busy* includes work that outlasted its window (and the window is longer by that), and work that
-//! was launched outside as far as it ran inside. Time before a window's first work is charged to its
-//! launch as well, but under a label of its own; time after the last work is nobody's.
+//! where *busy* includes work that outlasted its window (the window is longer by that time), and the part
+//! inside windows of work that was launched outside. Time before a window's first work is charged to its
+//! launch as well, but under a separate label; time after the last work is charged to no code.
 //!
-//! It grows with the number of distinct stacks, never with that of launches: activities wait in a reorder
-//! horizon for each device (`stretches`); what comes later than that is counted as late, and then some
-//! time is called idle that was not, by no more than what is late.
+//! Memory grows with the number of distinct stacks, never with the number of launches: activities wait in a
+//! reorder buffer per device (`stretches`). Activities too late for that buffer are counted as late; then
+//! some busy time is reported as idle, at most as much as the late work.
 
 mod blame;
 mod calls;
@@ -55,19 +56,19 @@ use windows::Windows;
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     devices: Vec<Device>,
-    /// Where the last activity belonged.
+    /// Index of the device that had the last activity.
     last: usize,
     windows: Windows,
     insides: Insides,
-    /// Shared with a snapshot at most, which is gone soon.
+    /// Shared with a snapshot at most, which is short-lived.
     calls: Arc<Calls>,
-    /// The same.
+    /// Shared in the same way.
     samples: Arc<Samples>,
     told_apart: ToldApart,
     charges: Charges,
 }
 
-/// How much is charged to what, and for how much processor time samples stand that lie in it, by where they are.
+/// Idle time by device and cause, and the part that samples and waits attribute to a stack.
 #[derive(Clone, Debug, Default)]
 struct Charges {
     sums: Sums,
@@ -76,9 +77,10 @@ struct Charges {
 
 type Sums = IdMap<(DeviceId, Charge), Idle>;
 
-/// Pairs of calls that are told apart, 400 KiB of them: where there are more, what lay between two is charged to the second.
+/// Maximum number of distinct charges, 400 KiB: beyond it, time between two calls is charged to the second
+/// call.
 const MOST_PAUSES: usize = 1 << 12;
-/// Stacks that are told apart by samples between them: beyond, time stays with the two calls.
+/// Maximum number of stacks that samples attribute time to: beyond it, time stays with the two calls.
 const MOST_FOUND: usize = 1 << 14;
 
 impl Charges {
@@ -100,7 +102,8 @@ impl Charges {
         }
     }
 
-    /// The sums, with what lay between two calls charged to where the thread was found meanwhile, as far as it was.
+    /// Returns the sums. Time between two calls is charged to the stacks in which the thread was found
+    /// meanwhile, as far as samples and waits cover it.
     fn shared(&self) -> Sums {
         let mut found: IdMap<(DeviceId, Charge), Vec<(ContextId, u64)>> = IdMap::default();
         for (&(device, charge, context), &nanos) in &self.found {
@@ -148,7 +151,7 @@ fn call(launched: Launched) -> Call {
 }
 
 impl Timeline {
-    /// One that holds about so many bytes at most of what threads did between their calls. Default: 3 MiB.
+    /// Creates a timeline that holds at most about `bytes` of thread activity between calls. Default: 3 MiB.
     pub fn bounded(bytes: usize) -> Self {
         Self {
             calls: Arc::new(Calls::bounded(bytes)),
@@ -157,10 +160,11 @@ impl Timeline {
         }
     }
 
-    /// Takes an edge of a window; passes over all other rows.
+    /// Processes a window edge; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         let Row::Window { edge, time } = *row else { return };
-        // What is accounted for stays as it is: an edge that comes too late counts from there.
+        // Time that is accounted for does not change: a delayed edge takes effect where the accounted time
+        // ends.
         let accounted = self.devices.iter().map(Device::cursor).max().unwrap_or(0);
         match edge {
             WindowEdge::Open => self.windows.open(time.0.max(accounted)),
@@ -171,23 +175,24 @@ impl Timeline {
         }
     }
 
-    /// Takes what a thread was in: before the launches that end the gaps in which it was.
+    /// Adds the state that a thread entered. Must precede the launches that end the gaps in which the thread
+    /// had it.
     pub fn inside(&mut self, inside: &Inside) {
         self.insides.add(inside);
     }
 
-    /// Whether [`Timeline::inside`] told of any, so that it is to be known whose launches are.
+    /// Whether [`Timeline::inside`] was called, so that the threads of launches must be known.
     pub fn has_insides(&self) -> bool {
         !self.insides.is_empty()
     }
 
-    /// Launches of this context are made by this thread.
+    /// Notes that `thread` makes the launches with this context.
     pub fn launches(&mut self, context: ContextId, thread: ThreadId) {
         self.insides.launches(context, thread);
     }
 
-    /// Takes a call of a thread that is over, or a launch that is under way still (then both times are when it began). Of
-    /// each thread they come in the order of time.
+    /// Adds a thread's completed call, or a launch still in progress (then both times are its beginning).
+    /// Calls of a thread must be added in order of time.
     pub fn called(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add(thread, begun.0, ended.0, context);
@@ -195,7 +200,7 @@ impl Timeline {
         }
     }
 
-    /// The same for a launch.
+    /// Adds a launch, under the same conditions.
     pub fn launched(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add_launch(thread, begun.0, ended.0, context);
@@ -203,7 +208,7 @@ impl Timeline {
         }
     }
 
-    /// Forgets what threads did while no GPU was idle, where that is much.
+    /// Drops the activity of threads while no GPU was idle, once there is too much.
     fn forget_calls(&mut self) {
         if self.calls.is_crowded() {
             let Self { devices, calls, .. } = self;
@@ -215,17 +220,17 @@ impl Timeline {
         }
     }
 
-    /// Whether a window was open then, or there are none.
+    /// Whether a window was open at `time`. Always true if there are no windows.
     pub fn is_in_window(&self, time: Nanos) -> bool {
         self.windows.parts(time.0, time.0.saturating_add(1)).next().is_some()
     }
 
-    /// What of a time lies in windows; all of it where there are none.
+    /// Parts of a period that are inside windows. The whole period if there are no windows.
     pub fn parts(&self, from: Nanos, to: Nanos) -> Vec<(u64, u64)> {
         self.windows.parts(from.0, to.0).collect()
     }
 
-    /// Takes where a thread was found, before the gap that this is about is accounted for.
+    /// Adds a sample of a thread. Must precede the accounting of the gap it belongs to.
     pub fn sampled(&mut self, sampled: &Sampled) {
         if sampled.context < ContextId::FIRST {
             return;
@@ -234,7 +239,7 @@ impl Timeline {
         self.forget_samples();
     }
 
-    /// Takes when a thread waited, in the same way.
+    /// Adds a wait of a thread, under the same condition.
     pub fn blocked(&mut self, blocked: &Blocked) {
         if blocked.context >= ContextId::FIRST {
             Arc::make_mut(&mut self.samples).add_blocked(blocked);
@@ -252,12 +257,12 @@ impl Timeline {
         }
     }
 
-    /// Puts the account so far into `profile`, in the place of what was there.
+    /// Replaces the account in `profile` by the one so far.
     pub fn fill(&self, profile: &mut Profile) {
         self.clone().end(profile);
     }
 
-    /// The same for an account that nobody goes on with.
+    /// Replaces the account in `profile` by this one, when it is complete.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
         let (devices, mut known, charges) = all.accounting();
@@ -277,7 +282,7 @@ impl Timeline {
         profile.set_times(times, streams);
     }
 
-    /// Charges everything anew, to the contexts that `context` gives for those of before.
+    /// Replaces each context by the one that `context` returns for it, and charges all time again.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         let caller = |caller: Caller| caller.launched().map_or(caller, |id| context(id).into());
         let renamed = |who| match who {
@@ -299,12 +304,12 @@ impl Timeline {
         self.insides.rename(context);
     }
 
-    /// What the sums by context hold on the heap.
+    /// Heap bytes of the sums by context.
     pub fn charge_bytes(&self) -> usize {
         map_bytes(&self.charges.sums) + map_bytes(&self.charges.found)
     }
 
-    /// Bytes held on the heap.
+    /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.devices.iter().map(Device::heap_bytes).sum::<usize>()
             + self.charge_bytes()
@@ -336,7 +341,7 @@ impl Timeline {
     fn place(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = Device::new(id);
-            // It did nothing in any of the windows that are forgotten.
+            // The device was idle in all forgotten windows.
             if self.windows.forgotten() > 0 {
                 device.closing(self.windows.forgotten(), &mut self.charges.of(id));
             }
@@ -345,7 +350,8 @@ impl Timeline {
         })
     }
 
-    /// So many windows wait that the older ones are accounted for, however few activities wait.
+    /// Accounts for all time before `time`, however few activities wait, because too many windows are
+    /// pending.
     fn account_before(&mut self, time: u64) {
         let (devices, mut known, charges) = self.accounting();
         for device in devices {
@@ -354,7 +360,7 @@ impl Timeline {
         self.forget_windows();
     }
 
-    /// The devices, what their accounts are made with, and whom it is charged to.
+    /// Splits `self` into the devices, the data that their accounts need, and the charges.
     fn accounting(&mut self) -> (&mut [Device], Known<'_>, &mut Charges) {
         let known = Known {
             windows: &self.windows,
@@ -373,7 +379,7 @@ impl Timeline {
     }
 }
 
-/// Who is to blame, and where the time lay.
+/// Converts a charge into a sample: the blamed code, and the kind of idle time.
 fn sample(charge: Charge) -> Sample {
     let idle = |cause| Leaf::new(&[Tip::Idle(cause)]);
     match charge {

@@ -1,9 +1,11 @@
-//! Where threads were found while a GPU waited for them, by samples: of a late launch it is known between which two calls
-//! of its thread the time lay, and samples of that thread tell what it did there.
+//! Stacks in which threads were found by samples while a GPU waited for them. For a late launch, the two
+//! calls of its thread around that time are known (`calls`); samples of the thread show its activity between
+//! them.
 //!
-//! A sample stands for a period, which is longer than most gaps: so they are added up over all gaps between the same two
-//! calls before anything is charged (`shares`). Time that the thread spent waiting is in no sample: where it was noted when
-//! threads left their processors, what of it lies in a gap is charged to the stack that waited, and else stays where it was.
+//! A sample represents a period that is longer than most gaps, so samples are summed over all gaps between
+//! the same two calls before time is charged (`shares`). Time that a thread spent waiting has no samples. If
+//! context switches were recorded, the part of a wait inside a gap is charged to the waiting stack; otherwise
+//! it stays with the two calls.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -11,9 +13,10 @@ use std::collections::VecDeque;
 use super::charge::Idle;
 use crate::record::{Blocked, ContextId, IdMap, Sampled, ThreadId, map_bytes};
 
-/// Samples and waits that are kept at most, 16 and 24 bytes each: gaps are accounted for soon after they have ended.
+/// Maximum number of samples and waits, 16 and 24 bytes each: gaps are accounted for soon after they have
+/// ended.
 const MOST: usize = 1 << 16;
-/// As soon as there are so many, those are dropped that no gap can be about any more.
+/// Number of samples and waits at which those are dropped that cannot belong to any future gap.
 const MANY: usize = 1 << 12;
 
 /// See the module's documentation.
@@ -22,12 +25,12 @@ pub(super) struct Samples {
     threads: IdMap<ThreadId, VecDeque<Found>>,
     waits: IdMap<ThreadId, VecDeque<Waited>>,
     count: usize,
-    /// When there are so many it is time to look which are needed.
+    /// Number of samples and waits at which unneeded ones are dropped next.
     crowd: usize,
     most: usize,
 }
 
-/// Where a thread was found.
+/// A sample of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     time: u64,
@@ -35,7 +38,7 @@ struct Found {
     context: ContextId,
 }
 
-/// When a thread waited, and where. Those of a thread do not overlap.
+/// A wait and its stack. Waits of a thread do not overlap.
 #[derive(Clone, Copy, Debug)]
 struct Waited {
     from: u64,
@@ -54,13 +57,13 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// One that takes about so many bytes at most.
+    /// Creates an instance that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
         let most = (bytes / size_of::<Found>()).min(MOST);
         Self { most, crowd: MANY.min(most), ..Self::default() }
     }
 
-    /// Adds a sample. Of each thread they come in the order of time, but where the clock was set.
+    /// Adds a sample. Samples of a thread arrive in order of time unless the clock was set.
     pub(super) fn add(&mut self, sampled: &Sampled) {
         let Sampled { time, period, thread, context } = *sampled;
         let known = self.threads.entry(thread).or_default();
@@ -69,7 +72,7 @@ impl Samples {
         self.count += 1;
     }
 
-    /// Adds a wait, in the same way.
+    /// Adds a wait, under the same condition.
     pub(super) fn add_blocked(&mut self, blocked: &Blocked) {
         let Blocked { time, duration, thread, context } = *blocked;
         let known = self.waits.entry(thread).or_default();
@@ -78,8 +81,7 @@ impl Samples {
         self.count += 1;
     }
 
-    /// Where a thread was from `from` on and before `to`: for how long a sample of then stands, and what of a wait lies
-    /// there.
+    /// Stacks of a thread in `from..to`, with the samples' periods, and the parts of waits inside that time.
     pub(super) fn within(
         &self,
         thread: ThreadId,
@@ -102,13 +104,13 @@ impl Samples {
         self.count == 0
     }
 
-    /// Whether there is so much that [`Samples::forget`] is to be called.
+    /// Whether the number of samples and waits calls for [`Samples::forget`].
     pub(super) fn is_crowded(&self) -> bool {
         self.count >= self.crowd
     }
 
-    /// Forgets those of a time of which `is_over` says that no gap can be there, and then, where there is too much still,
-    /// the older half.
+    /// Drops samples and waits in periods for which `is_over` returns that they cannot contain a gap; if
+    /// there are still too many, drops the older half.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         self.threads.values_mut().for_each(|known| known.retain(|one| !is_over(one.time, one.time + 1)));
         self.waits.values_mut().for_each(|known| known.retain(|one| !is_over(one.from, one.to)));
@@ -125,7 +127,7 @@ impl Samples {
         self.count = settle(&mut self.threads) + settle(&mut self.waits);
     }
 
-    /// Has time be charged to others.
+    /// Replaces each context by the one that `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for found in self.threads.values_mut().flatten() {
             found.context = context(found.context);
@@ -146,16 +148,16 @@ fn forget_half<T>(known: &mut VecDeque<T>) {
     known.drain(..known.len().div_ceil(2));
 }
 
-/// Gives back what is not needed; says how many there are.
+/// Releases unneeded memory; returns the number of entries.
 fn settle<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
     threads.retain(|_, known| !known.is_empty());
     threads.values_mut().for_each(|known| known.shrink_to(2 * known.len()));
     threads.values().map(VecDeque::len).sum()
 }
 
-/// How `idle` time is shared among the stacks that were `found` in it, each with the processor time that its samples stand
-/// for; `None`: nobody was found in it. Where samples stand for more than there is they share it. The gaps are counted for
-/// the largest part.
+/// Divides `idle` time among the stacks `found` in it, given the processor time that the stacks' samples
+/// represent; `None` is the time without a stack. If samples represent more than the idle time, they share it
+/// proportionally. The gaps are counted for the largest part.
 pub(super) fn shares(idle: Idle, mut found: Vec<(ContextId, u64)>) -> Vec<(Option<ContextId>, Idle)> {
     found.sort_by_key(|(context, nanos)| (Reverse(*nanos), context.0));
     let sampled: u64 = found.iter().map(|(_, nanos)| *nanos).sum();
@@ -172,7 +174,7 @@ pub(super) fn shares(idle: Idle, mut found: Vec<(ContextId, u64)>) -> Vec<(Optio
         })
         .collect();
     match parts.first_mut() {
-        // What division left over.
+        // The remainder of the divisions.
         Some((_, first)) if sampled > idle.nanos => first.nanos += left,
         _ => parts.push((None, Idle { nanos: left, gaps: 0, found: None })),
     }

@@ -1,10 +1,10 @@
-//! How much each stream of a device did.
+//! Sums of work by stream of a device.
 
 use crate::profile::StreamUse;
 use crate::record::{Activity, DeviceId, GpuContextId, IdMap, StreamId, map_bytes};
 
-/// Streams that are kept apart. A program that makes a stream for every request must not fill memory with
-/// them; what further ones do is summed up as one.
+/// Maximum number of streams summed separately. A program that makes a stream per request must not fill
+/// memory with them; the work of further streams is summed together.
 const MOST: usize = 4096;
 
 /// See the module's documentation.
@@ -12,7 +12,7 @@ const MOST: usize = 4096;
 pub(super) struct Streams {
     places: IdMap<(GpuContextId, StreamId), u32>,
     sums: Vec<Sum>,
-    /// Where the last activity belonged: most come in runs.
+    /// Index of the last activity's stream: most activities arrive in runs.
     last: usize,
     others: Sum,
 }
@@ -48,7 +48,7 @@ impl Streams {
         self.sums.len() - 1
     }
 
-    /// All of them, those beyond the most as one without a number.
+    /// Sums by stream. Those beyond the limit are one entry without a stream.
     pub(super) fn uses(&self, device: DeviceId) -> impl Iterator<Item = StreamUse> {
         let known = self.sums.iter().map(|sum| (Some(sum.stream), sum));
         let others = (self.others.count > 0).then_some((None, &self.others));

@@ -1,20 +1,20 @@
-//! When a device was busy: the union of the times of its activities, in one pass and bounded space.
+//! Busy time of a device: the union of the times of its activities, in one pass and bounded space.
 //!
-//! Activities arrive roughly in order, but the tracer's buffers are unordered among each other, so the
-//! newest stretches of busy time wait here until there is no more room; then the older ones leave.
-//! Unordered stretches wait in one vector that is sorted when it is full, which costs less for each
-//! activity than any ordered map: the sort finds the ordered runs that the tracer's buffers are.
+//! Activities arrive roughly in order, but the tracer's buffers are not ordered relative to each other. So
+//! the newest stretches of busy time wait here until there is no more room; then the older ones are removed.
+//! Unordered stretches wait in a vector that is sorted when it is full, which costs less per activity than
+//! any ordered map: the sort detects the ordered runs that come from the tracer's buffers.
 
 use crate::record::Caller;
 
 /// Time in which a device was busy without a pause.
 ///
-/// The order of fields is that of comparing: of pieces that begin together the one called first counts as
-/// the one that ended the gap before, whatever the order in which they came.
+/// The order of fields determines comparisons: among pieces that begin at the same time, the one called first
+/// counts as the one that ended the gap before, whatever their order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stretch {
     pub(super) start: u64,
-    /// What launched the work that began it.
+    /// Call that launched the work at its start.
     pub(super) call: Call,
     pub(super) end: u64,
 }
@@ -25,22 +25,24 @@ const _: () =
 /// The call that launched a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Call {
-    /// When it began; 0 = not known.
+    /// Start of the call; 0 = not known.
     pub(super) time: u64,
-    /// How long it took; 0 = not known, as it was noted when it began; `u32::MAX` = that long or longer.
+    /// Duration of the call; 0 = not known, as it was recorded at the call's start; `u32::MAX` = that long or
+    /// longer.
     pub(super) duration: u32,
-    /// Who launched the work.
+    /// Context that launched the work.
     pub(super) caller: Caller,
 }
 
-/// The stretches that wait. See the module's documentation.
+/// Stretches that wait. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stretches {
     waiting: Vec<Stretch>,
 }
 
 impl Stretches {
-    /// Adds one that is not empty. False: there are `room` already, and some must leave first.
+    /// Adds a non-empty stretch. Returns false if there are `room` already, so that some must be removed
+    /// first.
     pub(super) fn add(&mut self, new: Stretch, room: usize) -> bool {
         if let Some(newest) = self.waiting.last_mut()
             && newest.start < new.start
@@ -56,12 +58,12 @@ impl Stretches {
         has_room
     }
 
-    /// Sorts, and makes one of those that touch.
+    /// Sorts the stretches and merges those that touch.
     pub(super) fn merge(&mut self) {
         merge(&mut self.waiting);
     }
 
-    /// Whether one of those that are merged lasts from `since` to `until`.
+    /// Whether a single stretch covers `since` to `until`. Requires merged stretches.
     pub(super) fn covers(&self, since: u64, until: u64) -> bool {
         let at = self.waiting.partition_point(|stretch| stretch.start <= since);
         at > 0 && self.waiting[at - 1].end >= until
@@ -71,17 +73,18 @@ impl Stretches {
         self.waiting.len()
     }
 
-    /// How many of those that are merged begin before `time`.
+    /// Number of stretches that begin before `time`. Requires merged stretches.
     pub(super) fn count_before(&self, time: u64) -> usize {
         self.waiting.partition_point(|stretch| stretch.start < time)
     }
 
-    /// When the one at `position` begins.
+    /// Start of the stretch at `position`.
     pub(super) fn start_of(&self, position: usize) -> u64 {
         self.waiting.get(position).map_or(u64::MAX, |stretch| stretch.start)
     }
 
-    /// Takes out what lies before `time`, in order. What begins before and ends after is cut in two.
+    /// Removes and returns the part before `time`, in order. A stretch that begins before and ends after is
+    /// cut in two.
     pub(super) fn take_before(&mut self, time: u64) -> Vec<Stretch> {
         merge(&mut self.waiting);
         let leaving = self.count_before(time);
@@ -95,7 +98,7 @@ impl Stretches {
         left
     }
 
-    /// Has their time be charged to others.
+    /// Replaces each caller by the one that `caller` returns for it.
     pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
         for stretch in &mut self.waiting {
             stretch.call.caller = caller(stretch.call.caller);
@@ -107,7 +110,7 @@ impl Stretches {
     }
 }
 
-/// Sorts, and makes one stretch of those that touch.
+/// Sorts the stretches and merges those that touch.
 pub(super) fn merge(stretches: &mut Vec<Stretch>) {
     stretches.sort();
     stretches.dedup_by(|next, kept| {

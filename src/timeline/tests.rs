@@ -1,15 +1,15 @@
-//! Timelines drawn by hand, with what must be charged to whom drawn beneath; and chance against an oracle
-//! that marks every nanosecond.
+//! Hand-drawn timelines, with the expected charges drawn beneath, and random timelines against an oracle that
+//! marks every nanosecond.
 //!
-//! In a drawing a column is 5 us, so that what follows a call within two columns is on its way. Rows:
+//! In a drawing a column is 5 us, so that work within two columns of its call is in delivery. Rows:
 //!
 //! ```text
 //! window     [---]           a window, from bracket to bracket
-//! calls      aaa b           launch calls; `sync` calls do not say how long they took
-//! gpu 0         AAA BB       work, by the letter of its call; what has no call has no launch
+//! calls      aaa b           launch calls; `sync` calls have no duration
+//! gpu 0         AAA BB       work, by the letter of its call; work without a call has no launch
 //! because 0  LLL###h#..      busy #, host late h, launch latency l, dependency d, unknown u; capitals
 //!                            before a window's first work; . after the last
-//! charged 0  aaa   b         who is charged: a letter, ? without a launch, ! launched outside
+//! charged 0  aaa   b         blamed call: a letter, ? without a launch, ! launched outside
 //! ```
 
 use std::collections::BTreeMap;
@@ -21,16 +21,16 @@ use crate::record::testing::{Chance, kernel, launch};
 use crate::record::{ContextId, GraphId, Launch, Nanos};
 
 const COLUMN: u64 = 5_000;
-/// Nothing happens at 0, which means "not collected".
+/// Origin of all times: 0 would mean "not collected".
 const ORIGIN: u64 = 1_000_000_000;
 
-/// What a drawing says.
+/// Rows and expectations of a drawing.
 #[derive(Default)]
 struct Drawing {
     rows: Vec<Row<'static>>,
-    /// By device, charge and cause.
+    /// Idle time by device, charge and cause.
     idle: BTreeMap<(u32, Place, String), u64>,
-    /// By device: window, busy and idle.
+    /// Window, busy and idle time by device.
     times: BTreeMap<u32, (u64, u64, u64)>,
 }
 
@@ -38,7 +38,7 @@ fn time(column: usize) -> u64 {
     ORIGIN + column as u64 * COLUMN
 }
 
-/// Runs of the same letter: where each begins and ends.
+/// Runs of the same letter, with begin and end.
 fn runs(text: &str) -> Vec<(char, usize, usize)> {
     let mut found: Vec<(char, usize, usize)> = Vec::new();
     for (column, letter) in text.chars().enumerate().filter(|(_, letter)| *letter != ' ') {
@@ -98,7 +98,7 @@ impl Drawing {
     fn work(&mut self, columns: &str, device: u32) {
         for (letter, from, to) in runs(columns) {
             let work = kernel(id(letter), time(from), time(to));
-            // A launch of its own makes one kernel.
+            // Only `G` is a graph; any other launch makes one kernel.
             let graph = GraphId(u32::from(letter == 'G'));
             self.rows.push(Row::Activity(Activity { device: DeviceId(device), graph, ..work }));
         }
@@ -123,7 +123,7 @@ impl Drawing {
         }
     }
 
-    /// Has the join and the timeline account for the rows, in this order, and compares.
+    /// Runs the rows through join and timeline in this order, and compares the result.
     #[track_caller]
     fn check(&self, rows: &[Row<'_>]) {
         let profile = account(rows, Limits::default());
@@ -169,7 +169,7 @@ fn account(rows: &[Row<'_>], limits: Limits) -> Profile {
     profile
 }
 
-/// Checks a drawing, in the order of its rows and in any other.
+/// Checks a drawing, in the order of its rows and in random orders.
 #[track_caller]
 fn check(text: &str) {
     let drawing = Drawing::read(text);
@@ -178,7 +178,7 @@ fn check(text: &str) {
         let (edges, mut rest): (Vec<_>, Vec<_>) =
             drawing.rows.iter().cloned().partition(|row| matches!(row, Row::Window { .. }));
         Chance::new(seed).shuffle(&mut rest, 100);
-        // Edges keep their order; all of them may come after all that happened.
+        // Edges keep their order; they may all arrive after the other rows.
         drawing.check(&[edges.clone(), rest.clone()].concat());
         drawing.check(&[rest, edges].concat());
     }
@@ -350,7 +350,7 @@ fn window(edge: WindowEdge, time: u64) -> Row<'static> {
 fn the_sums_are_those_of_the_oracle_in_any_order() {
     for seed in 1..300 {
         let mut chance = Chance::new(seed);
-        // What each nanosecond is: in a window, kept busy by recorded work, by work launched outside.
+        // State per nanosecond: inside a window, busy with recorded work, busy with work launched outside.
         let (mut open, mut busy, mut outside) = ([false; 4000], [false; 4000], [false; 4000]);
         let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + chance.below(500) as usize);
         while at < 3500 {
@@ -400,7 +400,7 @@ fn what_is_nearly_in_order_is_exact_however_much_it_is() {
 
 #[test]
 fn forty_threads_may_hand_in_ten_thousand_each_one_after_another() {
-    // Forty threads take turns; the tracer hands over a thread's buffer when it is full.
+    // Forty threads take turns; the tracer delivers a thread's buffer when it is full.
     let (threads, records) = (40, 10_000);
     let mut rows = vec![Row::Launch(launch(1, 11))];
     for round in 0..4 {
@@ -450,7 +450,7 @@ fn a_window_for_every_step_costs_no_memory_and_stays_exact() {
         }
     }
     assert_eq!(timeline.heap_bytes(), most);
-    // A device that did nothing until now has been idle in all of these windows.
+    // A device without any work until now was idle in all windows.
     let rows = [
         window(WindowEdge::Open, 20_000_000),
         Row::Activity(Activity { device: DeviceId(1), ..kernel(99_999, 20_000_010, 20_000_020) }),
@@ -528,7 +528,7 @@ fn time_between_two_calls_goes_to_where_samples_found_the_launching_thread() {
     for (at, context) in [(0, 100), (1000, 101)] {
         timeline.launched(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
     }
-    // Another thread's, and those before and behind the gap, which is from 20 to 1000 us, tell nothing of it.
+    // Samples of another thread, and those before and after the gap (20 to 1000 us), have no effect.
     for (at, thread, context) in
         [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
     {

@@ -1,32 +1,32 @@
-//! When a window was open: idle time is charged for nothing else.
+//! Times at which a window was open: idle time is charged for no other time.
 
 use std::collections::VecDeque;
 
-/// Windows that are remembered one by one. A program that opens one for each step has a new one every few
-/// milliseconds; what is older than all of these was accounted for long ago.
+/// Maximum number of windows remembered individually. A program that opens one per step has a new one every
+/// few milliseconds; time before the oldest remembered window was accounted for earlier.
 const MOST: usize = 4096;
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows {
-    /// In order, without overlaps; the last one may be open still.
+    /// Windows in order, without overlaps; the last one may still be open.
     known: VecDeque<Window>,
-    /// Nanoseconds of those that were forgotten.
+    /// Total nanoseconds of forgotten windows.
     forgotten: u64,
-    /// Whether there ever was one.
+    /// Whether there ever was a window.
     any: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Window {
     from: u64,
-    /// `u64::MAX` while it is open.
+    /// `u64::MAX` while the window is open.
     to: u64,
 }
 
 impl Windows {
-    /// Whether there ever was a window. Rows that come from another tool may have none: then all the time
-    /// from the first activity to the last counts as one.
+    /// Whether there ever was a window. Rows from another tool may have none: then all the time from the
+    /// first activity to the last counts as one.
     pub(super) fn any(&self) -> bool {
         self.any
     }
@@ -46,12 +46,12 @@ impl Windows {
         }
     }
 
-    /// When the older half ended, where there are too many.
+    /// Start of the newer half if there are too many windows.
     pub(super) fn crowded(&self) -> Option<u64> {
         (self.known.len() > MOST).then(|| self.known[MOST / 2].from)
     }
 
-    /// Forgets those that ended by `time`.
+    /// Forgets windows that ended by `time`.
     pub(super) fn forget(&mut self, time: u64) {
         while let Some(first) = self.known.front().filter(|first| first.to <= time) {
             self.forgotten += first.to - first.from;
@@ -59,7 +59,7 @@ impl Windows {
         }
     }
 
-    /// The parts of `from..to` in which a window was open.
+    /// Parts of `from..to` in which a window was open.
     pub(super) fn parts(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
         let whole = (!self.any && from < to).then_some((from, to));
         let first = self.known.partition_point(|window| window.to <= from);
@@ -69,23 +69,23 @@ impl Windows {
         )
     }
 
-    /// When the window was opened that was open at `time`; 0 where there are none at all.
+    /// Start of the window that was open at `time`; 0 if there are no windows.
     pub(super) fn opened(&self, time: u64) -> u64 {
         let at = self.known.partition_point(|window| window.to <= time);
         self.known.get(at).map_or(0, |window| window.from)
     }
 
-    /// Nanoseconds of the windows that were forgotten.
+    /// Total nanoseconds of forgotten windows.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// When the last window was closed; `None` while it is open.
+    /// Time when the last window was closed; `None` while it is open.
     pub(super) fn last_close(&self) -> Option<u64> {
         self.known.back().map(|last| last.to).filter(|&to| to != u64::MAX)
     }
 
-    /// Nanoseconds in which a window was open; one that is open still ends at `now`.
+    /// Total nanoseconds in which a window was open; one that is still open ends at `now`.
     pub(super) fn total(&self, now: u64) -> u64 {
         let lengths = self.known.iter().map(|window| match window.to {
             u64::MAX => now.saturating_sub(window.from),

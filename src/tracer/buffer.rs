@@ -18,6 +18,14 @@ pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
+/// Bytes of spare buffers that the library holds; their records are dropped.
+static SPARE: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the memory of spare buffers, in bytes, which is part of [`bytes_held`].
+pub fn spare_bytes() -> usize {
+    SPARE.load(Ordering::Relaxed)
+}
+
 /// Bytes that an idle buffer may keep resident once [`WARM_ROOM`] is used up. Any more is returned to the kernel, so
 /// that memory use does not stay at the level of the largest burst.
 const KEPT_BYTES: usize = 64 << 10;
@@ -202,6 +210,15 @@ struct Loan {
     is_spare: bool,
 }
 
+impl Loan {
+    /// Subtracts a spare buffer that the library no longer holds.
+    fn count_out(&self) {
+        if self.is_spare {
+            SPARE.fetch_sub(8 * self.words, Ordering::Relaxed);
+        }
+    }
+}
+
 // SAFETY: a loan owns the memory it points to, as a box would, and is not bound to a thread.
 unsafe impl Send for Loan {}
 
@@ -232,7 +249,12 @@ impl Lent {
         let mut loans = self.loans();
         // A loan that another client received and has freed.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
-            HELD.fetch_sub(8 * loans.swap_remove(at).words, Ordering::Relaxed);
+            let freed = loans.swap_remove(at);
+            HELD.fetch_sub(8 * freed.words, Ordering::Relaxed);
+            freed.count_out();
+        }
+        if is_spare {
+            SPARE.fetch_add(8 * words, Ordering::Relaxed);
         }
         loans.push(Loan { start, words, written, is_spare });
         drop(loans);
@@ -256,6 +278,7 @@ impl Lent {
             };
             loans.swap_remove(at)
         };
+        loan.count_out();
         let Loan { start, words, .. } = loan;
         let valid = valid.min(8 * words);
         // `lend` took these fields from a buffer, and the loan was removed, so this happens once.

@@ -8,7 +8,7 @@ mod calls;
 #[doc(hidden)]
 pub mod errno;
 
-pub use buffer::{Buffer, Filled, bytes_held, keep_warm};
+pub use buffer::{Buffer, Filled, bytes_held, keep_warm, spare_bytes};
 pub(crate) use buffer::{Lent, Returned};
 pub use calls::{AllocationKind, ApiCall, CallKind};
 

@@ -1,11 +1,12 @@
-//! Where the stack lies that a thread was started on.
+//! Bounds of the stack that a thread was started on.
 //!
-//! A thread asks once: this stack stays mapped as long as it runs. Any other (a coroutine's, a signal stack) may
-//! be gone or end elsewhere at the next moment, so bounds of one are not kept, nor asked for: see `copy`.
+//! They are queried once per thread: this stack stays mapped as long as the thread runs. Any other stack (a
+//! coroutine's, a signal stack) may be unmapped or resized at any moment, so its bounds are neither queried nor
+//! cached: see `copy`.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Addresses `lo..hi` that are one stack.
+/// The address range `lo..hi` of one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Stack {
     pub(crate) lo: u64,
@@ -13,8 +14,8 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// The stack that the calling thread was started on; empty where nobody knows. Calls
-    /// `pthread_getattr_np`, which allocates: once per thread.
+    /// Returns the stack that the calling thread was started on, or an empty range if it cannot be determined.
+    /// Calls `pthread_getattr_np`, which allocates: call it once per thread.
     pub(crate) fn of_this_thread() -> Self {
         own_stack().unwrap_or_default()
     }
@@ -25,13 +26,13 @@ impl Stack {
     }
 }
 
-/// The most of the main thread's stack that is taken for its own when the limit is larger or absent.
+/// Maximum size assumed for the main thread's stack if its limit is larger or absent.
 const MAIN_AT_MOST: u64 = 64 << 20;
 
-/// `__libc_stack_end`: the top of the main thread's stack. Null until [`prepare`] or where libc has none.
+/// `__libc_stack_end`: the top of the main thread's stack. Null until [`prepare`], and if libc does not export it.
 static STACK_END: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks up what may not be looked up later, inside a callback.
+/// Looks up symbols that cannot be looked up later, inside a callback.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let end = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_stack_end".as_ptr()) };
@@ -47,35 +48,36 @@ fn own_stack() -> Option<Stack> {
     thread_stack()
 }
 
-/// The main thread's stack without the parse of `/proc/self/maps` that `pthread_getattr_np` makes there.
+/// Bounds of the main thread's stack, without parsing `/proc/self/maps` as `pthread_getattr_np` does for that
+/// thread.
 fn main_stack() -> Option<Stack> {
     let end = STACK_END.load(Ordering::Relaxed);
     if end.is_null() {
         return None;
     }
-    // SAFETY: a non-null value is the address of the loader's variable, which lives as long as the process.
+    // SAFETY: a non-null value is the address of the loader's variable, which exists as long as the process.
     let hi = unsafe { end.read() };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place to write to.
+    // SAFETY: `limit` is writable.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } == 0;
     let size = if known { limit.rlim_cur.min(MAIN_AT_MOST) } else { MAIN_AT_MOST };
     let here = (&raw const limit) as u64;
     let stack = Stack { lo: hi.saturating_sub(size), hi };
-    // After a fork from another thread the one thread left has the process's id, but not the main stack.
+    // After a fork from another thread, the only thread has the process's id, but not the main stack.
     stack.contains(here).then_some(stack)
 }
 
 fn thread_stack() -> Option<Stack> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: the attributes are initialised by this call when it returns 0.
+    // SAFETY: the call initializes the attributes when it returns 0.
     if unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) } != 0 {
         return None;
     }
     let mut lowest = std::ptr::null_mut();
     let mut size = 0;
-    // SAFETY: `attributes` was initialised above, and both results are valid places to write to.
+    // SAFETY: `attributes` was initialized above, and both results are writable.
     let known = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut lowest, &mut size) } == 0;
-    // SAFETY: `attributes` was initialised above and is not used again.
+    // SAFETY: `attributes` was initialized above and is not used again.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     let lo = lowest as u64;
     known.then(|| Stack { lo, hi: lo + size as u64 })
@@ -87,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_on_the_stack_that_it_calls_its_own() {
-        // A thread of the harness. The main thread: tests/unwind/main_thread.rs.
+        // This is a thread of the harness. The main thread is tested in tests/unwind/main_thread.rs.
         prepare();
         let local = 0u64;
         assert!(Stack::of_this_thread().contains((&raw const local) as u64));

@@ -1,65 +1,66 @@
 //! A stack that is not the thread's own, read through a copy.
 //!
-//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbour since anybody
-//! last looked; what leads up it may be wrong (a host that switches stacks by hand has callers whose unwind
-//! information leads beyond the stack's end). So no word of one is read where it lies. From the stack pointer
-//! upwards it is copied by the kernel, which checks every page at that very moment, and the walk reads the copy. Nothing
-//! of a stack is remembered from one capture to the next: 2,000 fibers cost what one does.
+//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbouring mapping
+//! since the last look at it; and the frames on it may lead astray (a host that switches stacks by hand has callers
+//! whose unwind information points beyond the stack's end). So no word of such a stack is read in place. The kernel
+//! copies it from the stack pointer upwards, checking every page at that very moment, and the walk reads the copy.
+//! Nothing about a stack is remembered between captures: 2,000 fibers cost what one does.
 //!
-//! Stacks that go the way of one before them need no copy: `x86_64/routes.rs` says when a word may be read all the same.
+//! Stacks that match an earlier one need no copy: `x86_64/routes.rs` explains when a word may be read in place
+//! anyway.
 //!
-//! It is copied as far as the walk goes: as much as the last walk went through first, then as much again as there is,
-//! each time to the end of a page, which costs no more than less of it. The stack ends where a page cannot be read, or
-//! after 8 MiB. So a capture makes at most 14 of these system calls on one stack, and nearly always one.
+//! A stack is copied as far as the walk needs it: first as many bytes as the last walk used, then the copy doubles,
+//! each time up to the end of a page, which costs no more than a part of it. The stack ends at an unreadable page,
+//! or after 8 MiB. So a capture makes at most 14 of these system calls per stack, and nearly always one.
 
 use std::ptr::NonNull;
 
 use super::memory;
 
-/// How far below its stack pointer a function that calls nothing may keep something.
+/// Number of bytes below its stack pointer in which a leaf function may keep data.
 pub(crate) const RED_ZONE: u64 = 128;
 
-/// What is copied at first: at least, and at most if the last walk went through so much.
+/// Size of the first copy: minimum, and maximum if the last walk used that much.
 const FIRST: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
-/// The room that is mapped at first.
+/// Initial size of the copy's buffer.
 const FIRST_ROOM: usize = 64 << 10;
-/// What is copied of a stack at most.
+/// Maximum number of bytes copied per stack.
 const MOST: usize = 8 << 20;
-/// What is copied in one capture at most, whatever stacks its signal frames claim to lead to.
+/// Maximum number of bytes copied per capture, even if its signal frames claim to lead to many stacks.
 const MOST_OF_A_CAPTURE: usize = 2 * MOST;
 
 const PAGE: u64 = 4096;
 
-/// The copy of the stack that a capture is on. Zeroed memory is a copy of nothing.
+/// The copy of the stack that a capture is on. Zeroed memory is an empty copy.
 #[derive(Debug, Default)]
 pub(crate) struct StackCopy {
     room: Option<NonNull<u8>>,
     capacity: usize,
-    /// Where the copied bytes lie on the stack, and how many they are.
+    /// Stack address of the copied bytes, and their number.
     base: u64,
     length: usize,
-    /// Whether the stack goes on no further.
+    /// Whether the stack ends where the copy ends.
     is_whole: bool,
-    /// How many of them the walk has gone through, and the last one went through.
+    /// Number of copied bytes that the walk has used, and that the last walk used.
     used: usize,
     used_before: usize,
-    /// How many bytes this capture may still copy.
+    /// Number of bytes that this capture may still copy.
     left: usize,
 }
 
 impl StackCopy {
-    /// Forgets everything: a capture begins.
+    /// Empties the copy at the start of a capture.
     pub(crate) fn clear(&mut self) {
         (self.length, self.left) = (0, MOST_OF_A_CAPTURE);
     }
 
-    /// Goes to the stack that holds `sp`, and says whether there is one.
+    /// Moves to the stack that contains `sp`. Returns whether it is readable there.
     pub(crate) fn enter(&mut self, sp: u64) -> bool {
         if sp >> 47 != 0 {
             return false;
         }
         let base = sp.wrapping_sub(RED_ZONE);
-        // The red zone may be cut off by the low end of the stack.
+        // The low end of the stack may cut off the red zone.
         self.enter_at(base, sp) || self.enter_at(base.max(sp & !(PAGE - 1)), sp)
     }
 
@@ -75,11 +76,11 @@ impl StackCopy {
     #[inline]
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
         let (true, Some(room)) = (self.reaches(address), self.room) else { return None };
-        // SAFETY: `reaches` says that the eight bytes from there on were copied to the room.
+        // SAFETY: `reaches` returned true, so the eight bytes at this address are in the buffer.
         Some(unsafe { memory::word(room.as_ptr() as u64 + (address - self.base)) })
     }
 
-    /// Whether a word at `address` belongs to this stack: the bytes from the stack pointer to it can be read.
+    /// Whether a word at `address` belongs to this stack: all bytes from the stack pointer up to it are readable.
     #[inline]
     pub(crate) fn reaches(&mut self, address: u64) -> bool {
         let Some(distance) = address.checked_sub(self.base) else { return false };
@@ -96,7 +97,7 @@ impl StackCopy {
         true
     }
 
-    /// Copies on from where the copy ends; `false`: nothing came.
+    /// Extends the copy. Returns `false` if no byte could be copied.
     #[cold]
     fn extend(&mut self) -> bool {
         let from = self.base.wrapping_add(self.length as u64);
@@ -104,7 +105,7 @@ impl StackCopy {
         let end = from.wrapping_add(wanted).next_multiple_of(PAGE);
         let more = (end.wrapping_sub(from) as usize).min(MOST - self.length).min(self.left);
         let Some(room) = self.room_for(self.length + more).filter(|_| more != 0) else { return false };
-        // SAFETY: there is room for as many bytes behind those that were copied.
+        // SAFETY: the buffer has space for `more` bytes after the copied ones.
         let copied = unsafe { memory::copy_what_is_mapped(from, room.as_ptr().add(self.length), more) };
         self.is_whole = copied < more;
         self.length += copied;
@@ -119,7 +120,7 @@ impl StackCopy {
         let capacity = bytes.next_power_of_two().max(FIRST_ROOM);
         let larger = memory::map(capacity)?;
         if let Some(room) = self.room {
-            // SAFETY: so many bytes were copied to the old room, and the new one is larger.
+            // SAFETY: `length` bytes of the old buffer are initialized, and the new one is larger.
             unsafe { larger.copy_from_nonoverlapping(room, self.length) };
         }
         self.give_back();
@@ -127,10 +128,10 @@ impl StackCopy {
         self.room
     }
 
-    /// Gives the room back.
+    /// Releases the buffer.
     pub(crate) fn give_back(&mut self) {
         if let Some(room) = self.room.take() {
-            // SAFETY: `room_for` mapped it with this size, and the copy is gone with it.
+            // SAFETY: `room_for` mapped it with this size, and it is not used any more.
             unsafe { memory::unmap(room, self.capacity) };
         }
         self.capacity = 0;
@@ -141,8 +142,8 @@ impl StackCopy {
 mod tests {
     use super::*;
 
-    /// Runs `look` on a copy of nothing, and on `pages` of words that say where they lie, between two pages that
-    /// cannot be read.
+    /// Runs `look` on an empty copy, and on `pages` of words that contain their own addresses, between two pages
+    /// that cannot be read.
     fn with_stack(pages: usize, look: impl FnOnce(&mut StackCopy, u64, u64)) {
         let bytes = (pages + 2) * PAGE as usize;
         let memory = memory::map(bytes).expect("some pages are to be had");
@@ -161,7 +162,7 @@ mod tests {
         copy.clear();
         look(&mut copy, lo, hi);
         copy.give_back();
-        // SAFETY: nobody uses the mapping any more.
+        // SAFETY: the mapping is not used any more.
         unsafe { memory::unmap(memory, bytes) };
     }
 

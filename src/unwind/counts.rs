@@ -1,16 +1,17 @@
-//! How often objects came and went, as far as anybody knows: one word to load in every capture.
+//! The latest known loader state, in one word that every capture loads.
 //!
-//! Whoever hears of another state from the loader (see `loader`) publishes it here. Rules, notes and copies of the
-//! loader's list are of one state.
+//! A thread that gets a newer state from the loader (see `loader`) publishes it here. Rules, notes and copies of
+//! the loader's list each belong to one state.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What `dl_iterate_phdr` tells: two numbers that are both the same only if nothing was loaded or unloaded between.
+/// The `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes. Equal pairs mean that nothing was loaded or
+/// unloaded in between.
 ///
-/// More they do not say. The first counts loads. The second is to count unloads, but glibc works it out as the first
-/// less what is loaded, and of a namespace other than the program's (`dlmopen`) it takes as many times what is there
-/// as there are objects in it: so it jumps back and forth. Each unload makes it larger all the same, and loads are
-/// counted by the other, so no change leaves both as they were.
+/// Nothing else may be concluded from them. The first counts loads. The second should count unloads, but glibc
+/// computes it as the first minus the number of loaded objects, and for a namespace other than the program's
+/// (`dlmopen`) it subtracts that number once per object in it: so it jumps back and forth. Still, each unload
+/// increases it, and loads increase the first, so no change leaves both as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Told {
     loads: u32,
@@ -22,12 +23,12 @@ impl Told {
         Self { loads: loads as u32, unloads: unloads as u32 }
     }
 
-    /// Objects loaded so far, modulo 2^32.
+    /// Number of objects loaded so far, modulo 2^32.
     pub(super) fn loads(self) -> u32 {
         self.loads
     }
 
-    /// Objects that are loaded now, if all are in the program's namespace.
+    /// Number of objects loaded now, if all are in the program's namespace.
     pub(super) fn loaded(self) -> u32 {
         self.loads.wrapping_sub(self.unloads)
     }
@@ -37,8 +38,8 @@ impl Told {
     }
 }
 
-/// A state of the loader: how many objects were ever loaded, and how often some may have been unloaded, by our own
-/// count, which only grows.
+/// A state of the loader: the number of objects ever loaded, and our own count of possible unloads, which only
+/// grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Counts(u64);
 
@@ -47,44 +48,44 @@ impl Counts {
         Self((loads as u64) << 32 | unloads as u64)
     }
 
-    /// Objects loaded so far, modulo 2^32.
+    /// Number of objects loaded so far, modulo 2^32.
     pub(crate) fn loads(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// How often objects may have been unloaded, modulo 2^32.
+    /// Number of times that objects may have been unloaded, modulo 2^32.
     pub(crate) fn unloads(self) -> u32 {
         self.0 as u32
     }
 
-    /// Both in one word.
+    /// Both counts in one word.
     pub(crate) fn as_word(self) -> u64 {
         self.0
     }
 }
 
-/// The latest state that anybody has seen; 0 until somebody asked the loader.
+/// The latest state that any thread has seen; 0 until the first query of the loader.
 static LATEST: AtomicU64 = AtomicU64::new(0);
-/// What the loader told of it, and whether all objects were in the program's namespace, as far as is known.
+/// The loader's counters for that state, and whether all objects were known to be in the program's namespace.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 static WAS_ALONE: AtomicBool = AtomicBool::new(false);
 
-/// The latest state that anybody has seen: one load.
+/// Returns the latest state that any thread has seen, with one load.
 #[inline(always)]
 pub(crate) fn latest() -> Counts {
     Counts(LATEST.load(Ordering::Acquire))
 }
 
-/// Takes in what the loader told, and gives the state that this is. Called while the loader is held, which says what
-/// came later; `is_alone` says that all objects are in the program's namespace.
+/// Converts the loader's counters to a state, and publishes it. Call while the loader is held, which orders the
+/// calls. `is_alone` means that all objects are in the program's namespace.
 ///
-/// A signal handler that asks in the midst of this counts one unload more, which does no harm.
+/// A signal handler that queries the loader during this call counts one extra unload, which is harmless.
 pub(super) fn publish(told: Told, is_alone: bool) -> Counts {
     let last = TOLD.load(Ordering::Relaxed);
     if told.as_word() == last {
         return latest();
     }
-    // Only of one namespace can be said that nothing was unloaded.
+    // Only with a single namespace can an unload be ruled out.
     let none_went = is_alone && WAS_ALONE.load(Ordering::Relaxed) && last as u32 == told.unloads;
     let later = |latest: u64| Counts::new(told.loads, (latest as u32).wrapping_add(u32::from(!none_went)));
     let before = LATEST.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |latest| Some(later(latest).0));

@@ -1,14 +1,15 @@
-//! Which object lay where: every object that a stack was seen in, or that was listed, once and for good.
+//! A permanent list of every object that a capture has seen or the module map has listed, with its address range.
 //!
-//! An address may have had many objects in turn, and often the same few again and again. Each file at each place has a
-//! number, its *epoch*, that no other has which ever lay across it, and frames carry that. So a frame says by itself
-//! what it belongs to, however late and seldom somebody looks; a stack outside what comes and goes is the same stack
-//! before and after; and an object that comes back is the one that it was. (It is known by its place, its path and its
-//! build id. That is all that names are made from: where these are equal, so are the names.)
+//! An address may belong to many objects in turn, often to the same few again and again. Each file at each address
+//! range has a number, its *epoch*, that differs from those of all objects that ever overlapped it, and frames
+//! carry the epoch. So a frame identifies its object however late it is resolved; a stack without frames of
+//! changing objects is the same stack before and after a change; and an object that is loaded again at the same
+//! address gets its old epoch. (An object is identified by its address range, path and build id. Names are derived
+//! from nothing else: where these are equal, so are the names.)
 //!
-//! Objects are entered from inside callbacks, while the loader is held: so one at a time, but for a signal handler in
-//! the midst of it, which is turned away. Nothing that was entered changes or goes, so readers need no lock. What does
-//! not fit gets the epoch that says that the module is not known: a wrong name is never an answer.
+//! Objects are entered from inside callbacks, while the loader is held: so by one thread at a time, and a signal
+//! handler that interrupts it is turned away. Entries are never changed or removed, so readers need no lock.
+//! Objects that do not fit get the epoch for "unknown module": better no name than a wrong one.
 
 use std::cell::UnsafeCell;
 use std::ptr::{null, null_mut};
@@ -19,15 +20,15 @@ use super::loader::Object;
 use super::memory;
 use crate::record::ModuleEpoch;
 
-/// Memory is mapped by so much, and in all no more than so often: 4 MiB, which hold some 20,000 objects.
+/// Size of one mapping, and maximum number of mappings: 4 MiB in total, for about 20,000 objects.
 const CHUNK: usize = 64 << 10;
 const MOST_CHUNKS: usize = 64;
-/// The longest path that is kept: the longest that Linux opens.
+/// Maximum length of a path: the longest that Linux can open.
 const LONGEST_PATH: usize = 4096;
-/// The longest build id that is kept. GNU's are 20 bytes.
+/// Maximum length of a build id. GNU's are 20 bytes long.
 const LONGEST_BUILD_ID: usize = 64;
 
-/// An object at a place. Behind it in memory stand its path and its build id.
+/// An object at an address range. Its path and its build id follow it in memory.
 #[repr(C)]
 pub(super) struct Known {
     pub(super) start: u64,
@@ -36,28 +37,28 @@ pub(super) struct Known {
     pub(super) epoch: ModuleEpoch,
     path_length: u16,
     build_id_length: u16,
-    /// The latest state of the loader in which it was found to lie there.
+    /// The latest loader state in which it was seen at this address.
     state: AtomicU64,
-    /// The one that was entered next.
+    /// The entry that was added next.
     next: AtomicPtr<Known>,
-    /// The one that was entered before, of those in the same bucket.
+    /// The previous entry in the same bucket.
     before: *const Known,
 }
 
-// SAFETY: what is not atomic was written before anybody could find it, and never changes.
+// SAFETY: all fields that are not atomic are written before the entry is published, and never change.
 unsafe impl Sync for Known {}
 
 static FIRST: AtomicPtr<Known> = AtomicPtr::new(null_mut());
-/// The last one entered of those whose place falls into each bucket.
+/// The newest entry per bucket, by start address.
 static BUCKETS: [AtomicPtr<Known>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
 
-/// Where the next one goes; for whoever holds `ENTERING`.
+/// Free memory for the next entry; owned by the thread that set `ENTERING`.
 static ROOM: Room = Room(UnsafeCell::new(Free { at: null_mut(), left: 0, chunks: 0, last: null() }));
 static ENTERING: AtomicBool = AtomicBool::new(false);
 
 struct Room(UnsafeCell<Free>);
 
-// SAFETY: only `epoch_of` reaches into it, while it holds `ENTERING`.
+// SAFETY: only `epoch_of` accesses it, while it owns `ENTERING`.
 unsafe impl Sync for Room {}
 
 struct Free {
@@ -67,8 +68,8 @@ struct Free {
     last: *const Known,
 }
 
-/// The epoch of `object` in the loader's present state, while the loader is held. `None` for a signal handler that came
-/// while its thread was entering another.
+/// Returns the epoch of `object` in the loader's present state. Call while the loader is held. `None` for a signal
+/// handler that interrupted its own thread while that was entering an object.
 pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
     let found_before = |known: &&Known| {
@@ -85,7 +86,7 @@ pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
     if ENTERING.swap(true, Ordering::Acquire) {
         return None;
     }
-    // SAFETY: the flag was ours to take, so no other reference to the room is alive.
+    // SAFETY: this thread has just set the flag, so no other reference to the room exists.
     let free = unsafe { &mut *ROOM.0.get() };
     let entered = free.enter(object, path, build_id, counts, bucket);
     ENTERING.store(false, Ordering::Release);
@@ -93,21 +94,21 @@ pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
 }
 
 fn in_bucket(bucket: &AtomicPtr<Known>) -> impl Iterator<Item = &'static Known> {
-    // SAFETY: what is linked was written before, and is never unmapped.
+    // SAFETY: linked entries are fully written, and never unmapped.
     let follow = |known: *const Known| unsafe { known.as_ref() };
     std::iter::successors(follow(bucket.load(Ordering::Acquire)), move |known| follow(known.before))
 }
 
-/// All that were entered after `last` (from the first on, where it is `None`), in the order of time.
+/// All entries after `last` (from the first on if it is `None`), oldest first.
 pub(super) fn after(last: Option<&'static Known>) -> impl Iterator<Item = &'static Known> {
     let next = last.map_or(&FIRST, |last| &last.next);
-    // SAFETY: as above.
+    // SAFETY: linked entries are fully written, and never unmapped.
     let follow = |next: &AtomicPtr<Known>| unsafe { next.load(Ordering::Acquire).as_ref() };
     std::iter::successors(follow(next), move |known: &&'static Known| follow(&known.next))
 }
 
 impl Free {
-    /// Enters an object; `None` where there is no room, in memory or among the epochs.
+    /// Enters an object. `None` if memory or epochs are used up.
     fn enter(
         &mut self,
         object: &Object,
@@ -136,14 +137,14 @@ impl Free {
             next: AtomicPtr::new(null_mut()),
             before: bucket.load(Ordering::Relaxed),
         };
-        // SAFETY: `take` gave so many bytes, aligned for this, which nobody else knows.
+        // SAFETY: `take` returned enough bytes, aligned for this type and not yet shared with any thread.
         unsafe {
             place.write(known);
             let text = place.add(1).cast::<u8>();
             text.copy_from_nonoverlapping(path.as_ptr(), path.len());
             text.add(path.len()).copy_from_nonoverlapping(build_id.as_ptr(), build_id.len());
         }
-        // SAFETY: the last one entered is never unmapped.
+        // SAFETY: the newest entry is never unmapped.
         let last = unsafe { self.last.as_ref() }.map_or(&FIRST, |last| &last.next);
         last.store(place, Ordering::Release);
         bucket.store(place, Ordering::Release);
@@ -152,7 +153,7 @@ impl Free {
         Some(unsafe { &*place })
     }
 
-    /// So many bytes, aligned to 8.
+    /// Allocates `bytes` bytes, aligned to 8.
     fn take(&mut self, bytes: usize) -> Option<*mut u8> {
         let bytes = bytes.next_multiple_of(8);
         if bytes > self.left {
@@ -186,7 +187,7 @@ impl Known {
 
     fn text(&self, from: usize, length: u16) -> &[u8] {
         let text = std::ptr::from_ref(self).wrapping_add(1).cast::<u8>().wrapping_add(from);
-        // SAFETY: `enter` wrote the path and the build id behind this, and nothing there changes.
+        // SAFETY: `enter` wrote the path and the build id after this entry, and they never change.
         unsafe { std::slice::from_raw_parts(text, usize::from(length)) }
     }
 }

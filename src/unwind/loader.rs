@@ -1,37 +1,39 @@
-//! What the dynamic loader tells: which objects are loaded, and whether any came or went.
+//! The dynamic loader's state: which objects are loaded, and whether that has changed.
 //!
-//! It is asked by `dl_iterate_phdr`, which is safe inside a callback, even while another thread sits in a
-//! `dlopen`. Where glibc's own count of objects was found (see `watch`), [`current`] asks only when that changed.
-//! What was heard last stands in `counts`; which object an address belongs to is the business of `find`.
+//! The loader is queried by `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in
+//! `dlopen`. If glibc's own object counters were found (see `watch`), [`current`] queries it only when they
+//! changed. The latest known state is in `counts`; `find` maps an address to its object.
 //!
-//! While a visitor of `dl_iterate_phdr` runs, nothing can be loaded or unloaded, in any namespace: glibc maps, lists,
-//! unlists and unmaps objects, and frees their names, under the one lock that it holds meanwhile. So what an object
-//! consists of is read inside [`hold`] and [`visit`] and nowhere else: an address on a stack may be garbage, and
-//! then the object around it goes whenever another thread likes.
+//! While a visitor of `dl_iterate_phdr` runs, nothing can be loaded or unloaded, in any namespace: glibc maps,
+//! lists, unlists and unmaps objects, and frees their names, under the one lock that it holds meanwhile. So the
+//! contents of an object are read inside [`hold`] and [`visit`] only: an address on a stack may be garbage, and
+//! another thread may unload the object around it at any time.
 //!
-//! Nobody waits for ever for that lock. The loader runs no code of the program under it (constructors, destructors and
-//! resolvers run before or after); it is recursive, so that a signal handler may come in where its thread has it; and
-//! a visitor of ours takes no other lock and allocates nothing. That leaves a visitor of the program's own that waits
-//! for a thread which launches, and an allocator that launches while it holds a lock which the loader's `free` needs.
+//! No thread waits forever for that lock. The loader runs no code of the program under it (constructors,
+//! destructors and resolvers run before or after); it is recursive, so a signal handler may enter it on the thread
+//! that holds it; and our visitors take no other lock and do not allocate. Two cases remain: a visitor of the
+//! program's own that waits for a thread which launches, and an allocator that launches while it holds a lock which
+//! the loader's `free` needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::counts::{self, Counts, Told};
 use super::watch;
 
-/// The state now: two loads and, if something came or went, a question to the loader.
+/// Returns the present state: two loads, and a query to the loader if an object was loaded or unloaded.
 #[inline(always)]
 pub(crate) fn current() -> Counts {
     if watch::is_unchanged() { counts::latest() } else { poll() }
 }
 
-/// Asks the loader for the state now, and makes it the latest. About 12 ns; takes a short loader lock.
+/// Queries the loader for its present state and publishes it as the latest. About 12 ns; takes a short loader lock.
 #[cold]
 pub(crate) fn poll() -> Counts {
     hold(|counts| counts).unwrap_or_else(counts::latest)
 }
 
-/// What `inside` says of the loader's state, which is the latest, and cannot change until it returns.
+/// Calls `inside` with the loader's state, which is published as the latest and cannot change until `inside`
+/// returns.
 pub(crate) fn hold<T>(inside: impl FnOnce(Counts) -> T) -> Option<T> {
     let mut inside = Some(inside);
     let mut result = None;
@@ -50,12 +52,12 @@ fn told(info: &libc::dl_phdr_info) -> Told {
     Told::new(info.dlpi_adds, info.dlpi_subs)
 }
 
-/// Looks for what tells changes without asking, and asks for the first time. Call it when the library is loaded,
-/// not inside a callback.
+/// Looks for the loader's counters, and queries the loader for the first time. Call when the library is loaded, not
+/// inside a callback.
 pub(crate) fn prepare() {
     if let Some((global, bytes)) = loader_data() {
         iterate(|info| {
-            // SAFETY: the loader says that its variable is so long; it is aligned for the pointers in it.
+            // SAFETY: `bytes` is the variable's size according to the loader; it is aligned for the pointers in it.
             unsafe { watch::find(global, bytes, told(info)) };
             Visit::Stop
         });
@@ -63,15 +65,15 @@ pub(crate) fn prepare() {
     poll();
 }
 
-/// Where glibc's loader keeps its state, and how long that is.
+/// Address and size of glibc's loader state.
 fn loader_data() -> Option<(*mut c_void, usize)> {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let global = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_rtld_global".as_ptr()) };
     let mut symbol: *mut c_void = std::ptr::null_mut();
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: both results are valid places to write to; any address may be asked for.
+    // SAFETY: both results are writable; `dladdr1` accepts any address.
     let is_known = unsafe { dladdr1(global, info.as_mut_ptr(), &mut symbol, RTLD_DL_SYMENT) } != 0;
-    // SAFETY: with this flag the loader gives null or the symbol's entry in a table that stays loaded.
+    // SAFETY: with this flag the loader returns null or the symbol's entry in a table that is never unloaded.
     let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() }?;
     (is_known && !global.is_null() && global.addr().is_multiple_of(8))
         .then_some((global, symbol.st_size as usize))
@@ -80,7 +82,7 @@ fn loader_data() -> Option<(*mut c_void, usize)> {
 const RTLD_DL_SYMENT: c_int = 1;
 
 unsafe extern "C" {
-    /// glibc's, not declared by the `libc` crate.
+    /// From glibc; the `libc` crate does not declare it.
     fn dladdr1(
         address: *const c_void,
         info: *mut libc::Dl_info,
@@ -89,14 +91,14 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A loaded object. It is looked at while the loader is held, and no longer: its pointers hold until it is unloaded.
+/// A loaded object. It may be read only while the loader is held: its pointers are valid until it is unloaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     /// First mapped address.
     pub(crate) start: u64,
     /// One past the last mapped address.
     pub(crate) end: u64,
-    /// What was added to the file's addresses.
+    /// Difference between mapped addresses and the file's addresses.
     pub(crate) bias: u64,
     /// The loader's name for it: a path; empty for the program; a made-up name for the vdso.
     name: *const c_char,
@@ -105,7 +107,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// No object: it holds no address.
+    /// A placeholder that contains no address.
     pub(super) const NONE: Self = Self {
         start: 0,
         end: 0,
@@ -115,13 +117,13 @@ impl Object {
         header_count: 0,
     };
 
-    /// As words that threads can hand each other.
+    /// Converts to words that can be passed between threads.
     pub(super) fn to_words(self) -> [u64; 6] {
         let (name, headers) = (self.name.expose_provenance(), self.headers.expose_provenance());
         [self.start, self.end, self.bias, name as u64, headers as u64, self.header_count as u64]
     }
 
-    /// The object of which [`to_words`](Self::to_words) made these.
+    /// Converts back from [`to_words`](Self::to_words).
     pub(super) fn from_words([start, end, bias, name, headers, header_count]: [u64; 6]) -> Self {
         Self {
             start,
@@ -133,10 +135,10 @@ impl Object {
         }
     }
 
-    /// The object with these program headers.
+    /// Creates the object with these program headers.
     ///
     /// # Safety
-    /// The loader says so of one object that is loaded, and is held.
+    /// The arguments must be the loader's description of one object that is loaded, and the loader must be held.
     unsafe fn new(bias: u64, name: *const c_char, headers: (*const libc::Elf64_Phdr, usize)) -> Self {
         let (headers, header_count) = headers;
         let mut object = Self { start: 0, end: 0, bias, name, headers, header_count };
@@ -150,16 +152,16 @@ impl Object {
         object
     }
 
-    /// The object that is mapped from `start` on, if its first page shows its program headers.
+    /// Creates the object that is mapped from `start` on, if its first page contains its program headers.
     ///
     /// # Safety
-    /// The loader says so of one object that is loaded, and is held; it tells `bias` and `name` as well.
+    /// The arguments must be the loader's description of one object that is loaded, and the loader must be held.
     pub(super) unsafe fn mapped(start: u64, bias: u64, name: *const c_char) -> Option<Self> {
-        // SAFETY: the caller vouches for all of it.
+        // SAFETY: the caller guarantees all of it.
         program_headers(start).map(|headers| unsafe { Self::new(bias, name, headers) })
     }
 
-    /// The object that holds `address`, as the loader's list has it. While the loader is held.
+    /// Finds the object that contains `address` in the loader's list. Call while the loader is held.
     pub(super) fn listed(address: u64) -> Option<Self> {
         let mut found = None;
         visit(|object| {
@@ -185,30 +187,30 @@ impl Object {
         unsafe { CStr::from_ptr(self.name) }
     }
 
-    /// Its `.eh_frame_hdr`, with whatever follows in the same segment.
+    /// Its `.eh_frame_hdr`, and the rest of that segment.
     pub(crate) fn eh_frame_hdr(&self) -> Option<&'static [u8]> {
         let header = self.headers().iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
     }
 
-    /// Its dynamic section, with whatever follows in the same segment.
+    /// Its dynamic section, and the rest of that segment.
     pub(crate) fn dynamic(&self) -> Option<&'static [u8]> {
         let header = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
     }
 
-    /// The bytes from `address` to the end of the loaded segment that it lies in.
+    /// The bytes from `address` to the end of its loaded segment.
     pub(crate) fn rest_of_segment(&self, address: u64) -> Option<&'static [u8]> {
         let left =
             self.headers().iter().filter(|header| header.p_type == libc::PT_LOAD).find_map(|header| {
                 let into = address.wrapping_sub(self.bias.wrapping_add(header.p_vaddr));
                 (header.p_flags & libc::PF_R != 0 && into < header.p_memsz).then(|| header.p_memsz - into)
             })?;
-        // SAFETY: a loaded, readable segment of an object; it is looked at only while the loader is held.
+        // SAFETY: a loaded, readable segment of an object, used only while the loader is held.
         Some(unsafe { std::slice::from_raw_parts(address as *const u8, left as usize) })
     }
 
-    /// Its GNU build id; empty where it has none.
+    /// Its GNU build id; empty if it has none.
     pub(crate) fn build_id(&self) -> &[u8] {
         self.headers()
             .iter()
@@ -222,12 +224,12 @@ impl Object {
     }
 
     fn headers(&self) -> &[libc::Elf64_Phdr] {
-        // SAFETY: the loader or the ELF header said so many program headers lie there, mapped.
+        // SAFETY: the loader or the ELF header states that this many program headers are mapped there.
         unsafe { std::slice::from_raw_parts(self.headers, self.header_count) }
     }
 }
 
-/// The program headers of the ELF file mapped at `start`, if its first page shows them.
+/// The program headers of the ELF file mapped at `start`, if its first page contains them.
 fn program_headers(start: u64) -> Option<(*const libc::Elf64_Phdr, usize)> {
     const PAGE: u64 = 4096;
     let file = start as *const libc::Elf64_Ehdr;
@@ -259,19 +261,19 @@ fn gnu_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// What a visitor wants next.
+/// Whether a visitor wants another object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
     Next,
     Stop,
 }
 
-/// Shows every loaded object to `visitor`, the program first. Nothing can be loaded or unloaded until
-/// it returns, so what it is shown is one consistent state.
+/// Passes every loaded object to `visitor`, the program first. Nothing can be loaded or unloaded until `visit`
+/// returns, so the visitor sees one consistent state.
 pub(crate) fn visit(mut visitor: impl FnMut(&Object) -> Visit) {
     iterate(|info| {
         let headers = (info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        // SAFETY: the loader is showing this object right now.
+        // SAFETY: the loader passes this object to its visitor right now.
         visitor(&unsafe { Object::new(info.dlpi_addr, info.dlpi_name, headers) })
     });
 }
@@ -282,15 +284,15 @@ fn iterate<F: FnMut(&libc::dl_phdr_info) -> Visit>(mut visitor: F) {
         _size: usize,
         visitor: *mut c_void,
     ) -> c_int {
-        // SAFETY: `iterate` passed its closure, which nothing else uses meanwhile.
+        // SAFETY: `iterate` passed its closure, which is not used anywhere else meanwhile.
         let visitor = unsafe { &mut *visitor.cast::<F>() };
         // SAFETY: the loader passes a valid description; glibc fills all its fields.
         let info = unsafe { &*info };
-        // A panic must not cross the loader's frames: it would abort the process, with its lock held.
+        // A panic must not cross the loader's frames: it would abort the process while the loader's lock is held.
         let wish = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| visitor(info)));
         c_int::from(!matches!(wish, Ok(Visit::Next)))
     }
-    // SAFETY: `step` is instantiated for the type behind the pointer that it is given.
+    // SAFETY: `step` is instantiated for the type of the closure that it is passed.
     unsafe { libc::dl_iterate_phdr(Some(step::<F>), (&raw mut visitor).cast()) };
 }
 

@@ -1,33 +1,33 @@
-//! Memory that comes straight from the kernel.
+//! Memory that is mapped directly from the kernel.
 //!
-//! The callback runs inside somebody's program, as often as not inside somebody's allocator (a malloc that
-//! launches a kernel is a real thing), so nothing on its path may call `malloc`; only a thread's first launch does, to
-//! learn where its stack lies. What `unwind` and `capture` need for a thread or for the process is mapped here,
-//! zeroed. Every byte is counted, and the ledger prints the sum.
+//! The callback runs inside the host program, possibly inside its allocator (a malloc that launches a kernel does
+//! exist), so nothing on its path may call `malloc`. Only a thread's first launch does, to query the bounds of its
+//! stack. All memory that `unwind` and `capture` need per thread or per process is mapped here, zeroed. Every byte
+//! is counted, and the ledger prints the sum.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes mapped now.
+/// Number of bytes mapped now.
 pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Maps `bytes` of zeroed memory, or `None` where the kernel refuses. It lies on a page boundary.
+/// Maps `bytes` of zeroed memory, aligned to a page. `None` if the kernel refuses.
 pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     let memory = reserve(bytes)?;
     count(bytes);
     Some(memory)
 }
 
-/// Counts memory of [`reserve`] that is used from now on.
+/// Counts memory from [`reserve`] as used from now on.
 pub(crate) fn count(bytes: usize) {
     HELD.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// The same as [`map`], of which nothing is counted yet: most of it may never be touched.
+/// As [`map`], but not counted yet: most of the memory may never be touched.
 pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -39,21 +39,21 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(address.cast())
 }
 
-/// Gives memory back that [`map`] handed out.
+/// Releases memory from [`map`].
 ///
 /// # Safety
-/// `memory` came from [`map`] with the same size, and nothing refers to it any more.
+/// `memory` must come from [`map`] with the same size, and must not be referenced any more.
 pub(crate) unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees this contract.
     unsafe { give_back(memory, bytes, bytes) };
 }
 
-/// Gives memory back that [`reserve`] handed out, of which so much was counted.
+/// Releases memory from [`reserve`], `counted` bytes of which were counted.
 ///
 /// # Safety
 /// As for [`unmap`].
 pub(crate) unsafe fn give_back(memory: NonNull<u8>, bytes: usize, counted: usize) {
-    // SAFETY: the caller vouches that this is a whole mapping of ours that nobody uses.
+    // SAFETY: the caller guarantees that this is a whole mapping of ours that is not in use.
     unsafe { libc::munmap(memory.as_ptr().cast(), bytes) };
     HELD.fetch_sub(counted, Ordering::Relaxed);
 }
@@ -61,19 +61,19 @@ pub(crate) unsafe fn give_back(memory: NonNull<u8>, bytes: usize, counted: usize
 /// The word at `address`, whatever its alignment.
 ///
 /// # Safety
-/// The eight bytes from `address` on are mapped and readable.
+/// The eight bytes from `address` on must be mapped and readable.
 #[inline(always)]
 pub(crate) unsafe fn word(address: u64) -> u64 {
-    // SAFETY: the caller vouches for the eight bytes; no alignment is asked for.
+    // SAFETY: the caller guarantees that the eight bytes are readable; the read needs no alignment.
     unsafe { (address as *const u64).read_unaligned() }
 }
 
-/// Copies up to `bytes` from `address` on to `to`, as far as they can be read at this moment, and says how many
-/// those were: the kernel looks, so any address may be asked for. One system call; three others where a sandbox of
-/// this process refuses that one. The host finds errno as it left it.
+/// Copies up to `bytes` bytes from `address` to `to`, as far as they are readable at this moment, and returns the
+/// number of copied bytes. The kernel checks the pages, so any address may be passed. Takes one system call, or
+/// three others if a sandbox of this process refuses that one. The host's errno is preserved.
 ///
 /// # Safety
-/// `bytes` may be written at `to`.
+/// `bytes` bytes at `to` must be writable.
 #[cold]
 pub(crate) unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
     // SAFETY: errno's location is valid for as long as the thread runs.
@@ -82,7 +82,7 @@ pub(crate) unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize
     let before = unsafe { errno.read() };
     let mut copied = -1;
     if !IS_REFUSED.load(Ordering::Relaxed) {
-        // SAFETY: the caller vouches for `to`.
+        // SAFETY: the caller guarantees that `to` is writable.
         copied = unsafe { copy_by_call(address, to, bytes) };
         // SAFETY: as above.
         if copied < 0 && unsafe { errno.read() } != libc::EFAULT {
@@ -90,7 +90,7 @@ pub(crate) unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize
         }
     }
     if IS_REFUSED.load(Ordering::Relaxed) {
-        // SAFETY: the caller vouches for `to`.
+        // SAFETY: the caller guarantees that `to` is writable.
         copied = unsafe { copy_by_file(address, to, bytes) };
     }
     // SAFETY: as above.
@@ -98,34 +98,34 @@ pub(crate) unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize
     usize::try_from(copied).unwrap_or(0)
 }
 
-/// Whether `process_vm_readv` was refused: by an old container's filter of system calls, or an old kernel.
+/// Whether `process_vm_readv` was refused: by an old container's system call filter, or an old kernel.
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// # Safety
-/// `bytes` may be written at `to`.
+/// `bytes` bytes at `to` must be writable.
 unsafe fn copy_by_call(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let local = libc::iovec { iov_base: to.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
-    // Whole registers: the upper half of a narrower argument may hold anything, and the kernel looks at it.
+    // Whole registers: the upper half of a narrower argument may contain garbage, and the kernel reads it.
     let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
     let this = this_process();
-    // SAFETY: the caller vouches for `to`; the kernel checks the other address itself.
+    // SAFETY: the caller guarantees that `to` is writable; the kernel checks the other address itself.
     unsafe {
         libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, one, &raw const remote, one, none)
     }
 }
 
-/// A page of which a forked child sees zeroes, with the process's id. Null: not to be had.
+/// A page that contains the process's id, and that a forked child sees zeroed. Null if unavailable.
 static PROCESS: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Maps what saves a system call a copy. Call it when the library is loaded.
+/// Maps the page that saves a system call per copy. Call when the library is loaded.
 pub(super) fn prepare() {
     const PAGE: usize = 4096;
     if !PROCESS.load(Ordering::Relaxed).is_null() {
         return;
     }
     let Some(page) = map(PAGE) else { return };
-    // SAFETY: a whole mapping of ours, of which nobody knows yet.
+    // SAFETY: a whole mapping of ours that is not shared with any other thread yet.
     if unsafe { libc::madvise(page.as_ptr().cast(), PAGE, libc::MADV_WIPEONFORK) } == 0 {
         let process = page.as_ptr().cast();
         let (new, old) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -133,13 +133,13 @@ pub(super) fn prepare() {
             return;
         }
     }
-    // SAFETY: a mapping of that size, which nobody uses: the kernel is too old, or another thread was first.
+    // SAFETY: a mapping of that size that is not in use: the kernel is too old, or another thread was faster.
     unsafe { unmap(page, PAGE) };
 }
 
-/// This process's id, by a system call only for the first time in it.
+/// Id of this process. Makes a system call only the first time in each process.
 fn this_process() -> i64 {
-    // SAFETY: null or a word in a mapping that stays.
+    // SAFETY: null, or a word in a mapping that is never unmapped.
     let kept = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
     if let Some(id) = kept.map(|id| id.load(Ordering::Relaxed)).filter(|id| *id != 0) {
         return id;
@@ -152,12 +152,12 @@ fn this_process() -> i64 {
     id
 }
 
-/// The same by the file that shows this process's memory. It is opened each time: a descriptor of ours that stays
-/// could be closed by the host, and be another file's by then. It shows pages too that may not be read, as to a
-/// debugger; so a stack may seem to end in zeroes.
+/// As [`copy_by_call`], through the file that shows this process's memory. It is opened each time: the host could
+/// close a long-lived descriptor of ours, and reuse its number for another file. Like a debugger, it also reads
+/// pages without read permission, so a stack may seem to end in zeroes.
 ///
 /// # Safety
-/// `bytes` may be written at `to`.
+/// `bytes` bytes at `to` must be writable.
 unsafe fn copy_by_file(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let (path, flags) = (c"/proc/self/mem".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
     // SAFETY: the path is a C string. Through `syscall`, because libc's functions are cancellation points.
@@ -165,7 +165,7 @@ unsafe fn copy_by_file(address: u64, to: *mut u8, bytes: usize) -> i64 {
     if file < 0 {
         return -1;
     }
-    // SAFETY: the caller vouches for `to`; the kernel checks the other address itself.
+    // SAFETY: the caller guarantees that `to` is writable; the kernel checks the other address itself.
     let copied = unsafe { libc::syscall(libc::SYS_pread64, file, to, bytes, address) };
     // SAFETY: `file` is a descriptor that we opened.
     unsafe { libc::syscall(libc::SYS_close, file) };
@@ -194,12 +194,12 @@ mod tests {
         static WORD: AtomicI64 = AtomicI64::new(1);
         let copied = || {
             let mut word = 0i64;
-            // SAFETY: eight bytes may be written there.
+            // SAFETY: eight bytes at `word` are writable.
             let copied = unsafe { copy_by_call((&raw const WORD) as u64, (&raw mut word).cast(), 8) };
             (copied, word)
         };
         assert_eq!(copied(), (8, 1));
-        // SAFETY: the child makes system calls only, and ends without what the harness does at exit.
+        // SAFETY: the child makes system calls only, and exits without running the harness's exit handlers.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -219,21 +219,21 @@ mod tests {
     fn both_ways_to_copy_stop_where_nothing_is_mapped() {
         let memory = map(3 * 4096).expect("three pages are to be had");
         let first = memory.as_ptr() as u64;
-        // SAFETY: the mapping is ours, and its last page is not used any more.
+        // SAFETY: the mapping is ours, and its last page is not used from here on.
         unsafe {
             memory.as_ptr().add(8000).write_bytes(7, 192);
             libc::munmap(memory.as_ptr().add(8192).cast(), 4096);
         }
         for way in [copy_by_call as Way, copy_by_file as Way] {
             let mut copied = [0u8; 400];
-            // SAFETY: so many bytes may be written there.
+            // SAFETY: 400 bytes at `copied` are writable.
             let mut copy = |from, bytes| unsafe { way(from, copied.as_mut_ptr(), bytes) };
             assert_eq!(copy(first + 8000, 400), 192);
             assert_eq!(copy(first + 8000, 100), 100);
             assert!(copy(first + 8192, 8) < 0 && copy(8, 8) < 0 && copy(u64::MAX - 3, 8) < 0);
             assert!(copied[..192].iter().all(|byte| *byte == 7) && copied[192] == 0);
         }
-        // SAFETY: what is left of the mapping is ours, and nobody uses it.
+        // SAFETY: the rest of the mapping is ours and no longer in use.
         unsafe { libc::munmap(memory.as_ptr().cast(), 8192) };
         HELD.fetch_sub(3 * 4096, Ordering::Relaxed);
     }
@@ -244,7 +244,7 @@ mod tests {
         let errno = unsafe { &mut *libc::__errno_location() };
         *errno = 77;
         let mut word = 0u64;
-        // SAFETY: eight bytes may be written there.
+        // SAFETY: eight bytes at `word` are writable.
         let copied = unsafe { copy_what_is_mapped(8, (&raw mut word).cast(), 8) };
         assert_eq!((copied, *errno), (0, 77));
         assert!(!IS_REFUSED.load(Ordering::Relaxed), "an address that is not mapped is no refusal");

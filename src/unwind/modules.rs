@@ -1,9 +1,8 @@
-//! Which file lay where: taken while the modules were loaded.
+//! The module map: which file was mapped at which address, recorded while the modules are loaded.
 //!
-//! The map belongs to a housekeeping thread, which asks it now and then what is new: objects that were entered in the
-//! list of all that are known (see `known`), by a capture or by the map itself when it goes through the loader's list;
-//! and pages of code outside all objects, of which captures left notes (see `notes`). Names of functions are somebody
-//! else's work.
+//! The map belongs to a housekeeping thread, which polls it for news: objects that captures or the map itself (when
+//! it lists the loader's objects) have added to the permanent list (see `known`); and pages of code outside all
+//! objects, about which captures left notes (see `notes`). Function names are resolved elsewhere.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,30 +16,30 @@ use super::loader::{self, Visit};
 use super::notes::{self, PAGE};
 use crate::record::{Module, ModuleEpoch};
 
-/// Every module that was seen.
+/// All modules seen so far.
 #[derive(Debug, Default)]
 pub struct ModuleMap {
-    /// The last object that was told of.
+    /// The last object that was reported.
     told: Option<&'static Known>,
     /// The loader's state when its objects were last listed.
     listed: Option<Counts>,
-    /// What was told of code outside all objects, and how many notes of it had been lost by then.
+    /// Modules reported for code outside all objects, and the number of notes lost by then.
     outside: Vec<Module>,
     notes_lost: u64,
 }
 
 impl ModuleMap {
-    /// A map that knows nothing yet: the first [`refresh`](Self::refresh) tells it everything.
+    /// Creates an empty map. Its first [`refresh`](Self::refresh) reports everything.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends to `new` every module that was not known before, in the order in which they were there.
-    /// Cheap (about 12 ns) when nothing changed: call it every few milliseconds.
+    /// Appends every module that is new since the last call to `new`, in the order of their appearance. Cheap
+    /// (about 12 ns) if nothing changed: call it every few milliseconds.
     ///
-    /// A module that covers an address and has the epoch of a frame is the frame's. Only of those of
-    /// [`ModuleEpoch::OUTSIDE`] there may be several, and then nobody knows which; generated code has an empty path.
-    /// Not for use inside a callback.
+    /// A frame belongs to the module that covers its address and has its epoch. Only for [`ModuleEpoch::OUTSIDE`]
+    /// there may be several such modules, and then the right one is unknown; generated code has an empty path. Do
+    /// not call inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let counts = loader::poll();
         if self.listed != Some(counts) {
@@ -55,7 +54,7 @@ impl ModuleMap {
         }
     }
 
-    /// Enters what is loaded among all that is known.
+    /// Adds all loaded objects to the permanent list.
     fn list(&mut self) {
         self.listed = loader::hold(|counts| {
             loader::visit(|object| {
@@ -66,8 +65,8 @@ impl ModuleMap {
         });
     }
 
-    /// Takes in what captures noted outside all objects. What can lie there now may be another file than it was at that
-    /// time, if objects came or went since: then a module without a path says that nobody knows.
+    /// Processes the captures' notes on code outside all objects. If objects were loaded or unloaded since a note
+    /// was written, its page may hold another file by now: then a module without a path marks the page as unknown.
     fn read_notes(&mut self, counts: Counts, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         notes::drain(|note| notes.push(note));
@@ -109,14 +108,14 @@ fn module_of_object(known: &Known) -> Module {
     }
 }
 
-/// Code outside all objects that may have been anything.
+/// Code outside all objects whose file cannot be determined.
 fn nobody_knows(place: Range<u64>) -> Module {
     let Range { start, end } = place;
     Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: PathBuf::new(), build_id: Vec::new() }
 }
 
-/// The loader names the program "", the vdso by a file that is not there, and others as they were
-/// asked for, perhaps relative to where the process was at that time.
+/// Completes a module's path. The loader names the program "", the vdso by a nonexistent file, and other objects as
+/// they were requested, perhaps relative to the working directory at that time.
 fn with_full_path(mut module: Module) -> Module {
     let name = module.path.as_os_str().as_bytes();
     if name.is_empty() {
@@ -132,18 +131,19 @@ fn with_full_path(mut module: Module) -> Module {
     module
 }
 
-/// The program's file, which lies at `start`. What the kernel was asked to run is the loader where that was told to run it.
+/// The program's file, which is mapped at `start`. If the program was started through the loader (`ld.so program`),
+/// `/proc/self/exe` is the loader.
 fn program(start: u64) -> PathBuf {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let mapping = Mapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
-    // Odd characters are written in another way there.
+    // Unusual characters are escaped there.
     match mapping.filter(|mapping| mapping.name.starts_with(b"/") && !mapping.name.contains(&b'\\')) {
         Some(mapping) => OsStr::from_bytes(mapping.name).into(),
         None => fs::read_link("/proc/self/exe").unwrap_or_default(),
     }
 }
 
-/// A line of `/proc/self/maps`.
+/// One line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mapping<'a> {
     start: u64,

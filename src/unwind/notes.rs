@@ -1,39 +1,39 @@
-//! What captures tell the module map of code that lies outside all objects: generated, or mapped by hand.
+//! Notes from captures to the module map about code outside all objects: generated, or mapped by hand.
 //!
-//! The first miss of the rule table on a page (in the present loader state) leaves a note, from inside the
-//! callback: no lock, no allocation, a fixed ring. The map drains it. What does not fit is left for the
-//! next miss on that page and counted.
+//! The first miss of the rule table on a page (per loader state) leaves a note, from inside the callback: no lock,
+//! no allocation, a fixed ring. The map drains it. If the ring is full, the note is counted as lost, and the next
+//! miss on that page tries again.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::counts::Counts;
 
-/// Notes that may wait for the housekeeping thread.
+/// Capacity of the ring.
 const WAITING: usize = 1024;
-/// Pages that are remembered as noted.
+/// Number of pages that are remembered as noted.
 const NOTED: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
-/// A page outside all objects, as a capture met it.
+/// A page outside all objects that a capture met.
 #[derive(Clone, Copy)]
 pub(super) struct Note {
     pub(super) page: u64,
-    /// The loader's state at that time.
+    /// The loader's state at the capture.
     pub(super) counts: Counts,
 }
 
-/// A place of the ring. Its turn says whose it is: equal to a position, that position's writer's; one
-/// more, that position's reader's.
+/// A slot of the ring. Its `turn` decides which thread may use it: a value equal to a position's write turn, that
+/// position's writer; one more, that position's reader.
 struct Place {
     turn: AtomicUsize,
     note: UnsafeCell<Note>,
 }
 
-// SAFETY: `turn` hands the note to one writer or one reader at a time.
+// SAFETY: `turn` passes the note to one writer or one reader at a time.
 unsafe impl Sync for Place {}
 
-/// What waits, in the order of its positions.
+/// The pending notes, in the order of their positions.
 struct Ring {
     places: [Place; WAITING],
     head: AtomicUsize,
@@ -44,8 +44,7 @@ static RING: Ring = Ring::new();
 static LOST: AtomicU64 = AtomicU64::new(0);
 static SEEN: [AtomicU64; NOTED] = [const { AtomicU64::new(0) }; NOTED];
 
-/// Notes that the stack holds `address`, which lies in no object: generated code. A page stands for all addresses in
-/// it.
+/// Notes that the stack contains `address`, which is not in any object: generated code. One note per page.
 pub(super) fn outside(address: u64, counts: Counts) {
     let page = address & !(PAGE - 1);
     let mark = page | (u64::from(counts.unloads()) << 48);
@@ -59,17 +58,17 @@ pub(super) fn outside(address: u64, counts: Counts) {
     }
 }
 
-/// Hands every waiting note to `read`. For one thread at a time: the module map's.
+/// Passes every pending note to `read`. Only for one thread at a time: the module map's.
 pub(super) fn drain(read: impl FnMut(Note)) {
     RING.drain(read);
 }
 
-/// Whether notes wait.
+/// Whether notes are pending.
 pub(super) fn are_waiting() -> bool {
     RING.head.load(Ordering::Relaxed) != RING.tail.load(Ordering::Relaxed)
 }
 
-/// Notes that found the ring full so far.
+/// Number of notes lost so far because the ring was full.
 pub(super) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
@@ -91,7 +90,7 @@ impl Ring {
         }
     }
 
-    /// False: the ring is full.
+    /// Returns `false` if the ring is full.
     fn push(&self, note: Note) -> bool {
         let mut position = self.tail.load(Ordering::Relaxed);
         loop {
@@ -107,7 +106,7 @@ impl Ring {
             let (order, otherwise) = (Ordering::Relaxed, Ordering::Relaxed);
             match self.tail.compare_exchange_weak(position, position + 1, order, otherwise) {
                 Ok(_) => {
-                    // SAFETY: winning the position makes this the only writer until the turn moves on.
+                    // SAFETY: the thread that wins the position is the only writer until the turn advances.
                     unsafe { place.note.get().write(note) };
                     place.turn.store(write_turn(position) + 1, Ordering::Release);
                     return true;
@@ -117,7 +116,7 @@ impl Ring {
         }
     }
 
-    /// For one thread at a time.
+    /// Call from one thread at a time.
     fn drain(&self, mut read: impl FnMut(Note)) {
         loop {
             let position = self.head.load(Ordering::Relaxed);
@@ -125,8 +124,8 @@ impl Ring {
             if place.turn.load(Ordering::Acquire) != write_turn(position) + 1 {
                 return;
             }
-            // SAFETY: the turn says that the note is written; there is one reader, and no writer before the
-            // turn moves on.
+            // SAFETY: the turn proves that the note is written; there is one reader, and no writer before the turn
+            // advances.
             read(unsafe { *place.note.get() });
             self.head.store(position + 1, Ordering::Relaxed);
             place.turn.store(write_turn(position) + 2, Ordering::Release);

@@ -1,11 +1,11 @@
-//! The loaded objects by address, for glibc before 2.35, which has no `_dl_find_object`.
+//! The loaded objects sorted by address, for glibc before 2.35, which has no `_dl_find_object`.
 //!
-//! There, every address without a rule would have the loader show its whole list, under its lock: 2 us. So the
-//! list is copied and sorted when objects came or went, and an address is looked up in the copy.
+//! Without a copy, every address without a rule would make the loader walk its whole list, under its lock: 2 us. So
+//! after each load or unload the list is copied and sorted, and addresses are looked up in the copy.
 //!
-//! Nobody waits. One thread at a time copies; any other that needs the copy then asks the loader. Readers look
-//! at a sequence number before and after: it is odd while the copy is written, and different afterwards. All of
-//! it is static: no allocation, and no old copy to keep for somebody who may still read it.
+//! No thread waits. One thread at a time copies; any other that needs the copy meanwhile asks the loader. Readers
+//! check a sequence number before and after (a seqlock): it is odd while the copy is being written, and different
+//! afterwards. All memory is static: no allocation, and no old copy to keep for a reader that may still use it.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -13,38 +13,39 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::counts::Counts;
 use super::loader::{self, Object, Visit};
 
-/// Objects that fit. A process with more has the loader asked for every address without a rule.
+/// Maximum number of objects. In a process with more, the loader is asked for every address without a rule.
 const MOST: usize = 1024;
-/// Words of an object in the copy.
+/// Number of words per object in the copy.
 const WORDS: usize = 6;
 
-/// A list that one thread writes at a time and all read.
+/// A list that one thread at a time writes and any thread reads.
 struct Copied {
-    /// By their first address, as words.
+    /// The objects as words, sorted by start address.
     objects: [[AtomicU64; WORDS]; MOST],
-    /// How many there are, and the loader's state that they are of.
+    /// Number of objects, and the loader state they were listed in.
     count: AtomicU64,
     state: AtomicU64,
-    /// Odd while the three above are being written.
+    /// Odd while the fields above are being written.
     sequence: AtomicU64,
 }
 
 static COPY: Copied = Copied::new();
 
-/// Where the list is sorted before it is copied; for whoever holds `WRITING`.
+/// Buffer for sorting the list before it is copied; owned by the thread that set `WRITING`.
 static ROOM: Room = Room(UnsafeCell::new([Object::NONE; MOST]));
 static WRITING: AtomicBool = AtomicBool::new(false);
 
 struct Room(UnsafeCell<[Object; MOST]>);
 
-// SAFETY: only `refresh` reaches into it, while it holds `WRITING`.
+// SAFETY: only `refresh` accesses it, while it owns `WRITING`.
 unsafe impl Sync for Room {}
 
-/// The copy cannot say: the loader is to be asked.
+/// The copy has no answer: ask the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unsure;
 
-/// The object that holds `address` in the loader's present state, while the loader is held. Safe inside a callback.
+/// Returns the object that contains `address` in the loader's present state. Call while the loader is held. Safe
+/// inside a callback.
 pub(super) fn holding(address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
     match COPY.look_up(address, counts) {
         Err(Unsure) => {
@@ -55,13 +56,13 @@ pub(super) fn holding(address: u64, counts: Counts) -> Result<Option<Object>, Un
     }
 }
 
-/// Copies the loader's list in its present state, unless somebody is at it.
+/// Copies the loader's list in its present state, unless another thread is already copying it.
 #[cold]
 fn refresh(counts: Counts) {
     if WRITING.swap(true, Ordering::Acquire) {
         return;
     }
-    // SAFETY: the flag was ours to take, so no other reference to the room is alive.
+    // SAFETY: this thread has just set the flag, so no other reference to the room exists.
     let room = unsafe { &mut *ROOM.0.get() };
     let mut count = 0;
     loader::visit(|object| {
@@ -99,7 +100,8 @@ impl Copied {
         let after = copy.partition_point(|words| words[0].load(Ordering::Relaxed) <= address);
         let last =
             after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
-        // The loads above come before the one below: then what they read was whole.
+        // This orders the loads above before the one below: if the sequence number is unchanged, they read one
+        // version.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) != before {
             return Err(Unsure);
@@ -107,11 +109,11 @@ impl Copied {
         Ok(last.map(Object::from_words).filter(|object| object.contains(address)))
     }
 
-    /// For one thread at a time.
+    /// Call from one thread at a time.
     fn publish(&self, objects: &[Object], counts: Counts) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Whoever reads a word stored below sees the odd number after it.
+        // A reader that sees a word stored below also sees the odd number, or a later one.
         fence(Ordering::Release);
         for (place, object) in self.objects.iter().zip(objects) {
             for (place, word) in place.iter().zip(object.to_words()) {
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(COPY.look_up(4096, Counts::new(u32::MAX, 1)).err(), Some(Unsure));
     }
 
-    /// Lists one after the other, of which each word says in which it stood.
+    /// Writes one list after another; each word contains the number of its list.
     #[test]
     fn a_copy_that_is_read_while_it_is_written_is_not_believed() {
         const OBJECTS: u64 = 40;
@@ -177,7 +179,7 @@ mod tests {
                 let answer = copy.look_up((at + 2) << 32 | 0xffff_ffff, Counts::new(7, list as u32));
                 let Ok(answer) = answer else { continue };
                 found += 1;
-                // The last address of one is where the next begins, but for the last.
+                // Each object ends where the next begins, except for the last one.
                 let expected = (at + 1 < OBJECTS).then(|| start(at + 1, list));
                 let words = answer.map(Object::to_words);
                 let is_whole = |words: [u64; WORDS]| Some(words[0]) == expected && words[2..] == [list; 4];

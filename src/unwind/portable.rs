@@ -1,8 +1,8 @@
-//! The engine for machines without rules of their own: framehop, behind the same face.
+//! The engine for machines other than x86-64: framehop, with the same interface.
 //!
-//! It is there so that gpuflame builds and works beyond x86-64; it is slower (see the performance page),
-//! and when objects come or go it allocates, inside the callback that notices. Only aarch64 has an
-//! unwinder in framehop; elsewhere a capture is empty and marked as cut.
+//! It makes gpuflame build and work beyond x86-64. It is slower (see the performance page), and when objects are
+//! loaded or unloaded it allocates, inside the callback that notices. framehop has an unwinder for aarch64 only; on
+//! other machines a capture is empty and flagged as cut.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,31 +16,31 @@ use super::counts::{self, Counts};
 use super::loader::{self, Object, Visit};
 use super::{Captured, MAX_FRAMES, Seen, Skip, known, memory, notes};
 
-/// None is kept here.
+/// This engine caches no stacks.
 pub(super) const STACKS: usize = 1;
 use crate::record::{ContextFlags, Frame, ModuleEpoch};
 
-/// Return addresses may carry a signature above the 48 bits of an address.
+/// Return addresses may carry a signature above the 48 address bits.
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// One thread's engine.
 pub(super) struct Owned {
-    /// The state of the loader that `unwinder` knows.
+    /// The loader state that `unwinder` was built for.
     known: Option<Counts>,
     checks_every_capture: bool,
     unwinder: UnwinderAarch64<&'static [u8], MustNotAllocateDuringUnwind>,
     cache: CacheAarch64<MustNotAllocateDuringUnwind>,
     own: Stack,
     copy: StackCopy,
-    /// Where the objects lie that `unwinder` knows, and their epochs.
+    /// Address ranges and epochs of the objects that `unwinder` knows.
     epochs: Vec<(Range<u64>, ModuleEpoch)>,
     frames: Vec<Frame>,
-    /// Their stack pointers.
+    /// Stack pointers of `frames`.
     places: Vec<u64>,
     is_busy: bool,
 }
 
-/// Copied stacks are not walked here.
+/// Copied stacks are not supported by this engine.
 #[derive(Debug)]
 pub(super) enum OfCopies {}
 
@@ -58,7 +58,7 @@ impl OfCopies {
     }
 }
 
-/// Where the frames of the last capture lie.
+/// Stack positions of the frames of the last capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a>(&'a [u64]);
 
@@ -77,7 +77,7 @@ impl fmt::Debug for Owned {
     }
 }
 
-/// The registers that a walk starts from.
+/// The registers that a walk starts with.
 struct Registers {
     pc: u64,
     lr: u64,
@@ -89,7 +89,7 @@ struct Registers {
 #[inline(always)]
 fn registers() -> Option<Registers> {
     let (pc, lr, sp, fp);
-    // SAFETY: only reads registers.
+    // SAFETY: this only reads registers.
     unsafe {
         std::arch::asm!(
             "adr {pc}, .",
@@ -139,7 +139,7 @@ impl Owned {
         self.checks_every_capture = check;
     }
 
-    /// Nothing is remembered here.
+    /// Has no effect: this engine caches no stacks.
     pub(super) fn remember_stacks(&mut self, _remember: bool) {}
 
     #[inline(always)]
@@ -150,7 +150,7 @@ impl Owned {
         }
     }
 
-    /// None is kept here.
+    /// Always walks: this engine caches no stacks.
     #[inline(always)]
     pub(super) fn capture_or_tell(&mut self, skip: Skip, _hint: u64) -> Seen<'_> {
         Seen::New(self.capture(skip))
@@ -173,7 +173,7 @@ impl Owned {
         Captured { frames: &self.frames, kept: 0, flags: ContextFlags(flags), places: Places(&self.places) }
     }
 
-    /// Tells framehop about every object that is loaded.
+    /// Passes every loaded object to framehop.
     fn learn(&mut self) {
         let mut unwinder = UnwinderAarch64::new();
         let mut epochs = Vec::new();
@@ -253,7 +253,7 @@ fn skips(skip: &Skip, skipped: usize, pc: u64, sp: u64) -> bool {
 
 fn read(stack: Stack, sp: u64, address: u64) -> Option<u64> {
     let is_above = address >= sp && address <= stack.hi.wrapping_sub(8);
-    // SAFETY: the word lies on the thread's own stack, above its stack pointer.
+    // SAFETY: the word is on the thread's own stack, above its stack pointer.
     (is_above && stack.contains(address)).then(|| unsafe { memory::word(address) })
 }
 

@@ -1,15 +1,16 @@
-//! The end of an interpreter that runs a whole program, as `python train.py` does. After an interrupt that nobody
-//! caught, CPython ends, gives SIGINT its default action and sends it to itself, so that the C library's exit handlers
-//! never run: what CPython calls last of all (`Py_AtExit`) is the only moment that there is.
+//! Notifies about the end of an interpreter that runs a whole program, as `python train.py` does. After an uncaught
+//! KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends it to itself, so the
+//! C library's exit handlers never run. The callbacks that CPython calls last of all (`Py_AtExit`) are the only
+//! opportunity.
 //!
-//! A program that embeds CPython may end it and go on. Which of the two it is, the stack tells: only functions that run
-//! a whole program, and then return its exit code, end the process by a signal; and where one of them ends the
-//! interpreter, it is on the stack.
+//! A program that embeds CPython may finalize it and continue. The stack distinguishes the two cases: only
+//! functions that run a whole program, and return its exit code, end the process by a signal; and when one of them
+//! finalizes the interpreter, it is on the stack.
 //!
-//! Of CPython two functions are called: one reads a flag, and the other puts a pointer into a table of 32, since 3.12 under a
-//! lock of its own that is held for that alone. Before, only the global lock keeps two threads from that at one moment, and the one
-//! that makes the first CUDA call has mostly given it back: should another register something within those few
-//! instructions, one of both is not called. What registers there does so when it is imported, if anything does at all.
+//! Two CPython functions are called: one reads a flag, and the other stores a pointer in a table of 32, since 3.12
+//! under a lock that is held for that alone. Before 3.12 only the global lock serializes this, and the thread that
+//! makes the first CUDA call has usually released it: if another thread registers a callback within those few
+//! instructions, one of the two is lost. Modules that register one do so when they are imported, if at all.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -19,10 +20,10 @@ use super::symbols::{Exported, Exports};
 use super::{Skip, Unwinder};
 use crate::record::FrameKind;
 
-/// What runs a whole program: the first is called by the others, and may have been made a part of them.
+/// Functions that run a whole program. The others call the first one, which may have been inlined into them.
 const PROGRAMS: [&str; 3] = ["Py_RunMain", "Py_BytesMain", "Py_Main"];
 
-/// What is called when the interpreter ends.
+/// The callback for the end of the interpreter.
 struct Ending {
     programs: [Option<Exported>; PROGRAMS.len()],
     is_due: fn() -> bool,
@@ -31,17 +32,18 @@ struct Ending {
 
 static ENDING: OnceLock<Ending> = OnceLock::new();
 
-/// What an interpreter exports.
+/// The relevant exports of an interpreter.
 struct Found {
     is_initialized: extern "C" fn() -> c_int,
     at_exit: extern "C" fn(extern "C" fn()) -> c_int,
     programs: [Option<Exported>; PROGRAMS.len()],
 }
 
-/// Has `then` called when the interpreter of this process ends, if there is one now and it runs the whole program, and
-/// `is_due` says so. To be called once, and not inside a callback. False: it will not be, as there is none, or it has no room
-/// for one more. A forked child has the call too: there `is_due` must say no, since another thread may have held the loader's
-/// lock when it was forked, and will never give it back.
+/// Registers `then` to be called when this process's interpreter ends, provided that there is one now, that it runs
+/// the whole program, and that `is_due` returns true at that time. Call once, and not inside a callback. Returns
+/// false if there is no interpreter, or its table is full. A forked child inherits the registration: there `is_due`
+/// must return false, since another thread may have held the loader's lock at the fork, and will never release it
+/// in the child.
 pub fn at_end_of_program(is_due: fn() -> bool, then: fn()) -> bool {
     let found = loader::hold(|_| {
         let mut found = None;
@@ -52,25 +54,25 @@ pub fn at_end_of_program(is_due: fn() -> bool, then: fn()) -> bool {
         found
     });
     let Some(Found { is_initialized, at_exit, programs }) = found.flatten() else { return false };
-    // One that has not begun has no room yet, nor anything to end.
+    // An interpreter that is not initialized has no table yet, and nothing to finalize.
     is_initialized() != 0 && ENDING.set(Ending { programs, is_due, then }).is_ok() && at_exit(ends) == 0
 }
 
-/// The interpreter in the object with these exports. While the loader is held.
+/// The interpreter in the object with these exports. Call while the loader is held.
 fn look(exports: &Exports<'_>) -> Option<Found> {
     exports.find("_PyRuntime")?;
     let address = |name| Some(exports.find(name)?.address as usize);
     let (is_initialized, at_exit) = (address("Py_IsInitialized")?, address("Py_AtExit")?);
     Some(Found {
-        // SAFETY: CPython exports under this name a function that takes nothing and returns an `int`.
+        // SAFETY: the function that CPython exports under this name takes no argument and returns an `int`.
         is_initialized: unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(is_initialized) },
-        // SAFETY: and under this one a function that takes such a function and returns an `int`.
+        // SAFETY: the function that CPython exports under this name takes such a function and returns an `int`.
         at_exit: unsafe { std::mem::transmute::<usize, extern "C" fn(extern "C" fn()) -> c_int>(at_exit) },
         programs: PROGRAMS.map(|name| exports.find(name)),
     })
 }
 
-/// Called by CPython, on the thread that ends it. The library is never unloaded (`host::loaded`).
+/// Called by CPython, on the thread that finalizes it. This library is never unloaded (`host::loaded`).
 extern "C" fn ends() {
     // A panic must not reach CPython.
     let _ = std::panic::catch_unwind(|| {

@@ -1,11 +1,11 @@
-//! What an object exports, read off its own tables.
+//! An object's exported symbols, read from its own tables.
 //!
-//! Not by `dlsym`: that takes the loader's lock for loading, which a thread may hold while it runs a constructor that
-//! launches. The tables are looked at while the loader is held, as all of an object is.
+//! `dlsym` cannot be used: it takes the loader's load lock, which a thread may hold while it runs a constructor
+//! that launches. Like all contents of an object, the tables are read only while the loader is held.
 
 use super::loader::Object;
 
-/// Something that an object exports.
+/// An exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exported {
     pub(super) address: u64,
@@ -13,7 +13,7 @@ pub(super) struct Exported {
 }
 
 impl Exported {
-    /// Whether this address lies in it.
+    /// Whether this address is inside the symbol.
     pub(super) fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.address) < self.bytes
     }
@@ -24,10 +24,10 @@ const STRINGS: u64 = 5;
 const SYMBOLS: u64 = 6;
 const GNU_HASH: u64 = 0x6fff_fef5;
 
-/// The size of an entry of the symbol table.
+/// Size of a symbol table entry.
 const SYMBOL: usize = size_of::<libc::Elf64_Sym>();
 
-/// The tables of one object. To be used while the loader is held.
+/// The symbol tables of one object. Use only while the loader is held.
 pub(super) struct Exports<'a> {
     object: &'a Object,
     strings: &'static [u8],
@@ -36,21 +36,21 @@ pub(super) struct Exports<'a> {
 }
 
 impl<'a> Exports<'a> {
-    /// Those of `object`; `None` where it has none, or only the kind that was usual before 2006.
+    /// The tables of `object`. `None` if it exports nothing, or has only the hash table that was usual before 2006.
     pub(super) fn of(object: &'a Object) -> Option<Self> {
         let dynamic = object.dynamic()?;
         let entry = |tag: u64| {
             let (entries, _) = dynamic.as_chunks::<16>();
             let halves = entries.iter().map(|entry| (number(entry, 0), number(entry, 8)));
             let found = halves.take_while(|(tag, _)| *tag != Some(0)).find(|(found, _)| *found == Some(tag));
-            // glibc has made it an address in most objects, and other loaders in none.
+            // glibc relocates the entry to an address in most objects; other loaders in none.
             let at = found?.1?;
             object.rest_of_segment(if object.contains(at) { at } else { object.bias.wrapping_add(at) })
         };
         Some(Self { object, strings: entry(STRINGS)?, symbols: entry(SYMBOLS)?, hashes: entry(GNU_HASH)? })
     }
 
-    /// What is exported as `name`, of whatever version.
+    /// Looks up the symbol `name`, in any version.
     pub(super) fn find(&self, name: &str) -> Option<Exported> {
         let hash = name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
         let word = |at: usize| short(self.hashes, 4 * at);
@@ -62,7 +62,7 @@ impl<'a> Exports<'a> {
         }
         let from = 4 + 2 * blooms as usize;
         let mut at = word(from + hash.checked_rem(buckets)? as usize)?;
-        // A bucket without symbols says 0; a chain ends with an odd word.
+        // An empty bucket contains 0; the last link of a chain is odd.
         while at >= first {
             let link = word(from + buckets as usize + (at - first) as usize)?;
             if link | 1 == hash | 1
@@ -78,7 +78,7 @@ impl<'a> Exports<'a> {
         None
     }
 
-    /// The symbol at this place, if it has that name and is defined here.
+    /// The symbol at this index, if it has that name and is defined in this object.
     fn symbol(&self, at: usize, name: &str) -> Option<Exported> {
         let symbol = self.symbols.get(at.checked_mul(SYMBOL)?..)?.get(..SYMBOL)?;
         let text = self.strings.get(short(symbol, 0)? as usize..)?;

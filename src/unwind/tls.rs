@@ -1,17 +1,18 @@
 //! One pointer per thread that can be read inside any callback.
 //!
-//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs one load, but what
-//! it needs it from is little and shared by all libraries that come late (1,664 bytes in glibc): where others have used it
-//! up, the library is not loaded at all. With *TLS descriptors* the loader decides: it gives a library's block that room
-//! if there is some, and then an access is a load and a call of two instructions, 1 ns more than initial-exec; else each
-//! thread's block is found by the loader, which allocates it at the thread's first access. A library's whole block goes
-//! there: of ours these eight bytes, and some 330 of the standard library's and other crates', which the callback never
-//! touches. In a program the linker makes one load of it. Stable Rust has no switch for the model, so the variable
-//! and its access are written in assembly.
+//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs one load,
+//! but it needs space in a static reserve that is small and shared by all libraries loaded late (1,664 bytes in
+//! glibc): once others have used it up, the library cannot be loaded at all. With *TLS descriptors* the loader
+//! decides. If the reserve has space for the library's block, an access is a load and a call of two instructions, 1
+//! ns more than initial-exec; else the loader finds each thread's block, and allocates it at the thread's first
+//! access. The block holds all of the library's thread-locals: these eight bytes of ours, and about 330 of the
+//! standard library and other crates, which the callback never touches. In an executable the linker turns the
+//! access into one load. Stable Rust has no switch for the model, so the variable and its access are written in
+//! assembly.
 
 #[cfg(target_arch = "x86_64")]
 mod by_descriptor {
-    // The name carries the version: two versions of this crate in one program keep two variables.
+    // The name contains the version: two versions of this crate in one program keep separate variables.
     std::arch::global_asm!(
         ".pushsection .tbss.gpuflame_thread_0_1,\"awT\",@nobits",
         ".globl gpuflame_thread_0_1",
@@ -24,13 +25,13 @@ mod by_descriptor {
         ".popsection",
     );
 
-    /// How far the thread's own variable lies from the thread's block, to which fs points.
+    /// Offset of this variable from the thread's block that fs points to.
     #[inline(always)]
     fn offset() -> usize {
         let offset;
-        // SAFETY: the two instructions as the psABI has them, which the linker may replace by a constant. The function that
-        // is called keeps all registers but rax; that of glibc before 2.40 does not keep vector registers where it has to
-        // make the thread's block.
+        // SAFETY: these are the psABI's two instructions, which the linker may replace by a constant. The called
+        // function preserves all registers but rax; before glibc 2.40 it does not preserve vector registers when it
+        // has to allocate the thread's block.
         unsafe {
             std::arch::asm!(
                 "leaq gpuflame_thread_0_1@tlsdesc(%rip), %rax",
@@ -49,7 +50,7 @@ mod by_descriptor {
     #[inline(always)]
     pub(super) fn get() -> *mut u8 {
         let value;
-        // SAFETY: reads the thread's own variable.
+        // SAFETY: this reads the thread's own variable.
         unsafe {
             std::arch::asm!(
                 "mov {value}, qword ptr fs:[{offset}]",
@@ -63,7 +64,7 @@ mod by_descriptor {
 
     #[inline(always)]
     pub(super) fn set(value: *mut u8) {
-        // SAFETY: writes the thread's own variable.
+        // SAFETY: this writes the thread's own variable.
         unsafe {
             std::arch::asm!(
                 "mov qword ptr fs:[{offset}], {value}",
@@ -92,7 +93,7 @@ mod by_descriptor {
     }
 }
 
-/// The calling thread's pointer; null until [`set`].
+/// Returns the calling thread's pointer; null until [`set`].
 #[inline(always)]
 pub fn get() -> *mut u8 {
     by_descriptor::get()

@@ -1,19 +1,20 @@
-//! Whether objects were loaded or unloaded since somebody asked the loader: two loads, no lock.
+//! Detects whether objects were loaded or unloaded since the loader was last queried: two loads, no lock.
 //!
-//! `dl_iterate_phdr` tells, but takes the loader's lock, for which all launching threads would queue. glibc
-//! keeps what it tells in `_rtld_global`: how many objects were ever loaded, and how many of the program's own
-//! namespace are. Their places are not part of any interface, so they are searched for, once, by what only
-//! they look like (see [`find`]); every later [`note`] checks them against the loader's own answer; and where they
-//! are not found, or ever contradict it, [`is_unchanged`] says no for good, and everybody asks the loader.
+//! `dl_iterate_phdr` would tell, but takes the loader's lock, which all launching threads would contend for. glibc
+//! keeps the counters in `_rtld_global`: how many objects were ever loaded, and how many of the program's own
+//! namespace are loaded now. Their offsets are not part of any interface. So they are searched for once, by the
+//! pattern of the data around them (see [`find`]); every later [`read_locked`] checks them against the loader's own
+//! answer; and if they are not found, or ever contradict it, [`is_unchanged`] returns false permanently, and every
+//! capture asks the loader.
 //!
 //! ```text
 //! _rtld_global: { map of the program | loaded now: u32 | … } namespace 0, … namespace 15
 //!               | namespaces in use | lock | lock that dl_iterate_phdr holds | [lock] | ever loaded: u64 | …
 //! ```
 //!
-//! Whoever runs code of a new object has learnt of it from the thread that loaded it, and so sees the new
-//! numbers. Objects in other namespaces (`dlmopen`) count when they are loaded, not when they are unloaded: as long as
-//! there are any, the loader is asked every time.
+//! A thread that runs code of a new object has synchronized with the thread that loaded it, and so sees the new
+//! counters. Objects in other namespaces (`dlmopen`) are counted when they are loaded, but not when they are
+//! unloaded: as long as there are any, the loader is queried every time.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -21,17 +22,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::counts::Told;
 
-/// The number of objects ever loaded; null where it was not found.
+/// Address of the number of objects ever loaded; null if it was not found.
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
-/// The number of objects loaded in the program's namespace. Valid where the other is.
+/// Address of the number of objects loaded in the program's namespace. Valid if `EVER_LOADED` is not null.
 static LOADED_NOW: AtomicPtr<u32> = AtomicPtr::new(null_mut());
-/// Both numbers when the loader was asked last.
+/// Both numbers at the last query of the loader.
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether both numbers are what they were when [`note`] was called last.
+/// Whether both numbers are the same as at the last [`note`].
 #[inline(always)]
 pub(super) fn is_unchanged() -> bool {
-    // What was noted is loaded first: what it belongs to was published before it was noted.
+    // Load the noted numbers first: the state that belongs to them was published before they were noted.
     let noted = NOTED.load(Ordering::Acquire);
     numbers().is_some_and(|numbers| numbers == noted)
 }
@@ -45,13 +46,13 @@ fn numbers() -> Option<u64> {
     }
     // SAFETY: `find` saw an aligned u64 there, in the loader's own data, which is never unmapped.
     let ever = unsafe { AtomicU64::from_ptr(ever) }.load(Ordering::Relaxed);
-    // SAFETY: likewise a u32; it was stored before the other pointer was.
+    // SAFETY: likewise an aligned u32; its address was stored before the other pointer was.
     let now = unsafe { AtomicU32::from_ptr(LOADED_NOW.load(Ordering::Relaxed)) }.load(Ordering::Relaxed);
     Some(ever << 32 | u64::from(now))
 }
 
-/// The numbers as the loader's lock holds them still, if they are what it told with it, and all that there is: then
-/// no other namespace holds an object.
+/// Reads the numbers while the loader's lock is held. `None` if they contradict the loader's counters, or if
+/// another namespace contains objects.
 pub(super) fn read_locked(told: Told) -> Option<u64> {
     let numbers = numbers()?;
     if (numbers >> 32) as u32 != told.loads() {
@@ -61,25 +62,26 @@ pub(super) fn read_locked(told: Told) -> Option<u64> {
     (numbers as u32 == told.loaded()).then_some(numbers)
 }
 
-/// Notes numbers that [`read_locked`] gave, once what the loader told with them is published.
+/// Notes numbers from [`read_locked`]. Call after the state that belongs to them is published.
 pub(super) fn note(numbers: Option<u64>) {
     if let Some(numbers) = numbers {
         NOTED.store(numbers, Ordering::Release);
     }
 }
 
-/// Looks for the numbers. Called by a visitor of `dl_iterate_phdr`, which holds its lock, with what that told;
-/// `global` is `_rtld_global`, and so many bytes long.
+/// Searches for the counters. Called by a visitor of `dl_iterate_phdr`, which holds the loader's lock, with the
+/// counters it was passed. `global` is `_rtld_global`, `bytes` bytes long.
 ///
-/// Searched for is a number equal to the one told, behind two or three recursive mutexes, of which the second
-/// is this thread's now, behind a plausible number of namespaces; and there must be only one.
+/// A match is a number equal to the counter of loads, preceded by two or three recursive mutexes, the second of
+/// which is held by this thread, and by a plausible number of namespaces. There must be exactly one match.
 ///
 /// # Safety
-/// The `bytes` from `global` on are readable, and `global` is aligned to 8 bytes.
+/// The `bytes` bytes from `global` on must be readable, and `global` must be aligned to 8 bytes.
 pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Told) {
-    // SAFETY: the caller vouches for these words. The loader's lock is held, so none that matters changes.
+    // SAFETY: the caller guarantees that these words are readable. The loader's lock is held, so no word of
+    // interest changes.
     let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
-    // But other threads may come and wait for it: so a copy, each word of which is read at once.
+    // But other threads may start to wait for the lock, so take a copy in which each word is read only once.
     let mut copy = [0; MOST_WORDS];
     copy.iter_mut().zip(words).for_each(|(copied, word)| *copied = word.load(Ordering::Relaxed));
     let words = &copy[..words.len().min(MOST_WORDS)];
@@ -95,17 +97,17 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Told) {
     EVER_LOADED.store(global.cast::<u64>().wrapping_add(at), Ordering::Release);
 }
 
-/// Words of `_rtld_global` that are looked at: it has some 540.
+/// Maximum number of words of `_rtld_global` that are searched: it has about 540.
 const MOST_WORDS: usize = 1024;
 
-/// Words of a `pthread_mutex_t`.
+/// Number of words of a `pthread_mutex_t`.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;
 
 fn is_count_of_loads(words: &[u64], at: usize, told: Told, thread: u32) -> bool {
     const NAMESPACES: std::ops::RangeInclusive<u64> = 1..=16;
     let is_recursive = |mutex: &[u64]| mutex[2] as u32 == libc::PTHREAD_MUTEX_RECURSIVE as u32;
     let is_ours = |mutex: &[u64]| mutex[0] >> 32 != 0 && mutex[1] as u32 == thread;
-    // glibc has three locks there since 2.35, and had two before.
+    // Since 2.35 glibc has three locks there; before, it had two.
     let locks = |count: usize| {
         let before = at.checked_sub(count * MUTEX + 1).map(|from| &words[from..at]);
         before.is_some_and(|before| {

@@ -1,7 +1,7 @@
-//! `gpuflame doctor`: whether programs can be recorded here, and what is in the way.
+//! `gpuflame doctor`: checks whether programs can be recorded here, and lists obstacles.
 //!
-//! What could crash or hang is asked in a process of its own (`probe`): it loads the driver, CUPTI and our library, and
-//! initialises CUDA. Nothing is changed anywhere.
+//! Checks that could crash or hang run in a separate process (`probe`), which loads the driver, CUPTI and our
+//! library, and initialises CUDA. Nothing is modified.
 
 mod probe;
 
@@ -41,7 +41,7 @@ pub(super) struct Doctor {
     report: Report,
 }
 
-/// How it is with one thing.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ok,
@@ -59,13 +59,13 @@ impl State {
     }
 }
 
-/// What is said of one thing.
+/// Report line for a check.
 #[derive(Debug)]
 struct Line {
     state: State,
     what: &'static str,
     found: String,
-    /// What to do; empty where nothing is to be done.
+    /// Recommended action; empty if none is needed.
     remedy: String,
 }
 
@@ -127,7 +127,7 @@ impl Doctor {
     }
 }
 
-/// Driver, GPU, CUPTI, and whether it may be used.
+/// Checks the driver, the GPU, CUPTI, and the permission to use it.
 fn about_cuda(found: &Found) -> Vec<Line> {
     if !found.has_driver {
         return vec![Line::fail(
@@ -174,7 +174,7 @@ fn no_gpu(found: String) -> Line {
     Line::fail("GPU", found, remedy)
 }
 
-/// Whether CUPTI records for this user, and whether nobody else has it.
+/// Checks whether CUPTI records for this user, and whether another client owns it.
 fn about_permission(found: &Found) -> Vec<Line> {
     if found.cupti.is_none() {
         return Vec::new();
@@ -209,7 +209,7 @@ fn about_permission(found: &Found) -> Vec<Line> {
     vec![Line::fail(what, why, remedy)]
 }
 
-/// The library, and whether it is of this command.
+/// Checks the library, and whether its version is that of this command.
 fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
     let own = env!("CARGO_PKG_VERSION");
     match (library, &found.library) {
@@ -233,7 +233,7 @@ fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
     }
 }
 
-/// Whether something else is injected into CUDA programs that are started from here.
+/// Checks whether another library is injected into CUDA programs started from here.
 fn about_injection() -> Line {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").map(PathBuf::from) else {
         return Line::ok(
@@ -257,7 +257,7 @@ fn about_injection() -> Line {
     }
 }
 
-/// What the environment asks for, and what of that is not understood.
+/// Lists the settings in the environment, and those that are invalid.
 fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<Line> {
     let mut lines: Vec<_> = warnings
         .into_iter()
@@ -289,14 +289,14 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
     lines
 }
 
-/// Where the files would go, and what lies there of processes that were killed.
+/// Checks the destination of the files, and looks there for recordings of killed processes.
 fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> {
     let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     let (paths, _) = outputs.choose(&suffixes, |_| false, |_| true);
     let Some(first) = paths.first() else { return Vec::new() };
     let folder = first.parent().unwrap_or(Path::new("/"));
-    // Folders that are not there are made when files are written, unless what is there is none.
+    // Missing folders are created when files are written, unless an existing ancestor is not a folder.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
         Ok(_) => Line::ok("outputs", format!("files would go to {}/", folder.display())),
@@ -319,7 +319,7 @@ fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> 
     lines
 }
 
-/// Recordings in `folder` that nobody has ended.
+/// Returns the recordings in `folder` without an end row.
 fn left_behind(folder: &Path) -> Vec<PathBuf> {
     let files = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let recordings = files.filter(|path| path.extension().is_some_and(|ending| ending == "gfr"));

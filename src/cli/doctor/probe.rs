@@ -1,4 +1,4 @@
-//! The part of `doctor` that may crash or hang: in a process of its own, whose answer is an object of JSON.
+//! The part of `doctor` that may crash or hang. It runs in a separate process, whose answer is a JSON object.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -13,21 +13,21 @@ use crate::error::Result;
 use crate::host::library;
 use crate::settings;
 
-/// A driver takes seconds to start where no other process has it.
+/// Maximum time for the answer. A driver takes seconds to start if no other process uses it.
 const LONGEST: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What the other process found.
+/// Findings of the separate process.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) has_driver: bool,
     pub(super) driver: Option<u64>,
     pub(super) gpus: std::result::Result<Vec<String>, u64>,
     pub(super) cupti: Option<FoundCupti>,
-    /// What kind of refusal, and the sentence.
+    /// Kind of the refusal, and its message.
     pub(super) refused: Option<(String, String)>,
     pub(super) notes: Vec<String>,
-    /// The version of the library, or why it cannot be loaded.
+    /// Version of the library, or the reason why it cannot be loaded.
     pub(super) library: Option<std::result::Result<String, String>>,
 }
 
@@ -39,10 +39,10 @@ pub(super) struct FoundCupti {
     pub(super) hazards: Vec<String>,
 }
 
-/// Starts it and waits for its answer.
+/// Starts the separate process and waits for its answer.
 ///
 /// # Errors
-/// How it ended, if that was without an answer.
+/// A description of how the process ended, if it did not answer.
 pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(myself);
@@ -50,7 +50,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
     if let Some(library) = library {
         command.arg("--library").arg(library);
     }
-    // What the driver would inject would have CUPTI before us.
+    // A library injected by the driver would own CUPTI before us.
     command.env_remove("CUDA_INJECTION64_PATH").env_remove("LD_PRELOAD");
     let mut child = command
         .stdin(Stdio::null())
@@ -75,7 +75,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
             Err(error) => return Err(error.to_string()),
         }
     };
-    // It is less than a pipe holds.
+    // The answer is smaller than a pipe's buffer.
     if let Some(mut pipe) = child.stdout.take() {
         let _ = pipe.read_to_string(&mut answer);
     }
@@ -85,7 +85,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
     }
 }
 
-/// What the other process does: looks, and says what it found.
+/// Runs in the separate process: probes, and writes the findings.
 pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     let version = path.map(library::version_of);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {
@@ -128,7 +128,7 @@ fn of_probe(probe: &Probe) -> Value {
     })
 }
 
-/// Why that one.
+/// Returns the reason for choosing that library.
 fn why(source: Source) -> &'static str {
     match source {
         Source::Setting => "which GPUFLAME_CUPTI names",

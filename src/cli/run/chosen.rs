@@ -1,5 +1,5 @@
-//! What the options and the file of settings say, as the variables that the library reads. What it would pass over with a
-//! warning is an error here, before anything is run.
+//! Translates options and settings files into the variables that the library reads. Values that the library would
+//! ignore with a warning are errors here, before anything is run.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) type Chosen = (String, String);
 
 pub(super) const FLAG: &str = "GPUFLAME_FLAG";
 
-/// What `--window` may say, and the variables for it.
+/// Parts of `--window`, and their variables.
 const WINDOW: [(&str, &str); 9] = [
     ("delay", "GPUFLAME_DELAY"),
     ("duration", "GPUFLAME_DURATION"),
@@ -27,12 +27,12 @@ const WINDOW: [(&str, &str); 9] = [
     ("flag", FLAG),
     ("signal", "GPUFLAME_SIGNAL"),
 ];
-/// What all names but one begin with, which files of settings leave out.
+/// Prefix of all names but one, which settings files omit.
 const PREFIX: &str = "GPUFLAME_";
-/// The program opens windows itself.
+/// Value of `--window` for programs that open windows themselves.
 const BY_THE_PROGRAM: &str = "off";
 
-/// What `--window delay=5,duration=2` says.
+/// Parses a value of `--window`, such as `delay=5,duration=2`.
 pub(super) fn window(text: &str) -> Result<Vec<Chosen>> {
     if text == BY_THE_PROGRAM {
         return Ok(vec![("GPUFLAME_ENABLED".to_owned(), "0".to_owned())]);
@@ -43,7 +43,7 @@ pub(super) fn window(text: &str) -> Result<Vec<Chosen>> {
     Ok(chosen)
 }
 
-/// Why these words do not make a window together.
+/// Checks that the parts form a valid window; the error is the reason.
 fn fits(chosen: &[Chosen]) -> std::result::Result<(), String> {
     let word = |name: &str| WINDOW.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
     let has = |name: &str| chosen.iter().any(|(chosen, _)| chosen == name);
@@ -78,21 +78,21 @@ fn window_part(part: &str) -> Result<Chosen> {
     })
 }
 
-/// What `--formats` says.
+/// Parses the value of `--formats`.
 pub(super) fn formats(text: &str) -> Result<Chosen> {
     let chosen = ("GPUFLAME_FORMATS".to_owned(), text.to_owned());
     check(std::slice::from_ref(&chosen)).map_err(|why| usage(format!("--formats {text}: {why}")))?;
     Ok(chosen)
 }
 
-/// What `--cpu-samples` says.
+/// Parses the value of `--cpu-samples`.
 pub(super) fn cpu_samples(text: &str) -> Result<Chosen> {
     let chosen = ("GPUFLAME_CPU_SAMPLES".to_owned(), text.to_owned());
     check(std::slice::from_ref(&chosen)).map_err(|why| usage(format!("--cpu-samples {text}: {why}")))?;
     Ok(chosen)
 }
 
-/// What a file says: settings by their names without the prefix, in lower case (`duration = 2.5`).
+/// Reads a settings file: settings by name without the prefix, in lower case (`duration = 2.5`).
 pub(super) fn config(path: &Path) -> Result<Vec<Chosen>> {
     let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(path.display()))?;
     settings_of(&text).map_err(|error| error.within(path.display()))
@@ -113,7 +113,7 @@ fn settings_of(text: &str) -> Result<Vec<Chosen>> {
     Ok(all)
 }
 
-/// The variable for a key: its name, with or without the prefix.
+/// Returns the variable for a key, which is the variable's name with or without the prefix.
 fn name(key: &str) -> std::result::Result<String, String> {
     let whole = key.to_ascii_uppercase().replace('-', "_");
     let is_known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name);
@@ -126,7 +126,7 @@ fn name(key: &str) -> std::result::Result<String, String> {
     Err(format!("no such setting; did you mean `{nearest}`? `gpuflame settings` has all of them"))
 }
 
-/// A value as the variable would have it.
+/// Converts a value to the text of a variable.
 fn word(key: &str, value: &Value) -> Result<String> {
     Ok(match value {
         Value::String(text) => text.clone(),
@@ -143,7 +143,7 @@ fn word(key: &str, value: &Value) -> Result<String> {
     })
 }
 
-/// Why the library would not take them as they are.
+/// Checks that the library would accept the values; the error is the reason.
 fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
         return Err("a zero byte is in it, and no variable can have one".to_owned());

@@ -1,5 +1,5 @@
-//! Finds the `libgpuflame.so` that a command is to be recorded with, and has a look at it before anything is run:
-//! the driver says nothing where it cannot load one.
+//! Finds the `libgpuflame.so` for recording a command, and validates it before anything is run, because the driver
+//! does not report a library that it cannot load.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,26 +10,26 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host;
 
 const NAME: &str = "libgpuflame.so";
-/// Has the driver load [`NAME`], which is beside it.
+/// Preload library that makes the driver load [`NAME`] from the same folder.
 const SMALL: &str = "libgpuflame-preload.so";
-/// The first bytes of a library of this machine: ELF, 64 bits, in its order of bytes.
+/// First bytes of a library for this machine: ELF, 64-bit, in its byte order.
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
-/// `e_type` of a shared object, and `e_machine` of the processor.
+/// `e_type` of a shared object, and `e_machine` of this processor.
 const SHARED: u16 = 3;
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-/// Bytes of an ELF header, and of the header of a section.
+/// Size in bytes of an ELF header, and of a section header.
 const HEAD: usize = 64;
 const SECTION: usize = 64;
-/// What the driver calls, as it stands among other names.
+/// Name of the function that the driver calls, as it appears in a string table.
 const ENTRY: &[u8] = b"\0InitializeInjection\0";
 
-/// The library, as an absolute path: `wanted`, or the one beside this command: in its own folder, as in a build, or in the
-/// `lib` beside that, as installed.
+/// Returns the absolute path of the library: `wanted`, or the one next to this command: in the same folder, as in a
+/// build, or in the neighbouring `lib`, as installed.
 pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return look_at(wanted);
     }
-    // Without /proc, only the kernel's note of how this program was started remains.
+    // Without /proc, only the kernel's record of how this program was started remains.
     let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     let folder = command.parent().unwrap_or(Path::new("."));
     let places = [folder.join(NAME), folder.join("../lib").join(NAME)];
@@ -46,8 +46,9 @@ pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Names of the symbols that `file` has for others and wants of them: those of the table of strings that its dynamic
-/// symbols (section type 11) are linked to. `head` is the ELF header: 64 bytes, sections are from 40 on.
+/// Returns the names of the symbols that `file` exports and imports, from the string table to which its dynamic
+/// symbol table (section type 11) is linked. `head` is the ELF header: 64 bytes, with the location of the sections
+/// from byte 40.
 fn names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
     let number = |of: &[u8], at: usize, bytes: usize| {
         of[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -60,7 +61,7 @@ fn names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
         .map_or_else(|| Ok(Vec::new()), |strings| part(file, number(strings, 24, 8), number(strings, 32, 8)))
 }
 
-/// So many bytes of `file`, or as many as there are.
+/// Returns up to `bytes` bytes of `file`, starting at `from`.
 fn part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut file = file;
     file.seek(SeekFrom::Start(from))?;
@@ -69,17 +70,18 @@ fn part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Whether a path names this library, by its file name.
+/// Whether a path names this library, judging by the file name.
 pub(in crate::cli) fn is_ours(path: &OsStr) -> bool {
     let name = Path::new(path).file_name().unwrap_or_default();
     name.as_encoded_bytes().starts_with(NAME.as_bytes())
 }
 
-/// The library to preload: the small one, where it was installed beside `library`. It needs nothing of a C library, so that
-/// programs with another one than glibc start as ever; `library` itself would end them.
+/// Returns the library to preload: the small one, if it is installed next to `library`. The small one does not depend
+/// on a C library, so that programs with a C library other than glibc start normally; `library` itself would abort
+/// them.
 pub(super) fn to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(SMALL);
-    // It loads the one of that name.
+    // The small library loads the file of that name.
     let is_beside = library.with_file_name(NAME).canonicalize().is_ok_and(|named| named == library);
     if is_beside && small.is_file() { small } else { library.to_owned() }
 }
@@ -102,7 +104,7 @@ fn look_at(path: &Path) -> Result<PathBuf> {
     if !names.windows(ENTRY.len()).any(|name| name == ENTRY) {
         return Err(unfit("is another library, or a program: it has nothing that the driver would call"));
     }
-    // The driver's variable is read as a path, and LD_PRELOAD as a list that spaces and colons part.
+    // The driver's variable is read as a path, LD_PRELOAD as a list separated by spaces and colons.
     if path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Err(unfit("has a space or a colon in its path, which LD_PRELOAD cannot name"));
     }
@@ -126,7 +128,7 @@ mod tests {
             let why = refused(&folder.join(name));
             assert!(why.contains(if name == "cut" { "cut short" } else { "no shared library" }), "{why}");
         }
-        // Where its sections would be is nothing.
+        // The section headers would be past the end of the file.
         let mut astray = whole[..5000].to_vec();
         astray[40..48].fill(0xff);
         std::fs::write(folder.join("astray"), astray).unwrap();

@@ -1,7 +1,7 @@
-//! `gpuflame run`: a command under gpuflame, on its terminal, with its exit status.
+//! `gpuflame run`: runs a command under gpuflame, on the same terminal, and exits with its status.
 //!
-//! All it does is set variables, wait, and read what the processes of the command left about themselves
-//! (`GPUFLAME_REPORT`): recording is the library's business.
+//! This verb only sets variables, waits, and reads the reports of the command's processes (`GPUFLAME_REPORT`); the
+//! library does the recording.
 
 mod chosen;
 pub(super) mod library;
@@ -25,15 +25,15 @@ use chosen::Chosen;
 use processes::Report;
 
 const OUTPUT: &str = "GPUFLAME_OUTPUT";
-/// What the driver and NVTX inject.
+/// Variables that name libraries for the driver and NVTX to inject.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
-/// Maximum time that lines wait for room in standard error.
+/// Maximum time that a line may wait for space in stderr.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So long `xdg-open` may take to find that it can show nothing.
+/// Time allowed for `xdg-open` to notice that it cannot show anything.
 const OPENS_WITHIN: Duration = Duration::from_secs(1);
 
-/// What shells answer where a command is not there, or cannot be run.
+/// Exit codes of shells for a command that does not exist, or cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 
@@ -134,14 +134,14 @@ impl Run {
         }
     }
 
-    /// What the options say, and what the file says where nothing else does.
+    /// Returns the settings from the options, and those from the file that nothing else sets.
     fn chosen(&self) -> Result<Vec<Chosen>> {
         let mut chosen = Vec::new();
         if let Some(file) = &self.config {
             chosen = chosen::config(file)?;
             chosen.retain(|(name, _)| std::env::var_os(name).is_none());
         }
-        // Of two that are the same the later counts.
+        // Of two settings with the same name, the later one wins.
         chosen.extend(self.window.as_deref().map(chosen::window).transpose()?.into_iter().flatten());
         chosen.extend(self.cpu_samples.as_deref().map(chosen::cpu_samples).transpose()?);
         chosen.extend(self.off_cpu.then(|| ("GPUFLAME_OFF_CPU".to_owned(), "1".to_owned())));
@@ -149,7 +149,7 @@ impl Run {
         Ok(chosen)
     }
 
-    /// The command, with the variables by which its processes record.
+    /// Creates the command, with the variables that make its processes record.
     fn command(
         &self,
         library: &Path,
@@ -183,7 +183,7 @@ impl Run {
                 all.push(":");
                 all.push(others);
             }
-            // The small library loads the other at once, where it can.
+            // The small library loads the main library immediately, if possible.
             command.env("LD_PRELOAD", all).env("_GPUFLAME_LOAD", "1");
         } else {
             command.env(driver, library);
@@ -198,7 +198,7 @@ impl Run {
         if let Some(prefix) = &self.output {
             command.env(OUTPUT, prefix);
         }
-        // A folder that was removed has no path; the command runs in it all the same.
+        // A deleted current folder has no path; the command can still run in it.
         if let Ok(here) = std::env::current_dir() {
             make_absolute(&mut command, &here);
         }
@@ -216,7 +216,7 @@ fn in_environment() -> impl Iterator<Item = Chosen> {
     std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("GPUFLAME_"))
 }
 
-/// Puts this folder before paths that the options name: processes of the command may go to others.
+/// Prefixes paths from the options with the current folder, because processes of the command may change theirs.
 fn make_absolute(command: &mut Command, here: &Path) {
     let parts: Vec<_> = here.as_os_str().as_bytes().split(|byte| *byte == b'%').collect();
     let as_prefix = PathBuf::from(OsString::from_vec(parts.join(&b"%%"[..])));
@@ -228,7 +228,7 @@ fn make_absolute(command: &mut Command, here: &Path) {
     }
 }
 
-/// Has the desktop show the first picture, and says where it is if that does not.
+/// Shows the first picture on the desktop, or prints its path if that fails.
 fn open(left: &[Report], console: Console) {
     let picture = left
         .iter()
@@ -248,7 +248,7 @@ fn open(left: &[Report], console: Console) {
     console.remark(format_args!("{why}; open {} in a browser", picture.display()));
 }
 
-/// Whether it ends well, or goes on: where there is no desktop it is the browser.
+/// Whether the child exits successfully or keeps running: without a desktop, the child is the browser itself.
 fn is_well(mut child: Child) -> bool {
     let looks_end = Instant::now() + OPENS_WITHIN;
     loop {

@@ -54,7 +54,7 @@ impl Folder {
     pub(super) fn new() -> Result<Self> {
         let outer = std::env::var_os(REPORT).and_then(|folder| std::path::absolute(folder).ok());
         let outer = outer.filter(|folder| folder.is_dir());
-        // The command may change to another folder.
+        // The command may change its current folder.
         let temporary = std::path::absolute(std::env::temp_dir()).ok();
         let places = outer.iter().cloned().chain(temporary).chain(OTHER_PLACES.map(PathBuf::from));
         let mut first = None;
@@ -124,7 +124,7 @@ impl Folder {
         for file in &left.files {
             let Some(name) = file.file_name() else { continue };
             if fs::rename(file, outer.join(name)).is_err() {
-                // It is on another file system.
+                // The outer folder is on another file system.
                 let _ = fs::copy(file, outer.join(name));
             }
         }
@@ -158,7 +158,8 @@ fn list(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// A regular file's content and owner. Opening a pipe does not wait, and is refused like anything that has no end.
+/// Returns the content and owner of a regular file. Opening a pipe does not block; a pipe is rejected, as is any file
+/// without an end.
 fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -171,8 +172,8 @@ fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     Some((bytes, metadata.uid()))
 }
 
-/// What a process began with. While it is becoming another program it has none for a moment, so that it is read again
-/// until `looks_end`; threads of the kernel and processes that are gone but not awaited have no program either.
+/// Returns the environment with which a process was started. During an `exec` it is empty for a moment, so that it is
+/// read again until `looks_end`; it is always empty for kernel threads and zombies.
 fn environment(process: u32, looks_end: Instant) -> Vec<u8> {
     loop {
         let environment = read_at_once(process);
@@ -185,7 +186,8 @@ fn environment(process: u32, looks_end: Instant) -> Vec<u8> {
     }
 }
 
-/// By a single read: of two the second could find the program gone that the first was of, and what was read cut.
+/// Reads the environment in a single read: between two reads the process could switch to another program, and the
+/// result would be truncated.
 fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
     let mut variables = vec![0; MOST_VARIABLES];
     let read = fs::File::open(format!("/proc/{process}/environ"))?.read(&mut variables)?;
@@ -272,8 +274,13 @@ impl Left {
 
     /// Sessions that called CUDA and sent no report, without the processes in `survivors`.
     fn silent(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &Called)> {
-        let has_arrived =
-            |session: &String| self.reported.contains(session) || self.recovered.contains_key(session);
+        // A file that is there although nothing was made of it has a line of its own.
+        let has_left = |session: &String| {
+            self.begun.iter().any(|begun| begun.session == *session && begun.file.is_file())
+        };
+        let has_arrived = move |session: &String| {
+            self.reported.contains(session) || self.recovered.contains_key(session) || has_left(session)
+        };
         let silent = self.called.iter().filter(move |(session, _)| !has_arrived(session));
         let silent = silent.map(|(session, called)| (process_of(session), called));
         silent.filter(|(process, _)| !survivors.contains(process))
@@ -360,10 +367,10 @@ pub(super) struct Report {
     launches: u64,
     /// Launches made while no window was open, part of `launches`.
     outside: u64,
-    /// Number of each GPU, with its busy and idle nanoseconds.
+    /// GPUs, each with its number and its busy and idle nanoseconds.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
-    /// Whether the report is this user's.
+    /// Whether the report belongs to this user.
     pub(super) is_ours: bool,
 }
 
@@ -491,6 +498,7 @@ mod tests {
         let mut left = Left::default();
         let bytes = file.as_os_str().as_encoded_bytes().to_vec();
         left.add("node.5.100.300.begun".into(), bytes, host::user() + 1);
+        left.add("node.5.100.called".into(), b"train".to_vec(), host::user() + 1);
         left.recover(|file| panic!("{} is read", file.display()));
         let [line] = &left.lines(&BTreeSet::new(), false)[..] else { panic!("one line") };
         assert!(

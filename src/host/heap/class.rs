@@ -1,13 +1,14 @@
-//! The sizes that blocks come in.
+//! Size classes of blocks.
 
 use std::alloc::Layout;
 
 use super::pages::PAGE;
 
-/// Of blocks of one size: 16 to 128 bytes by 16, and four sizes from each power of two to the next, to 64 KiB.
+/// A size class. There are classes of 16 to 128 bytes in steps of 16, and four for each power of two above, up to 64
+/// KiB.
 ///
-/// Every such size that is at least an alignment and a multiple of it has its own class, so a block of a class is aligned
-/// to whatever divides its size: slabs begin where pages do.
+/// A size that is a multiple of its alignment gets a class whose size is a multiple of that alignment as well. Slabs
+/// start at page boundaries, so each block is aligned to every power of two up to a page that divides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class(pub(super) usize);
 
@@ -15,9 +16,9 @@ impl Class {
     pub(super) const COUNT: usize = 8 + 4 * 9;
     pub(super) const LARGEST: usize = 64 << 10;
 
-    /// The one with room for `layout`; `None`: it is mapped for itself.
+    /// The class for `layout`. `None`: such a block gets a mapping of its own.
     pub(super) fn of(layout: Layout) -> Option<Self> {
-        // Rust asks for nothing that is larger than half of what can be addressed, its alignment included.
+        // Rust limits sizes, rounded up to their alignment, to half of the address space.
         let last = layout.size().max(1).next_multiple_of(layout.align()) - 1;
         match last {
             _ if last >= Self::LARGEST || layout.align() > PAGE => None,
@@ -49,7 +50,7 @@ mod tests {
                 let class = Class::of(Layout::from_size_align(size, align).unwrap()).unwrap();
                 assert_eq!(class.bytes(), bytes, "{size} bytes");
             }
-            // An eighth is lost on average above 128 bytes, a quarter at most.
+            // Above 128 bytes an eighth is lost on average, and a quarter at most.
             assert!(before < 128 || bytes - before <= before / 4);
             before = bytes;
         }

@@ -1,24 +1,24 @@
-//! The heap of the shared library: apart from the application's, which is asked for nothing.
+//! The heap of the shared library, separate from the application's heap, from which we never allocate.
 //!
-//! The application's heap cannot be trusted to answer. A thread that a signal has stopped for good may hold its lock, and
-//! then no other gets memory from it or may give any back; whoever replaced it may launch kernels from it; and what lies in it
-//! may be overwritten. Here nobody waits for anybody: who finds a pool taken for long maps what it needs, and leaves there
-//! what it has no more use for.
+//! The application's heap cannot be relied on. A thread that a signal has stopped forever may hold its lock, and then
+//! no other thread can allocate or free; an allocator that replaces it may itself launch kernels; and its memory may be
+//! overwritten. In this heap no thread waits for another: one that repeatedly finds a pool in use maps the memory that
+//! it needs, and leaves blocks to free on a list of that pool.
 //!
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  slabs, each with its free blocks
 //!              ├─ class of 32 bytes:  …
 //!              ├─ class of 64 KiB:    …
-//!              ├─ slabs without blocks, for any class: a few
-//!              ╰─ others, whose pages the kernel has again
-//! large: mapped for itself
-//! none to be mapped: the reserve, a part of the library's own image
+//!              ├─ a few empty slabs with their pages, for any class
+//!              ╰─ empty slabs whose pages were returned to the kernel
+//! large: a mapping of its own
+//! no more mappings: the reserve, a part of the library's own image
 //! ```
 //!
-//! A block goes back to the slab that it was cut from, whichever thread has done with it: so what was a burst's is the
-//! kernel's again when it is over.
+//! A block returns to the slab that it was cut from, whichever thread frees it. So the memory of a burst is returned to
+//! the kernel when the burst is over.
 //!
-//! Only the shared library's own allocator comes here; in other builds nothing is held, and all counts stay 0.
+//! Only the shared library's own allocator uses this heap; in other builds nothing is allocated, and all counts stay 0.
 
 mod class;
 mod pages;
@@ -37,12 +37,12 @@ pub use pages::make_haste;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that were asked for and not given back.
+/// Bytes that are allocated now.
 pub fn held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// The most that were held at once.
+/// Maximum of [`held`] so far.
 pub fn most() -> usize {
     MOST.load(Ordering::Relaxed)
 }
@@ -58,15 +58,15 @@ fn shrank(bytes: usize) {
     HELD.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-/// Memory for `layout`; null: there is none.
+/// Allocates memory for `layout`; null: no memory is left.
 pub fn alloc(layout: Layout) -> *mut u8 {
     let block = match Class::of(layout) {
         Some(class) => {
             let taken = pool::own().take(class).or_else(|| slab::map_alone(class));
-            // It may be given back as one of its class, and has to have its size.
+            // Of the class's size, because the block may be freed into its class.
             taken.or_else(|| reserve::take(class.bytes()))
         }
-        // Pages are aligned to more than anybody asks for here.
+        // Pages have a larger alignment than any caller requests.
         None if layout.align() > PAGE => None,
         None => pages::map(layout.size()).or_else(|| reserve::take(layout.size())),
     };
@@ -76,41 +76,41 @@ pub fn alloc(layout: Layout) -> *mut u8 {
     block.map_or(null_mut(), NonNull::as_ptr)
 }
 
-/// The same, zeroed.
+/// Allocates zeroed memory for `layout`; null: no memory is left.
 pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
     let block = alloc(layout);
-    // What is mapped for itself is zero.
+    // Larger blocks are already zero: each is a new mapping, or a part of the reserve that was never used.
     if !block.is_null() && Class::of(layout).is_some() {
-        // SAFETY: it has that many bytes.
+        // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(0, layout.size()) };
     }
     block
 }
 
-/// Gives a block back.
+/// Frees a block.
 ///
 /// # Safety
-/// `block` was allocated here with this layout, and nobody uses it any more.
+/// `block` was allocated here with this layout, and is no longer used.
 pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     shrank(layout.size());
-    // SAFETY: no block that was allocated is null.
+    // SAFETY: an allocated block is never null.
     let start = unsafe { NonNull::new_unchecked(block) };
     match Class::of(layout) {
         Some(class) if reserve::has(block) => pool::own().give_back_last(start, class),
-        // SAFETY: it is of a piece or mapped for itself, and nobody's any more.
+        // SAFETY: the block is part of a piece or has its own mapping, and is no longer used.
         Some(class) => match unsafe { pool::pool_of(start) } {
-            // SAFETY: it is of this pool.
+            // SAFETY: the block belongs to this pool.
             Some(pool) => unsafe { pool.give_back(start) },
-            // SAFETY: it was mapped for itself.
+            // SAFETY: the block has its own mapping.
             None => unsafe { slab::unmap_alone(start, class) },
         },
         None if reserve::has(block) => {}
-        // SAFETY: it was mapped for itself, whole pages.
+        // SAFETY: the block has its own mapping, of whole pages.
         None => unsafe { pages::unmap(block, layout.size()) },
     }
 }
 
-/// The same content in a block of another size; null: there is none, and the old one stays as it is.
+/// Moves the content to a block of another size; null: no memory is left, and the old block is unchanged.
 ///
 /// # Safety
 /// As for [`dealloc`]; `size` is not 0.
@@ -118,7 +118,7 @@ pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return null_mut() };
     let resized = match (Class::of(layout), Class::of(wanted)) {
         (Some(class), Some(needed)) if class == needed => NonNull::new(block),
-        // SAFETY: it was mapped for itself, whole pages.
+        // SAFETY: the block has its own mapping, of whole pages.
         (None, None) if !reserve::has(block) => unsafe { pages::remap(block, layout.size(), size) },
         _ => None,
     };
@@ -129,9 +129,9 @@ pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     }
     let new = alloc(wanted);
     if !new.is_null() {
-        // SAFETY: both have that many bytes, and the new one is nobody else's.
+        // SAFETY: both blocks have that many bytes, and the new one is not shared.
         unsafe { std::ptr::copy_nonoverlapping(block, new, layout.size().min(size)) };
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees it.
         unsafe { dealloc(block, layout) };
     }
     new
@@ -141,18 +141,18 @@ pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
 mod tests {
     use super::*;
 
-    /// Fills a block with a byte that tells it from others.
+    /// Allocates a block and fills it with a byte that distinguishes it.
     fn fill(size: usize, align: usize, byte: u8) -> (*mut u8, Layout, u8) {
         let layout = Layout::from_size_align(size, align).unwrap();
         let block = alloc(layout);
         assert!(!block.is_null() && block.addr().is_multiple_of(align), "{layout:?} at {block:?}");
-        // SAFETY: it has that many bytes.
+        // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(byte, size) };
         (block, layout, byte)
     }
 
     fn assert_filled((block, layout, byte): (*mut u8, Layout, u8)) {
-        // SAFETY: it was filled and is still ours.
+        // SAFETY: the block was filled and is still allocated.
         let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
         assert!(bytes.iter().all(|found| *found == byte), "{layout:?}");
     }
@@ -166,16 +166,16 @@ mod tests {
         for (turn, (mut block, mut layout, byte)) in all.into_iter().enumerate() {
             for size in [2 * layout.size(), 2 * layout.size() + 1, 40 * layout.size(), layout.size() / 2 + 1]
             {
-                // SAFETY: it was allocated with this layout.
+                // SAFETY: the block was allocated with this layout.
                 block = unsafe { realloc(block, layout, size) };
                 let kept = layout.size().min(size);
                 layout = Layout::from_size_align(size, layout.align()).unwrap();
                 assert_filled((block, Layout::from_size_align(kept, 1).unwrap(), byte));
                 assert!(block.addr().is_multiple_of(layout.align()), "{turn}: {layout:?}");
-                // SAFETY: it has that many bytes.
+                // SAFETY: the block has that many bytes.
                 unsafe { block.write_bytes(byte, size) };
             }
-            // SAFETY: it was allocated just now.
+            // SAFETY: the block was allocated with this layout.
             unsafe { dealloc(block, layout) };
         }
     }
@@ -192,9 +192,9 @@ mod tests {
     #[test]
     fn what_was_given_back_is_used_again_and_zero_where_that_is_asked_for() {
         let layout = Layout::from_size_align(40_000, 8).unwrap();
-        // Others test here at the same time: of many that were given back some come again.
+        // Other tests use the heap at the same time: of many freed blocks, at least one returns.
         let first: Vec<_> = (0..50).map(|_| fill(40_000, 8, 0xab).0).collect();
-        // SAFETY: they were allocated just now.
+        // SAFETY: the blocks were allocated just now.
         first.iter().for_each(|block| unsafe { dealloc(*block, layout) });
         let again: Vec<_> = (0..50).map(|_| alloc_zeroed(layout)).collect();
         assert!(again.iter().any(|block| first.contains(block)));

@@ -1,19 +1,19 @@
-//! Pages as the kernel gives them and takes them back.
+//! Maps and unmaps pages.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const PAGE: usize = 4096;
 
-/// Rounded up to whole pages. No layout is so large that this overflows.
+/// Rounds up to whole pages. No layout is so large that this overflows.
 pub(super) fn in_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
 
-/// Whether pages are asked for all at once, and not one by one as they are touched, which takes three times as long.
+/// Whether pages are populated when they are mapped. Populating each page when it is touched takes three times as long.
 static IS_IN_HASTE: AtomicBool = AtomicBool::new(false);
 
-/// From now on time counts for more than memory that may not be needed. May be called in a signal handler.
+/// From now on, speed matters more than memory that may stay unused. May be called in a signal handler.
 pub fn make_haste() {
     IS_IN_HASTE.store(true, Ordering::Relaxed);
 }
@@ -22,7 +22,7 @@ pub(super) fn is_in_haste() -> bool {
     IS_IN_HASTE.load(Ordering::Relaxed)
 }
 
-/// New pages, which are zero. In haste they are there before they are touched.
+/// Maps new pages, which are zero. In haste they are populated at once.
 pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     map_as(in_pages(bytes), if is_in_haste() { libc::MAP_POPULATE } else { 0 })
 }
@@ -30,7 +30,7 @@ pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
 fn map_as(bytes: usize, how: i32) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, wherever there is room.
+    // SAFETY: creates a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(null_mut(), bytes, rights, flags, -1, 0) };
     mapped(at)
 }
@@ -41,45 +41,45 @@ fn mapped(at: *mut libc::c_void) -> Option<NonNull<u8>> {
     })
 }
 
-/// The same at a multiple of `align`. The kernel knows no such wish: what is too much before and behind it is given back.
+/// Maps new pages at a multiple of `align`. The kernel has no such option, so the surplus on both sides is unmapped.
 pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     let around = map_as(bytes + align - PAGE, 0)?;
     let before = around.addr().get().wrapping_neg() % align;
-    // SAFETY: all of it lies in the mapping, or at its end.
+    // SAFETY: both pointers are inside the mapping, or at its end.
     let (start, end) = unsafe { (around.add(before), around.add(before + bytes)) };
     for (at, bytes) in [(around, before), (end, align - PAGE - before)] {
         if bytes > 0 {
-            // SAFETY: nobody knows of these pages.
+            // SAFETY: no pointer to these pages has been handed out.
             unsafe { unmap(at.as_ptr(), bytes) };
         }
     }
     Some(start)
 }
 
-/// Gives pages back for good.
+/// Unmaps pages.
 ///
 /// # Safety
-/// They are the caller's, who has no more use for them.
+/// They belong to the caller, and are no longer used.
 pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees it.
     unsafe { libc::munmap(block.cast(), in_pages(bytes)) };
 }
 
-/// The same pages with more behind them, or fewer, perhaps elsewhere: nothing is copied.
+/// Grows or shrinks a mapping, which may move it. Nothing is copied.
 ///
 /// # Safety
-/// `block` is the start of a mapping of `from` bytes, which nobody uses but the caller.
+/// `block` is the start of a mapping of `from` bytes, which only the caller uses.
 pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<NonNull<u8>> {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees it.
     mapped(unsafe { libc::mremap(block.cast(), in_pages(from), in_pages(to), libc::MREMAP_MAYMOVE) })
 }
 
-/// Says something of pages that are mapped. What the kernel does not know of, or not of these, it refuses, and nothing
-/// depends on it.
+/// Gives the kernel advice on mapped pages. A kernel that does not know the advice, or cannot apply it to these pages,
+/// refuses; no code depends on its effect.
 ///
 /// # Safety
-/// They are the caller's, who needs nothing of what is in them if the advice is to forget it.
+/// They belong to the caller, who needs none of their content if the advice is to discard it.
 pub(super) unsafe fn advise(at: NonNull<u8>, bytes: usize, advice: i32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees it.
     unsafe { libc::madvise(at.as_ptr().cast(), bytes, advice) };
 }

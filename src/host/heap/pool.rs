@@ -1,4 +1,4 @@
-//! Pools: all slabs of some threads, for one thread at a time.
+//! A pool owns all slabs of a group of threads, and is used by one thread at a time.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -10,45 +10,46 @@ use super::reserve;
 use super::slab::{Blocks, Slab, Slabs, map_piece, owner_of};
 use crate::host::threads;
 
-/// So often it is tried to get at a pool before a block is mapped instead.
+/// Number of attempts to enter a pool before a block is mapped instead.
 const TRIES: u32 = 1000;
-/// So many empty slabs keep their pages, 2 MiB: what comes and goes asks the kernel for nothing.
+/// Maximum number of empty slabs that keep their pages (2 MiB in all), so that recurring allocations need no system
+/// call.
 const KEPT: u32 = 16;
-/// What a class is cut from in the reserve.
+/// Minimum number of bytes that a class takes from the reserve at once.
 const SLICE: usize = 16 << 10;
 
 pub(super) struct Pool {
     is_taken: AtomicBool,
-    /// Blocks that were given back while another thread was here, each with the next in its first word.
+    /// Blocks that were freed while another thread was in the pool, each with the next one in its first word.
     returned: AtomicPtr<u8>,
-    /// Of each class, the slabs with room; some that have none any more may be among them.
+    /// Slabs with room, by class; some may be full by now.
     slabs: [Slabs; Class::COUNT],
-    /// Empty slabs with their pages, and how many those are.
+    /// Empty slabs that keep their pages, and their number.
     kept: Slabs,
     kept_count: Cell<u32>,
-    /// Those without.
+    /// Empty slabs whose pages were returned to the kernel.
     bare: Slabs,
-    /// Of each class, what came from the reserve.
+    /// Blocks from the reserve, by class.
     last: [Blocks; Class::COUNT],
 }
 
-// SAFETY: the cells are reached only by who has set `is_taken`, which is one thread.
+// SAFETY: the cells are only used by the thread that has set `is_taken`.
 unsafe impl Sync for Pool {}
 
-/// That of the application's threads, which a signal may stop anywhere, and that of ours.
+/// The pool of the application's threads, which a signal may stop anywhere, and the pool of our threads.
 static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
 
-/// The calling thread's.
+/// The calling thread's pool.
 pub(super) fn own() -> &'static Pool {
     &POOLS[usize::from(threads::is_ours())]
 }
 
-/// Whose a block is; `None`: it was mapped for itself.
+/// The pool that a block belongs to. `None`: the block has its own mapping.
 ///
 /// # Safety
-/// It is one of a class, is not of the reserve, and was not given back.
+/// The block has the size of a class, is not part of the reserve, and was not freed.
 pub(super) unsafe fn pool_of(block: NonNull<u8>) -> Option<&'static Pool> {
-    // SAFETY: the caller says so, and pieces are mapped for pools here alone.
+    // SAFETY: the caller guarantees it, and only this module maps pieces, with pools as owners.
     unsafe { owner_of(block) }
 }
 
@@ -65,19 +66,19 @@ impl Pool {
         }
     }
 
-    /// A block; `None`: another thread is here, perhaps for ever, or there is no memory.
+    /// Allocates a block. `None`: another thread is in the pool, perhaps forever, or no memory is left.
     pub(super) fn take(&'static self, class: Class) -> Option<NonNull<u8>> {
         let take = || self.take_from_slabs(class).or_else(|| self.take_elsewhere(class));
         self.alone(TRIES, take).flatten()
     }
 
-    /// Takes a block back, now or when somebody is here next.
+    /// Frees a block, now or when the next thread enters the pool.
     ///
     /// # Safety
-    /// It is of a piece of this pool, and nobody's any more.
+    /// The block is part of a piece of this pool, and is no longer used.
     pub(super) unsafe fn give_back(&self, block: NonNull<u8>) {
         let put = || {
-            // SAFETY: the caller says so.
+            // SAFETY: the caller guarantees it.
             unsafe { self.put(block) };
             self.fetch_returned();
         };
@@ -85,19 +86,19 @@ impl Pool {
             return;
         }
         let link = |first| {
-            // SAFETY: the block is nobody's, and has room for a pointer.
+            // SAFETY: the block is unused, and has room for a pointer.
             unsafe { block.cast::<*mut u8>().write(first) };
             Some(block.as_ptr())
         };
         let _ = self.returned.fetch_update(Ordering::Release, Ordering::Relaxed, link);
     }
 
-    /// Takes a block of the reserve back. Where the pool is taken for long it is lost.
+    /// Frees a block of the reserve. If the pool stays in use, the block is lost.
     pub(super) fn give_back_last(&self, block: NonNull<u8>, class: Class) {
         self.alone(TRIES, || self.last[class.0].put(block));
     }
 
-    /// Runs `body` alone; `None`: another thread is there, perhaps for ever.
+    /// Runs `body` as the only thread in the pool. `None`: another thread is in the pool, perhaps forever.
     fn alone<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
         let take = |_| {
             let taken =
@@ -125,7 +126,7 @@ impl Pool {
         None
     }
 
-    /// A block when no slab of its class has any.
+    /// Allocates a block when no slab of its class has room.
     #[cold]
     fn take_elsewhere(&'static self, class: Class) -> Option<NonNull<u8>> {
         self.fetch_returned();
@@ -140,7 +141,7 @@ impl Pool {
         found.or_else(|| self.take_new(class)).or_else(from_new_slice)
     }
 
-    /// A block of a slab that was empty, which the next are cut from as well.
+    /// Starts an empty slab for this class, and takes its first block.
     fn take_new(&'static self, class: Class) -> Option<NonNull<u8>> {
         let slab = self.empty_slab()?;
         slab.begin(class);
@@ -158,18 +159,18 @@ impl Pool {
             self.bare.pop()
         })?;
         if is_in_haste() {
-            // SAFETY: it is empty. A kernel before 5.14 refuses.
+            // SAFETY: the slab is empty. Kernels before 5.14 refuse.
             unsafe { slab.advise(libc::MADV_POPULATE_WRITE) };
         }
         Some(slab)
     }
 
-    /// Puts a block back into its slab.
+    /// Returns a block to its slab.
     ///
     /// # Safety
-    /// It is of a piece of this pool, and nobody's any more.
+    /// The block is part of a piece of this pool, and is no longer used.
     unsafe fn put(&self, block: NonNull<u8>) {
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees it.
         let slab = unsafe { Slab::of(block) };
         slab.put(block);
         let slabs = &self.slabs[slab.class().0];
@@ -182,28 +183,29 @@ impl Pool {
         }
     }
 
-    /// Has any class take this slab again. Its pages go back to the kernel if there are others that are kept.
+    /// Makes an empty slab available to any class. Returns its pages to the kernel if enough other empty slabs keep
+    /// theirs.
     fn keep(&self, slab: &'static Slab) {
         if self.kept_count.get() < KEPT || is_in_haste() {
             self.kept_count.set(self.kept_count.get() + 1);
             self.kept.push(slab);
         } else {
-            // SAFETY: it is empty.
+            // SAFETY: the slab is empty.
             unsafe { slab.advise(libc::MADV_DONTNEED) };
             self.bare.push(slab);
         }
     }
 
-    /// Puts back what was given back while another thread was here.
+    /// Returns the blocks that were freed while another thread was in the pool.
     fn fetch_returned(&self) {
         if self.returned.load(Ordering::Relaxed).is_null() {
             return;
         }
         let mut next = NonNull::new(self.returned.swap(null_mut(), Ordering::Acquire));
         while let Some(block) = next {
-            // SAFETY: whoever gave it back wrote the next into its first word.
+            // SAFETY: the thread that freed the block wrote the next one into its first word.
             next = NonNull::new(unsafe { block.cast::<*mut u8>().read() });
-            // SAFETY: it was given back to this pool.
+            // SAFETY: the block was freed to this pool.
             unsafe { self.put(block) };
         }
     }
@@ -229,28 +231,28 @@ mod tests {
         Class::of(Layout::from_size_align(bytes, 1).unwrap()).unwrap()
     }
 
-    /// So many blocks, each with its first byte in every page of it.
+    /// Allocates `count` blocks, and writes to every page of each block.
     fn take(pool: &'static Pool, bytes: usize, count: usize) -> Vec<NonNull<u8>> {
         let block = || pool.take(class_of(bytes)).unwrap();
         let blocks: Vec<_> = iter::repeat_with(block).take(count).collect();
         for block in &blocks {
-            // SAFETY: it has that many bytes.
+            // SAFETY: the block has that many bytes.
             (0..bytes).step_by(PAGE).for_each(|at| unsafe { block.add(at).write(1) });
         }
         blocks
     }
 
     fn give_back(blocks: impl IntoIterator<Item = NonNull<u8>>) {
-        // SAFETY: they were taken from pools, and nobody uses them.
+        // SAFETY: the blocks come from pools, and are no longer used.
         blocks.into_iter().for_each(|block| unsafe { pool_of(block).unwrap().give_back(block) });
     }
 
-    /// How many of the pages that these blocks begin in take memory.
+    /// Number of resident pages among those that these blocks start in.
     fn resident(blocks: &[NonNull<u8>]) -> usize {
         let pages: BTreeSet<_> = blocks.iter().map(|block| block.addr().get() & !(PAGE - 1)).collect();
         let is_resident = |page: &usize| {
             let mut found = 0;
-            // SAFETY: a page of a piece, and a byte for what is known of it.
+            // SAFETY: a page of a piece, and a byte for its state.
             let asked = unsafe { libc::mincore(with_exposed_provenance_mut(*page), PAGE, &mut found) };
             assert_eq!(asked, 0);
             found & 1 == 1
@@ -262,7 +264,7 @@ mod tests {
         blocks.iter().map(|block| block.addr().get() / SLAB).collect()
     }
 
-    /// Slabs without blocks: those with pages, and the others.
+    /// Numbers of empty slabs with and without their pages.
     fn empty(pool: &'static Pool) -> [usize; 2] {
         let mut counts = [0; 2];
         for (slabs, count) in [&pool.kept, &pool.bare].into_iter().zip(&mut counts) {
@@ -276,16 +278,16 @@ mod tests {
     #[test]
     fn slabs_whose_blocks_all_came_back_lose_their_pages_but_for_a_few() {
         let pool = new_pool();
-        // The first slab of a piece lacks a page: these fill 31 of one and the first of the next.
+        // The first slab of a piece is a page shorter: these blocks fill one piece, and the first slab of the next.
         let blocks = take(pool, PAGE, 31 + 31 * 32 + 31);
         assert_eq!([slabs_of(&blocks).len(), resident(&blocks)], [33, blocks.len()]);
-        // Of each slab the last block is not among them.
+        // The last block of each slab is freed later.
         let (last, others): (Vec<_>, Vec<_>) =
             blocks.iter().partition(|block| block.addr().get() % SLAB == SLAB - PAGE);
         give_back(others.into_iter().copied());
         assert_eq!(resident(&blocks), blocks.len());
         give_back(last.into_iter().copied());
-        // Those that came first are kept, and so is the first of a piece.
+        // The slabs that were emptied first keep their pages, and one is the first of a piece, a page shorter.
         assert_eq!(resident(&blocks), KEPT as usize * 32 - 1);
         assert_eq!(empty(pool), [KEPT as usize, 64 - KEPT as usize]);
     }
@@ -296,10 +298,10 @@ mod tests {
         let small = take(pool, 48, 100_000);
         let slabs = slabs_of(&small);
         give_back(small);
-        // 16 fit into a slab, 15 into the first of a piece.
+        // A slab has room for 16 blocks, the first of a piece for 15.
         let large = take(pool, 8192, 15 + 16 * (slabs.len() - 2));
         assert!(slabs_of(&large).is_subset(&slabs));
-        // What lies there was written by nobody else.
+        // All blocks are different.
         assert_eq!(large.iter().collect::<BTreeSet<_>>().len(), large.len());
         give_back(large);
     }
@@ -312,15 +314,15 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) as usize % below
         };
-        // SAFETY: it has that many bytes.
+        // SAFETY: the block has that many bytes.
         let fill = |block: NonNull<u8>, size: usize| unsafe { block.write_bytes(size as u8, size) };
         let check = |block: NonNull<u8>, size: usize| {
-            // SAFETY: it was filled and is still ours.
+            // SAFETY: the block was filled and is still allocated.
             let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == size as u8), "{size} bytes");
         };
         for turn in 0..60_000 {
-            // More and fewer by turns.
+            // The number of blocks rises and falls in turn.
             if live.is_empty() || next(8) < if turn % 20_000 < 10_000 { 5 } else { 3 } {
                 let size = 1 << next(16);
                 let block = pool.take(class_of(size)).unwrap();
@@ -349,7 +351,7 @@ mod tests {
             give_back(blocks.iter().copied());
             assert!(!pool.slabs[class_of(100).0].first().unwrap().is_empty());
         });
-        // Whoever comes next puts them back, and their slab is empty, for any class.
+        // The next thread in the pool returns these blocks, and their slab is empty, for any class.
         let other = take(pool, 64, 1);
         assert_eq!(slabs_of(&other), slabs_of(&blocks));
         give_back(other);
@@ -365,7 +367,7 @@ mod tests {
                 let sends = sends.clone();
                 scope.spawn(move || {
                     for turn in 0..20_000 {
-                        // Who does not get at the pool in so many tries would map one.
+                        // A thread that cannot enter the pool within its attempts would map a block.
                         if let Some(block) = pool.take(class_of(1 << (turn % 14))) {
                             sends[turn % 4].send(block.expose_provenance().get()).unwrap();
                         }
@@ -391,16 +393,16 @@ mod tests {
     fn a_block_that_was_mapped_for_itself_is_told_by_its_address() {
         let class = class_of(5000);
         let block = map_alone(class).unwrap();
-        // SAFETY: it has that many bytes.
+        // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(0xff, class.bytes()) };
-        // SAFETY: both are of that class.
+        // SAFETY: both blocks have the size of that class.
         assert!(unsafe { pool_of(block) }.is_none());
         let pool = new_pool();
         let other = take(pool, 5000, 1)[0];
         // SAFETY: as above.
         assert!(unsafe { pool_of(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
         give_back([other]);
-        // SAFETY: nobody uses it.
+        // SAFETY: the block is no longer used.
         unsafe { unmap_alone(block, class) };
     }
 }

@@ -1,4 +1,4 @@
-//! The last memory there is: a part of the library's own image.
+//! The reserve is the last memory available: a part of the library's own image.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::pages::in_pages;
 use crate::host::{shortage, threads};
 
-/// What there is when nobody gives any memory. No page of it takes any before it is written to.
+/// Size of the reserve, for when no more memory can be mapped. Its pages take no memory until they are written to.
 const RESERVE: usize = 6 << 20;
-/// What of that is left to the application's threads: they are not to be stopped, as ours are.
+/// Part of the reserve that only the application's threads may use: our threads stop when memory runs out, theirs must not.
 const FOR_OTHERS: usize = 1 << 20;
 
 #[repr(C, align(4096))]
 struct Reserve(UnsafeCell<[u8; RESERVE]>);
 
-// SAFETY: each part of it is given away once.
+// SAFETY: each part of it is handed out once.
 unsafe impl Sync for Reserve {}
 
 static LAST: Reserve = Reserve(UnsafeCell::new([0; RESERVE]));
 static GIVEN: AtomicUsize = AtomicUsize::new(0);
 
-/// So many bytes of the reserve, which are zero, from the start of a page. Whoever should know learns that it came to this.
+/// Takes zeroed bytes from the reserve, starting at a page boundary, and records that memory has run out.
 pub(super) fn take(bytes: usize) -> Option<NonNull<u8>> {
     shortage::fall_short();
     let most = if threads::is_ours() { RESERVE - FOR_OTHERS } else { RESERVE };
@@ -32,7 +32,7 @@ pub(super) fn take(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(block.wrapping_add(given))
 }
 
-/// Whether this block lies in it.
+/// Whether the block is part of the reserve.
 pub(super) fn has(block: *mut u8) -> bool {
     let start = LAST.0.get().addr();
     (start..start + RESERVE).contains(&block.addr())

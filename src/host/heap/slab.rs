@@ -1,14 +1,14 @@
-//! Slabs, which blocks of one class are cut from, and the pieces that they lie in.
+//! A slab is a range of memory that blocks of one class are cut from; a piece is a mapping of 32 slabs.
 //!
 //! ```text
 //! a multiple of 4 MiB
-//! ├─ a page: whose piece it is, and what is known of each slab
-//! ├─ slab 0, as long as the others but for that page
+//! ├─ a page: the owner of the piece, and the state of each slab
+//! ├─ slab 0, shorter than the rest by that page
 //! ├─ slab 1 …
 //! ╰─ slab 31
 //! ```
 //!
-//! So a block's address says where that is known. In a page of zeros it says that the block was mapped for itself.
+//! The address of a block therefore leads to that page. A page of zeros means that the block has its own mapping.
 
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -18,14 +18,14 @@ use super::class::Class;
 use super::pages::{self, PAGE, in_pages};
 use crate::host::leaks;
 
-/// What a class is cut from, and what is given back to the kernel at once.
+/// Size of a slab, in bytes: the unit in which memory is assigned to a class and returned to the kernel.
 pub(super) const SLAB: usize = 128 << 10;
-/// Address space, for a time when no more of it is given, whose pages take nothing before they are written to. The C
-/// library takes 64 MiB of it for a thread.
+/// Size of a piece, in bytes. It reserves address space ahead of a time when none is available; its pages take no
+/// memory until they are written to. For comparison, the C library reserves 64 MiB per thread.
 const PIECE: usize = 4 << 20;
 const SLABS: usize = PIECE / SLAB;
 
-/// What stands at the start of a piece of somebody's. All zeros are one.
+/// Header of a piece. All-zero is a valid header, without an owner.
 #[repr(C)]
 struct Piece<Owner: 'static> {
     owner: Cell<Option<&'static Owner>>,
@@ -34,45 +34,46 @@ struct Piece<Owner: 'static> {
 
 const _: () = assert!(size_of::<Piece<()>>() <= PAGE, "slab 0 begins behind the first page");
 
-/// A new piece's slabs. Of none is more written to than is handed out: huge pages would be.
+/// Maps a piece and returns its slabs. Huge pages are disabled: they would populate memory that no block uses yet.
 pub(super) fn map_piece<Owner>(owner: &'static Owner) -> Option<&'static [Slab]> {
     let start = pages::map_aligned(PIECE, PIECE)?;
-    // SAFETY: pages of ours, which hold nothing yet.
+    // SAFETY: new pages, which hold no data yet.
     unsafe { pages::advise(start, PIECE, libc::MADV_NOHUGEPAGE) };
     leaks::keeps(start, PIECE);
-    // SAFETY: zeros are a piece, and it stays mapped for good.
+    // SAFETY: all-zero is a valid piece, and it is never unmapped.
     let piece = unsafe { start.cast::<Piece<Owner>>().as_ref() };
     piece.owner.set(Some(owner));
     Some(&piece.slabs)
 }
 
-/// Whose piece a block is of; `None`: it was mapped for itself.
+/// The owner of the piece that a block is part of. `None`: the block has its own mapping.
 ///
 /// # Safety
-/// The block is one of a class, is not of the reserve, and was not given back; pieces are owned by such.
+/// The block has the size of a class, is not part of the reserve, and was not freed; all pieces have owners of this
+/// type.
 pub(super) unsafe fn owner_of<Owner>(block: NonNull<u8>) -> Option<&'static Owner> {
     let piece = with_exposed_provenance::<Piece<Owner>>(block.addr().get() & !(PIECE - 1));
-    // SAFETY: a page with a piece or zeros, of which this is set before the first block is handed out.
+    // SAFETY: a page with a header or zeros; the owner is set before the first block is handed out.
     unsafe { (*piece).owner.get() }
 }
 
-/// A block of a class in a mapping of its own, behind a page of zeros.
+/// Maps a block of a class on its own, after a page of zeros.
 pub(super) fn map_alone(class: Class) -> Option<NonNull<u8>> {
     let start = pages::map_aligned(PAGE + in_pages(class.bytes()), PIECE)?;
     // SAFETY: the mapping is longer than a page.
     Some(unsafe { start.add(PAGE) })
 }
 
-/// Gives such a block back.
+/// Unmaps such a block.
 ///
 /// # Safety
-/// It was mapped for itself with this class, and nobody uses it any more.
+/// The block was mapped by [`map_alone`] with this class, and is no longer used.
 pub(super) unsafe fn unmap_alone(block: NonNull<u8>, class: Class) {
-    // SAFETY: so it was mapped.
+    // SAFETY: the range that `map_alone` mapped.
     unsafe { pages::unmap(block.as_ptr().wrapping_sub(PAGE), PAGE + class.bytes()) };
 }
 
-/// Blocks of one size: those that were given back, and what is not yet cut.
+/// Blocks of one size: the free blocks, and memory that is not cut yet.
 pub(super) struct Blocks {
     free: Cell<*mut u8>,
     next: Cell<usize>,
@@ -84,21 +85,21 @@ impl Blocks {
         Self { free: Cell::new(null_mut()), next: Cell::new(0), end: Cell::new(0) }
     }
 
-    /// The next are cut from here.
+    /// Cuts the next blocks from this memory.
     pub(super) fn cut_from(&self, start: NonNull<u8>, bytes: usize) {
         self.next.set(start.addr().get());
         self.end.set(start.addr().get() + bytes);
     }
 
     pub(super) fn put(&self, block: NonNull<u8>) {
-        // SAFETY: the block is nobody's any more, and has room for a pointer.
+        // SAFETY: the block is no longer used, and has room for a pointer.
         unsafe { block.cast::<*mut u8>().write(self.free.get()) };
         self.free.set(block.as_ptr());
     }
 
     pub(super) fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
         let Some(block) = NonNull::new(self.free.get()) else { return self.cut(bytes) };
-        // SAFETY: the block is free, and its first word is the next such block.
+        // SAFETY: the block is free, and its first word is the next free block.
         self.free.set(unsafe { block.cast::<*mut u8>().read() });
         Some(block)
     }
@@ -113,13 +114,13 @@ impl Blocks {
     }
 }
 
-/// What is known of a slab. Only who is alone in its pool looks at it.
+/// State of a slab. Only used by the thread in the pool that owns it.
 #[repr(align(64))]
 pub(super) struct Slab {
     blocks: Blocks,
     class: Cell<Class>,
     bytes: Cell<u32>,
-    /// Blocks that somebody has.
+    /// Number of allocated blocks.
     live: Cell<u32>,
     is_listed: Cell<bool>,
     before: Cell<Option<&'static Slab>>,
@@ -127,28 +128,28 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// That of a block.
+    /// The slab that a block is part of.
     ///
     /// # Safety
-    /// The block is of a piece.
+    /// The block is part of a piece.
     pub(super) unsafe fn of(block: NonNull<u8>) -> &'static Self {
         let (start, within) = (block.addr().get() & !(PIECE - 1), block.addr().get() % PIECE);
-        // SAFETY: pieces stay mapped.
+        // SAFETY: pieces are never unmapped.
         unsafe { &(*with_exposed_provenance::<Piece<()>>(start)).slabs[within / SLAB] }
     }
 
-    /// Where it starts, and how long it is.
+    /// Start and length of the slab's memory.
     fn place(&self) -> (NonNull<u8>, usize) {
         let at = NonNull::from_ref(self).addr().get();
         let (piece, within) = (at & !(PIECE - 1), at % PIECE);
         let first = (within - offset_of!(Piece<()>, slabs)) / size_of::<Self>() * SLAB;
         let skipped = if first == 0 { PAGE } else { 0 };
         let start = with_exposed_provenance_mut(piece + first + skipped);
-        // SAFETY: no piece starts at 0.
+        // SAFETY: no piece starts at address 0.
         (unsafe { NonNull::new_unchecked(start) }, SLAB - skipped)
     }
 
-    /// From now on blocks of this class are cut from it.
+    /// Cuts blocks of this class from the slab from now on.
     pub(super) fn begin(&self, class: Class) {
         let (start, bytes) = self.place();
         self.blocks.free.set(null_mut());
@@ -157,13 +158,13 @@ impl Slab {
         self.bytes.set(class.bytes() as u32);
     }
 
-    /// Says something of its pages.
+    /// Gives the kernel advice on the slab's pages.
     ///
     /// # Safety
-    /// None of its blocks is anybody's.
+    /// None of its blocks is allocated.
     pub(super) unsafe fn advise(&self, advice: i32) {
         let (start, bytes) = self.place();
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees it.
         unsafe { pages::advise(start, bytes, advice) };
     }
 
@@ -191,7 +192,7 @@ impl Slab {
     }
 }
 
-/// Slabs one after another, each in one such list at most.
+/// Doubly linked list of slabs. A slab is in at most one list.
 pub(super) struct Slabs(Cell<Option<&'static Slab>>);
 
 impl Slabs {
@@ -213,7 +214,7 @@ impl Slabs {
         }
     }
 
-    /// Takes out a slab that is in this list.
+    /// Removes a slab that is in this list.
     pub(super) fn remove(&self, slab: &'static Slab) {
         let (before, after) = (slab.before.get(), slab.after.get());
         before.map_or(&self.0, |before| &before.after).set(after);

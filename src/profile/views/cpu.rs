@@ -1,9 +1,9 @@
-//! Processor time of the threads that launch, by the stack that they were found on.
+//! The CPU view: CPU time of launching threads, by sampled stack.
 
 use super::{Measure, Profile, Value, View, human};
 use crate::record::Loss;
 
-/// Where launching threads spent processor time, by samples. Time in which they waited is in none.
+/// Stacks on which launching threads spent CPU time, by samples. Waiting time is not included.
 pub static CPU: View = View {
     word: "cpu",
     title: "CPU time of launching threads, by stack",

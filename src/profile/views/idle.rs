@@ -1,12 +1,12 @@
-//! Time in which GPUs had nothing to do, by cause and by the stack that is charged: what the launching thread was in
-//! meanwhile where somebody knows, else the two calls between which it lay, or the launch that ended it.
+//! The idle view: GPU idle time by cause and by the stack to which it is attributed: the stack that the launching
+//! thread was in meanwhile, if known; otherwise the two calls around the gap, or the launch that ended it.
 
 use std::fmt::Write as _;
 
 use super::{Measure, Profile, Value, View, gpus, human};
 use crate::profile::{Base, Cause, DeviceTime, Sample, Tip};
 
-/// Idle time of whole GPUs, by cause. A gap with several causes counts for each.
+/// Idle time of whole GPUs, by cause. A gap with several causes counts once for each.
 pub static IDLE: View = View {
     word: "idle",
     title: "GPU idle time by cause and stack",
@@ -18,7 +18,7 @@ pub static IDLE: View = View {
     ..View::PLAIN
 };
 
-/// Why the time of a sample of [`IDLE`] was idle: its cause in a word, or the end of the window it lay at.
+/// Returns the word for the cause of a sample of [`IDLE`], or for the edge of the window where it occurred.
 pub fn idle_word(sample: &Sample) -> &'static str {
     match sample.base {
         Some(Base::Opening) => "before_the_first",
@@ -41,7 +41,7 @@ fn nothing(profile: &Profile) -> &'static str {
     }
 }
 
-/// How long the GPUs were idle, and which share of that has which cause.
+/// Total idle time of the GPUs, and the share of each cause.
 fn summary(profile: &Profile) -> String {
     let times = profile.times();
     let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
@@ -64,7 +64,7 @@ fn summary(profile: &Profile) -> String {
     text
 }
 
-/// The account of each GPU's time.
+/// Breakdown of each GPU's time.
 fn notes(profile: &Profile) -> Vec<String> {
     let note = |time: &DeviceTime| {
         let DeviceTime { device, window, busy, idle, late, .. } = time;

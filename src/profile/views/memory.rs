@@ -1,9 +1,9 @@
-//! Bytes allocated and freed, by the stack that did.
+//! The memory view: bytes allocated and freed, by stack.
 
 use super::{Measure, Profile, Value, View};
 use crate::profile::Tip;
 
-/// Memory allocated and freed. A free has the bytes of the allocation that it ends.
+/// Memory allocated and freed. A free counts the bytes of the allocation that it ends.
 pub static MEMORY: View = View {
     word: "alloc",
     title: "Bytes allocated and freed, by stack",

@@ -1,6 +1,6 @@
-//! Views: the ways to look at a run. Each is a file here and a line of [`VIEWS`]: what it is called, what it
-//! counts, and how it is summed up in a line. What it holds are [`Sample`](super::Sample)s, which somebody who
-//! saw the rows puts into the profile. A view knows no format, and every format draws every view.
+//! Views are the ways to look at a run. Each is a file here and an entry of [`VIEWS`]: its name, its values, and its
+//! one-line summary. Its data are [`Sample`](super::Sample)s, which consumers of the rows put into the profile. Views
+//! are independent of formats: every format draws every view.
 
 mod cpu;
 mod gpu;
@@ -28,42 +28,42 @@ use crate::record::Loss;
 /// All views, in the order in which their files are written.
 pub static VIEWS: &[&View] = &[&GPU, &IDLE, &WAITS, &MEMORY, &UNIFIED, &CPU, &OFF_CPU, &TOGETHER];
 
-/// The view of this word.
+/// Returns the view with this word.
 pub fn view(word: &str) -> Option<&'static View> {
     VIEWS.iter().copied().find(|view| view.word == word)
 }
 
 /// A way to look at a run.
 pub struct View {
-    /// What selects it: lower case, no blanks. Except for the first view, also a part of its files' names.
+    /// Word that selects it: lower case, no blanks. For all views but the first, also part of their files' names.
     pub word: &'static str,
-    /// The heading of a picture.
+    /// Heading of a picture.
     pub title: &'static str,
-    /// What its samples count, at most [`MOST_VALUES`](super::MOST_VALUES): what a width means, how often,
-    /// and whatever else.
+    /// Values that its samples count, at most [`MOST_VALUES`](super::MOST_VALUES): the meaning of a width, the number
+    /// of occurrences, and others.
     pub values: &'static [Value],
-    /// Whether its samples lie on GPUs.
+    /// Whether its samples belong to GPUs.
     pub has_devices: bool,
-    /// Whether they lie on streams.
+    /// Whether its samples belong to streams.
     pub has_streams: bool,
-    /// Other views that it puts side by side, the first of which there is always, each with what stands upon its stacks.
-    /// What it shows is then theirs.
+    /// Other views that it combines, each with the tip to put on its stacks; the first one is always present. The
+    /// samples are those of its parts.
     pub parts: &'static [(&'static View, Option<Tip>)],
-    /// Formats that are written at exit on request, by their words.
+    /// Words of the formats that can be written at exit on request.
     pub at_exit: &'static [&'static str],
-    /// Losses that are themselves something it would have shown: each is a frame.
+    /// Losses that the view would have shown if they had been recorded: each becomes a frame.
     pub lost: &'static [(Loss, &'static str)],
-    /// What a picture says that has nothing to draw.
+    /// Returns the text for a picture with nothing to draw.
     pub nothing: fn(&Profile) -> &'static str,
-    /// One line that says how much there is. What was lost is added to it by whoever shows it.
+    /// Returns a one-line summary of the amounts. The caller appends the losses.
     pub summary: fn(&Profile) -> String,
-    /// Lines that go before the stacks where a format has comments.
+    /// Returns lines to print before the stacks, in formats that have comments.
     pub notes: fn(&Profile) -> Vec<String>,
 }
 
 impl View {
-    /// What most views are: drawn at exit on request, of no GPU, with no notes and nothing lost that they would have
-    /// shown.
+    /// Defaults that suit most views: drawn at exit on request, no GPUs, no notes, and no losses that the view would
+    /// have shown.
     const PLAIN: Self = Self {
         word: "",
         title: "",
@@ -105,14 +105,14 @@ impl Ord for View {
     }
 }
 
-/// One thing that the samples of a view count.
+/// A quantity that the samples of a view count.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Its name: lower case, no blanks.
+    /// Name of the value: lower case, no blanks.
     pub name: &'static str,
-    /// What it is counted in.
+    /// Unit of the value.
     pub unit: Measure,
-    /// What a picture calls so many of it.
+    /// Words that pictures show after an amount.
     pub words: &'static str,
 }
 
@@ -122,19 +122,19 @@ impl Value {
     }
 }
 
-/// What a value is counted in.
+/// Unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Nanoseconds.
     Nanos,
     /// Bytes.
     Bytes,
-    /// How many.
+    /// A count.
     Count,
 }
 
 impl Measure {
-    /// In full: `nanoseconds`, `bytes`, `count`.
+    /// Returns the unit in full: `nanoseconds`, `bytes`, `count`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Nanos => "nanoseconds",
@@ -144,7 +144,7 @@ impl Measure {
     }
 }
 
-/// A span of time with three places, in the unit that suits it.
+/// Formats a time span with three decimals, in a suitable unit.
 pub fn human(nanos: u64) -> String {
     let (unit, name) = match nanos {
         0..1_000 => return format!("{nanos} ns"),
@@ -155,7 +155,7 @@ pub fn human(nanos: u64) -> String {
     format!("{:.3} {name}", nanos as f64 / unit)
 }
 
-/// `1 GPU`, `2 GPUs`.
+/// Formats a number of GPUs: `1 GPU`, `2 GPUs`.
 fn gpus(count: usize) -> String {
     if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }

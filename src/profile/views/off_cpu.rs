@@ -1,10 +1,10 @@
-//! Time in which the threads that launch waited without a processor, by the stack that waited.
+//! The off-CPU view: time in which launching threads waited off-CPU, by waiting stack.
 
 use super::{Measure, Profile, Value, View, human};
 use crate::record::Loss;
 
-/// Where launching threads slept or waited, for whatever it was. Time in which they could have gone on and another thread
-/// had their processor is not in it.
+/// Stacks on which launching threads slept or waited, for any reason. Time in which they were runnable but another
+/// thread had the CPU is not included.
 pub static OFF_CPU: View = View {
     word: "off-cpu",
     title: "Time in which launching threads waited, by stack",

@@ -1,10 +1,11 @@
-//! What a stack cost in every way that is known: GPU time, processor time and waiting time side by side.
+//! The combined view: GPU time, CPU time and waiting time of each stack side by side.
 
 use super::{CPU, GPU, Measure, OFF_CPU, Profile, Value, View, human};
 use crate::profile::Tip;
 
-/// The three views in one picture: a function is as wide as what it had GPUs do, what it took of processors and how long it
-/// waited, and the tips tell these apart. They go on at the same time, so the sum is no time by a clock.
+/// The GPU, CPU and off-CPU view in one picture: the width of a function is the GPU time it launched plus its CPU
+/// time plus its waiting time, and the tips distinguish them. The three overlap in time, so the sum is not wall-clock
+/// time.
 pub static TOGETHER: View = View {
     word: "together",
     title: "GPU, processor and waiting time of launching threads, by stack",

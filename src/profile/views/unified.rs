@@ -1,5 +1,5 @@
-//! What happened to memory that the host and GPUs share, by GPU. The tracer names no launch, so that there are
-//! no stacks: tables show it, pictures only on request.
+//! The unified-memory view, by GPU. The tracer reports no launch for this traffic, so there are no stacks: tables
+//! include it, pictures only on request.
 
 use super::{Measure, Profile, Value, View};
 use crate::profile::{Sample, Tip, saturating_sum};
@@ -22,22 +22,22 @@ pub static UNIFIED: View = View {
     ..View::PLAIN
 };
 
-/// One thing that happened to unified memory on one GPU, and how much of it there was.
+/// Sums of one kind of unified-memory event on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnifiedSums {
-    /// The kind of traffic.
+    /// Kind of traffic.
     pub kind: UnifiedKind,
-    /// The GPU that took part, if one did.
+    /// GPU involved, if any.
     pub device: Option<DeviceId>,
-    /// How often it was recorded.
+    /// Number of records.
     pub count: u64,
-    /// Bytes that moved, or faults (of kinds that are not known nobody knows what they count).
+    /// Bytes moved, or faults (the unit of unknown kinds is unknown).
     pub value: u64,
-    /// How long it took, ns.
+    /// Total duration, in ns.
     pub nanos: u64,
 }
 
-/// The samples of [`UNIFIED`], each with what it is of.
+/// Returns the samples of [`UNIFIED`] with their kind and GPU.
 pub fn unified(profile: &Profile) -> impl Iterator<Item = UnifiedSums> {
     let kind = |sample: &Sample| {
         sample.leaf.tips().find_map(|tip| match tip {

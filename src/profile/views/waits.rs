@@ -1,8 +1,8 @@
-//! Time in which the host waited for a GPU, by the stack that waited.
+//! The wait view: host time spent waiting for GPUs, by waiting stack.
 
 use super::{Measure, Profile, Value, View, human};
 
-/// Waits of the host. It is no GPU's: some calls wait for all of them.
+/// Waits of the host. They belong to no single GPU: some calls wait for all of them.
 pub static WAITS: View = View {
     word: "wait",
     title: "Host time waiting for the GPU, by stack",

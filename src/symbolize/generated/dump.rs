@@ -1,14 +1,15 @@
-//! A jitdump: records one after another, those of functions with their code, in the byte order of the machine.
+//! A jitdump: a sequence of records, in the byte order of the machine. Records of functions include their
+//! code.
 //!
 //! ```text
-//! file   := magic:u32 version:u32 size-of-head:u32 ...  record*
-//! record := kind:u32 size:u32 time:u64  rest            size: of all of it
-//! rest   := pid:u32 tid:u32 vma:u64 address:u64 bytes:u64 index:u64  name 0 code     where kind is 0, a function
-//!         | pid:u32 tid:u32 vma:u64 from:u64 to:u64 bytes:u64 index:u64              where kind is 1: it has moved
+//! file   := magic:u32 version:u32 header-size:u32 ...  record*
+//! record := kind:u32 size:u32 time:u64  rest             size: of the whole record
+//! rest   := pid:u32 tid:u32 vma:u64 address:u64 bytes:u64 index:u64  name 0 code     if kind is 0: a function
+//!         | pid:u32 tid:u32 vma:u64 from:u64 to:u64 bytes:u64 index:u64              if kind is 1: it has moved
 //! ```
 //!
-//! `tools/perf/Documentation/jitdump-specification.txt` of Linux. A function that has moved is known by its index: where one
-//! has come to an address that is asked for, the dump is read a second time, for its name.
+//! See `tools/perf/Documentation/jitdump-specification.txt` of Linux. A moved function is identified by its
+//! index: if one has moved to a requested address, the dump is read again to find its name.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
@@ -18,15 +19,15 @@ use super::{Answers, LONGEST_NAME, MOST_RECORDS};
 const MAGIC: u32 = 0x4A69_5444;
 /// A function was generated.
 const FUNCTION: u32 = 0;
-/// A function lies elsewhere from then on.
+/// A function was moved to another address.
 const MOVED: u32 = 1;
-/// How long the parts are that are always there.
+/// Sizes of the parts that are always present.
 const HEAD: u64 = 12;
 const RECORD: u64 = 16;
 const NUMBERS: u64 = 40;
 const MOVE: u64 = 48;
 
-/// Where a function has moved to, by its index.
+/// New address of a moved function, identified by its index.
 struct Moved {
     index: u64,
     to: u64,
@@ -68,13 +69,14 @@ pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Res
 
 fn whole(read: io::Result<bool>) -> io::Result<bool> {
     match read {
-        // Whoever writes it may be in the midst of a record.
+        // The writer may be in the middle of a record.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(true),
         read => read,
     }
 }
 
-/// Hands over each record, at what follows its head: its kind, and how long the rest is. False: that was not all.
+/// Calls `each` for each record, with its kind and the size of the rest after its header. Returns false if a
+/// limit was reached before the end.
 fn records(
     file: &mut BufReader<File>,
     mut each: impl FnMut(&mut BufReader<File>, u32, u64) -> io::Result<bool>,
@@ -103,7 +105,7 @@ struct Function {
     name: Vec<u8>,
 }
 
-/// A function, of which `rest` bytes are left.
+/// Reads a function record with `rest` bytes left.
 fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<Function> {
     let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
     let (address, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);
@@ -116,7 +118,7 @@ fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<Function> {
 }
 
 fn skip(file: &mut BufReader<File>, bytes: u64) -> io::Result<()> {
-    // It is the size of one record, of four bytes.
+    // At most the size of a record, which is a u32.
     file.seek_relative(bytes as i64)
 }
 

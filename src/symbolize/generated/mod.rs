@@ -1,9 +1,11 @@
-//! Functions that a process generated while it ran. No file holds them; whoever generates them writes down where they lie,
-//! as `perf` has it: `/tmp/perf-PID.map`, a line a function, or a jitdump.
+//! Names of functions that a process generated at run time. They are in no file; the code generator writes
+//! down their addresses in the formats of `perf`: `/tmp/perf-PID.map`, with one line per function, or a
+//! jitdump.
 //!
-//! Both may hold anything, and lie where everybody may make files. So only plain files of the process's own user (or root's)
-//! are opened, never through a link and never one that has to be waited for; only so much is read, and kept only what is
-//! said of addresses in stacks. Neither says until when a function lay where it did: an address that several had has no name.
+//! Both files may contain anything, and are in a folder where all users may create files. So only plain files
+//! of the process's own user (or root's) are opened, never through a link, and never with a call that could
+//! block. The amount read is limited, and only entries about addresses in stacks are kept. Neither format
+//! records how long a function stayed at its address: an address with several functions has no name.
 
 mod dump;
 mod map;
@@ -19,38 +21,38 @@ use super::modules::ModuleIndex;
 use crate::profile::Profile;
 use crate::record::FrameKind;
 
-/// So much of a map is read: a million functions.
+/// Maximum number of bytes read from a map: a million functions.
 const MOST_BYTES: u64 = 64 << 20;
-/// So many records of a dump are read; most of it is code, which is passed over.
+/// Maximum number of records read from a dump. Most of a dump is code, which is skipped.
 const MOST_RECORDS: usize = 1 << 20;
-/// So often an address may be spoken of: functions do not overlap by the thousand.
+/// Maximum number of (function, address) matches: functions do not overlap by the thousand.
 const MOST_ANSWERS: usize = 1 << 20;
-/// So much is kept of a name.
+/// Maximum length of a name in bytes; the rest is cut off.
 const LONGEST_NAME: usize = 1 << 10;
 
-/// Where names of generated code are written down. A file that is not there says nothing.
+/// Files with names of generated code. Missing files are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// Files of `perf`'s maps.
     pub maps: Vec<PathBuf>,
     /// Files of jitdumps.
     pub dumps: Vec<PathBuf>,
-    /// Whose they are to be; root's are believed as well.
+    /// Required owner of the files; root's files are accepted as well.
     pub user: u32,
 }
 
-/// What the sources say.
+/// Contents of the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generated {
-    /// The function that each address is in.
+    /// Functions by address.
     pub names: Vec<(u64, String)>,
-    /// The addresses that were in several, in turn.
+    /// Addresses that belonged to several functions in turn.
     pub several: Vec<u64>,
-    /// What is to be known of the sources, a sentence each.
+    /// Remarks about the sources, a sentence each.
     pub remarks: Vec<String>,
 }
 
-/// The addresses in stacks at which code lies that is in no file; of all frames but the first `known`.
+/// Addresses in stacks whose code is in no file, over all frames except the first `known`.
 pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);
@@ -67,7 +69,7 @@ pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
 }
 
 impl Sources {
-    /// The functions that are at `addresses`.
+    /// Returns the functions at `addresses`.
     pub fn ask(&self, addresses: &BTreeSet<u64>) -> Generated {
         let mut answers = Answers::to(addresses);
         let mut remarks = Vec::new();
@@ -97,14 +99,15 @@ impl Sources {
     }
 }
 
-/// Tells `Answers` what a file says. False: that was not all of it.
+/// Passes the contents of a file to `Answers`. Returns false if a limit was reached before the end.
 type Read = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
-/// `None` if there is no such file; else the file, or why it is not opened.
+/// `None` if there is no such file; otherwise the file, or the reason why it is not opened.
 fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
-    // A pipe without a writer would be waited for.
+    // Opening a pipe without a writer would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // Some devices do something when they are opened: looked at before, and after, when nobody can change it any more.
+    // Opening some devices has side effects, so the type is checked before opening, and again after, when it
+    // cannot change.
     let is_there = path.symlink_metadata().and_then(|metadata| {
         if !metadata.is_file() {
             return Ok(None);
@@ -122,11 +125,11 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// What is said of each address that was asked for.
+/// Answers for the requested addresses.
 struct Answers {
-    /// In their order.
+    /// Addresses in ascending order.
     addresses: Vec<u64>,
-    /// At the same position.
+    /// Answers at the same positions.
     answers: Vec<Answer>,
     count: usize,
 }
@@ -144,7 +147,7 @@ impl Answers {
         Self { answers: vec![Answer::None; addresses.len()], addresses, count: 0 }
     }
 
-    /// A function lies from `start` on. False: too much is said.
+    /// Notes that a function starts at `start`. Returns false if there are too many matches.
     fn tell(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
         let Some(end) = start.checked_add(size) else { return true };
         let first = self.addresses.partition_point(|&address| address < start);
@@ -167,13 +170,13 @@ impl Answers {
         true
     }
 
-    /// Whether anything from `start` on is asked for.
+    /// Whether any requested address is in this range.
     fn is_asked(&self, start: u64, size: u64) -> bool {
         let first = self.addresses.partition_point(|&address| address < start);
         self.addresses.get(first).is_some_and(|&address| address - start < size)
     }
 
-    /// The addresses that several functions were at.
+    /// Addresses that belonged to several functions.
     fn several(&self) -> Vec<u64> {
         let all = self.addresses.iter().zip(&self.answers);
         all.filter(|(_, answer)| matches!(answer, Answer::Several)).map(|(address, _)| *address).collect()
@@ -188,7 +191,7 @@ impl Answers {
     }
 }
 
-/// A name that may be anything.
+/// Decodes a name, which may be any bytes.
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).trim().to_owned()
 }
@@ -201,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that goes away with the test.
+    /// A folder that is removed at the end of the test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -211,7 +214,7 @@ mod tests {
             Self(path)
         }
 
-        /// What a map of these bytes says of these addresses.
+        /// Result for these addresses from a map with these bytes.
         fn ask(&self, map: impl AsRef<[u8]>, addresses: &[u64]) -> Generated {
             let path = self.0.join("map");
             fs::write(&path, map).unwrap();
@@ -226,7 +229,7 @@ mod tests {
 
     impl Drop for Folder {
         fn drop(&mut self) {
-            // A folder left behind in /tmp is no reason to fail.
+            // A folder that stays in /tmp must not fail the test.
             let _ = fs::remove_dir_all(&self.0);
         }
     }
@@ -281,7 +284,7 @@ mod tests {
         let folder = Folder::new("huge");
         let path = folder.0.join("huge");
         fs::write(&path, "1000 10 first\n").unwrap();
-        // A hole: nothing is on the disk.
+        // A hole, which uses no disk space.
         OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let found = folder.sources(&path).ask(&[0x1000].into());
         assert_eq!(names(&found), [(0x1000, "first")]);
@@ -290,7 +293,7 @@ mod tests {
         );
     }
 
-    /// 2,000 addresses, and 10,000 lines that each speak of all of them.
+    /// 2,000 addresses, and 10,000 lines that each cover all addresses.
     #[test]
     fn lines_that_each_speak_of_everything_come_to_an_end() {
         let folder = Folder::new("overlap");
@@ -318,7 +321,7 @@ mod tests {
             symlink(device, &path).unwrap();
             assert_eq!(ask(None), no_plain_file, "{device}");
         }
-        // Nobody writes to it: to open it would take for ever.
+        // Without a writer, opening it would block forever.
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         assert_eq!(ask(None), no_plain_file);
         fs::create_dir(&path).unwrap();
@@ -333,7 +336,7 @@ mod tests {
         }
     }
 
-    /// As `tools/perf/Documentation/jitdump-specification.txt` of Linux draws it.
+    /// Format as in `tools/perf/Documentation/jitdump-specification.txt` of Linux.
     #[test]
     fn a_dump_names_the_functions_that_it_holds() {
         let folder = Folder::new("dump");
@@ -355,7 +358,7 @@ mod tests {
         let whole = [
             head(0x4A69_5444),
             load(0x1000, 0x10, "py::f:/a b.py"),
-            // Of lines, and of a kind that is not known.
+            // A record about lines, and one of an unknown kind.
             record(2, &[1; 100]),
             record(99, &[]),
             load(0x2000, 0x5000, "g"),
@@ -372,14 +375,16 @@ mod tests {
         let found = ask(&whole);
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g")]);
         assert_eq!(found.remarks, [""; 0]);
-        // Cut anywhere, as by a process that is being killed, it says what is there, and never something else.
+        // Truncated anywhere, as by a process that is being killed, it yields the complete functions and
+        // never a wrong one.
         for length in 0..40 + 16 + 80 {
             assert!(
                 names(&ask(&whole[..length])).iter().all(|name| *name == (0x1008, "py::f:/a b.py")),
                 "{length}"
             );
         }
-        // The first one moves twice, and to where the second one was; what moves is known by its index alone.
+        // The first function moves twice, finally to the second one's address; moves are matched by index
+        // alone.
         let moves = [
             moved(1, 0x1000, 0x9000, 0x10),
             moved(1, 0x9000, 0x6ff8, 0x10),
@@ -393,7 +398,7 @@ mod tests {
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g"), (0x7000, "g")]);
         let other = [head(0x4454_694A), load(0x1000, 0x10, "f")].concat();
         assert_eq!(ask(&other).names, [], "of a machine that writes numbers the other way round");
-        // A record that is shorter than its own head goes nowhere.
+        // A record shorter than its own header must not cause an endless loop.
         let stuck = [head(0x4A69_5444), record(0, &[])[..4].to_vec(), vec![0; 12], load(0x1000, 0x10, "f")];
         assert_eq!(ask(&stuck.concat()).names, []);
     }

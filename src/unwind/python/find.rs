@@ -1,8 +1,8 @@
-//! Finding the interpreter of this process, if there is one: a program that exports `_PyRuntime`, or a library.
+//! Finds the interpreter of this process, if there is one: in a program or library that exports `_PyRuntime`.
 //!
-//! It is looked for when a stack is new and the loader's state is, so whoever has no Python pays nothing on a stack that
-//! is known, and embedding programs may load it as late as they like. Once it is found, or found to be one that we
-//! cannot read, that stands for good.
+//! It is searched for when a stack is new and the loader's state has changed. So programs without Python pay
+//! nothing for known stacks, and embedding programs may load Python as late as they like. Once an interpreter is
+//! found, readable or not, the result is permanent.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -17,23 +17,23 @@ use crate::unwind::symbols::{Exported, Exports};
 #[cfg(target_arch = "x86_64")]
 use crate::unwind::x86_64::cold::cold_part;
 
-/// An interpreter whose frames can be read. Never freed.
+/// An interpreter with readable frames. Never freed.
 #[derive(Debug)]
 pub(super) struct Interpreter {
     pub(super) layout: Layout,
-    /// Where `_PyRuntime` lies.
+    /// Address of `_PyRuntime`.
     pub(super) runtime: u64,
-    /// `PyGILState_GetThisThreadState`: the state of the calling thread, or null. A look at thread-local storage, which
-    /// is right whoever holds the global lock.
+    /// `PyGILState_GetThisThreadState`: the state of the calling thread, or null. It reads thread-local storage,
+    /// which is correct whichever thread has the global lock.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
-    /// The types of code objects, strings, bytes, and frames where those are objects.
+    /// The types of code objects, strings, bytes, and (in versions where they are objects) frames.
     pub(super) types: Types,
-    /// Where `_PyEval_EvalFrameDefault` lies, and what the compiler took out of it as cold: nothing in most builds, a fifth of
-    /// it where a profile was used, as Debian's and conda's are made.
+    /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part: empty in most builds, a fifth of the
+    /// function in profile-guided builds such as Debian's and conda's.
     pub(super) evaluator: [Range<u64>; 2],
 }
 
-/// Where types lie.
+/// Addresses of type objects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Types {
     pub(super) code: u64,
@@ -45,19 +45,19 @@ pub(super) struct Types {
 /// Why Python frames are not in stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Off {
-    /// An interpreter of a version whose layout is not known, such as `0x030e`.
+    /// A CPython version whose layout is not known, such as `0x0310`.
     Version(u16),
     /// CPython without its global lock.
     FreeThreaded,
-    /// It says of itself what its version does not.
+    /// The interpreter's own layout table contradicts its version.
     Table,
-    /// It does not export what is needed.
+    /// The interpreter does not export the required symbols.
     Exports,
-    /// PyPy, whose frames are where only itself finds them.
+    /// PyPy, whose frames only PyPy itself can find.
     PyPy,
-    /// What a thread's frames should be is something else.
+    /// A thread's frames could not be read as frames.
     Unreadable,
-    /// The first stack that was taken did not go with the native frames.
+    /// The first captured stack did not match its native frames.
     Mismatch,
 }
 
@@ -105,39 +105,39 @@ impl std::fmt::Display for Off {
     }
 }
 
-/// Whether anybody wants Python frames.
+/// Whether Python frames are requested.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
-/// The interpreter; null: none was found.
+/// The interpreter; null if none was found.
 static FOUND: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
-/// Why it is off, as a word; 0: it is not.
+/// Why Python frames are off, encoded by `to_word`; 0 if they are not.
 static OFF: AtomicU32 = AtomicU32::new(0);
-/// The loader's state that it was looked for in.
+/// The loader's state at the last search.
 static LOOKED: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Has Python frames taken from now on, or not.
+/// Sets whether Python frames are recorded from now on.
 pub(super) fn want(wanted: bool) {
     IS_WANTED.store(wanted, Ordering::Relaxed);
 }
 
-/// Why there are none, if there is a reason.
+/// Why Python frames are off, if they are.
 pub(super) fn off() -> Option<Off> {
     Off::from_word(OFF.load(Ordering::Relaxed))
 }
 
-/// Whether it was switched off, for whatever reason.
+/// Whether Python frames are off, for any reason.
 #[inline(always)]
 pub(super) fn is_off() -> bool {
     OFF.load(Ordering::Relaxed) != 0
 }
 
-/// Has no more taken in this process.
+/// Permanently stops recording Python frames in this process.
 #[cold]
 pub(super) fn switch_off(why: Off) {
     let _ = OFF.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// The interpreter of this process, if there is one that can be read. Looks for it only where objects came or went since
-/// that was last done. Safe inside a callback.
+/// Returns the interpreter of this process, if there is a readable one. Searches only if objects were loaded or
+/// unloaded since the last search. Safe inside a callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_WANTED.load(Ordering::Relaxed) || OFF.load(Ordering::Relaxed) != 0 {
@@ -148,11 +148,11 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
         look();
         LOOKED.store(counts, Ordering::Relaxed);
     }
-    // SAFETY: null, or one that was written before its address was, and is never unmapped.
+    // SAFETY: null, or an interpreter that was written before its address was published, and is never unmapped.
     unsafe { FOUND.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether an interpreter that was found is still there, now that objects came and went.
+/// Whether the interpreter is still loaded, after objects were loaded or unloaded.
 #[cold]
 pub(super) fn is_there(interpreter: &Interpreter) -> bool {
     let mut is_there = false;
@@ -166,7 +166,7 @@ pub(super) fn is_there(interpreter: &Interpreter) -> bool {
     is_there
 }
 
-/// The state of the loader as of now, to be compared.
+/// The loader's present unload count.
 #[inline(always)]
 pub(super) fn unloads() -> u32 {
     counts::latest().unloads()
@@ -188,20 +188,20 @@ fn look() {
     }
 }
 
-/// Makes an interpreter known, unless another thread was first.
+/// Publishes an interpreter, unless another thread was faster.
 fn enter(interpreter: Interpreter) {
     let Some(place) = memory::map(size_of::<Interpreter>()) else { return };
     let place = place.cast::<Interpreter>();
-    // SAFETY: a fresh mapping of that size, on a page boundary.
+    // SAFETY: a fresh, page-aligned mapping of that size.
     unsafe { place.write(interpreter) };
     let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
     if FOUND.compare_exchange(null_mut(), place.as_ptr(), order, otherwise).is_err() {
-        // SAFETY: mapped above, and nobody has seen it.
+        // SAFETY: mapped above, and not published.
         unsafe { memory::unmap(place.cast(), size_of::<Interpreter>()) };
     }
 }
 
-/// What the object with these exports is: `None`: no interpreter. While the loader is held.
+/// The interpreter in the object with these exports. `None` if it has none. Call while the loader is held.
 fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter, Off>> {
     if exports.find("pypy_main_startup").is_some() {
         return Some(Err(Off::PyPy));
@@ -210,7 +210,7 @@ fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter,
     Some(read(object, exports, runtime))
 }
 
-/// Apart from what looks at each object of a process: it takes stack, of which a thread may have little.
+/// Not merged with the loop over all objects: it takes stack space, of which a thread may have little.
 #[cold]
 #[inline(never)]
 fn read(object: &Object, exports: &Exports<'_>, runtime: Exported) -> Result<Interpreter, Off> {
@@ -224,7 +224,7 @@ fn read(object: &Object, exports: &Exports<'_>, runtime: Exported) -> Result<Int
     Ok(Interpreter {
         layout,
         runtime: runtime.address,
-        // SAFETY: CPython exports under this name a function that takes nothing and returns a pointer.
+        // SAFETY: the function that CPython exports under this name takes no argument and returns a pointer.
         this_thread: unsafe {
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *mut u8>(this_thread as usize)
         },
@@ -246,8 +246,8 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Where the program and its libraries find what has this name: a program that is not position-independent has copies of
-/// its libraries' variables.
+/// Address of the symbol as the program and its libraries resolve it: a program that is not position-independent
+/// has copies of its libraries' variables.
 fn first_of_all(name: &str) -> Option<u64> {
     let mut found = None;
     loader::visit(|object| {
@@ -261,7 +261,7 @@ fn layout(exports: &Exports<'_>, runtime: Exported) -> Result<Layout, Off> {
     let version = version(exports).ok_or(Off::Exports)?;
     let mut table = [0; TABLE_BYTES];
     let told = (runtime.bytes as usize).min(TABLE_BYTES);
-    // SAFETY: the object says that its variable is so long, and the loader is held.
+    // SAFETY: according to the object its variable has at least `told` bytes, and the loader is held.
     unsafe { std::ptr::copy_nonoverlapping(runtime.address as *const u8, table.as_mut_ptr(), told) };
     Layout::of(version, &table).map_err(|why| match why {
         Unknown::Version => Off::Version((version >> 16) as u16),
@@ -270,15 +270,15 @@ fn layout(exports: &Exports<'_>, runtime: Exported) -> Result<Layout, Off> {
     })
 }
 
-/// The version's number, as in `0x030b07f0`. A variable since 3.11; before that it is read off the text.
+/// The version number, as in `0x030b07f0`. A variable since 3.11; before that it is parsed from the version string.
 fn version(exports: &Exports<'_>) -> Option<u64> {
     if let Some(version) = exports.find("Py_Version").filter(|version| version.bytes == 8) {
         // SAFETY: an exported variable of eight bytes, and the loader is held.
         return Some(unsafe { memory::word(version.address) });
     }
     let text = exports.find("Py_GetVersion")?.address;
-    // SAFETY: CPython exports under this name a function that takes nothing and returns a static C string; it needs no
-    // lock of Python's.
+    // SAFETY: the function that CPython exports under this name takes no argument and returns a static C string; it
+    // needs no lock of Python's.
     let text = unsafe {
         let text =
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *const std::ffi::c_char>(text as usize)();
@@ -287,7 +287,7 @@ fn version(exports: &Exports<'_>) -> Option<u64> {
     parsed(text.to_str().ok()?)
 }
 
-/// `3.9.18 (main, ...)`, as far as the minor version.
+/// Parses `3.9.18 (main, ...)`, up to the minor version.
 fn parsed(text: &str) -> Option<u64> {
     let mut numbers = text.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u64>);
     let (major, minor) = (numbers.next()?.ok()?, numbers.next()?.ok()?);

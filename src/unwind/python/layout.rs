@@ -1,26 +1,26 @@
-//! Where CPython keeps what a walk reads: offsets in bytes, as data for each version.
+//! Offsets in bytes of the fields that a walk reads in CPython's objects, as data per version.
 //!
-//! Up to 3.12 they were taken from the headers of the version, whose later releases keep them. From 3.13 on the
-//! interpreter tells them itself, in a table at the start of `_PyRuntime` whose own shape is a version's. A version that
-//! is not here is not guessed at: its frames stay off.
+//! Up to 3.12 they were taken from the headers of each version, and its later releases keep them. From 3.13 on the
+//! interpreter publishes them itself, in a table at the start of `_PyRuntime` whose own layout depends on the
+//! version. The layout of a version that is not listed here is not guessed: its frames are not recorded.
 //!
 //! ```text
-//! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one call of the evaluator
+//! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one evaluator call
 //! 3.11        thread -> cframe (C stack) -> frame -> previous -> ...    a frame with `is_entry` is its call's first
-//! 3.12        thread -> cframe (C stack) -> frame -> previous -> ...    } a frame that the evaluator keeps on the C
-//! 3.13        thread -> frame -> previous -> ...                        } stack stands before a call's first
-//! 3.14        the same; the lowest bits of what leads to the code object say how it is held
-//! 3.15        the same; the outermost frame is one that the thread's state keeps, and no function's
+//! 3.12        thread -> cframe (C stack) -> frame -> previous -> ...    } a shim frame that the evaluator keeps on
+//! 3.13        thread -> frame -> previous -> ...                        } the C stack precedes a call's first frame
+//! 3.14        as 3.13; the lowest bits of the code object reference encode how it is held
+//! 3.15        as 3.14; the outermost frame is part of the thread's state, and not a function's
 //! ```
 
 /// Offsets for one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Major and minor, as in `0x030b`.
+    /// Major and minor version, as in `0x030b`.
     pub(crate) version: u16,
-    /// In `_PyRuntime`: the thread that ends the interpreter, once one does.
+    /// In `_PyRuntime`: the thread that finalizes the interpreter, once there is one.
     pub(super) finalizing: u32,
-    /// In a thread's state: its innermost frame, or the innermost cframe where there are those.
+    /// In a thread's state: its innermost frame, or in versions with cframes its innermost cframe.
     pub(super) thread: u32,
     pub(super) cframe: Option<CFrame>,
     pub(super) frame: Frame,
@@ -28,7 +28,7 @@ pub(crate) struct Layout {
     pub(super) text: Text,
 }
 
-/// What the evaluator keeps on the C stack in 3.11 and 3.12.
+/// The record that the evaluator keeps on the C stack in 3.11 and 3.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CFrame {
     pub(super) bytes: u32,
@@ -39,21 +39,21 @@ pub(super) struct CFrame {
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// How much of it is read.
+    /// Number of bytes that are read.
     pub(super) bytes: u32,
     pub(super) previous: u32,
     pub(super) code: u32,
     pub(super) position: u32,
-    /// Sixteen bytes that are compared as one: `previous`, and whichever of the two above lies beside it.
+    /// Sixteen bytes that are compared at once: `previous`, and `code` or `position`, whichever is adjacent.
     pub(super) link: u32,
-    /// A byte that says who holds the frame.
+    /// Offset of the byte that identifies the owner of the frame.
     pub(super) owner: u32,
     pub(super) unit: Unit,
     pub(super) boundary: Boundary,
 }
 
 impl Frame {
-    /// The same of 3.12 or later, with what all of those have.
+    /// This frame layout for 3.12 or later, with the offsets that all of these versions share as constants.
     #[inline(always)]
     const fn of_shims(&self) -> Self {
         let (previous, code, position, link) = (8, 0, 56, 0);
@@ -62,31 +62,32 @@ impl Frame {
     }
 }
 
-/// What a frame's position counts.
+/// The unit of a frame's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// It is an index, times so many bytes.
+    /// An index; multiply by this number of bytes.
     Index(u32),
-    /// It is an address in the code object.
+    /// An address in the code object.
     Address,
 }
 
-/// How a frame is known to be the first of a call of the evaluator.
+/// How the first frame of an evaluator call is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Boundary {
-    /// Each is.
+    /// Each frame is the first of a call.
     Each,
-    /// By a byte at this offset, which is not 0. The one after it says who holds the frame.
+    /// A nonzero byte at this offset. The byte after it is the owner.
     Flag(u32),
-    /// The one before it is the evaluator's own.
+    /// The frame before it is a shim of the evaluator.
     Shim,
 }
 
-/// The values of [`Frame::owner`] that matter. What is more than the last is not a function's either.
+/// The relevant values of [`Frame::owner`]. Frames with larger values do not belong to functions either.
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
-/// The bits of [`Frame::code`] that are not its address: since 3.14 they say how the frame holds it.
+/// The bits of [`Frame::code`] that are not part of the address: since 3.14 they encode how the frame holds the
+/// object.
 pub(super) const HOLD: u64 = 3;
 #[cfg(test)]
 pub(super) const FIRST_WITH_HOLD: u16 = 0x030e;
@@ -95,28 +96,28 @@ pub(super) const FIRST_WITH_HOLD: u16 = 0x030e;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Code {
     pub(super) bytes: u32,
-    /// The qualified name; before 3.11 the bare one.
+    /// The qualified name; before 3.11 the plain name.
     pub(super) name: u32,
     pub(super) file: u32,
     pub(super) lines: u32,
     pub(super) first_line: u32,
-    /// Where the instructions begin; 0 where they are not in it.
+    /// Offset of the instructions; 0 if they are not inside the object.
     pub(super) instructions: u32,
-    /// How many instructions come before the first that a frame is complete at; 0 where all frames are.
+    /// Number of instructions before the first one at which a frame is complete; 0 if frames always are.
     pub(super) traceable: u32,
-    /// A number of four bytes that no two code objects have; 0 where there is none.
+    /// A four-byte version number, unique per code object; 0 if there is none.
     pub(super) version: u32,
 }
 
-/// A string, and a row of bytes.
+/// A string or bytes object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Text {
-    /// Where the characters are of one that has only ASCII, and of one that has others.
+    /// Offset of the characters in an ASCII-only string, and in any other.
     pub(super) ascii: u32,
     pub(super) wide: u32,
 }
 
-/// These are the same in all versions up to 3.15, without free threads.
+/// The same in all versions up to 3.15, except free-threaded builds.
 pub(super) const TYPE: u64 = 8;
 pub(super) const LENGTH: u64 = 16;
 pub(super) const HASH: u64 = 24;
@@ -134,7 +135,7 @@ const BEFORE_3_11: Layout = Layout {
         code: 32,
         position: 104,
         link: 24,
-        // A byte of its type: it has no owner that matters.
+        // A byte of its type: this version has no owner byte.
         owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,
@@ -152,7 +153,7 @@ const BEFORE_3_11: Layout = Layout {
     text: Text { ascii: 48, wide: 72 },
 };
 
-/// All versions whose headers say it.
+/// All versions whose layout comes from headers.
 const FROM_HEADERS: [Layout; 4] = [
     BEFORE_3_11,
     Layout {
@@ -216,14 +217,14 @@ const FROM_HEADERS: [Layout; 4] = [
     },
 ];
 
-/// The most of a code object that is looked at.
+/// Maximum number of bytes read of a code object.
 pub(super) const MOST_CODE: usize = 256;
 
-/// How much of the table that 3.13 and later tell is looked at.
+/// Number of bytes read of the table that 3.13 and later publish.
 pub(super) const TABLE_BYTES: usize = 744;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
-/// Where the table of a version says each thing.
+/// Offsets in the table of one version.
 struct Places {
     version: u16,
     thread: usize,
@@ -236,11 +237,11 @@ struct Places {
     kind: usize,
     /// `ob_size` and `ob_sval`.
     bytes: usize,
-    /// `state`, `length` and the size of a string that has only ASCII.
+    /// `state`, `length` and the size of an ASCII-only string.
     text: usize,
 }
 
-/// All versions that tell their layout.
+/// All versions that publish their layout.
 const TOLD: [Places; 3] = [
     Places {
         version: 0x030d,
@@ -277,19 +278,19 @@ const TOLD: [Places; 3] = [
     },
 ];
 
-/// Why there is no layout.
+/// Why no layout is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unknown {
-    /// Nobody has looked at the version.
+    /// The version is not listed here.
     Version,
-    /// It was built without the global lock, which changes all objects.
+    /// A build without the global lock, which changes all objects.
     FreeThreaded,
-    /// Its table is not what its version's is.
+    /// The table does not match its version.
     Table,
 }
 
 impl Layout {
-    /// That of a version whose headers say it, as in `0x030b`.
+    /// The layout of a version that is known from its headers, as in `0x030b`.
     pub(super) const fn of_headers(version: u16) -> Self {
         let mut at = 0;
         while FROM_HEADERS[at].version != version {
@@ -298,7 +299,7 @@ impl Layout {
         FROM_HEADERS[at]
     }
 
-    /// That of a version, by its number as in `0x030b07f0`; `table` is what lies at the start of its `_PyRuntime`.
+    /// The layout of a version, by its number as in `0x030b07f0`; `table` is the start of its `_PyRuntime`.
     pub(super) fn of(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
         let version = (version >> 16) as u16;
         match TOLD.iter().find(|places| places.version == version) {
@@ -307,7 +308,7 @@ impl Layout {
         }
     }
 
-    /// That of 3.12 and later once more, with what is the same in all of them as the compiler knows it.
+    /// This layout (3.12 or later), with the offsets that all of these versions share as compile-time constants.
     #[inline(always)]
     pub(super) fn of_shims(&self) -> Self {
         debug_assert!(self.has_shims());
@@ -318,7 +319,7 @@ impl Layout {
         self.frame == self.frame.of_shims()
     }
 
-    /// By the table of 3.13 and later.
+    /// The layout according to the table of 3.13 and later.
     fn told(places: &Places, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
         let (words, _) = table.as_chunks::<8>();
         let word = |at: usize| u64::from_ne_bytes(words[at / 8]);
@@ -328,7 +329,7 @@ impl Layout {
         if word(16) != 0 {
             return Err(Unknown::FreeThreaded);
         }
-        // What is not told is checked to be where it was: the type, and the length of a string and of bytes.
+        // Check that fields with fixed offsets are there: the type, and the length of strings and bytes.
         let is_as_before = word(places.kind) == TYPE
             && word(places.bytes) == LENGTH
             && word(places.bytes + 8) == BYTES
@@ -363,17 +364,17 @@ impl Layout {
                     first_line,
                     instructions,
                     traceable: instructions.checked_sub(16)?,
-                    // Where 3.12 has it, or not at all.
+                    // Where 3.12 has it, or absent.
                     version: if first_line == 68 { 92 } else { 0 },
                 },
-                // Two words more: the UTF-8 of it, and how long that is.
+                // Two more words: pointer to the UTF-8 form, and its length.
                 text: Text { ascii, wide: ascii + 16 },
             })
         };
         all().filter(|_| is_as_before).filter(Self::has_shims).filter(Self::is_within).ok_or(Unknown::Table)
     }
 
-    /// Whether all that is read of a frame and a code object lies within what is looked at of them.
+    /// Whether all fields that are read are within the bytes that are read of a frame and a code object.
     fn is_within(&self) -> bool {
         let Self { frame, code, .. } = self;
         [frame.previous, frame.code, frame.position].iter().all(|at| at + 8 <= frame.bytes)
@@ -390,7 +391,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// As CPython 3.13.0, 3.14.10 and 3.15.2 have it on x86-64: what their headers name, and where.
+    /// Fields and offsets as in the headers of CPython 3.13.0, 3.14.10 and 3.15.2 on x86-64.
     const TABLES: [&[(usize, u64)]; 3] = [
         &[
             (8, 0x030d_00f0),
@@ -463,7 +464,7 @@ mod tests {
         table
     }
 
-    /// That of 3.13.
+    /// The table of 3.13.
     fn table() -> [u8; TABLE_BYTES] {
         table_of(TABLES[0])
     }
@@ -512,7 +513,7 @@ mod tests {
             assert_eq!((layout.code.instructions, layout.code.version), (instructions, 92));
             assert_eq!(layout.text, Text { ascii: 40, wide: 56 });
         }
-        // A version's table is not read as another's.
+        // The table of one version must not be accepted for another.
         for (at, version) in [(0, 0x030e_00f0), (1, 0x030d_00f0), (1, 0x030f_00f0), (2, 0x030e_00f0)] {
             assert_eq!(of(at, version), Err(Unknown::Table), "{at} {version:x}");
         }

@@ -1,9 +1,9 @@
-//! Native and Python frames of one stack, as one: where the evaluator stands in the native stack, the Python frames stand
-//! that it was evaluating. Done once for each distinct pair of stacks.
+//! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python
+//! frames that it was evaluating. Done once for each distinct pair of stacks.
 //!
-//! Since 3.11 the evaluator runs many Python frames in one call, and something of each call that frames lead to lies on
-//! the C stack: the native frame around it is the call, whatever its function is named. Before, each call runs one frame,
-//! and they are counted off from the innermost one.
+//! Since 3.11 one evaluator call runs many Python frames, and the frames lead to an address on the C stack for each
+//! call: the native frame around that address is the call, whatever its function is named. Before 3.11 each call
+//! runs one frame, and they are paired by counting from the innermost one.
 
 use std::ops::Range;
 
@@ -11,33 +11,33 @@ use super::walk::{Item, SOMEWHERE};
 use crate::record::{Frame, FrameKind};
 use crate::unwind::MAX_FRAMES;
 
-/// As many as there may be of both kinds.
+/// Maximum number of frames of both kinds.
 pub(super) const MOST_MERGED: usize = 2 * MAX_FRAMES;
 
-/// What is to be merged.
+/// The stacks to merge.
 pub(super) struct Stacks<'a> {
-    /// Leaf first.
+    /// Native frames, leaf first.
     pub(super) native: &'a [Frame],
-    /// Root first.
+    /// Python frames, root first.
     pub(super) items: &'a [Item],
-    /// Whether frames are missing at the root of either.
+    /// Whether frames are missing at the root of either stack.
     pub(super) is_partial: bool,
-    /// Where the evaluator's code lies: the most of it, and what is seldom run.
+    /// Address ranges of the evaluator's code: its main part, and its cold part.
     pub(super) evaluator: &'a [Range<u64>; 2],
 }
 
-/// How far native and Python frames told of the same calls.
+/// How far native and Python frames agree on the evaluator calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreement {
-    /// Each call of the evaluator is in both.
+    /// Each evaluator call is in both stacks.
     Whole,
-    /// The outer native ones are more: of another interpreter, or of what a greenlet runs upon.
+    /// There are more native calls at the root: of another interpreter, or of the stack below a greenlet.
     MoreNative,
-    /// There are Python frames that lie in no native one.
+    /// Some Python frames are not inside any native frame.
     None,
 }
 
-/// A merged stack, while it is being written.
+/// A merged stack being written.
 pub(super) struct Out<'a> {
     frames: &'a mut [Frame; MOST_MERGED],
     count: usize,
@@ -62,7 +62,7 @@ impl<'a> Out<'a> {
     }
 }
 
-/// The frames of one call of the evaluator, and those of the calls around it.
+/// The frames of the innermost evaluator call, and those of the calls around it.
 fn innermost(items: &[Item]) -> (&[Item], &[Item]) {
     let first = items.iter().rposition(|item| item.boundary != 0);
     let (around, group) = items.split_at(first.unwrap_or(0));
@@ -70,7 +70,7 @@ fn innermost(items: &[Item]) -> (&[Item], &[Item]) {
 }
 
 impl Stacks<'_> {
-    /// The stack of both, and how far they agree. `places` are the stack pointers of the native frames.
+    /// Returns the merged stack, and how far both agree. `places` are the stack pointers of the native frames.
     pub(super) fn merge<'a>(
         &self,
         places: impl Iterator<Item = u64>,
@@ -84,12 +84,12 @@ impl Stacks<'_> {
             self.at_the_outermost(&mut out);
             return (out.finish(), Agreement::None);
         }
-        // The native frames of these calls are among those that are missing.
+        // The native frames of these calls are among the missing ones.
         out.python(left);
         (out.finish(), agreement)
     }
 
-    /// By what lies in the native frames. Returns what lies in none.
+    /// Pairs by the addresses inside native frames. Returns the Python frames that are not inside any.
     fn by_place(&self, places: impl Iterator<Item = u64>, out: &mut Out<'_>) -> (&[Item], Agreement) {
         let mut places = places.peekable();
         let mut left = self.items;
@@ -110,8 +110,8 @@ impl Stacks<'_> {
         (left, Agreement::Whole)
     }
 
-    /// By the number of calls: each is one frame of Python. Where there are more native ones, the outer of them are
-    /// another thread state's.
+    /// Pairs by the number of calls: each runs one Python frame. If there are more native calls, the outer ones
+    /// belong to another thread state.
     fn by_count(&self, out: &mut Out<'_>) -> (&[Item], Agreement) {
         let mut left = self.items;
         let mut calls = 0;
@@ -129,7 +129,7 @@ impl Stacks<'_> {
         (left, if is_whole { Agreement::Whole } else { Agreement::MoreNative })
     }
 
-    /// All Python frames at the outermost native frame of the evaluator, for want of something better.
+    /// Puts all Python frames at the outermost native frame of the evaluator, for lack of a better place.
     fn at_the_outermost(&self, out: &mut Out<'_>) {
         let outermost = self.native.iter().rposition(|native| self.is_evaluator(*native));
         for (at, native) in self.native.iter().enumerate() {
@@ -155,8 +155,8 @@ mod tests {
 
     const EVALUATOR: [Range<u64>; 2] = [0x5000..0x6000, 0x1000..0x1100];
 
-    /// Letters are native frames, `E` is the evaluator, `C` its cold part; numbers are Python frames, `-` is one that is not shown, each
-    /// with its boundary; both leaf first.
+    /// Letters are native frames: `E` is the evaluator, `C` its cold part. Python frames are numbers (`-` for a
+    /// hidden one), each with its boundary. Both are given leaf first.
     fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, Agreement) {
         let address = |letter: char| match letter {
             'E' => 0x5800,
@@ -175,7 +175,7 @@ mod tests {
             .collect();
         let mut room = Box::new([Frame(0); MOST_MERGED]);
         let stacks = Stacks { native: &native, items: &items, is_partial, evaluator: &EVALUATOR };
-        // The leaf's frame lies at 1000 to 1100, and so on.
+        // The leaf's frame is at 1000 to 1100, and so on.
         let places = (0..native.len() as u64).map(|at| 1000 + 100 * at);
         let (frames, agreement) = stacks.merge(places, Out::new(&mut room));
         let name = |frame: &Frame| match frame.kind() {
@@ -195,7 +195,7 @@ mod tests {
     fn a_call_of_the_evaluator_is_replaced_by_all_frames_that_it_runs() {
         let python = [("1", 0), ("-", 0), ("2", 1150), ("3", 1420)];
         assert_eq!(merged("aEbcEd", &python, false), sure("a12bc3d"));
-        // Whatever its function is named.
+        // Whatever the native function is named.
         assert_eq!(merged("axbcyd", &python, false), sure("a12bc3d"));
     }
 
@@ -223,7 +223,7 @@ mod tests {
         let python = [("1", SOMEWHERE), ("2", SOMEWHERE)];
         assert_eq!(merged("aEbEc", &python, false), sure("a1b2c"));
         assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), Agreement::MoreNative));
-        // From wherever in it they were made.
+        // Whichever part of the evaluator they were made from.
         assert_eq!(merged("aCbEc", &python, false), sure("a1b2c"));
     }
 

@@ -1,28 +1,33 @@
-//! Python frames: those that CPython keeps for the calling thread, read as memory and put among the native ones.
+//! Python frames: those that CPython keeps for the calling thread, read from memory and merged with the native
+//! ones.
 //!
-//! No function of Python's is called but one that looks at thread-local storage: none that takes the global lock, and
-//! none that counts references. The frames of a thread stand still while it is inside a call, whoever has the lock.
+//! A walk calls a single Python function, which reads thread-local storage (and `find` one that returns the version
+//! string, before 3.11): none that takes the global lock, and none that counts references. The frames of a thread do
+//! not change while it is inside a call, whichever thread has the lock.
 //!
-//! * `find`: the interpreter of this process, its version and whether it can be read.
-//! * `layout`: where what is read lies, as data for each version.
-//! * `read`: reading where a pointer may lead anywhere.
-//! * `code`: which code object that is, and what it is called.
-//! * `walk`: along the frames.
-//! * `walks`: those that a thread made before, recognised.
-//! * `merge`: both kinds of frames as one stack.
+//! * `find`: the interpreter of this process, its version and whether its frames can be read.
+//! * `layout`: the offsets of the fields to read, as data per version.
+//! * `read`: reading through pointers that may lead anywhere.
+//! * `code`: identifies code objects, and reads their names.
+//! * `walk`: walks along the frames.
+//! * `walks`: a cache of the thread's earlier walks.
+//! * `merge`: merges both kinds of frames to one stack.
 //!
-//! # What it trusts, and what it does not
+//! # What it relies on, and what it checks
 //!
-//! 1. A version whose layout is not known is not read, nor one that tells another layout than its version has (`layout`).
-//! 2. No pointer is followed to a page that the kernel has not said to be readable (`read`). So a chain that is corrupted
-//!    ends the walk, and Python frames with it, and harms nobody.
-//! 3. What is said to be a code object has the type of one, as seen by address, when it is met, and so have its name,
-//!    file and lines (`code`).
-//! 4. The native stack is a second witness: since 3.11 what frames say of the C stack lies in native frames, before that
-//!    there are as many calls of the evaluator as frames (`merge`). If the first stack does not agree, nothing is believed.
-//! 5. When the interpreter ends, it frees other threads' frames. It says so before it does, and from then on only the
-//!    thread that ends it is read. A thread that was stopped by the kernel in the midst of a walk, some 50 ns, for as long
-//!    as the interpreter needs from saying so to unmapping that thread's frames, would read what is gone: not excluded.
+//! 1. A version whose layout is not known is not read, and neither is one that publishes another layout than its
+//!    version has (`layout`).
+//! 2. A pointer is followed only to pages that the kernel has reported readable (`read`). So a corrupted chain ends
+//!    the walk, and the recording of Python frames, but harms nothing.
+//! 3. A code object, its name, file and line table must have their types, which are compared by address when the
+//!    object is first met (`code`).
+//! 4. The native stack must agree. Since 3.11, the addresses on the C stack that frames refer to must be inside
+//!    native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`). If a stack
+//!    disagrees before any has agreed, Python frames are switched off.
+//! 5. When the interpreter is finalized, it frees other threads' frames. It sets a flag before that, and from then
+//!    on only the finalizing thread is read. A thread that the kernel preempts in the middle of a walk (about 50
+//!    ns), for as long as the interpreter takes from that flag to unmapping the thread's frames, would read freed
+//!    memory: not excluded.
 
 mod code;
 mod find;
@@ -46,26 +51,26 @@ use walks::Walks;
 use super::{Captured, memory};
 use crate::record::{CodeId, Frame};
 
-/// Has Python frames taken from now on, or not. Not taken is the default.
+/// Sets whether Python frames are recorded from now on. By default they are not.
 pub fn want(wanted: bool) {
     find::want(wanted);
 }
 
-/// Why there are no Python frames although there is a Python; `None`: there are, or there is no Python.
+/// Why Python frames are missing although there is a Python. `None` if they are not, or if there is no Python.
 pub fn off() -> Option<Off> {
     find::off()
 }
 
-/// The Python frames of the thread that made it.
+/// The Python frames of the thread that created it.
 #[derive(Debug)]
 pub(crate) struct Python {
     state: NonNull<State>,
     interpreter: &'static Interpreter,
-    /// How often objects had been unloaded when the interpreter was last seen.
+    /// The loader's unload count when the interpreter was last seen.
     unloads: u32,
 }
 
-/// What a thread needs, in a mapping of its own: used only as far as its stacks reach.
+/// Per-thread state, in its own mapping: touched only as far as the thread's stacks reach.
 #[repr(C)]
 struct State {
     walk: Walk,
@@ -73,26 +78,26 @@ struct State {
     merged: [Frame; MOST_MERGED],
 }
 
-/// What a walk has found.
+/// Result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Those of the kept walk with this number; the last walk stays what it was.
+    /// The frames are those of the cached walk with this number; the last walk is unchanged.
     Again(usize),
-    /// The frames of the last walk.
+    /// The frames are those of the last walk.
     Same,
-    /// Others.
+    /// The frames have changed.
     Other,
-    /// No Python frame: the thread is not Python's, or not in it now.
+    /// There is no Python frame: the thread is not Python's, or is not in Python code now.
     Nothing,
-    /// Something that is no chain of frames, or there was no memory: what there was is lost.
+    /// The frames could not be read: the chain is corrupted, or memory was refused.
     Lost,
 }
 
-/// A stack of both kinds of frames.
+/// A stack of native and Python frames.
 pub(crate) struct Merged<'a> {
-    /// Leaf first.
+    /// The frames, leaf first.
     pub(crate) frames: &'a [Frame],
-    /// Whether native and Python frames told of the same calls.
+    /// Whether native and Python frames show the same evaluator calls.
     pub(crate) is_sure: bool,
     /// Whether Python frames are missing at the root.
     pub(crate) is_cut: bool,
@@ -102,7 +107,8 @@ pub(crate) struct Merged<'a> {
 static HAS_AGREED: AtomicBool = AtomicBool::new(false);
 
 impl Python {
-    /// For the calling thread, if there is an interpreter that can be read. It is looked for where objects came since.
+    /// Creates it for the calling thread, if there is a readable interpreter. Searches for one if objects were
+    /// loaded since.
     #[cold]
     pub(crate) fn of_this_thread() -> Option<Self> {
         let interpreter = find::interpreter()?;
@@ -113,8 +119,8 @@ impl Python {
         Some(Self { state, interpreter, unloads: find::unloads() })
     }
 
-    /// Walks along the frames. `native` says which native frames the thread is in, as far as that is known; `number` gives the
-    /// number of a code object that is new to the thread.
+    /// Walks along the frames. `native` identifies the thread's native frames as far as they are known; `number`
+    /// assigns the number of a code object that is new to the thread.
     #[inline(always)]
     pub(crate) fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
@@ -132,32 +138,32 @@ impl Python {
         self.walk_anew(thread, number)
     }
 
-    /// The state of the calling thread; 0: it has none, or nothing of it is to be read now.
+    /// Address of the calling thread's state; 0 if it has none, or if its state must not be read now.
     #[inline(always)]
     fn readable_thread(&mut self) -> u64 {
         let is_usable = !find::is_off() && (find::unloads() == self.unloads || self.is_still_there());
-        // SAFETY: the function of an interpreter that is loaded; it needs no lock of Python's.
+        // SAFETY: this function belongs to an interpreter that is loaded, and needs no lock of Python's.
         let thread = if is_usable { unsafe { (self.interpreter.this_thread)() }.addr() as u64 } else { 0 };
         if thread == 0 || is_ending(self.interpreter, thread) { 0 } else { thread }
     }
 
-    /// Walks along the frames, whether they are of a kept walk or not.
+    /// Walks along the frames without the cache of walks.
     #[cold]
     pub(crate) fn walk_plainly(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
-        // Asked again: a native walk may have come between.
+        // Read the state again: a native walk may have happened in between.
         let thread = self.readable_thread();
         self.walk_anew(thread, number)
     }
 
-    /// Keeps the last walk, if that pays by now, and gives its number.
+    /// Caches the last walk, if the back-off allows it, and returns its number.
     #[inline(always)]
     pub(crate) fn keep(&mut self) -> Option<usize> {
         let State { walk, walks, .. } = self.state();
         if walks.can_keep() { walks.keep(walk) } else { None }
     }
 
-    /// The same where something is not as it was; `thread` is 0 where nothing is to be read. Apart: it needs more registers
-    /// than there are.
+    /// Walks along changed frames; `thread` is 0 if nothing may be read. Not inlined: it needs more registers than
+    /// are available.
     #[inline(never)]
     fn walk_anew(&mut self, thread: u64, mut number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
@@ -195,18 +201,18 @@ impl Python {
         Found::Lost
     }
 
-    /// How many frames at the root of the last walk are those of the one before, and the words that identify the others,
-    /// the outermost first.
+    /// Number of frames at the root that the last walk shares with the one before, and the words that identify the
+    /// other frames, outermost first.
     #[inline(always)]
     pub(crate) fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
-        // Where calls of the evaluator begin is a part of it: the same frames may be more or fewer calls.
+        // The start of evaluator calls is included: the same frames may belong to more or fewer calls.
         let word = |item: &walk::Item| item.frame.0 | u64::from(item.boundary != 0) << 63;
         (walk.kept, walk.items[walk.kept..walk.count].iter().map(word))
     }
 
-    /// The frames of the last walk among those of `captured`, which are of the same moment.
+    /// Merges the frames of the last walk with those of `captured`, which must be from the same moment.
     #[cold]
     pub(crate) fn merge(&mut self, captured: &Captured<'_>) -> Merged<'_> {
         let evaluator = &self.interpreter.evaluator;
@@ -220,7 +226,7 @@ impl Python {
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), Out::new(merged));
         match agreement {
             Agreement::Whole => HAS_AGREED.store(true, Ordering::Relaxed),
-            // As of the first launch of a program that launches from greenlets alone.
+            // Possible at the first launch of a program that launches only from greenlets.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
             Agreement::None => find::switch_off(Off::Mismatch),
@@ -234,7 +240,7 @@ impl Python {
     }
 }
 
-/// Whether another thread ends the interpreter, and frees the frames of all others.
+/// Whether another thread is finalizing the interpreter, which frees the frames of all other threads.
 #[inline(always)]
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     let place = interpreter.runtime + u64::from(interpreter.layout.finalizing);
@@ -245,7 +251,7 @@ fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
 
 impl Drop for Python {
     fn drop(&mut self) {
-        // SAFETY: the state is mapped as long as `self` lives, and goes with it; its table is dropped once.
+        // SAFETY: the state is mapped as long as `self` lives, and unmapped here; its table is dropped once.
         unsafe {
             (&raw mut (*self.state.as_ptr()).walk.table).drop_in_place();
             (*self.state.as_ptr()).walks.give_back();

@@ -1,22 +1,23 @@
-//! Reading where a corrupted pointer may lead anywhere.
+//! Reads memory through pointers that may be corrupted.
 //!
-//! A page is read where it lies once the kernel has said that it can be read; until then, and so at the first sight of
-//! anything, by a copy that the kernel makes (`memory::copy_what_is_mapped`), which fails where there is nothing. What was
-//! readable once may have been unmapped since; a chain of frames that is whole never leads there, for Python frees
-//! nothing that it is made of. So what is left is a chain that is both corrupted and leads to where frames once were.
+//! A page is read in place once the kernel has reported it readable. Before that, and so whenever an object is
+//! first met, it is read through a copy that the kernel makes (`memory::copy_what_is_mapped`), which fails for
+//! unmapped memory. A page that was readable may have been unmapped since, but an intact chain of frames never
+//! leads there, because Python does not free its parts. The remaining risk is a chain that is both corrupted and
+//! leads to where frames once were.
 
 use crate::unwind::memory;
 
-/// Addresses of a program: not the first page, and below what user space has.
+/// Bounds of user space addresses, without the first page.
 const FIRST: u64 = 4096;
 const LAST: u64 = 1 << 47;
 
-/// Pages of the stacks and heaps that a thread's frames lie in.
+/// Readable pages of the stacks and heaps that contain a thread's frames.
 #[repr(C)]
 pub(super) struct Pages {
-    /// The one that was asked for last.
+    /// Number of the page that was checked last.
     last: u64,
-    /// By the lowest bits of their number; 0: none.
+    /// Page numbers, indexed by their lowest bits; 0 for a free slot.
     readable: [u64; PAGES],
 }
 
@@ -24,8 +25,8 @@ const PAGES: usize = 1024;
 const PAGE_BITS: u32 = 12;
 
 impl Pages {
-    /// Whether an object of so many bytes, less than a page, may be read at `address`, which is one that Python gives
-    /// objects.
+    /// Whether `bytes` bytes (less than a page) may be read at `address`, which must be aligned as Python's objects
+    /// are.
     #[inline(always)]
     pub(super) fn hold(&mut self, address: u64, bytes: u32) -> bool {
         let end = address.wrapping_add(u64::from(bytes) - 1);
@@ -46,7 +47,7 @@ impl Pages {
         is_readable
     }
 
-    /// Asks the kernel for a page.
+    /// Asks the kernel whether a page is readable.
     #[cold]
     fn ask(&mut self, page: u64) -> bool {
         let is_readable = copy_into(page << PAGE_BITS, &mut [0; 8]);
@@ -57,9 +58,9 @@ impl Pages {
     }
 }
 
-/// Copies what is at `address`, if all of it can be read.
+/// Copies the memory at `address`. Returns false unless all of it is readable.
 pub(super) fn copy_into(address: u64, to: &mut [u8]) -> bool {
-    // SAFETY: so many bytes may be written to the slice.
+    // SAFETY: the slice is writable for its whole length.
     let copied = |to: &mut [u8]| unsafe { memory::copy_what_is_mapped(address, to.as_mut_ptr(), to.len()) };
     (FIRST..LAST).contains(&address) && copied(to) == to.len()
 }
@@ -76,7 +77,7 @@ mod tests {
     fn only_what_is_mapped_is_held() {
         let memory = memory::map(3 << PAGE_BITS).unwrap();
         let start = memory.as_ptr() as u64;
-        // SAFETY: the last of three pages of ours, which nobody uses.
+        // SAFETY: the last of our three pages, which is not used any more.
         unsafe { libc::mprotect(memory.as_ptr().add(2 << PAGE_BITS).cast(), 4096, libc::PROT_NONE) };
         let mut pages = pages();
         for _ in 0..2 {
@@ -88,7 +89,7 @@ mod tests {
                 assert!(!pages.hold(nowhere, 8), "{nowhere:x}");
             }
         }
-        // SAFETY: the mapping is ours, and nothing refers to it.
+        // SAFETY: the mapping is ours, and not referenced any more.
         unsafe { memory::unmap(memory, 3 << PAGE_BITS) };
     }
 

@@ -1,9 +1,10 @@
-//! The walk along the frames of the calling thread, from the innermost one.
+//! Walks the Python frames of the calling thread, from the innermost one outwards.
 //!
-//! Only this thread pushes and pops them, it is inside a call, and each holds its code object: so they stand still,
-//! whoever has the global lock. The last walk is remembered, from the root: where the same frames lie at the same places,
-//! they are only compared. Where others lie at the leaf, those are followed until they lead to one of the last walk's: from
-//! there on all are compared again, none of which waits for another, and what is the same to the root stays as it is.
+//! Only this thread pushes and pops its frames, it is inside a call, and each frame holds a reference to its code
+//! object: so the frames do not change, whichever thread has the global lock. The frames of the last walk are
+//! remembered, root first. While the same frames are at the same addresses, they are only compared. If the leaf
+//! differs, new frames are followed until they lead to a frame of the last walk: from there on all are compared
+//! again, with independent loads, and the frames that are unchanged up to the root are kept.
 
 use super::code::{self, Description, Marks, Scratch, Table, Texts, version_of};
 use super::find::Interpreter;
@@ -17,23 +18,24 @@ use crate::unwind::memory::word;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct Item {
-    /// What it says of the frame before and, behind that or before it, of itself: see [`layout::Frame::link`].
+    /// The frame's link to the previous frame, together with the adjacent word of the frame itself: see
+    /// [`layout::Frame::link`].
     link: u128,
-    /// What the code object is known by where it has no number.
+    /// Identifies the code object if it has no version number.
     marks: Marks,
-    /// Where the frame lies.
+    /// Address of the frame.
     pub(super) at: u64,
-    /// The word by which it refers to its code object.
+    /// The word through which the frame refers to its code object.
     holds: u64,
     pub(super) position: u64,
-    /// Where it is the first of a call of the evaluator: something on the C stack that lies in the frame of that call, or
-    /// [`SOMEWHERE`]; else 0.
+    /// For the first frame of an evaluator call, an address on the C stack inside the native frame of that call, or
+    /// [`SOMEWHERE`]; otherwise 0.
     pub(super) boundary: u64,
-    /// As it stands in stacks; 0: it is not shown, for Python does not show it.
+    /// The frame as recorded in stacks; 0 if it is hidden, as Python hides it too.
     pub(super) frame: Frame,
-    /// The number that Python gave the code object; 0: none.
+    /// The version number that Python gave the code object; 0 if none.
     version: u32,
-    /// Who holds the frame, and whether it is the first of a call where a byte says so.
+    /// The owner byte, and, if a byte marks the first frame of a call, that byte too.
     owner: u16,
 }
 
@@ -42,7 +44,7 @@ const _: () = assert!(
     "Item grew: one, two lines of cache, is compared for each frame of each launch"
 );
 
-/// The code object that a frame refers to by this word. What holds it is asked for where the compiler knows whether there is any.
+/// The code object in `holds`. Tag bits are masked only for layouts that may have them, which the compiler can see.
 #[inline(always)]
 fn code_of(holds: u64, layout: &Layout) -> u64 {
     match layout.frame.boundary {
@@ -52,49 +54,49 @@ fn code_of(holds: u64, layout: &Layout) -> u64 {
 }
 
 impl Item {
-    /// Whether it is a frame that refers to its code object by this word, and has this position.
+    /// Whether this is a frame with this reference to its code object, at this position.
     ///
     /// # Safety
-    /// A frame refers to that code object, or something lies there that could be read when it was met.
+    /// A frame must refer to that code object, or its address must have been readable when this item was filled.
     #[inline(always)]
     unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut Texts) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let is_same =
             holds == self.holds && position == self.position && unsafe { self.has_same_code(holds, layout) };
-        // SAFETY: the code object is the one that was met, but for those.
+        // SAFETY: apart from its texts, the code object was just found to be the same.
         is_same && (self.version != 0 || unsafe { self.marks.have_same_texts(layout, texts) })
     }
 
-    /// Whether the frame is still there, but for the texts of its code object: with the same one before it, of the same code
-    /// object, at the same position, held by the same.
+    /// Whether the frame is unchanged except for the texts of its code object: same previous frame, code object,
+    /// position and owner.
     ///
     /// # Safety
-    /// It is a frame.
+    /// `at` must be the address of a frame.
     #[inline(always)]
     unsafe fn is_still(&self, layout: &Layout) -> bool {
         let layout::Frame { link, code, position, .. } = layout.frame;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let has_same_link = unsafe { pair(self.at + u64::from(link)) } == self.link;
         let is_linked = |part: u32| part == link || part == link + 8;
         has_same_link
             && (layout.frame.boundary == Boundary::Each || owner(self.at, layout) == self.owner)
-            // SAFETY: as above.
+            // SAFETY: guaranteed by the caller.
             && (is_linked(code) || unsafe { word(self.at + u64::from(code)) } == self.holds)
             && (is_linked(position) || position_in(self.at, layout) == self.position)
-            // SAFETY: the frame refers to it.
+            // SAFETY: the frame refers to this code object.
             && unsafe { self.has_same_code(self.holds, layout) }
     }
 
-    /// Whether what lies at its code object's address is that, but for its texts.
+    /// Whether the memory at its code object's address still contains that object, except for its texts.
     ///
     /// # Safety
-    /// A frame refers to it by this word, or something lies there that could be read when it was met.
+    /// A frame must refer to it by this word, or its address must have been readable when this item was filled.
     #[inline(always)]
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             0 => unsafe { self.marks.are_all_but_texts(code_of(holds, layout), layout) },
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             version => unsafe { version_of(code_of(holds, layout), layout) == version },
         }
     }
@@ -103,30 +105,30 @@ impl Item {
 /// The sixteen bytes at an address.
 ///
 /// # Safety
-/// They can be read.
+/// They must be readable.
 #[inline(always)]
 unsafe fn pair(address: u64) -> u128 {
-    // SAFETY: the caller vouches for them; no alignment is asked for.
+    // SAFETY: the caller guarantees that they are readable; the read needs no alignment.
     unsafe { (address as *const u128).read_unaligned() }
 }
 
-/// The byte that says who holds a frame that can be read; where one says whether it is the first of a call, both.
+/// The owner byte of a readable frame; if a byte marks the first frame of a call, both bytes.
 #[inline(always)]
 fn owner(frame: u64, layout: &Layout) -> u16 {
     let owner = frame + u64::from(layout.frame.owner);
     match layout.frame.boundary {
         Boundary::Each => 0,
-        // SAFETY: the caller has seen that it can be read.
+        // SAFETY: the caller has checked that the frame is readable.
         Boundary::Shim => unsafe { (owner as *const u8).read() }.into(),
         // SAFETY: as above.
         Boundary::Flag(flag) => unsafe { ((frame + u64::from(flag)) as *const u16).read_unaligned() },
     }
 }
 
-/// Where a frame that can be read is in its code object.
+/// Position of a readable frame in its code object.
 #[inline(always)]
 fn position_in(frame: u64, layout: &Layout) -> u64 {
-    // SAFETY: the caller has seen that it can be read.
+    // SAFETY: the caller has checked that the frame is readable.
     let position = unsafe { word(frame + u64::from(layout.frame.position)) };
     match layout.frame.unit {
         Unit::Index(_) => u64::from(position as u32),
@@ -142,48 +144,48 @@ impl Item {
     }
 }
 
-/// A boundary of which nothing on the C stack is known.
+/// A boundary whose place on the C stack is unknown.
 pub(super) const SOMEWHERE: u64 = 1;
 
-/// Why a walk came to no end.
+/// Why a walk failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// What should be a frame or a code object is something else.
+    /// A pointer to a frame or code object led to something else.
     Garbage,
-    /// The kernel gives no memory.
+    /// The kernel refused memory.
     Memory,
 }
 
-/// What a thread keeps for its walks. Zeroes are valid, but for the table.
+/// State that a thread keeps between walks. Zeroes are valid, except for the table.
 #[repr(C)]
 pub(super) struct Walk {
     pub(super) table: Table,
-    /// How many of `items` the last walk filled.
+    /// Number of `items` that the last walk filled.
     pub(super) count: usize,
     pub(super) is_cut: bool,
-    /// How many at the root are those of the walk before, at the same positions.
+    /// Number of frames at the root that are the same as in the walk before, at the same positions.
     pub(super) kept: usize,
     pub(super) head: Head,
     pages: Pages,
     pub(super) texts: Texts,
-    /// Root first.
+    /// The frames, root first.
     pub(super) items: [Item; MAX_FRAMES],
-    /// Leaf first, while a walk goes on.
+    /// Leaf first, during a walk.
     links: [Link; MAX_FRAMES],
-    /// Which item may lie at an address, by [`place_of`] it. It is to be looked whether it does.
+    /// Index of the item that may be at an address, by [`place_of`] the address. A hint that must be checked.
     places: [u16; PLACES],
     scratch: Scratch,
 }
 
 const PLACES: usize = 256;
 
-/// Frames lie on a multiple of eight, and are longer than 64 bytes.
+/// Frames are aligned to eight bytes and longer than 64 bytes.
 #[inline(always)]
 fn place_of(frame: u64) -> usize {
     (frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
 }
 
-/// A frame on the way to the root.
+/// A frame that a walk passed on its way to the root.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Link {
@@ -191,30 +193,31 @@ struct Link {
     boundary: u64,
 }
 
-/// Where a walk began.
+/// The starting point of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Head {
-    /// 0: it is not to be compared, since not all that it met could be read.
+    /// 0 if the walk must not be compared with, because some memory that it passed was unreadable.
     pub(super) thread: u64,
     cframe: u64,
-    /// Where what is around the outermost function lies; 0: nothing is.
+    /// Address of the evaluator's frame around the outermost function; 0 if there is none.
     root: u64,
 }
 
-/// Frames that a walk met, and where it began; the functions ask whether the thread is still in them.
+/// Frames and starting point of an earlier walk, with methods that check whether the thread is still in these
+/// frames.
 pub(super) struct Met<F> {
     pub(super) head: Head,
     pub(super) count: usize,
-    /// Each by its number, from the root.
+    /// Returns a frame by its index from the root.
     pub(super) item: F,
 }
 
 impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
-    /// Whether they are those that the thread is in: at the same places, and of the same functions but for their texts.
+    /// Whether the thread is in these frames: same addresses, and same functions except for their texts.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
-        // Before 3.12 more is compared, and the compiler is told where it lies: ten instructions less for each frame.
+        // Before 3.12 more is compared, and the offsets are passed as constants: ten instructions less per frame.
         match interpreter.layout.version {
             0x0309 => self.are_still_by(const { &Layout::of_headers(0x0309) }, thread),
             0x030a => self.are_still_by(const { &Layout::of_headers(0x030a) }, thread),
@@ -229,7 +232,7 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
         if count == 0 || head.thread != thread {
             return false;
         }
-        // SAFETY: all that is read here lies where it could be read when it was met, at the same address.
+        // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
         let mut at = part(thread, layout.thread);
         let mut cframe = 0;
@@ -240,32 +243,35 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
             }
             at = part(cframe, parts.frame);
         }
-        // SAFETY: the thread's innermost frame lies where the last one did.
+        // SAFETY: the thread's innermost frame is at the same address as in the earlier walk.
         item(count - 1).at == at && unsafe { self.changed(layout, &mut cframe) } == 0
     }
 
-    /// How many are left from the innermost one on that is not still there; 0: all are. `cframe` is what the innermost of them has
-    /// as its call, and then what that one has.
+    /// Number of frames from the root up to and including the innermost changed one; 0 if none has changed.
+    /// `cframe` is the innermost frame's evaluator call on entry, and that of the changed frame on return.
     ///
     /// # Safety
-    /// All that the walk met could be read, and the thread's frames lead to where the innermost lay.
+    /// All memory that the walk passed must have been readable, and the thread's frames must lead to the innermost
+    /// one.
     #[inline(always)]
     unsafe fn changed(&self, layout: &Layout, cframe: &mut u64) -> usize {
-        // SAFETY: all that is read here lies where it could be read when it was met, at the same address.
+        // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
         // SAFETY: as above.
         let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
-        // Where each lies is known beforehand, and that the one before refers to it: none waits for another to say so.
+        // All addresses are known in advance, and so is that each frame links to the next: no load waits for
+        // another.
         for index in (0..self.count).rev() {
             let item = (self.item)(index);
-            // SAFETY: a frame of the thread, as the one before has said.
+            // SAFETY: a frame of the thread, because the frame before it links to it.
             if !unsafe { item.is_still(layout) } {
                 return index + 1;
             }
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
-                // By what was just read of the frame, which is as it was. Of all others the call could be read, or nothing is compared.
+                // The flag was just compared as part of the frame. In all other cases the call was readable, or
+                // nothing is compared.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
@@ -288,13 +294,13 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
         0
     }
 
-    /// The same for whichever version.
+    /// As [`Met::changed`], for any version.
     ///
     /// # Safety
-    /// As above.
+    /// As for [`Met::changed`].
     #[inline(always)]
     unsafe fn changed_in(&self, layout: &Layout, cframe: &mut u64) -> usize {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match layout.version {
                 0x030b => self.changed(const { &Layout::of_headers(0x030b) }, cframe),
@@ -306,23 +312,23 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
 }
 
 impl Walk {
-    /// Whether the frames of the last walk are those that the thread is in: at the same places, and of the same functions.
+    /// Whether the thread is in the frames of the last walk: same addresses, same functions.
     #[inline(always)]
     pub(super) fn is_as_before(&mut self, interpreter: &Interpreter, thread: u64) -> bool {
-        // SAFETY: they belong to code objects that were just seen to be the same.
+        // SAFETY: the texts belong to code objects that were just found to be the same.
         self.met(self.count).are_still(interpreter, thread)
             && unsafe { self.texts.are_as_before(&interpreter.layout) }
     }
 
-    /// So many of the last walk's frames, from the root on.
+    /// The first `count` frames of the last walk, counted from the root.
     #[inline(always)]
     fn met<'a>(&'a self, count: usize) -> Met<impl Fn(usize) -> &'a Item> {
         let items = &self.items[..count];
         Met { head: self.head, count: items.len(), item: move |index: usize| &items[index] }
     }
 
-    /// Walks, and says whether the frames are those of the last walk. `number` gives the number of a code object that
-    /// is new to the thread.
+    /// Walks, and returns whether the frames are the same as in the last walk. `number` assigns the number of a
+    /// code object that is new to the thread.
     #[inline(always)]
     pub(super) fn run(
         &mut self,
@@ -330,7 +336,7 @@ impl Walk {
         thread: u64,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<bool, Broken> {
-        // What is known by their numbers goes with them.
+        // Entries that refer to texts by number must be dropped together with the texts.
         if self.texts.are_full() {
             self.table = Table::new().ok_or(Broken::Memory)?;
             self.texts.clear();
@@ -354,40 +360,42 @@ impl Walk {
         Ok(is_same)
     }
 
-    /// How many of so many frames at the root, which are those of the last walk, have the texts that they had.
+    /// Number of leading frames at the root, of the `joined` frames shared with the last walk, whose texts are
+    /// unchanged.
     #[inline(always)]
     fn see_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;
-        // SAFETY: their code objects have all other marks, as was just seen.
+        // SAFETY: all other marks of their code objects were just found unchanged.
         let is_other =
             |item: &Item| item.version == 0 && !unsafe { item.marks.have_same_texts(layout, texts) };
         items[..joined].iter().position(is_other).unwrap_or(joined)
     }
 
-    /// Follows the frames to the root, or to where all that are left are those of the last walk. Says how many those are,
-    /// and how many came before.
+    /// Follows the frames to the root, or until all remaining frames are those of the last walk. Returns the number
+    /// of these shared frames, and the number of frames followed.
     #[inline(always)]
     fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), Broken> {
         let layout = &interpreter.layout.frame;
         let last = self.head;
-        // Of the last walk's frames, those that may be met again.
+        // Number of the last walk's frames that may still be reached.
         let mut known = if last.thread == thread { self.count } else { 0 };
         let mut cframe = 0;
         let mut at = self.word(thread, interpreter.layout.thread)?;
         if let Some(parts) = interpreter.layout.cframe {
             cframe = at;
-            // A state that is only being made has none yet.
+            // A thread state under construction has no cframe yet.
             at = if cframe == 0 { 0 } else { self.first_of(cframe, parts.bytes, parts.frame)? };
         }
         let (mut count, mut shims) = (0, 0);
-        // The root is the last walk's, which is compared with, until the end.
+        // During the walk the head keeps the last walk's root, for comparison.
         let mut root = 0;
         (self.is_cut, self.head) = (false, Head { thread, cframe, root: last.root });
         while at != 0 {
             let place = usize::from(self.places[place_of(at)]);
-            // Of a stack that is too deep the outermost are left out: it is followed to where they begin.
+            // If a stack is too deep, its outermost frames are omitted: it must be followed up to that limit.
             if place < known && count + place < MAX_FRAMES && self.items[place].at == at {
-                // SAFETY: the frames have led to where the last walk, all of which could be read, has met that one.
+                // SAFETY: the frames led to one that the last walk reached, and all memory of that walk was
+                // readable.
                 let left = unsafe { self.met(place + 1).changed_in(&interpreter.layout, &mut cframe) };
                 if left == 0 {
                     return Ok((place + 1, count));
@@ -402,19 +410,19 @@ impl Walk {
             if !self.pages.hold(at, layout.bytes) {
                 return Err(Broken::Garbage);
             }
-            // SAFETY: so many bytes of it can be read.
+            // SAFETY: `layout.bytes` bytes of it are readable.
             let byte = |offset: u32| unsafe { ((at + u64::from(offset)) as *const u8).read() };
             // SAFETY: as above.
             let next = unsafe { word(at + u64::from(layout.previous)) };
             if layout.boundary == Boundary::Shim && byte(layout.owner) >= OWNED_BY_EVALUATOR {
-                // In a chain that is corrupted they may lead to each other.
+                // In a corrupted chain the evaluator's frames may form a cycle.
                 shims += 1;
                 if shims > 2 * MAX_FRAMES {
                     return Err(Broken::Garbage);
                 }
                 match self.links[..count].last_mut() {
                     Some(link) if link.boundary == 0 => link.boundary = at,
-                    // Of a call without a frame, or the outermost of all.
+                    // It belongs to a call without a function's frame, or is the outermost frame.
                     _ => root = at,
                 }
                 at = next;
@@ -446,7 +454,7 @@ impl Walk {
         Ok((0, count))
     }
 
-    /// Makes an item of the frame at `link`. Whether the last walk had the same one there.
+    /// Fills an item for the frame at `link`. Returns whether the last walk had the same frame there.
     #[inline(always)]
     fn meet(
         &mut self,
@@ -456,11 +464,12 @@ impl Walk {
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<bool, Broken> {
         let layout = &interpreter.layout;
-        // SAFETY: so many bytes of it can be read: it was followed.
+        // SAFETY: the frame was followed, so `bytes` bytes of it are readable.
         let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
         let owner = owner(link.at, layout);
         let (holds, position) = (part(layout.frame.code), position_in(link.at, layout));
-        // SAFETY: as above; and what was met is read, and only where it says that it is what it was.
+        // SAFETY: as above; memory of the last walk's code object is read only if the frame still refers to that
+        // object.
         let is_met =
             item < self.count && unsafe { self.items[item].is((holds, position), layout, &mut self.texts) };
         if !is_met {
@@ -481,7 +490,7 @@ impl Walk {
         Ok(is_same)
     }
 
-    /// The innermost frame of a thread, and its position.
+    /// Address and position of a thread's innermost frame.
     #[inline(always)]
     pub(super) fn innermost(&mut self, interpreter: &Interpreter, thread: u64) -> Option<(u64, u64)> {
         let layout = &interpreter.layout;
@@ -492,27 +501,27 @@ impl Walk {
         (at != 0 && self.pages.hold(at, layout.frame.bytes)).then(|| (at, position_in(at, layout)))
     }
 
-    /// Nothing is remembered of the last walk.
+    /// Forgets the last walk.
     pub(super) fn forget(&mut self) {
         (self.count, self.kept) = (0, 0);
     }
 
-    /// The word of an object that may be anything.
+    /// The word at `offset` of an object, at an unverified address.
     fn word(&mut self, object: u64, offset: u32) -> Result<u64, Broken> {
         self.first_of(object, offset + 8, offset)
     }
 
-    /// The same of one that is so long.
+    /// As [`Walk::word`], for an object of `bytes` bytes.
     #[inline(always)]
     fn first_of(&mut self, object: u64, bytes: u32, offset: u32) -> Result<u64, Broken> {
         if !self.pages.hold(object, bytes) {
             return Err(Broken::Garbage);
         }
-        // SAFETY: so many bytes of it can be read.
+        // SAFETY: `bytes` bytes of it are readable.
         Ok(unsafe { word(object + u64::from(offset)) })
     }
 
-    /// Fills an item anew.
+    /// Fills an item from scratch.
     #[inline(never)]
     fn fill(
         &mut self,
@@ -527,9 +536,9 @@ impl Walk {
         let known = self.table.get(place);
         let first = code.wrapping_add(u64::from(interpreter.layout.code.instructions));
         let into = match interpreter.layout.frame.unit {
-            // Not begun yet: -1.
+            // -1 if the frame has not started yet.
             Unit::Index(unit) => u64::from((position as i32).max(0) as u32 * unit),
-            // The one before the first, likewise.
+            // Likewise one unit before the first instruction.
             Unit::Address => (position.wrapping_sub(first) as i64).max(0) as u64,
         };
         let is_incomplete = may_be_incomplete
@@ -554,7 +563,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Where the code object stands in the thread's table; entered there if it is new, or another than it was.
+    /// Finds the code object in the thread's table; enters it if it is new, or if another object was at its
+    /// address.
     fn find(
         &mut self,
         code: u64,
@@ -562,7 +572,7 @@ impl Walk {
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<u32, Broken> {
         let place = self.table.find(code);
-        // SAFETY: it was met at this address, and is held by a frame.
+        // SAFETY: it was met at this address, and a frame holds a reference to it.
         match unsafe { self.table.get(place).is(code, &interpreter.layout, &mut self.texts) } {
             true => Ok(place),
             false => self.learn(code, interpreter, number),
@@ -601,7 +611,7 @@ pub(super) mod tests {
     const TYPES: Types = Types { code: 0x1001, text: 0x1002, bytes: 0x1003, frame: 0x1004 };
     const SLOTS: usize = 1100;
     const CODES: usize = 12;
-    /// Bytes of anything that is made up.
+    /// Size in bytes of each synthetic object.
     const ROOM: u64 = 256;
 
     /// A function that is being evaluated.
@@ -609,18 +619,18 @@ pub(super) mod tests {
     pub(in crate::unwind::python) struct Call {
         slot: usize,
         code: usize,
-        /// Instructions that were evaluated.
+        /// Number of evaluated instructions.
         position: u64,
         is_generator: bool,
-        /// Of a call of the evaluator.
+        /// Whether it is the first frame of an evaluator call.
         is_first: bool,
     }
 
-    /// An interpreter and a thread of it, made up in memory that stays where it is.
+    /// A synthetic interpreter with one thread, in memory that does not move.
     pub(in crate::unwind::python) struct Made {
         pub(in crate::unwind::python) interpreter: Interpreter,
         memory: Box<[u64]>,
-        /// Root first.
+        /// The calls, root first.
         pub(in crate::unwind::python) calls: Vec<Call>,
         has_root: bool,
         random: u64,
@@ -670,14 +680,14 @@ pub(super) mod tests {
             self.at(2 + 2 * SLOTS + number)
         }
 
-        /// A code object, its name, its lines and a path.
+        /// A code object, its name, its line table or a path.
         fn code(&self, code: usize, part: usize) -> u64 {
             self.at(2 + 3 * SLOTS + part * CODES + code)
         }
 
         fn set(&mut self, address: u64, offset: u64, bytes: &[u8]) {
             let at = (address + offset - self.at(0)) as usize;
-            // SAFETY: within the memory, as the slice says.
+            // SAFETY: the range is inside the allocation, as the slice checks.
             let all = unsafe {
                 std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().cast::<u8>(), 8 * self.memory.len())
             };
@@ -698,7 +708,7 @@ pub(super) mod tests {
             self.set(text, start.into(), letters.as_bytes());
         }
 
-        /// Another function than was there.
+        /// Replaces a code object by another function.
         fn write_code(&mut self, code: usize) {
             let layout = self.interpreter.layout;
             let [object, name, lines, path] = [0, 1, 2, 3].map(|part| self.code(code, part));
@@ -722,7 +732,7 @@ pub(super) mod tests {
                 self.set(object, layout.code.traceable.into(), &2_u32.to_ne_bytes());
             }
             if layout.code.version != 0 {
-                // The last has none.
+                // The last code object has no version.
                 let version = if code == CODES - 1 { 0 } else { number as u32 };
                 self.set(object, layout.code.version.into(), &version.to_ne_bytes());
             }
@@ -791,7 +801,7 @@ pub(super) mod tests {
             self.calls.extend(call);
         }
 
-        /// Something that a program does between two launches.
+        /// Applies a random change, as a program may between two launches.
         pub(in crate::unwind::python) fn go_on(&mut self) {
             let count = self.calls.len();
             let (leaf, any) = (count.saturating_sub(1), self.below(count));
@@ -813,7 +823,7 @@ pub(super) mod tests {
                     let code = self.below(CODES);
                     self.write_code(code);
                 }
-                // Python numbers a code object anew whose path is another.
+                // Python assigns a new version to a code object with another path.
                 8 if self.interpreter.layout.code.version == 0 => {
                     self.text(self.code(0, 3), true, "/a/path/of/another/one")
                 }
@@ -834,7 +844,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A thread's walks, in a mapping as they have.
+    /// A thread's walk state, in a mapping as in production.
     pub(in crate::unwind::python) struct Mapped(std::ptr::NonNull<Walk>);
 
     impl Mapped {
@@ -846,14 +856,14 @@ pub(super) mod tests {
         }
 
         pub(in crate::unwind::python) fn walk(&mut self) -> &mut Walk {
-            // SAFETY: mapped until it is dropped.
+            // SAFETY: it stays mapped until `drop`.
             unsafe { self.0.as_mut() }
         }
     }
 
     impl Drop for Mapped {
         fn drop(&mut self) {
-            // SAFETY: the mapping and its table go with it.
+            // SAFETY: the mapping and its table are dropped together with it, once.
             unsafe {
                 (&raw mut (*self.0.as_ptr()).table).drop_in_place();
                 memory::unmap(self.0.cast(), size_of::<Walk>());
@@ -871,7 +881,7 @@ pub(super) mod tests {
         }
     }
 
-    /// All that a walk has found.
+    /// The full result of a walk.
     fn found(walk: &Walk) -> impl PartialEq + std::fmt::Debug + use<> {
         let item = |item: &Item| {
             let Item { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
@@ -885,7 +895,7 @@ pub(super) mod tests {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
-    /// All kinds of layouts, and whether something is around the outermost function.
+    /// All kinds of layouts, each with whether an evaluator frame is around the outermost function.
     pub(in crate::unwind::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::of_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };
@@ -902,7 +912,8 @@ pub(super) mod tests {
         ]
     }
 
-    /// Walks again and again, each time also anew, and says how often frames were kept though others had changed.
+    /// Compares repeated walks with fresh ones. Returns the number of walks that kept frames although others had
+    /// changed.
     fn compare(made: &mut Made, steps: usize) -> usize {
         let (mut again, mut numbers) = (Mapped::new(), Numbers::default());
         let walk = again.walk();

@@ -1,13 +1,15 @@
-//! Walks that a thread has made before: recognised, and not made again.
+//! A cache of the thread's earlier Python walks, each identified by a number.
 //!
-//! A program launches from the same few hundred places, again and again. Where the thread's frames are those of a walk that
-//! was kept, nothing is looked up and nothing summed up: its number says all. A kept walk is not believed but compared as
-//! the last one is, from the innermost frame on, and each comparison says that the next frame may be read.
+//! A program launches from the same few hundred places again and again. If the thread's frames are those of a
+//! cached walk, nothing has to be looked up or hashed: the walk's number identifies all of it. A cached walk is
+//! verified frame by frame, as the last walk is, from the innermost one on; each comparison proves that the next
+//! frame may be read.
 //!
-//! Frames that walks have in common are kept once, as those of a tree: so what a look reads is mostly what the one before
-//! has read. Which walk is tried: the one that came after the last two under these native frames, the last time; else those whose
-//! innermost frame lies where the thread's does and is at the same position. A walk is kept for every eight looks at most, and those that
-//! are never met again make the next ones dearer; so programs whose walks do not come again pay little.
+//! Frames that walks share are stored once, as in a tree: so a look-up reads mostly the memory that the previous
+//! one read. It first tries the walk that last followed the previous two walks under these native frames; then
+//! those whose innermost frame has the thread's address and position. At most one walk is inserted per eight
+//! look-ups, and walks that are never hit make insertions more expensive; so programs whose walks do not repeat pay
+//! little.
 
 use std::ptr::NonNull;
 
@@ -16,36 +18,36 @@ use super::walk::{Head, Item, Met, Walk};
 use crate::unwind::memory;
 use crate::unwind::price::{Price, count_use, make_way};
 
-/// Walks of one thread, and how many of them compete for a place: 800 KiB with their frames, of which a program touches what it
-/// uses.
+/// Number of cached walks per thread, 8-way set-associative: 800 KiB with their frames, of which a program touches
+/// the part that it uses.
 pub(crate) const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Frames of all walks. Where there are more, all are forgotten.
+/// Number of frames of all walks together. If they are used up, the cache is emptied.
 const FRAMES: usize = 4096;
-/// Places by which a frame is found.
+/// Size of the hash table for finding frames.
 const PLACES: usize = 2 * FRAMES;
-/// The most frames of one, and the most texts that tell its code objects from others (see `code`).
+/// Maximum number of frames per walk, and of texts that identify its code objects (see `code`).
 const MOST_FRAMES: usize = 80;
 const MOST_TEXTS: usize = 32;
-/// Which walk came after two others, under some native frames.
+/// Size of the table that predicts a walk from the previous two and the native frames.
 const FOLLOWERS: usize = 1024;
-/// So many walks are compared in a look at most, beside the one that is expected.
+/// Maximum number of walks compared per look-up, in addition to the predicted one.
 const MOST_TRIED: usize = 4;
 
-/// The walks of one thread. Zeroed memory holds none.
+/// The cached walks of one thread. Zeroed memory is an empty cache.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Walks {
-    /// Mapped when the first is kept.
+    /// Mapped when the first walk is inserted.
     all: Option<NonNull<All>>,
-    /// Bytes of it that were used.
+    /// Bytes of `all` in use.
     used: usize,
-    /// Those that were met last.
+    /// The last two walks that were hit or inserted.
     last: [u16; 2],
-    /// Which native frames the thread is in, as far as that is known.
+    /// Identifies the thread's native frames as far as they are known.
     native: usize,
-    /// How many frames there are.
+    /// Number of stored frames.
     frames: usize,
     price: Price,
 }
@@ -55,19 +57,19 @@ struct All {
     sets: [Set; SETS],
     followers: [u16; FOLLOWERS],
     walks: [Kept; WALKS],
-    /// Numbers of frames and 1; 0: there is none.
+    /// For each slot, the number of a frame plus 1; 0 for a free slot.
     places: [u16; PLACES],
-    /// The number and 1 of the one around each; 0: it is an outermost one.
+    /// For each frame, the number of the frame around it plus 1; 0 for an outermost frame.
     around: [u16; FRAMES],
     frames: [Item; FRAMES],
 }
 
-/// Walks that compete.
+/// The walks of one hash set.
 #[repr(C)]
 struct Set {
-    /// Of their innermost frames; 0: there is none.
+    /// Hashes of the walks' innermost frames; 0 marks a free slot.
     tags: [u32; WAYS],
-    /// How often they were met since others came, up to a bound.
+    /// Recent hits per walk, at most 3; each insertion into the set subtracts one.
     uses: [u8; WAYS],
 }
 
@@ -75,11 +77,11 @@ struct Set {
 #[repr(C, align(64))]
 struct Kept {
     head: Head,
-    /// 0: it is none.
+    /// Number of frames; 0 for an empty entry.
     count: u16,
     count_of_texts: u16,
     texts: [u16; MOST_TEXTS],
-    /// The numbers of its frames, root first.
+    /// Numbers of the frames, root first.
     frames: [u16; MOST_FRAMES],
 }
 
@@ -87,13 +89,14 @@ const _: () =
     assert!(size_of::<Kept>() == 256, "Kept grew: one is read in each launch under functions of Python");
 
 impl Walks {
-    /// The thread is in these native frames, as far as that is known. To be said at once, so that it takes no register.
+    /// Sets the thread's native frames, as far as they are known. Called early, so that the value occupies no
+    /// register.
     #[inline(always)]
     pub(super) fn under(&mut self, native: usize) {
         self.native = native;
     }
 
-    /// The number of the walk whose frames are those that the thread is in, if it is kept.
+    /// Returns the number of the cached walk whose frames the thread is in, if there is one.
     #[inline(always)]
     pub(super) fn recognise(
         &mut self,
@@ -102,7 +105,7 @@ impl Walks {
         thread: u64,
     ) -> Option<usize> {
         let is_due = self.price.may_look();
-        // SAFETY: `keep` mapped them, and they stay as long as `self` does; this thread alone has them.
+        // SAFETY: `keep` mapped them, they stay mapped as long as `self` lives, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if !is_due {
             return None;
@@ -119,13 +122,13 @@ impl Walks {
         Some(number)
     }
 
-    /// Whether a walk may be kept by now.
+    /// Whether the back-off allows an insertion now.
     #[inline(always)]
     pub(super) fn can_keep(&self) -> bool {
         self.price.can_pay()
     }
 
-    /// Keeps the last walk, and gives its number. `None`: it cannot be kept.
+    /// Caches the last walk and returns its number. `None` if it cannot be cached.
     #[inline(never)]
     pub(super) fn keep(&mut self, walk: &Walk) -> Option<usize> {
         self.price.pay();
@@ -139,7 +142,7 @@ impl Walks {
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
             if self.all.is_none() {
-                // It is asked again later, and more and more rarely.
+                // Reserving the memory is retried later, less and less often.
                 self.price.raise();
                 return None;
             }
@@ -149,7 +152,7 @@ impl Walks {
             self.forget();
             self.price.raise();
         }
-        // SAFETY: mapped with this size, where zeroes are no walks, and this thread's alone.
+        // SAFETY: mapped with this size, all-zero walks are valid, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         let mut kept = Kept {
             head: walk.head,
@@ -173,7 +176,7 @@ impl Walks {
         Some(number)
     }
 
-    /// Forgets all, as where what they are known by is known no longer.
+    /// Empties the cache, for example because the texts that its entries refer to are dropped.
     #[cold]
     pub(super) fn forget(&mut self) {
         // SAFETY: as in `recognise`.
@@ -185,17 +188,17 @@ impl Walks {
         self.frames = 0;
     }
 
-    /// Counts what is used for the first time, at most: what made way is used again.
+    /// Counts newly used memory. An upper bound: evicted entries are reused.
     fn count(&mut self, bytes: usize) {
         let bytes = bytes.min(size_of::<All>() - self.used);
         memory::count(bytes);
         self.used += bytes;
     }
 
-    /// Gives the memory back.
+    /// Releases the memory.
     pub(super) fn give_back(&mut self) {
         if let Some(all) = self.all.take() {
-            // SAFETY: `keep` mapped them with this size, and nobody has them any more.
+            // SAFETY: `keep` mapped them with this size, and no reference to them is left.
             unsafe { memory::give_back(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
         }
     }
@@ -210,11 +213,11 @@ impl All {
         let item = |index: usize| &self.frames[usize::from(frames[index]) % FRAMES];
         let texts = &kept.texts[..usize::from(kept.count_of_texts).min(MOST_TEXTS)];
         Met { head: kept.head, count: frames.len(), item }.are_still(interpreter, thread)
-            // SAFETY: they belong to code objects that were just seen to be the same.
+            // SAFETY: the texts belong to code objects that were just found to be the same.
             && unsafe { walk.texts.are_as_kept(texts, &interpreter.layout) }
     }
 
-    /// The walk whose frames the thread is in, but for one that was tried.
+    /// Finds the walk whose frames the thread is in, except for the one already tried.
     #[inline(never)]
     fn look(
         &self,
@@ -237,7 +240,7 @@ impl All {
         number
     }
 
-    /// The number of a frame inside of another.
+    /// The number of a frame inside the frame `around`; stores it if it is new.
     fn frame(&mut self, item: &Item, around: u16, count: &mut usize) -> u16 {
         let mut place = mixed(item.at ^ u64::from(around), item.position) as usize % PLACES;
         while let Some(number) = self.places[place].checked_sub(1) {
@@ -253,7 +256,7 @@ impl All {
         number
     }
 
-    /// Gives a walk a place and its number. Whether another made way for it that was never met.
+    /// Stores a walk. Returns its number, and whether it evicted a walk that was never hit.
     fn put(&mut self, (home, tag): (usize, u32), kept: Kept) -> (usize, bool) {
         let set = &mut self.sets[home];
         let walks = &mut self.walks[home * WAYS..][..WAYS];
@@ -270,7 +273,7 @@ impl All {
     }
 }
 
-/// The set of walks that begin with such a frame, and their tag there.
+/// The set of walks with this innermost frame, and their tag in that set.
 #[inline(always)]
 fn home_of(at: u64, position: u64) -> (usize, u32) {
     let mixed = mixed(at, position);
@@ -283,8 +286,8 @@ fn mixed(one: u64, other: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Where it is noted which walk came after two others, under these native frames: one line of Python launches several kernels
-/// in a row as a rule, and those are told apart by them.
+/// Slot of the prediction for the walk that follows the last two under these native frames. One line of Python
+/// usually launches several kernels in a row, and the native frames distinguish them.
 #[inline(always)]
 fn follower(last: [u16; 2], native: usize) -> usize {
     (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1]) ^ native.wrapping_mul(389)) % FOLLOWERS
@@ -295,8 +298,8 @@ mod tests {
     use super::super::walk::tests::{Made, Mapped, Numbers, layouts, words};
     use super::*;
 
-    /// A thread that goes back to where it was, or on: each walk that is recognised is held against one that is made anew. Says
-    /// how many were.
+    /// Simulates a thread that returns to earlier places or goes on, and compares each recognized walk with a fresh
+    /// one. Returns the number of recognized walks.
     fn compare(made: &mut Made, steps: usize) -> usize {
         let (mut mapped, mut walks, mut numbers) = (Mapped::new(), Walks::default(), Numbers::default());
         let (walk, thread) = (mapped.walk(), made.thread());

@@ -1,6 +1,7 @@
-//! From `.eh_frame` to a rule, and for the rare frame that no rule can say, to all registers.
+//! Compiles `.eh_frame` to rules, and, for the rare frame that no rule can describe, runs its unwind program in
+//! full.
 //!
-//! All storage is of fixed size: a miss happens inside somebody's program, perhaps inside its allocator.
+//! All storage has a fixed size: a miss happens inside the host program, perhaps inside its allocator.
 
 use std::ops::Range;
 
@@ -16,8 +17,8 @@ use crate::unwind::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Room for one unwind program: rules for 18 registers, as a frame that the kernel pushes has 17, and 6 remembered rows. A row is
-/// copied on the stack of whoever launches, which may be a small one.
+/// Storage for one unwind program: rules for 18 registers (a frame that the kernel pushes has 17) and 6 remembered
+/// rows. A row is copied on the stack of the launching thread, which may be small.
 pub(super) struct Room;
 
 impl UnwindContextStorage<usize> for Room {
@@ -31,10 +32,10 @@ impl EvaluationStorage<Bytes> for Room {
     type Result = [gimli::Piece<Bytes>; 1];
 }
 
-/// More operations than any unwind expression has; a loop in one ends here.
+/// Maximum number of operations per expression. No unwind expression has more, except for an endless loop.
 const MOST_OPERATIONS: u32 = 256;
 
-/// Where one frame's unwind information lies, and the row that is in force at the address asked for.
+/// The unwind information of one frame, and the row that applies to the requested address.
 pub(super) struct Row<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
@@ -43,12 +44,12 @@ pub(super) struct Row<'a> {
     pub(super) is_signal: bool,
 }
 
-/// Runs unwind programs. One per thread: it is the room that they need.
+/// Runs unwind programs, in its own storage. One per thread.
 pub(super) struct Compiler {
     context: UnwindContext<usize, Room>,
-    /// What it runs: here, and not on the stack.
+    /// The program being run: stored here to save stack space.
     found: Option<Found>,
-    /// Rules of generated code that the present walk compares with the code.
+    /// The rules of generated code that the present walk compares with the code.
     pub(super) checks: Checks,
 }
 
@@ -57,14 +58,14 @@ impl Compiler {
         Self { context: UnwindContext::new_in(), found: None, checks: Checks::default() }
     }
 
-    /// The unwind information at `address`, or `None` where `object` has none for it.
+    /// Returns the unwind information for `address`, or `None` if `object` has none for it.
     pub(super) fn row(&mut self, object: &Object, address: u64) -> Option<Row<'_>> {
         find(object, address, &mut self.found);
         self.run(address)
     }
 
-    /// Runs the program of what was found up to `address`. Apart from what finds it: each takes a KiB of the stack, and there
-    /// may be little.
+    /// Runs the found program up to `address`. Not merged with the search: each takes 1 KiB of the stack, which may
+    /// be small.
     #[inline(never)]
     fn run(&mut self, address: u64) -> Option<Row<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;
@@ -76,8 +77,8 @@ impl Compiler {
         Some(Row { section: *section, encoding, row, is_signal: fde.is_signal_trampoline() })
     }
 
-    /// The rule for the frame whose instruction pointer is `pc` and whose look-up address is `address`
-    /// (one less where `pc` is a return address), in `object`.
+    /// Compiles the rule for the frame in `object` with the instruction pointer `pc` and the look-up address
+    /// `address` (one less if `pc` is a return address).
     #[inline(never)]
     pub(super) fn rule(&mut self, object: &Object, address: u64, pc: u64) -> Option<Rule> {
         match self.row(object, address) {
@@ -87,14 +88,14 @@ impl Compiler {
     }
 }
 
-/// Whether `pc`, a return address without unwind information before it, is the first byte of a function.
-/// No call can have left that: it is the bottom of a stack that `makecontext` or the like laid out.
+/// Whether `pc`, a return address without unwind information before it, is the first byte of a function. No call
+/// can have pushed such an address: it is the bottom of a stack that `makecontext` or similar code set up.
 #[inline(never)]
 pub(super) fn is_made_by_hand(object: &Object, pc: u64) -> bool {
     description(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
 }
 
-/// The function, or the part of one, that holds `address`.
+/// The function, or the part of a split function, that contains `address`.
 pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
     let (_, _, fde) = description(object, address)?;
     Some(fde.initial_address()..fde.initial_address().checked_add(fde.len())?)
@@ -102,16 +103,16 @@ pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
 
 type Description = FrameDescriptionEntry<Bytes>;
 
-/// A description, and where it lies.
+/// A description, and its section.
 type Found = (EhFrame<Bytes>, BaseAddresses, Description);
 
-/// Leaves in `place` what [`description`] finds.
+/// Stores the result of [`description`] in `place`.
 #[inline(never)]
 fn find(object: &Object, address: u64, place: &mut Option<Found>) {
     *place = description(object, address);
 }
 
-/// The description of the function that holds `address`.
+/// The description of the function that contains `address`.
 fn description(object: &Object, address: u64) -> Option<Found> {
     let header = object.eh_frame_hdr()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.as_ptr() as u64);
@@ -131,7 +132,7 @@ fn description(object: &Object, address: u64) -> Option<Found> {
     Some((section, bases, fde))
 }
 
-/// The same where there is no table to look it up in.
+/// Finds the description without a binary search table.
 #[cold]
 #[inline(never)]
 fn listed(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Description> {
@@ -139,7 +140,7 @@ fn listed(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Opti
 }
 
 impl Row<'_> {
-    /// This row as one word. Apart from what runs the program, which takes stack of its own.
+    /// Converts this row to a rule. Not merged with the code that runs the program, which needs stack space itself.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {
@@ -156,13 +157,13 @@ impl Row<'_> {
         self.step(pc, is_exact).or_else(|| self.realigned()).unwrap_or(Rule::SLOW)
     }
 
-    /// A plain step, if that says it all.
+    /// The row as a plain step, if that describes it fully.
     fn step(&self, pc: u64, is_exact: bool) -> Option<Rule> {
         let (from_bp, offset) = match self.row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RSP => (false, *offset),
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RBP => (true, *offset),
             CfaRule::RegisterAndOffset { .. } => return None,
-            // The linker's rule for its jump tables: constant for a given pc.
+            // The linker's rule for the PLT: constant for a given pc.
             CfaRule::Expression(_) if !is_exact => return None,
             CfaRule::Expression(expression) => (false, self.constant_above_rsp(expression, pc)?),
         };
@@ -176,8 +177,8 @@ impl Row<'_> {
         Some(Rule::step(from_bp, i32::try_from(offset).ok()?, saved))
     }
 
-    /// The frame of a function that aligned its stack and kept its CFA in memory: CFA = `*(rbp + n)`
-    /// with rbp saved at `*rbp`. 5 to 11 % of the code of the large GPU libraries.
+    /// The frame of a function that realigned its stack and stored its CFA in memory: CFA = `*(rbp + n)` with rbp
+    /// saved at `*rbp`. 5 to 11 % of the code of the large GPU libraries.
     fn realigned(&self) -> Option<Rule> {
         let CfaRule::Expression(cfa) = self.row.cfa() else { return None };
         let offset = self.offset_then_deref(cfa, X86_64::RBP)?;
@@ -185,8 +186,7 @@ impl Row<'_> {
         (self.offset_only(&saved, X86_64::RBP)? == 0).then(|| Rule::realigned(offset))
     }
 
-    /// Whether this is the frame that the Linux kernel pushes, with the registers where
-    /// `sigcontext` has them.
+    /// Whether this is the frame that the Linux kernel pushes, with the registers at their offsets in `sigcontext`.
     fn is_kernel_frame(&self) -> bool {
         let at = |register, offset| match self.row.register(register) {
             Some(RegisterRule::Expression(saved)) => {
@@ -200,7 +200,7 @@ impl Row<'_> {
             && at(X86_64::RBP, UCONTEXT_RBP)
     }
 
-    /// `n` of an expression that is `register + n` and no more.
+    /// `n`, if the expression is exactly `register + n`.
     fn offset_only(&self, expression: &UnwindExpression<usize>, register: Register) -> Option<i32> {
         let mut operations = self.bytes(expression)?.operations(self.encoding);
         let first = operations.next().ok()??;
@@ -208,7 +208,7 @@ impl Row<'_> {
         (end.is_none()).then(|| register_offset(&first, register))?
     }
 
-    /// `n` of an expression that is `*(register + n)` and no more.
+    /// `n`, if the expression is exactly `*(register + n)`.
     fn offset_then_deref(&self, expression: &UnwindExpression<usize>, register: Register) -> Option<i32> {
         let mut operations = self.bytes(expression)?.operations(self.encoding);
         let first = operations.next().ok()??;
@@ -219,7 +219,7 @@ impl Row<'_> {
         (end.is_none()).then(|| register_offset(&first, register))?
     }
 
-    /// `n` of an expression that is worth `rsp + n` at this `pc`, for any rsp: tried with two of them.
+    /// `n`, if the expression evaluates to `rsp + n` at this `pc` for any rsp; tried with two values.
     fn constant_above_rsp(&self, expression: &UnwindExpression<usize>, pc: u64) -> Option<i64> {
         let at = |rsp: u64| {
             let registers = |register| match register {
@@ -233,7 +233,7 @@ impl Row<'_> {
         (at(0x1230) == Some(offset)).then_some(offset)
     }
 
-    /// The value of an expression, given what registers and memory hold.
+    /// The value of an expression, given the values of registers and memory.
     pub(super) fn evaluate(
         &self,
         expression: &UnwindExpression<usize>,

@@ -1,7 +1,8 @@
-//! A walk of another thread's stack, from a copy of it and of the thread's registers that the kernel made in one moment.
+//! Walks another thread's stack, from a copy of it and of the thread's registers that the kernel made at one
+//! moment.
 //!
-//! The thread has gone on since, so no word is read where it lies: what is not in the copy is not known, and the stack is
-//! cut there.
+//! The thread has continued to run since, so no word is read from the original: words outside the copy are unknown,
+//! and the stack is cut there.
 
 use std::ptr::NonNull;
 
@@ -19,17 +20,17 @@ use crate::unwind::copy::RED_ZONE;
 use crate::unwind::counts::{self, Counts};
 use crate::unwind::{Captured, MAX_FRAMES, loader, memory};
 
-/// Walks copies, in a mapping of its own.
+/// Walks copied stacks, in its own memory mapping.
 #[derive(Debug)]
 pub(in crate::unwind) struct OfCopies(NonNull<Room>);
 
-// SAFETY: the mapping is this value's alone.
+// SAFETY: only this value refers to the mapping.
 unsafe impl Send for OfCopies {}
 
 #[repr(C)]
 struct Room {
     flags: ContextFlags,
-    /// How often objects had been unloaded at the last look, and whether some were before it.
+    /// The loader's unload count at the last look, and whether objects had been unloaded since the look before.
     unloads: u32,
     is_unsure: bool,
     count: usize,
@@ -41,7 +42,7 @@ struct Room {
 impl OfCopies {
     pub(in crate::unwind) fn new() -> Option<Self> {
         let room = memory::map(size_of::<Room>())?.cast::<Room>();
-        // SAFETY: the fresh mapping is large enough and page-aligned. All else is valid as zeroes.
+        // SAFETY: the fresh mapping is large enough and page-aligned. All other fields are valid as zeroes.
         unsafe {
             (&raw mut (*room.as_ptr()).compiler).write(Compiler::new());
             (&raw mut (*room.as_ptr()).unloads).write(loader::current().unloads());
@@ -50,14 +51,14 @@ impl OfCopies {
     }
 
     pub(in crate::unwind) fn look(&mut self) {
-        // SAFETY: the room is mapped as long as `self` lives, and used through it alone.
+        // SAFETY: the room is mapped as long as `self` lives, and used only through `self`.
         let room = unsafe { self.0.as_mut() };
         let unloads = loader::current().unloads();
         room.is_unsure = unloads != std::mem::replace(&mut room.unloads, unloads);
     }
 
-    /// Walks from where a thread was with these registers, in the order of DWARF; `stack` is what lay above its stack
-    /// pointer.
+    /// Walks from the point where a thread had these registers (in DWARF order). `stack` is the memory above its
+    /// stack pointer.
     pub(in crate::unwind) fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) -> Captured<'_> {
         // SAFETY: as above.
         let room = unsafe { self.0.as_mut() };
@@ -79,7 +80,7 @@ impl Room {
         let mut counts = loader::current();
         for _ in 0..ATTEMPTS {
             self.walk_once(registers, stack, counts);
-            // Rules of an older loader state may have been overwritten while we read them.
+            // Rules of an older loader state may have been overwritten during the walk.
             let now = counts::latest();
             if now == counts {
                 return;
@@ -93,12 +94,12 @@ impl Room {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], counts: Counts) {
         let at = Interrupted(registers);
-        // Not in code of a program, such as the page that the kernel has for calls of old: nothing is looked up there.
+        // Not in user space code, but for example in the vsyscall page of old: nothing is looked up there.
         if check(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // On a thread of ours, where a system call per frame of generated code does not matter.
+        // This runs on a thread of ours, where a system call per frame of generated code does not matter.
         self.compiler.checks = Checks::all();
         let mut words = Copied { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, None);
@@ -119,7 +120,7 @@ fn judge(walked: &Walked) -> ContextFlags {
     ContextFlags(ended | if walked.is_guessed { ContextFlags::GUESSED } else { 0 })
 }
 
-/// Where a thread was interrupted.
+/// The registers of an interrupted thread.
 struct Interrupted<'a>(&'a [u64; 17]);
 
 impl Interrupted<'_> {
@@ -146,12 +147,12 @@ impl Beginning for Interrupted<'_> {
     }
 }
 
-/// The words of a stack from a stack pointer upwards, as far as they were copied.
+/// The copied words of a stack, from a stack pointer upwards.
 struct Copied<'a> {
     /// The stack pointer.
     base: u64,
     stack: &'a [u8],
-    /// What rbp was there.
+    /// The value of rbp at `base`.
     bp: u64,
 }
 
@@ -183,13 +184,13 @@ impl Words for Copied<'_> {
             return None;
         }
         let slot = cfa.wrapping_sub(saved);
-        // Right behind the `pop` that restored rbp, compilers say still that it lies where it was popped from.
+        // Directly after the `pop` that restored rbp, unwind information still locates rbp in the popped slot.
         let was_popped = sp == self.base && (sp.saturating_sub(RED_ZONE)..sp).contains(&slot);
         let saved = if was_popped { self.bp } else { self.word(sp, slot)? };
         Some((saved, self.at(cfa - 8)?))
     }
 
-    /// A signal came on this stack, or there is no copy of the other.
+    /// Accepts a signal on this stack; there is no copy of any other.
     fn enter(&mut self, from: u64, sp: u64) -> Result<(), End> {
         if sp > from && self.at(sp).is_some() { Ok(()) } else { Err(End::Lost) }
     }

@@ -1,32 +1,32 @@
-//! Code without unwind information that returns right after its call: the instructions behind the call say where the
-//! caller is.
+//! Unwinding of code without unwind information that returns directly after its call: the instructions after the
+//! call reveal the caller.
 //!
-//! What is made at run time often has neither unwind information nor a frame pointer. CPython's trampolines for `perf` are
-//! a call and an epilogue; so are thunks. Only what is behind a return address is read, so these are the instructions that
-//! will run.
+//! Code generated at run time often has neither unwind information nor a frame pointer. CPython's trampolines for
+//! `perf` are a call and an epilogue; so are thunks. Only code after a return address is read, so these are the
+//! instructions that will run.
 
 use super::super::memory::copy_what_is_mapped;
 
 /// How an epilogue leaves its frame, in words of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epilogue {
-    /// From the stack pointer to the caller's.
+    /// Distance from the stack pointer to the caller's.
     pub(super) words: u16,
-    /// How far below the caller's stack pointer rbp was saved; 1: it was not.
+    /// Distance of the saved rbp below the caller's stack pointer; 1 if it was not saved.
     pub(super) saved: u16,
 }
 
-/// As long as one may be: an instruction that releases room, six registers, a return.
+/// Maximum length of an epilogue: an instruction that releases stack space, six registers, a return.
 const LONGEST: usize = 24;
 
 impl Epilogue {
     pub(super) const MOST_WORDS: u16 = (1 << 9) - 1;
     pub(super) const MOST_SAVED: u16 = (1 << 5) - 1;
 
-    /// What follows the call that returns to `pc`, if that is an epilogue.
+    /// The epilogue after the call that returns to `pc`, if there is one.
     pub(super) fn behind(pc: u64) -> Option<Self> {
         let mut code = [0; LONGEST];
-        // SAFETY: so many bytes may be written there.
+        // SAFETY: `code` is writable for its full length.
         let copied = unsafe { copy_what_is_mapped(pc, code.as_mut_ptr(), code.len()) };
         Self::read(&code[..copied])
     }
@@ -42,7 +42,7 @@ impl Epilogue {
                 [0x48, 0x81, 0xc4, a, b, 0, 0, ..] if a % 8 == 0 => {
                     (7, u32::from(u16::from_le_bytes([a, b])) / 8)
                 }
-                // pop of all but rsp
+                // pop of any register but rsp
                 [0x5d, ..] => {
                     rbp = Some(words);
                     (1, 1)
@@ -60,7 +60,7 @@ impl Epilogue {
             code = &code[length..];
             words += popped;
         }
-        // And the return address.
+        // Plus the return address.
         let words = words + 1;
         let saved = rbp.map_or(1, |at| words - at);
         let fits = words <= Self::MOST_WORDS.into() && saved <= Self::MOST_SAVED.into();
@@ -80,9 +80,9 @@ mod tests {
     fn what_is_popped_before_the_return_leads_to_the_caller() {
         // add $8, %rsp; ret: CPython's trampoline up to 3.12.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 8, 0xc3]), Some((2, 1)));
-        // pop %rbp; ret: later ones.
+        // pop %rbp; ret: later versions.
         assert_eq!(read(&[0x5d, 0xc3, 0x90]), Some((2, 2)));
-        // add $0x28, %rsp; pop %rbx; pop %rbp; pop %r12; ret: rbp lies below r12 and the return address.
+        // add $0x28, %rsp; pop %rbx; pop %rbp; pop %r12; ret: rbp is stored below r12 and the return address.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 0x28, 0x5b, 0x5d, 0x41, 0x5c, 0xc3]), Some((9, 3)));
         // vzeroupper; mov %rbx, %rax; add $0x108, %rsp; ret
         assert_eq!(
@@ -108,7 +108,7 @@ mod tests {
             &[0xc9, 0xc3],
             // mov %rax, %rsp; ret
             &[0x48, 0x89, 0xc4, 0xc3],
-            // add $0x10008, %rsp; ret: more than is kept
+            // add $0x10008, %rsp; ret: larger than the limit
             &[0x48, 0x81, 0xc4, 8, 0, 1, 0, 0xc3],
             &[0x48, 0x81, 0xc4, 8, 0x40, 0, 0, 0xc3],
             // jmp

@@ -6,7 +6,7 @@
 //!
 //! * in the first capture with such code, and after each check without a finding twice as many captures later, up to 4,096;
 //! * 64 times as often while the walk fails at or after such code, or gets from there to an address that no walk has seen
-//!   before, since a rule that is out of date leads into the middle of a frame;
+//!   before, since an out-of-date rule leads into the middle of a frame;
 //! * in the next capture after a check that found replaced code.
 //!
 //! The stack is then walked a second time, without caches. Another thread's caches may depend on the old rule, so replacements
@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Number of replacements that any thread has found, modulo 2^32.
 static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Weight of a capture whose stack is suspicious.
+/// Weight of a capture with a suspicious stack.
 const SUSPICIOUS: u32 = 64;
-/// At most 2^12 captures from one check to the next.
+/// Binary logarithm of the maximum number of captures between two checks.
 const MAX_BACK_OFF: u32 = 12;
-/// Rules that one walk checks.
+/// Maximum number of rules checked per walk.
 const MAX_CHECKS: u32 = 256;
 
 /// Back-off of one thread. Zeroed memory is valid.
@@ -32,7 +32,7 @@ pub(super) struct Recheck {
     captures: u32,
     /// Binary logarithm of the captures from one check to the next.
     back_off: u32,
-    /// The number of replacements that this thread's caches know of.
+    /// Number of replacements that this thread's caches account for.
     replacements: u32,
     is_due: bool,
 }
@@ -46,14 +46,14 @@ pub(super) struct Checks {
     found: u32,
     /// Whether the walk met generated code.
     pub(super) met_generated: bool,
-    /// Whether it used a rule without a check.
+    /// Whether the walk used a rule without a check.
     is_trusting: bool,
     /// Whether the walk met an address without a rule after that.
     is_surprised: bool,
 }
 
 impl Recheck {
-    /// Counts a capture of a stack with generated code. True: its rules must be checked.
+    /// Counts a capture of a stack with generated code. Returns true if its rules must be checked.
     pub(super) fn count(&mut self, is_suspicious: bool) -> bool {
         self.captures = self.captures.saturating_add(if is_suspicious { SUSPICIOUS } else { 1 });
         self.is_due |= self.captures >= 1 << self.back_off;
@@ -88,7 +88,7 @@ impl Recheck {
 }
 
 impl Checks {
-    /// Checks all that a walk may check.
+    /// Checks as many rules as a walk may check.
     pub(super) fn all() -> Self {
         Self { left: MAX_CHECKS, ..Self::default() }
     }
@@ -102,7 +102,7 @@ impl Checks {
         is_left
     }
 
-    /// A rule that was checked is out of date, and all caches that depend on it.
+    /// Reports that a checked rule is out of date, and so are all caches that depend on it.
     pub(super) fn report_replacement(&mut self) {
         self.found += 1;
         REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
@@ -113,12 +113,12 @@ impl Checks {
         self.found > 0
     }
 
-    /// The walk met an address that has no rule yet.
+    /// Reports that the walk met an address that has no rule yet.
     pub(super) fn met_new_address(&mut self) {
         self.is_surprised |= self.is_trusting;
     }
 
-    /// Whether a rule that was not checked may have led a walk astray, which was cut or not.
+    /// Whether an unchecked rule may have led a walk astray. `is_cut`: the walk was cut.
     pub(super) fn are_suspicious(&self, is_cut: bool) -> bool {
         self.is_trusting && (self.is_surprised || is_cut)
     }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
         let mut recheck = Recheck::default();
-        // Another test of this process may find something, which is a reason to walk again and not to check.
+        // Another test of this process may find a replacement, which is a reason to walk again, but not to check.
         assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
         for _ in 0..MAX_BACK_OFF {
             recheck.back_off = MAX_BACK_OFF;

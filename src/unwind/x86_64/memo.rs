@@ -1,25 +1,25 @@
-//! The thread's last stack, and the proof that its outer part still stands.
+//! The thread's last stack, and the check that its outer part is unchanged.
 //!
-//! An unwind is a function of the state it starts from (pc, sp, rbp), of the rules, and of the stack words
-//! that it reads. So if a new walk arrives at a state that the last one had, and all words that were read
-//! from there to the root still hold what they held, the rest of the stack is the same, step by step.
-//! Nothing here is a heuristic. What it takes:
+//! An unwind is a function of the state it starts from (pc, sp, rbp), of the rules, and of the stack words that it
+//! reads. So if a new walk reaches a state that the last walk was in, and all words read from there to the root are
+//! unchanged, then the rest of the stack is the same, step by step. None of this is a heuristic. The rules:
 //!
-//! * The state must be *reached*, not just found: words of frames that are gone often stay unchanged.
-//! * rbp counts only where it is *live*: where some rule further out reads it before another restores
-//!   it. In code without frame pointers it is one more register, and different every time.
-//! * Words are verified from the root inwards, before the walk: independent loads, one exit. The walk then
-//!   compares one stack pointer a frame.
-//! * Frames below the stack pointer are gone, whatever their words say.
-//! * The newest frames are the first to go, so the words of a walk are worked out only when the next
-//!   capture finds that everything behind them still stands, and no further than they do themselves. So
-//!   where stacks share nothing the memo costs what a plain walk does, and need not step aside.
-//! * Only words of the thread's own stack are kept: it stays mapped. Other stacks are walked plainly.
-//! * The instructions of generated code decide about the walk too, and are not verified: see `generated`.
-//! * A signal frame and what it interrupted are barriers: they, and what lies leafward of them, are not kept.
-//!   Nor is a stack with a frame that needs the slow walk (each capture of it is one), that was cut for another
-//!   reason than rbp, or that is too deep.
-//! * When objects were loaded or unloaded, everything is dropped.
+//! * The state must be *reached* by a walk, not merely found: words of returned frames often stay unchanged.
+//! * rbp counts only if it is *live*: if a rule further out reads it before another rule restores it. In code
+//!   without frame pointers rbp is an ordinary register with a different value every time.
+//! * Words are verified from the root inwards, before the walk: independent loads, one exit. The walk then compares
+//!   one stack pointer per frame.
+//! * Frames below the stack pointer have returned, whatever their words contain.
+//! * The newest frames return first. So the words of a walk are recorded only when the next capture finds that all
+//!   frames outside them are unchanged, and only up to the first changed word. If stacks share nothing, the memo
+//!   therefore costs no more than a plain walk and needs no back-off.
+//! * Only words of the thread's own stack are kept, because that stack stays mapped. Other stacks are walked
+//!   plainly.
+//! * The instructions of generated code affect the walk too, but are not verified here: see `generated`.
+//! * A signal frame and the frame it interrupted are barriers: neither they nor any frame leafward of them are
+//!   kept. A stack is not kept at all if it has a frame that needs the slow walk (each of its captures is a slow
+//!   walk), if it was cut for any reason other than rbp, or if it is too deep.
+//! * When an object was loaded or unloaded, everything is dropped.
 
 use super::ADDRESS;
 use super::end::End;
@@ -31,64 +31,65 @@ use crate::unwind::bounds::Stack;
 use crate::unwind::counts::Counts;
 use crate::unwind::memory::word;
 
-/// A step reads at most two words beside the return address: rbp, and the CFA of a realigned frame. And one
-/// place for a word that does not matter.
+/// A step reads at most two words in addition to the return address: rbp, and the CFA of a realigned frame. One
+/// more slot is a dummy for a word that does not matter.
 const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
-/// The last stack of a thread. Zeroed memory must be cleared before it is a memo.
+/// The last stack of a thread. Zeroed memory becomes a valid memo by [`Memo::prepare`].
 ///
-/// What belongs to one frame lies in several arrays, because verification, which goes over all frames on
-/// every capture, needs little of it: 12 bytes a frame. The root is the last frame: what stays stays in
-/// place. Places on the stack are kept as distances from its low end.
+/// The data of one frame is spread over several arrays, because verification visits all frames on every capture and
+/// needs only 12 bytes per frame. The root is the last element, so frames that stay keep their index. Stack
+/// addresses are stored as offsets from the stack's low end.
 #[repr(C)]
 pub(super) struct Memo {
     /// The loader state that the rules belong to.
     counts: Counts,
-    /// The bits of a frame that are its address. A compiler would make the constant anew for every four frames.
+    /// The address bits of a frame. Loaded from memory, because a compiler would rebuild the constant for every
+    /// four frames.
     mask: u64,
     /// The thread's own stack.
     stack: Stack,
-    /// Index of the leafmost frame that may be joined; `MAX_FRAMES` = none.
+    /// Index of the leafmost frame that can be joined; `MAX_FRAMES` if there is none.
     first: usize,
-    /// How many words beside return addresses were read from `first` to the root.
+    /// Number of words other than return addresses that were read from `first` to the root.
     word_count: usize,
-    /// How many steps of the last walk, leafward of `first`, have not been worked out yet.
+    /// Number of steps of the last walk, leafward of `first`, whose words are not recorded yet.
     pending: usize,
     /// How that walk ended.
     end: End,
-    /// Whether the walk of this stack ended for want of information.
+    /// Whether the walk of this stack ended for lack of unwind information.
     is_cut: bool,
-    /// The captured frames. Those from `first` on hold return addresses only.
+    /// The captured frames. From `first` on they contain return addresses only.
     pub(super) frames: [Frame; MAX_FRAMES],
-    /// The frames' stack pointers. Right below each lies the return address in `frames`.
+    /// The frames' stack pointers. The word directly below each is the return address in `frames`.
     places: [u32; MAX_FRAMES],
     states: [State; MAX_FRAMES],
-    /// Words beside return addresses that steps read, root first: where, what, and by which frame.
+    /// Words other than return addresses that steps read, root first: address, value and reading frame.
     word_places: [u32; MAX_WORDS],
     word_values: [u64; MAX_WORDS],
     word_readers: [u16; MAX_WORDS],
 }
 
-/// What else decides about the callers of a frame.
+/// The state at a frame, apart from pc and sp, that determines its callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct State {
     bp: u64,
-    /// How many other words were read from here to the root, and three bits: whether `bp` decides about
-    /// anything from here to the root, and the marks of the steps on that way.
+    /// Number of other words read from here to the root, and three flags: whether `bp` affects any step from here
+    /// to the root, and the marks of those steps.
     rest: u64,
 }
 
-/// Part of the last stack that still stands, and the way to find out whether a walk has reached it.
+/// The unchanged outer part of the last stack, and a cursor that detects when the current walk reaches it.
 pub(super) struct Standing<'a> {
     memo: &'a Memo,
-    /// The leafmost frame that stands and that the walk has not passed.
+    /// The leafmost unchanged frame that the walk has not passed.
     next: usize,
-    /// Its stack pointer.
+    /// Stack pointer of `next`.
     limit: u64,
 }
 
-/// What a step led to: the caller of the frame whose words are being noted.
+/// The caller that a step led to; the words of the step's frame are being recorded.
 #[derive(Clone, Copy, Debug)]
 struct Outer {
     pc: u64,
@@ -96,7 +97,7 @@ struct Outer {
     state: State,
 }
 
-/// All that decided about a stack: where it begins, rbp there if that matters, and words.
+/// Everything that determined a stack: its starting pc and sp, rbp if it matters, and the words read.
 pub(super) struct Read<'a> {
     pub(super) pc: u64,
     pub(super) sp: u64,
@@ -105,7 +106,7 @@ pub(super) struct Read<'a> {
 }
 
 impl Read<'_> {
-    /// Where the words lie.
+    /// Addresses of the words.
     pub(super) fn words(&self) -> impl Iterator<Item = u64> {
         let memo = self.memo;
         let callers = memo.places[memo.first + 1..].iter();
@@ -115,13 +116,13 @@ impl Read<'_> {
 }
 
 impl Memo {
-    /// Makes zeroed memory a memo of nothing, for a thread with this stack.
+    /// Initializes zeroed memory as an empty memo for a thread with this stack.
     pub(super) fn prepare(&mut self, stack: Stack) {
         self.stack = Stack { lo: stack.lo.max(stack.hi.saturating_sub(u64::from(u32::MAX))), ..stack };
         self.clear(Counts::default());
     }
 
-    /// Forgets the last stack, and starts over in the loader state `counts`.
+    /// Forgets the last stack and restarts in the loader state `counts`.
     pub(super) fn clear(&mut self, counts: Counts) {
         self.counts = counts;
         self.mask = ADDRESS;
@@ -140,8 +141,8 @@ impl Memo {
         }
     }
 
-    /// The part of the last stack that still stands, now that the stack pointer is `sp`. `steps` are those
-    /// of the last walk.
+    /// Returns the unchanged part of the last stack for a capture at stack pointer `sp`. `steps` are those of the
+    /// last walk.
     #[inline(always)]
     pub(super) fn verify(&mut self, steps: &[Step; MAX_FRAMES], sp: u64) -> Standing<'_> {
         if self.sp(self.first) < sp {
@@ -157,7 +158,7 @@ impl Memo {
         Standing { next, limit: self.sp(next), memo: self }
     }
 
-    /// Forgets frames that are gone, for the stack ends above them: our own frames lie there by now.
+    /// Forgets frames that have returned, since the stack now ends above them and our own frames overwrite them.
     fn drop_below(&mut self, sp: u64) {
         while self.sp(self.first) < sp {
             self.first += 1;
@@ -171,16 +172,16 @@ impl Memo {
         let by_returns = self.first_standing_by_returns();
         let by_words = match self.word_readers[..self.word_count].get(self.count_standing_words()) {
             None => self.first,
-            // The frame that read a changed word does not stand; its caller does.
+            // The frame that read a changed word is not valid any more; its caller is.
             Some(reader) => usize::from(*reader) + 1,
         };
         by_returns.max(by_words)
     }
 
-    /// The leafmost frame that still has all its callers, to the root, by their return addresses.
+    /// The leafmost frame whose callers all have unchanged return addresses, up to the root.
     #[inline(always)]
     fn first_standing_by_returns(&self) -> usize {
-        // Where the leafmost frame itself was reached from does not matter.
+        // The return address into the leafmost frame itself does not matter.
         let callers = (self.first + 1).min(MAX_FRAMES)..MAX_FRAMES;
         let (some_places, places) = self.places[callers.clone()].as_rchunks::<4>();
         let (some_frames, frames) = self.frames[callers].as_rchunks::<4>();
@@ -200,7 +201,7 @@ impl Memo {
         at.saturating_sub(1).max(self.first)
     }
 
-    /// How many of the other words, from the root on, still hold what they held.
+    /// Number of other words, counted from the root, that are unchanged.
     #[inline(always)]
     fn count_standing_words(&self) -> usize {
         let places = &self.word_places[..self.word_count];
@@ -223,12 +224,13 @@ impl Memo {
 
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
-        // SAFETY: a walk read this address of the thread's own stack, which stays mapped as long as it runs.
+        // SAFETY: a walk read this address of the thread's own stack, which stays mapped as long as the thread
+        // runs.
         unsafe { word(address) }
     }
 
-    /// Takes in a walk that ended so after `count` steps, on the thread's own stack. With the frames that it
-    /// joined they are no more than `MAX_FRAMES`.
+    /// Takes over a walk of the thread's own stack that ended with `end` after `count` steps. Together with the
+    /// joined frames these are at most `MAX_FRAMES`.
     #[inline(always)]
     pub(super) fn extend(&mut self, count: usize, end: End) {
         match end {
@@ -247,7 +249,7 @@ impl Memo {
         self.end = end;
     }
 
-    /// Works out the steps of the last walk now, and not when the next capture finds that they still stand.
+    /// Records the words of the last walk now, not only when the next capture finds the outer frames unchanged.
     pub(super) fn work_out_now(&mut self, steps: &[Step; MAX_FRAMES]) {
         let pending = std::mem::take(&mut self.pending);
         if let Some((leaf, _)) = steps[..pending].split_first() {
@@ -255,7 +257,7 @@ impl Memo {
         }
     }
 
-    /// What the last walk read from its leaf on, the frame `leaf`; `None`: not all of it is kept.
+    /// Everything the last walk read, starting at its leaf, the frame `leaf`. `None` if part of it was not kept.
     pub(super) fn read_from(&self, leaf: usize) -> Option<Read<'_>> {
         let is_whole = self.first == leaf && leaf < MAX_FRAMES && self.pending == 0;
         is_whole.then(|| {
@@ -264,8 +266,8 @@ impl Memo {
         })
     }
 
-    /// Works out the pending steps (leaf first), as far as their words still hold what they held, and gives
-    /// the leafmost frame of which that is so.
+    /// Records the words of the pending steps (given leaf first), from the root up to the first step with a changed
+    /// word. Returns the leafmost recorded frame.
     #[inline(never)]
     fn work_out(&mut self, steps: &[Step], sp: u64) -> usize {
         let end = self.end;
@@ -298,8 +300,8 @@ impl Memo {
         self.first
     }
 
-    /// The state of a plain step to `outer`, and not 0 if one of its words has changed. Like the step
-    /// itself, without a branch that depends on the rule.
+    /// Returns the state of a plain step to `outer`, and a nonzero value if one of its words has changed. Like the
+    /// step itself, it has no branch that depends on the rule.
     #[inline(always)]
     fn work_out_plain(&mut self, step: &Step, outer: &Outer) -> (State, u64) {
         let bp_slot = outer.sp.wrapping_sub(step.rule.saved());
@@ -313,7 +315,7 @@ impl Memo {
         (state, bp_change | self.return_change(outer))
     }
 
-    /// The same for a step that is the root, or is not plain; `None` where it is a barrier.
+    /// As [`Memo::work_out_plain`], for a step that is the root or is not plain. `None` for a barrier.
     #[cold]
     fn work_out_special(&mut self, step: &Step, outer: &Outer, end: End) -> Option<(State, u64)> {
         if step.rule.is_exact() {
@@ -337,7 +339,7 @@ impl Memo {
             Kind::Step | Kind::Unknown => {}
             Kind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), outer.sp),
         }
-        // Return addresses are compared by frame; but what lies beyond the root is no frame.
+        // Return addresses are compared per frame, but no frame exists beyond the root.
         if is_root {
             note(outer.sp.wrapping_sub(8), outer.pc);
         }
@@ -353,7 +355,7 @@ impl Memo {
         Some((State::new(step.bp, words, bp_is_live, marks), change))
     }
 
-    /// Notes what the next frame read, as the word `at`.
+    /// Records word number `at`, read by the next frame.
     #[inline(always)]
     fn note(&mut self, at: usize, address: u64, value: u64) {
         self.word_places[at] = address.wrapping_sub(self.stack.lo) as u32;
@@ -361,7 +363,7 @@ impl Memo {
         self.word_readers[at] = (self.first - 1) as u16;
     }
 
-    /// Not 0 if `outer` has another return address by now.
+    /// Returns a nonzero value if the return address of `outer` has changed.
     #[inline(always)]
     fn return_change(&self, outer: &Outer) -> u64 {
         self.word(outer.sp.wrapping_sub(8)) ^ outer.pc
@@ -377,7 +379,7 @@ impl Memo {
         self.counts
     }
 
-    /// Whether the stack whose frames these are ended for want of information.
+    /// Whether the walk of this stack ended for lack of unwind information.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -387,12 +389,12 @@ impl Memo {
         self.states.get(frame).is_some_and(State::is_guessed)
     }
 
-    /// Whether `frame`, or one between it and the root, is of code that may be replaced.
+    /// Whether `frame`, or a frame between it and the root, is in code that may be replaced.
     pub(super) fn is_generated(&self, frame: usize) -> bool {
         self.states.get(frame).is_some_and(State::is_generated)
     }
 
-    /// The stack pointer of a frame; the end of memory for that beyond the root.
+    /// Stack pointer of a frame; `u64::MAX` for an index beyond the root.
     #[inline(always)]
     pub(super) fn sp(&self, frame: usize) -> u64 {
         self.places.get(frame).map_or(u64::MAX, |place| self.address(*place))
@@ -400,10 +402,10 @@ impl Memo {
 }
 
 impl State {
-    /// What is known beyond the root.
+    /// The state beyond the root.
     const NOTHING: Self = Self { bp: 0, rest: 0 };
     const BP_IS_LIVE: u64 = 1 << 32;
-    /// Marks: a step was a guess; its code may be replaced.
+    /// Marks: a step was a guess; a step's code may be replaced.
     const IS_GUESSED: u64 = 1 << 33;
     const IS_GENERATED: u64 = 1 << 34;
 

@@ -1,5 +1,5 @@
-//! The engine for x86-64: a table of compact rules, one per return address, and the walk that uses it. `trails` has the
-//! rules of ways that the thread's walks took in their order, `memo` the thread's last stack.
+//! The unwinding engine for x86-64: a table with one compact rule per return address, and the walk that uses it.
+//! `memo` caches the thread's last stack, `trails` the sequences of rules that its walks followed.
 
 pub(super) mod cold;
 mod compile;
@@ -41,40 +41,39 @@ use crate::record::{ContextFlags, Frame};
 pub(super) use copied::OfCopies;
 pub(super) use whole::STACKS;
 
-/// How often a capture starts over when objects are unloaded under it.
+/// Number of times a capture restarts because objects were unloaded during it.
 const ATTEMPTS: usize = 3;
 
-/// One thread's engine, in a mapping of its own.
+/// One thread's engine, in its own memory mapping.
 #[derive(Debug)]
 pub(super) struct Owned(NonNull<Engine>);
 
-/// What a thread needs to walk its stack. The large arrays come last, and are only touched as far as
-/// stacks reach.
+/// Per-thread state for walking stacks. The large arrays come last and are touched only as far as stacks reach.
 #[repr(C)]
 pub(super) struct Engine {
-    /// Set while a capture runs: a signal handler may try another.
+    /// Set while a capture runs: a signal handler may start another.
     is_busy: Busy,
     checks_every_capture: bool,
     forgets: bool,
-    /// Index of the leaf in `memo.frames`; the root lies at the end.
+    /// Index of the leaf in `memo.frames`; the root is the last element.
     leaf: usize,
-    /// Index of the leafmost frame that was in the capture before.
+    /// Index of the leafmost frame shared with the previous capture.
     joined: usize,
-    /// How many frames the capture before showed, and this one.
+    /// Number of frames that the previous capture returned, and this one.
     shown: [usize; 2],
     flags: ContextFlags,
-    /// Whether a stack that is kept is to be told by its number, and by which hint it is found.
+    /// Whether a cached stack may be returned by number, and the hint for finding it.
     tells: bool,
     hint: u64,
-    /// The number of the stack that the last capture met.
+    /// Number of the cached stack that the last capture hit.
     met: Option<usize>,
     recheck: Recheck,
     whole: Whole,
     /// The thread's own stack.
     own: Stack,
-    /// What is known of the stack that it is on, where that is another.
+    /// Copy of the stack that the thread is on, if that is not its own.
     copy: StackCopy,
-    /// The ways that walks of such stacks have taken to their end.
+    /// Paths to the root of such stacks that earlier walks found.
     routes: Routes,
     compiler: Compiler,
     /// The steps that were walked, leaf first: those of the frames before `joined`.
@@ -87,8 +86,8 @@ impl Owned {
     pub(super) fn new() -> Option<Self> {
         let engine = memory::map(size_of::<Engine>())?.cast::<Engine>();
         let place = engine.as_ptr();
-        // SAFETY: the fresh mapping is large enough and page-aligned. The fields that are not written here
-        // are valid as zeroes.
+        // SAFETY: the fresh mapping is large enough and page-aligned. The fields that are not written here are
+        // valid as zeroes.
         unsafe {
             (&raw mut (*place).own).write(Stack::of_this_thread());
             (&raw mut (*place).compiler).write(Compiler::new());
@@ -99,7 +98,7 @@ impl Owned {
     }
 
     pub(super) fn check_every_capture(&mut self, check: bool) {
-        // SAFETY: the engine is mapped as long as `self` lives, and used by this thread only.
+        // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         unsafe { self.0.as_mut() }.checks_every_capture = check;
     }
 
@@ -110,7 +109,7 @@ impl Owned {
 
     #[inline(always)]
     pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
-        // SAFETY: the engine is mapped as long as `self` lives, and used by this thread only.
+        // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         if !unsafe { stub::capture(self.0.as_ptr()) } {
             return Captured::NOTHING;
         }
@@ -120,10 +119,10 @@ impl Owned {
 
     #[inline(always)]
     pub(super) fn capture_or_tell(&mut self, skip: Skip, hint: u64) -> Seen<'_> {
-        // SAFETY: the engine is mapped as long as `self` lives, and used by this thread only.
+        // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         let engine = unsafe { self.0.as_mut() };
         (engine.tells, engine.hint) = (!engine.forgets, hint);
-        // SAFETY: as above; the reference is not used any more.
+        // SAFETY: as above; the reference is not used after this line.
         let is_captured = unsafe { stub::capture(self.0.as_ptr()) };
         // SAFETY: as above.
         let engine = unsafe { self.0.as_mut() };
@@ -156,18 +155,18 @@ impl Drop for Owned {
 }
 
 impl Engine {
-    /// Captures the stack that `entry` begins, unless this engine is capturing already: then `false`.
+    /// Captures the stack that starts at `entry`. Returns `false` if this engine is already capturing.
     ///
     /// # Safety
-    /// `engine` is valid and belongs to the calling thread.
+    /// `engine` must be valid and belong to the calling thread.
     unsafe fn capture(engine: *mut Self, entry: &Entry) -> bool {
-        // SAFETY: the caller vouches for `engine`; the reference ends before one to the whole is made.
+        // SAFETY: `engine` is valid by contract; the reference ends before one to the whole engine is created.
         if unsafe { &(*engine).is_busy }.swap_here(true) {
             return false;
         }
-        // SAFETY: only this thread uses the engine, and no capture of it is under way.
+        // SAFETY: only this thread uses the engine, and no other capture of it is running.
         unsafe { &mut *engine }.capture_idle(entry);
-        // SAFETY: as at first.
+        // SAFETY: as for the first reference.
         unsafe { &(*engine).is_busy }.swap_here(false);
         true
     }
@@ -180,28 +179,28 @@ impl Engine {
         }
         if self.tells {
             let met = self.whole.recognise(entry, self.hint, counts, &mut self.recheck);
-            // Rules of an older loader state say nothing of what is there now.
+            // A hit by rules of an older loader state proves nothing about the current code.
             self.met = met.filter(|_| counts::latest() == counts);
             if self.met.is_some() {
                 return;
             }
         }
         self.capture_once(entry, counts);
-        // A stack with code that may be replaced is cut or a guess.
+        // A stack with code that may be replaced is always cut or guessed.
         if (self.flags.0 != 0) | (counts::latest() != counts) {
             self.confirm(entry, counts);
         }
     }
 
-    /// Captures a stack that is not the thread's own. Apart from the other path, whose frame would take part of a stack that may
-    /// be small.
+    /// Captures a stack that is not the thread's own. Not inlined, because its frame would take room on that stack,
+    /// which may be small.
     #[inline(never)]
     fn capture_on_another_stack(&mut self, entry: &Entry, counts: Counts) {
         self.capture_elsewhere(entry, counts);
         self.confirm(entry, counts);
     }
 
-    /// Captures again if the stack may not be the one that is there.
+    /// Captures again if the result may not be the present stack.
     #[cold]
     #[inline(never)]
     fn confirm(&mut self, entry: &Entry, mut counts: Counts) {
@@ -209,7 +208,7 @@ impl Engine {
             if self.flags.0 != 0 {
                 self.look_again(entry, counts);
             }
-            // Rules of an older loader state may have been overwritten while we read them.
+            // Rules of an older loader state may have been overwritten during the walk.
             let now = counts::latest();
             if now == counts {
                 return;
@@ -219,7 +218,7 @@ impl Engine {
                 self.capture_once_more(entry, counts);
             }
         }
-        // Objects come and go all the time. This once they wait.
+        // Objects are loaded and unloaded all the time. Hold the loader for one capture.
         if loader::hold(|counts| self.capture_once_more(entry, counts)).is_none() {
             self.memo.clear(counts);
             self.flags.0 |= ContextFlags::GUESSED;
@@ -243,14 +242,15 @@ impl Engine {
             _ => MAX_FRAMES,
         };
         if walked.count > joined {
-            // More frames than are kept: then the outermost are left out, and no part is as before.
+            // The stack has more than `MAX_FRAMES` frames: the outermost are omitted, and no part is shared with
+            // the last stack.
             self.memo.clear(counts);
             return self.capture_once_more(entry, counts);
         }
         self.keep(&walked, joined, counts);
     }
 
-    /// Captures a stack with code that may be replaced again, if rules or caches may be out of date.
+    /// If rules or caches may be out of date, captures a stack with replaceable code again.
     #[cold]
     #[inline(never)]
     fn look_again(&mut self, entry: &Entry, counts: Counts) {
@@ -271,8 +271,8 @@ impl Engine {
         self.recheck.end(checks);
     }
 
-    /// Captures where another stack than the thread's own is to be read, the own one too if a signal leads there:
-    /// without the memo, by a known route or through a copy.
+    /// Captures a stack other than the thread's own, or the own one if a signal handler's stack leads back to it:
+    /// without the memo, along a known route or through a copy.
     #[inline(never)]
     fn capture_elsewhere(&mut self, entry: &Entry, counts: Counts) {
         self.memo.clear(counts);
@@ -281,7 +281,7 @@ impl Engine {
         self.keep(&walked, MAX_FRAMES, counts);
     }
 
-    /// Walks through a copy, and keeps the way.
+    /// Walks through a copy, and offers the path to `routes`.
     #[cold]
     #[inline(never)]
     fn walk_copy(&mut self, entry: &Entry, counts: Counts) -> Walked {
@@ -294,7 +294,7 @@ impl Engine {
         walked
     }
 
-    /// Keeps the way of a walk from the step on at which no other led it.
+    /// Stores the path of a walk, starting at the step where no stored path matched.
     #[inline(always)]
     fn remember(&mut self, lost: Option<usize>, walked: &Walked, counts: Counts) {
         let steps = lost.and_then(|lost| self.steps[..walked.count].get(lost..)).unwrap_or_default();
@@ -304,7 +304,7 @@ impl Engine {
         }
     }
 
-    /// Keeps the last stack whole, if all of it may be remembered, and gives its number.
+    /// Caches the last stack, if all of it may be cached, and returns its number.
     #[cold]
     #[inline(never)]
     fn keep_last(&mut self) -> Option<usize> {
@@ -312,7 +312,7 @@ impl Engine {
         self.whole.keep(&self.memo, self.leaf, self.hint, self.memo.counts())
     }
 
-    /// Captures where that is rare.
+    /// Captures again, on either kind of stack. Not inlined, since it is rare.
     #[cold]
     #[inline(never)]
     fn capture_once_more(&mut self, entry: &Entry, counts: Counts) {
@@ -323,7 +323,7 @@ impl Engine {
         }
     }
 
-    /// Turns the steps of a walk into frames, in front of those that it joined.
+    /// Converts the steps of a walk to frames, leafward of the frames that it joined.
     #[inline(always)]
     fn keep(&mut self, walked: &Walked, joined: usize, counts: Counts) {
         self.joined = joined;
@@ -362,7 +362,7 @@ impl Engine {
         Captured { frames, kept, flags: self.flags, places: Places(Some(self)) }
     }
 
-    /// How many leading frames are left out.
+    /// Number of leading frames to omit.
     #[inline(always)]
     fn skipped(&self, skip: &Skip) -> usize {
         let total = MAX_FRAMES - self.leaf;
@@ -383,7 +383,7 @@ impl Engine {
     }
 }
 
-/// Where the frames of the last capture lie; `None`: there was none.
+/// Stack positions of the frames of the last capture; `None` if there was no capture.
 #[derive(Clone, Copy)]
 pub struct Places<'a>(Option<&'a Engine>);
 
@@ -405,7 +405,7 @@ impl std::fmt::Debug for Places<'_> {
     }
 }
 
-/// No state is known: the walk goes to the bottom.
+/// A [`Join`] that knows no state: the walk continues to the root.
 struct Nowhere;
 
 impl Join for Nowhere {
@@ -414,11 +414,11 @@ impl Join for Nowhere {
     }
 }
 
-/// A flag between a thread and its own signal handlers: no other thread sees it.
+/// A flag shared by a thread and its own signal handlers; other threads never access it.
 struct Busy(AtomicBool);
 
 impl Busy {
-    /// Sets the flag, and says what it was; a compiler moves nothing across.
+    /// Sets the flag and returns its previous value. Compilers move no access across the call.
     #[inline(always)]
     fn swap_here(&self, busy: bool) -> bool {
         compiler_fence(Ordering::SeqCst);
@@ -435,5 +435,5 @@ fn address(frame: Frame) -> u64 {
     frame.0 & ADDRESS
 }
 
-/// The bits of a native frame that are its address.
+/// The address bits of a native frame.
 const ADDRESS: u64 = (1 << 48) - 1;

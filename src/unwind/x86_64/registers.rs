@@ -1,4 +1,4 @@
-//! All registers of a frame, for the walk that needs them.
+//! All registers of a frame, for the slow walk.
 
 use gimli::{Register, X86_64};
 
@@ -8,12 +8,12 @@ use super::stub::Entry;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
     values: [u64; 17],
-    /// Bit n: register n is known.
+    /// Bit n is set if register n is known.
     known: u32,
 }
 
 impl Registers {
-    /// All of them, in the order of DWARF.
+    /// All registers, in DWARF order.
     pub(super) fn all(values: [u64; 17]) -> Self {
         Self { values, known: (1 << 17) - 1 }
     }

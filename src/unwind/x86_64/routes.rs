@@ -1,17 +1,18 @@
-//! Walks of stacks that are not the thread's own which came to the stack's end before, so that one that goes the same way
-//! reads its words where they lie. The copy that the kernel makes of such a stack (`unwind::copy`) costs a launch 2 us and
-//! more: the call itself, the caches that it goes through, and the returns that the processor then foresees wrongly.
-//! Programs whose coroutines take turns launch from the same few places in each of them.
+//! A cache of the paths that walks took on stacks other than the thread's own (coroutines), so that a walk along
+//! the same path reads the stack in place. Copying such a stack through the kernel (`unwind::copy`) costs a launch
+//! at least 2 us: the call itself, the cache lines it evicts, and the return predictions it spoils. Programs whose
+//! coroutines take turns launch from the same few places in each coroutine.
 //!
-//! A route is what a walk through a copy found, if it took plain steps only and came to an end that is one: where each frame
-//! lay above the first, its return address, its rule. Which stack it was is not part of it, so thousands of coroutines
-//! that do the same have one route. It is kept if it is met a second time.
+//! A route is the result of a walk through a copy that took plain steps only and reached the root: each frame's
+//! offset above the first frame, its return address and its rule. Which stack it was is not part of the route, so
+//! thousands of coroutines that do the same share one. A route is kept once it has been seen twice.
 //!
-//! All words of a route are on the page that our own frames reach up to: no thread can take that away without ending us. A
-//! stack of more pages is copied each time. To ask the kernel whether a page can be read costs a tenth of a copy, but the
-//! page may be unmapped between the answer and the read, where what looks like the stack of before is not in use.
+//! All words of a route are on the page that our own frames reach up to: no thread can unmap that page without
+//! crashing us. A stack of more than one page is copied each time. Asking the kernel whether a page is readable
+//! would cost a tenth of a copy, but the page may be unmapped between the answer and the read, if memory that looks
+//! like the earlier stack is no longer in use.
 //!
-//! A stack that differs from the route starts over through a copy.
+//! If the stack differs from the route, the walk starts over through a copy.
 
 use std::hint::select_unpredictable;
 use std::ptr::NonNull;
@@ -23,27 +24,27 @@ use super::walk::{Step, Walked};
 use crate::unwind::counts::Counts;
 use crate::unwind::memory;
 
-/// How many routes are kept: 256 KiB, of which a program touches what it uses, on threads that have such stacks.
+/// Number of cached routes: 256 KiB, of which a program touches the part that it uses, on threads with such stacks.
 const ROUTES: usize = 128;
-/// How many frames of one.
+/// Maximum number of frames per route.
 const LONGEST: usize = 84;
 const PAGE: u64 = 4096;
 
-/// The routes of one thread. Zeroed memory holds none.
+/// The routes of one thread. Zeroed memory is an empty cache.
 #[derive(Debug, Default)]
 pub(super) struct Routes(Option<NonNull<[Route; ROUTES]>>);
 
 #[derive(Debug)]
 #[repr(C)]
 struct Route {
-    /// Where it begins, and the place of the stack pointer in its page: stacks begin at pages.
+    /// Address of the first frame, and the stack pointer's offset in its page: stacks start at page boundaries.
     place: u64,
     offset: u64,
-    /// How far above the first frame the outermost ends; its stack pointer if it has no return address.
+    /// Offset of the outermost frame's end from the first frame; of its stack pointer if it has no return address.
     top: u64,
-    /// How many objects had been unloaded when it was kept.
+    /// The loader's unload count when the route was stored.
     unloads: u32,
-    /// How many frames it has. 0: it was met once.
+    /// Number of frames. 0 if the path was seen only once.
     len: u32,
     frames: [Known; LONGEST],
 }
@@ -55,17 +56,17 @@ const _: () = assert!(size_of::<Route>() == 2048, "a page holds two routes");
 #[repr(C)]
 struct Known {
     place: u64,
-    /// How far above the first frame it lies.
+    /// Offset above the first frame.
     above: u64,
     rule: Rule,
 }
 
 impl Routes {
-    /// Walks from `entry` on by the route that begins there, and writes the steps, leaf first. `None`: there is none, or the
-    /// stack is another.
+    /// Walks along the route that starts at `entry` and writes the steps, leaf first. `None` if there is no route,
+    /// or if the stack differs from it.
     #[inline]
     pub(super) fn follow(&self, entry: &Entry, counts: Counts, steps: &mut [Step]) -> Option<Walked> {
-        // SAFETY: `learn` mapped them, zeroed, and they stay as long as `self` does.
+        // SAFETY: `learn` mapped them zeroed, and they stay mapped as long as `self` lives.
         let routes = unsafe { self.0?.as_ref() };
         let (place, sp) = (entry.pc, entry.sp());
         let route = &routes[home(place, sp)];
@@ -76,14 +77,14 @@ impl Routes {
         Some(Walked { count: route.len as usize, end, is_guessed: false, is_plain: false })
     }
 
-    /// Keeps what a walk through a copy found, if it is met again.
+    /// Records the result of a walk through a copy; the second time, as a usable route.
     #[inline(never)]
     pub(super) fn learn(&mut self, steps: &[Step], end: End, counts: Counts) {
         let Some((first, top)) = steps.first().zip(top(steps, end)) else { return };
         if self.0.is_none() {
             self.0 = memory::map(size_of::<[Route; ROUTES]>()).map(NonNull::cast);
         }
-        // SAFETY: mapped with this size, where zeroes are no routes, and this thread's alone.
+        // SAFETY: mapped with this size, all-zero routes are valid, and only this thread uses them.
         let Some(routes) = self.0.as_mut().map(|routes| unsafe { routes.as_mut() }) else { return };
         let route = &mut routes[home(first.pc, first.sp)];
         if !route.begins(first.pc, first.sp, counts) {
@@ -97,23 +98,23 @@ impl Routes {
         }
     }
 
-    /// Gives the memory back.
+    /// Releases the memory.
     pub(super) fn give_back(&mut self) {
         if let Some(routes) = self.0.take() {
-            // SAFETY: `learn` mapped them with this size, and nobody has them any more.
+            // SAFETY: `learn` mapped them with this size, and no reference to them is left.
             unsafe { memory::unmap(routes.cast(), size_of::<[Route; ROUTES]>()) };
         }
     }
 }
 
-/// Where the outermost frame of a walk ends, if it may be a route.
+/// End address of a walk's outermost frame, if the walk may become a route.
 fn top(steps: &[Step], end: End) -> Option<u64> {
     let (root, others) = steps.split_last()?;
     let first = steps.first()?;
     let top = match end {
         End::ZeroReturn(top) if root.rule.is_plain() => top,
         End::Bottom => root.sp,
-        // Decided by the value of rbp, with nothing read.
+        // This end depends on the value of rbp only, and reads no memory.
         End::NoInformation if root.rule.kind() == Kind::Unknown && is_no_pointer(root.bp, root.sp) => root.sp,
         _ => return None,
     };
@@ -124,13 +125,14 @@ fn top(steps: &[Step], end: End) -> Option<u64> {
     (is_plain && is_even(top) && is_near && steps.len() <= LONGEST).then_some(top)
 }
 
-/// The end of the page of the word below `sp`, where our own frames are.
+/// End of the page that contains the word below `sp`, where our own frames are.
 #[inline(always)]
 fn end_of_page(sp: u64) -> u64 {
     sp.next_multiple_of(PAGE)
 }
 
-/// Whether rbp cannot point to a saved one, for a frame at `sp`: then it is not followed where nothing else is known.
+/// Whether rbp cannot point to a saved rbp, for a frame at `sp`: without unwind information it is then not
+/// followed.
 fn is_no_pointer(bp: u64, sp: u64) -> bool {
     !bp.is_multiple_of(8) || bp < sp
 }
@@ -141,7 +143,7 @@ impl Route {
         (self.place == place) & (self.offset == sp % PAGE) & (self.unloads == counts.unloads())
     }
 
-    /// Follows this route, which begins at `entry`, to its end.
+    /// Follows this route, which starts at `entry`, to its end.
     #[inline(always)]
     fn follow(&self, entry: &Entry, counts: Counts, steps: &mut [Step]) -> Option<End> {
         let frames = self.frames.get(..self.len as usize)?;
@@ -154,8 +156,8 @@ impl Route {
                 return None;
             }
             *step = Step { pc: place, sp, bp, rule: known.rule };
-            // SAFETY: `learn` keeps only routes whose words are on the page that our own frames reach up to from below, or
-            // in those.
+            // SAFETY: `learn` keeps only routes whose words are in our own frames or on the page that those frames
+            // reach up to.
             let (saved, pc) = unsafe { (memory::word(cfa - known.rule.saved()), memory::word(cfa - 8)) };
             (place, bp) = (pc, select_unpredictable(known.rule.restores_bp(), saved, bp));
         }
@@ -164,7 +166,7 @@ impl Route {
         if place == root.place { self.end(root.rule, (sp, bp), first + self.top, counts) } else { None }
     }
 
-    /// How the outermost frame, at `sp`, ends the walk, if it does so as it did before.
+    /// How the outermost frame, at `sp`, ends the walk. `None` if it does not end as it did before.
     #[inline(always)]
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), top: u64, counts: Counts) -> Option<End> {
         match rule.kind() {
@@ -181,13 +183,13 @@ impl Route {
     }
 }
 
-/// The caller's stack pointer of a frame that a plain rule leaves.
+/// The caller's stack pointer, for a frame that a plain rule leaves.
 #[inline(always)]
 fn cfa_by(rule: Rule, sp: u64, bp: u64) -> u64 {
     select_unpredictable(rule.is_bp_based(), bp, sp).wrapping_add_signed(rule.offset())
 }
 
-/// Where the route from there is kept.
+/// Slot of the route that starts at this address and stack pointer.
 #[inline(always)]
 fn home(place: u64, sp: u64) -> usize {
     let mixed = (place ^ (sp % PAGE).rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -202,15 +204,15 @@ mod tests {
     const FIRST: u64 = 0x1000;
     const WORDS: usize = 2 * PAGE as usize / 8;
 
-    /// Two pages of a stack and one above them, with an entry right below `sp` and frames of 16 bytes from there on, each of
-    /// which returns into the next one's code.
+    /// Two pages of a stack and one page above them, with an entry right below `sp`. From `sp` on there are frames
+    /// of 16 bytes, each of which returns into the next one's code.
     struct Stack {
         memory: NonNull<u8>,
         sp: u64,
     }
 
     impl Stack {
-        /// One whose `frames` frames end `above` bytes above the second page's begin.
+        /// Creates a stack whose `frames` frames end `above` bytes above the start of the second page.
         fn new(frames: usize, above: usize) -> Self {
             let memory = memory::map(3 * PAGE as usize).expect("three pages are to be had");
             let sp = memory.as_ptr() as u64 + PAGE + above as u64 - 16 * frames as u64;
@@ -222,16 +224,16 @@ mod tests {
             stack
         }
 
-        /// Writes the word that lies so many words above the stack pointer.
+        /// Writes the word `at` words above the stack pointer.
         fn set(&mut self, at: usize, word: u64) {
             assert!(at < WORDS);
-            // SAFETY: it lies in the mapping.
+            // SAFETY: the word is in the mapping.
             unsafe { (self.sp as *mut u64).add(at).write(word) };
         }
 
         fn entry(&self, bp: u64) -> &Entry {
             let place = (self.sp - size_of::<Entry>() as u64) as *mut Entry;
-            // SAFETY: below the stack pointer is as much of the mapping as an entry takes.
+            // SAFETY: the mapping has room for an entry below the stack pointer.
             unsafe {
                 (&raw mut (*place).pc).write(FIRST);
                 (&raw mut (*place).rbp).write(bp);
@@ -248,7 +250,7 @@ mod tests {
 
     impl Drop for Stack {
         fn drop(&mut self) {
-            // SAFETY: the mapping is ours, and the test is over.
+            // SAFETY: the mapping is ours, and the test has finished with it.
             unsafe { memory::unmap(self.memory, 3 * PAGE as usize) };
         }
     }
@@ -257,7 +259,7 @@ mod tests {
         Rule::step(false, 16, 1)
     }
 
-    /// What a walk through a copy finds of the stack.
+    /// The result of a walk of the stack through a copy.
     fn walked(stack: &Stack, frames: usize) -> (Vec<Step>, End) {
         let step = |at| Step { pc: FIRST + at, sp: stack.sp + 16 * at, bp: 0, rule: rule() };
         ((0..frames as u64).map(step).collect(), End::ZeroReturn(stack.sp + 16 * frames as u64))
@@ -294,10 +296,10 @@ mod tests {
         let (steps, end) = walked(&stack, 6);
         let steps: Vec<_> = steps.iter().map(|step| (step.pc, step.sp)).collect();
         assert_eq!(followed(&routes, &stack, Counts::default()), Some((steps, end)));
-        // Another stack on which the same happens.
+        // A different stack with the same contents.
         let other = Stack::new(6, 0);
         assert_eq!(followed(&routes, &other, Counts::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
-        // Other code may lie there after an unload.
+        // After an unload the address may hold other code.
         assert_eq!(followed(&routes, &stack, Counts::new(0, 1)), None);
         routes.give_back();
     }
@@ -331,7 +333,8 @@ mod tests {
 
     #[test]
     fn a_stack_that_is_shorter_than_the_one_before_is_not_read_beyond_its_end() {
-        // The outermost frame's return address is the last word of the first page, the first of the second, or further up.
+        // The outermost frame's return address is the last word of the first page, the first of the second, or
+        // further up.
         for (above, is_route) in [(0, true), (8, false), (64, false)] {
             let stack = Stack::new(6, above);
             let mut routes = learned(&stack, 6);

@@ -1,4 +1,4 @@
-//! One word that says how to leave a frame.
+//! A rule describes in one word how a walk leaves a frame.
 //!
 //! ```text
 //!  63  60 59          48 47   46   45           32 31                              0
@@ -7,24 +7,23 @@
 //! +------+--------------+----+----+---------------+---------------------------------+
 //! ```
 //!
-//! A *step* rule (kind 0) covers nearly all code: the canonical frame address (CFA, the caller's stack
-//! pointer) is `rsp + offset`, or `rbp + offset` with BP set; the return address lies at `CFA - 8`; and
-//! rbp was saved at `CFA - 8k`, or not at all where k is 1: so the word at `CFA - 8k` can be read in any
-//! case, and the walk needs no branch. The other kinds say what else there is.
-//! The module epoch is that of the object which holds the code: it stands where a frame has it.
-//! EX is set only in the copy that a walk keeps of a rule: the frame was interrupted, and did not call.
+//! A *step* rule (kind 0) covers nearly all code: the canonical frame address (CFA, the caller's stack pointer) is
+//! `rsp + offset`, or `rbp + offset` with BP set; the return address is at `CFA - 8`; and rbp was saved at
+//! `CFA - 8k`, or not at all if k is 1: so the word at `CFA - 8k` is readable in any case, and the walk needs no
+//! branch. The other kinds cover the rest. The module epoch is that of the code's object, in the same bits as in a
+//! frame. EX is set only in the copy of a rule that a walk stores: the frame was interrupted and did not call.
 
 use super::epilogue::Epilogue;
 use crate::record::{Frame, ModuleEpoch};
 
-/// How to leave a frame. See the module's drawing.
+/// How a walk leaves a frame. See the module's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Rule(pub(super) u64);
 
 const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one instruction");
 
-/// The kinds of rules. All but the plain step have the highest bit: there is one branch on that.
+/// The kinds of rules. All but the plain step have the highest bit set: one branch on that bit separates them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -36,15 +35,15 @@ pub(super) enum Kind {
     Realigned = 9,
     /// A signal trampoline: the kernel left a `ucontext_t` at rsp, with the registers at the offsets below.
     Signal = 10,
-    /// No unwind information. The offset field holds the number of loads at which that was found out, and the field `k`
-    /// how the epilogue behind the call leaves the frame (`epilogue`), if there is one.
+    /// No unwind information. The offset field contains the load count at which that was found, and the field `k`
+    /// describes how the epilogue after the call leaves the frame (`epilogue`), if there is one.
     Unknown = 11,
     /// Anything else: the walk starts over with all registers.
     Slow = 12,
 }
 
-/// Offsets into the `ucontext_t` that the kernel leaves at the stack pointer of a signal trampoline:
-/// `uc_mcontext` at 40, then the registers in the order of `<sys/ucontext.h>`.
+/// Offsets into the `ucontext_t` that the kernel leaves at the stack pointer of a signal trampoline: `uc_mcontext`
+/// at 40, then the registers in the order of `<sys/ucontext.h>`.
 pub(super) const UCONTEXT_RBP: u64 = 120;
 pub(super) const UCONTEXT_RSP: u64 = 160;
 pub(super) const UCONTEXT_RIP: u64 = 168;
@@ -58,23 +57,23 @@ const SAVED_SHIFT: u32 = 32;
 const SAVED: u64 = 0x3fff;
 
 impl Rule {
-    /// The most that `saved` of a step can be: 128 KiB below the CFA.
+    /// Maximum value of a step's `saved`: 128 KiB below the CFA.
     pub(super) const MOST_SAVED: u16 = SAVED as u16;
 
-    /// CFA = rsp + `offset` or, where `from_bp`, rbp + `offset`; rbp saved at CFA - 8 `saved`, 1 = not at all.
+    /// CFA = rsp + `offset`, or rbp + `offset` if `from_bp`; rbp saved at CFA - 8 `saved`, 1 = not saved.
     pub(super) fn step(from_bp: bool, offset: i32, saved: u16) -> Self {
         debug_assert!(saved <= Self::MOST_SAVED);
         let base = if from_bp { BP } else { 0 };
         Self(base | u64::from(saved.max(1)) << SAVED_SHIFT | u64::from(offset as u32))
     }
 
-    /// The same rule, for code of an object of this epoch.
+    /// Returns this rule with the epoch of the code's object.
     pub(super) fn in_epoch(self, epoch: ModuleEpoch) -> Self {
         Self(self.0 & !(EPOCH << EPOCH_SHIFT) | (u64::from(epoch.0) & EPOCH) << EPOCH_SHIFT)
     }
 
-    /// The frame of an address that is left by this rule. Like a step without a branch: a rule has the epoch where a
-    /// frame has it, and its mark of an exact address, moved, is a frame's.
+    /// Returns the frame for address `pc`, which is left by this rule. Like a step, without a branch: rules and
+    /// frames have the epoch in the same bits, and the rule's mark of an exact address only has to be shifted.
     #[inline(always)]
     pub(super) fn frame(self, pc: u64) -> Frame {
         const EXACT_FRAME: u64 = Frame::native_exact(0, ModuleEpoch(0)).0;
@@ -92,7 +91,7 @@ impl Rule {
         Self((Kind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
     }
 
-    /// The same, where an epilogue says how the frame is left.
+    /// As [`Rule::unknown`], for a frame that an epilogue leaves.
     pub(super) fn unknown_with(loads: u32, Epilogue { words, saved }: Epilogue) -> Self {
         const _: () =
             assert!(SAVED == (Epilogue::MOST_WORDS as u64 + 1) * (Epilogue::MOST_SAVED as u64 + 1) - 1);
@@ -100,7 +99,7 @@ impl Rule {
         Self(Self::unknown(loads).0 | parts << SAVED_SHIFT)
     }
 
-    /// What [`Rule::unknown_with`] was given.
+    /// The epilogue passed to [`Rule::unknown_with`].
     pub(super) fn epilogue(self) -> Option<Epilogue> {
         let parts = (self.0 >> SAVED_SHIFT & SAVED) as u16;
         let places = Epilogue::MOST_SAVED + 1;
@@ -143,7 +142,7 @@ impl Rule {
         i64::from(self.0 as i32)
     }
 
-    /// How far below the CFA rbp was saved, in bytes; if it was not, the return address lies there.
+    /// Distance of the saved rbp below the CFA, in bytes. If rbp was not saved, the return address is there.
     #[inline(always)]
     pub(super) fn saved(self) -> u64 {
         (self.0 >> SAVED_SHIFT & SAVED) * 8
@@ -155,7 +154,7 @@ impl Rule {
         self.saved() > 8
     }
 
-    /// Whether the frame's rbp decides where its caller is.
+    /// Whether the caller's position depends on the frame's rbp.
     pub(super) fn reads_bp(self) -> bool {
         match self.kind() {
             Kind::Realigned => true,
@@ -164,8 +163,8 @@ impl Rule {
         }
     }
 
-    /// Address of the word that holds the caller's rbp, for a frame with this rbp whose caller's stack pointer is `cfa`.
-    /// `None`: the caller's rbp is the frame's own.
+    /// Address of the word that contains the caller's rbp, for a frame with this rbp whose caller's stack pointer
+    /// is `cfa`. `None` if the caller's rbp is the frame's own.
     pub(super) fn bp_slot(self, bp: u64, cfa: u64) -> Option<u64> {
         let below_cfa = |bytes: u64| (bytes > 8).then(|| cfa.wrapping_sub(bytes));
         match (self.kind(), self.epilogue()) {
@@ -175,14 +174,14 @@ impl Rule {
         }
     }
 
-    /// Whether other code may take the place of this frame's code while no object is loaded or unloaded: it has no unwind
-    /// information and is outside all objects, such as code that the program generates.
+    /// Whether the code of this frame may be replaced without a load or unload: code that has no unwind information
+    /// and is outside all objects, such as code that the program generates.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == Kind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
-    /// The same rule, marked as that of a frame whose address is not a return address.
+    /// Returns this rule, marked if the frame's address is not a return address.
     pub(super) fn at_exact(self, is_exact: bool) -> Self {
         if is_exact { Self(self.0 | EXACT) } else { self }
     }
@@ -192,7 +191,7 @@ impl Rule {
         self.0 & EXACT != 0
     }
 
-    /// The number of loads that an [`Kind::Unknown`] rule was made at.
+    /// The load count at which a [`Kind::Unknown`] rule was created.
     pub(super) fn loads(self) -> u32 {
         self.0 as u32
     }
@@ -223,7 +222,7 @@ mod tests {
         const CFA: u64 = 0x9000;
         let with = |words, saved| Rule::unknown_with(7, Epilogue { words, saved });
         for (rule, slot, reads_bp) in [
-            // add $8, %rsp; ret leaves rbp as it is.
+            // add $8, %rsp; ret leaves rbp unchanged.
             (with(2, 1), None, false),
             // pop %rbp; ret and pop %rbp; pop %r12; ret
             (with(2, 2), Some(CFA - 16), false),

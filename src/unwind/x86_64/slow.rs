@@ -1,8 +1,8 @@
-//! The walk with all registers, for stacks that hold a frame no compact rule can say.
+//! The walk with all registers, for stacks with a frame that no compact rule can describe.
 //!
-//! Such frames are rare (0.3 % of the code of the worst library, and nearly all of it where no call is
-//! made): the dynamic loader's lazy binding keeps its frame in rbx, hand-written code does as it likes.
-//! The walk starts over at the stub, whose registers are known, and runs every unwind program in full.
+//! Such frames are rare (0.3 % of the code of the worst library, nearly all of it code that makes no call): the
+//! dynamic loader's lazy binding keeps its frame in rbx, and hand-written assembly follows no convention. The walk
+//! starts over at the stub, whose registers are known, and runs every unwind program in full.
 
 use std::cell::RefCell;
 
@@ -19,9 +19,9 @@ use crate::unwind::counts::Counts;
 use crate::unwind::loader::Object;
 use crate::unwind::{MAX_FRAMES, find, known, notes};
 
-/// What leaving a frame led to.
+/// Result of leaving a frame.
 enum Left {
-    /// The caller's registers, and whether it was interrupted and did not call.
+    /// The caller's registers, and whether it was interrupted instead of calling.
     To(Registers, bool),
     End(End),
     /// There is no unwind information here.
@@ -29,7 +29,7 @@ enum Left {
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on with all registers, over whatever the plain walk has written.
+    /// Walks from `entry` on with all registers, overwriting the steps of the plain walk.
     #[cold]
     #[inline(never)]
     pub(super) fn run_slowly<W: Words>(&mut self, entry: &impl Beginning, words: &mut W) -> Walked {
@@ -61,7 +61,7 @@ impl Walk<'_> {
         self.result(MAX_FRAMES, End::TooDeep, false)
     }
 
-    /// Where leaving the frame leads, and the epoch of the object that holds its code.
+    /// Leaves the frame. Also returns the epoch of its code's object.
     fn leave(
         &mut self,
         registers: &Registers,
@@ -88,7 +88,7 @@ impl Walk<'_> {
         }
     }
 
-    /// As the plain walk goes on.
+    /// Continues as the plain walk does without unwind information.
     fn without_information(&mut self, registers: &Registers, is_exact: bool, words: &mut impl Words) -> Left {
         let cursor = Cursor::at(registers.pc(), registers.sp(), registers.bp(), is_exact);
         let rule = self.rule(cursor);
@@ -104,7 +104,7 @@ impl Walk<'_> {
     }
 }
 
-/// Applies one row to all registers. Apart from what finds the row: each takes stack of its own.
+/// Applies one row to all registers. Not merged with the code that finds the row: each needs stack space.
 #[inline(never)]
 fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Left {
     match row.row.register(X86_64::RA) {
@@ -133,7 +133,7 @@ fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Lef
             None => caller.forget(*register),
         }
     }
-    // Whatever the rules say of it, a frame's caller lies above it; only a signal leads to another stack.
+    // Whatever the rules say, a frame's caller must be above the frame; only a signal leads to another stack.
     let is_above = row.is_signal || words.borrow_mut().leads_on(registers.sp(), caller.sp());
     if is_above { Left::To(caller, row.is_signal) } else { Left::End(End::Lost) }
 }

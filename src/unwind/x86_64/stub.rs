@@ -1,11 +1,11 @@
-//! The way in: fixes the registers of the caller before compiled code touches them.
+//! The entry point of a capture: saves the caller's registers before compiled code changes them.
 //!
-//! After it, every start address is a return address, so the first frame is looked up like all others;
-//! and the callee-saved registers lie in memory for the rare frame that needs more than rsp and rbp.
+//! After that, every start address is a return address, so the first frame is looked up like all others; and the
+//! callee-saved registers are in memory for the rare frame that needs more than rsp and rbp.
 
 use super::Engine;
 
-/// The registers that a function keeps for its caller, as the stub pushes them.
+/// The callee-saved registers, as the stub pushes them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Entry {
@@ -15,21 +15,21 @@ pub(super) struct Entry {
     pub(super) r12: u64,
     pub(super) rbx: u64,
     pub(super) rbp: u64,
-    /// Where the stub returns to: the first frame.
+    /// Return address of the stub: the first frame.
     pub(super) pc: u64,
 }
 
 impl Entry {
-    /// The caller's stack pointer, once the stub has returned.
+    /// The caller's stack pointer after the stub's return.
     pub(super) fn sp(&self) -> u64 {
         std::ptr::from_ref(self) as u64 + size_of::<Self>() as u64
     }
 }
 
-/// Captures the stack from the caller of this function on; `false` if a capture is under way already.
+/// Captures the stack starting at the caller of this function. Returns `false` if a capture is already running.
 ///
 /// # Safety
-/// `engine` is valid, and belongs to the calling thread.
+/// `engine` must be valid, and belong to the calling thread.
 #[unsafe(naked)]
 pub(super) unsafe extern "C-unwind" fn capture(engine: *mut Engine) -> bool {
     std::arch::naked_asm!(
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C-unwind" fn capture(engine: *mut Engine) -> bool {
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "call {enter}",
-        // The callee kept the registers; only the stack pointer has to go back.
+        // The callee preserved the registers; only the stack pointer must be restored.
         "add rsp, 56",
         ".cfi_adjust_cfa_offset -56",
         "ret",
@@ -66,10 +66,10 @@ pub(super) unsafe extern "C-unwind" fn capture(engine: *mut Engine) -> bool {
 }
 
 /// # Safety
-/// As for [`capture`]; `entry` is what the stub pushed.
+/// As for [`capture`]; `entry` must be the registers that the stub pushed.
 unsafe extern "C-unwind" fn enter(engine: *mut Engine, entry: *const Entry) -> bool {
-    // SAFETY: `entry` lies in the stub's frame, which outlives this call.
+    // SAFETY: `entry` is in the stub's frame, which outlives this call.
     let entry = unsafe { &*entry };
-    // SAFETY: the caller vouches for `engine`, which no other thread uses.
+    // SAFETY: `engine` is valid by contract, and no other thread uses it.
     unsafe { Engine::capture(engine, entry) }
 }

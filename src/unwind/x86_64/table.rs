@@ -1,20 +1,20 @@
-//! The rules that have been compiled so far, shared by all threads.
+//! All rules compiled so far, in a hash table shared by all threads.
 //!
-//! Open addressing over 16-byte slots `{key, rule}`. The key is a *place*, one more than the address that
-//! is looked up, so that a return address is its own place (a walk asks for none beyond 2^47); above it stand the low 16 bits of
-//! the loader's unload count, so that an unload makes every older rule
-//! unfindable at once: its slot is then free for the next rule. Nobody waits for anybody:
+//! Open addressing over 16-byte slots `{key, rule}`. The key is a *place*, the look-up address plus one, so that a
+//! return address is its own place (walks look up no address beyond 2^47). The upper bits contain the low 16 bits
+//! of the loader's unload count, so that an unload invalidates every older rule at once: its slot is then free for
+//! reuse. No thread waits for another:
 //!
-//! * A writer claims a slot by compare-and-swap, stores the rule, then the key with Release. Also where the slot
-//!   holds this very key, and an *unknown* rule is to learn better: a writer that lost its processor between
-//!   reading the key and storing would leave a rule from before an unload under a key from after it.
-//! * A reader loads the key with Acquire, then the rule. A slot whose key carries the present unload
-//!   count is not written again, but for a rule that learns better.
-//! * A slot is reused only by a newer rule, after the count moved on. A reader that might have met such a
-//!   slot finds the count changed at the end of its capture and starts over (see `Engine::capture_idle`), so
-//!   one check a capture replaces one a frame. What it read meanwhile was held against the stack's bounds.
-//! * A table that fills up is replaced by one twice as large. The old one stays, for readers inside it:
-//!   all old tables together are smaller than the new one.
+//! * A writer claims a slot by compare-and-swap, stores the rule, then the key with Release. It also claims a slot
+//!   that has this very key, to replace an *unknown* rule by a better one: otherwise a writer that is preempted
+//!   between reading the key and storing could leave a rule from before an unload under a key from after it.
+//! * A reader loads the key with Acquire, then the rule. While a slot's key has the present unload count, the slot
+//!   is not written again, except to replace an unknown rule.
+//! * A slot is reused only by a newer rule, after the count advanced. A reader that may have hit such a slot finds
+//!   the count changed at the end of its capture and starts over (see `Engine::capture_idle`), so one check per
+//!   capture replaces one per frame. All reads meanwhile were checked against the stack's bounds.
+//! * A table that fills up is replaced by one twice as large. The old one is never freed, for readers that still
+//!   use it: all old tables together are smaller than the new one.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -22,15 +22,15 @@ use super::rule::Rule;
 use crate::unwind::counts::Counts;
 use crate::unwind::memory;
 
-/// Slots of the first table: 128 KiB.
+/// Number of slots of the first table: 128 KiB.
 const FIRST: usize = 8192;
-/// How many slots from its home on a key may lie.
+/// Maximum probe distance of a key from its home slot.
 const REACH: usize = 32;
 
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
-/// Multiplies a key into a hash. It is shifted so that the tag falls out: a walk need not wait for it.
+/// Hash multiplier. It is shifted so that the tag drops out: a walk need not wait for the tag.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]
@@ -41,41 +41,41 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 16, "four rules fit a cache line");
 
-/// A table and its size. It is followed in memory by `capacity + REACH` slots.
+/// The header of a table; `capacity + REACH` slots follow it in memory.
 #[repr(C, align(64))]
 pub(super) struct Table {
-    /// The bits of a hash that are the home's distance from the first slot, in bytes.
+    /// Mask for the hash bits that are the home slot's byte offset from the first slot.
     homes: u64,
-    /// The unload count above the 16 bits that keys hold. A table serves one era only, so no tag comes back.
+    /// The unload count above the 16 bits in the keys. A table serves one era only, so no tag recurs.
     era: u32,
-    /// The unload count that `live` counts for.
+    /// The unload count that `live` refers to.
     unloads: AtomicU32,
-    /// Rules stored under that count.
+    /// Number of rules stored under that count.
     live: AtomicU32,
 }
 
 static CURRENT: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
 static GROWING: AtomicBool = AtomicBool::new(false);
 
-/// What sets the keys of one loader state apart from those of another.
+/// The part of a key that distinguishes loader states.
 #[inline(always)]
 fn tag(counts: Counts) -> u64 {
     u64::from(counts.unloads()) << 48
 }
 
-/// The key under which the rule for `place` is stored while the loader is in state `counts`.
+/// Key of the rule for `place` in the loader state `counts`.
 #[inline(always)]
 fn key(place: u64, counts: Counts) -> u64 {
     debug_assert!(place >> 48 == 0, "the walk looks up addresses of programs only");
     place | tag(counts)
 }
 
-/// Whether the rule under `found` was made before an unload that the one for `key` knows of.
+/// Whether the key `found` is from before an unload that `key` accounts for.
 fn is_older(found: u64, key: u64) -> bool {
     ((key >> 48) as u16).wrapping_sub((found >> 48) as u16) as i16 > 0
 }
 
-/// The table in use; made on the first call. `None` where there is no memory for one.
+/// The present table, created by the first call. `None` if there is no memory for one.
 #[inline(always)]
 pub(super) fn current(counts: Counts) -> Option<&'static Table> {
     // SAFETY: a published table is never freed.
@@ -89,8 +89,8 @@ fn era(counts: Counts) -> u32 {
     counts.unloads() >> 16
 }
 
-/// Publishes a table of `capacity` in place of `old`, with what still holds of the old one; if another
-/// thread is at it, says `None`.
+/// Publishes a table of `capacity` in place of `old`, with the valid rules of `old`. Returns `None` if another
+/// thread is already doing it.
 #[cold]
 fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'static Table> {
     if GROWING.swap(true, Ordering::Acquire) {
@@ -101,7 +101,7 @@ fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'sta
     if std::ptr::eq(CURRENT.load(Ordering::Acquire), expected)
         && let Some(table) = Table::map(capacity, era(counts))
     {
-        // SAFETY: the new table is mapped, and is never freed.
+        // SAFETY: the new table is mapped and never freed.
         let new: &'static Table = unsafe { &*table };
         if let Some(old) = old.filter(|old| old.era == new.era) {
             old.copy_into(new, counts);
@@ -113,7 +113,7 @@ fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'sta
     published
 }
 
-/// Stores the rule for `place` for all threads, in a larger table if need be.
+/// Stores the rule for `place` for all threads, growing the table if necessary.
 pub(super) fn remember(place: u64, rule: Rule, counts: Counts) {
     let Some(table) = current(counts) else { return };
     if table.put(key(place, counts), rule, counts) != Stored::Yes {
@@ -138,17 +138,17 @@ impl Table {
         self.homes as usize / size_of::<Slot>() + 1
     }
 
-    /// The slots in which the rule for the place in `key` may lie.
+    /// The slots that may contain the rule for the place in `key`.
     #[inline(always)]
     fn reach(&self, key: u64) -> &[Slot] {
         let home = key.wrapping_mul(SPREAD) >> 32 & self.homes;
         let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
-        // SAFETY: `map` laid out capacity + REACH slots behind the header, and the home is among the first
-        // `capacity`, at a multiple of a slot's size.
+        // SAFETY: `map` placed `capacity + REACH` slots after the header, and the home is one of the first
+        // `capacity`, at a multiple of the slot size.
         unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), REACH) }
     }
 
-    /// The rule for `place`, stored in the loader state `counts`.
+    /// The rule for `place` that was stored in the loader state `counts`.
     #[inline(always)]
     pub(super) fn get(&self, place: u64, counts: Counts) -> Option<Rule> {
         let key = key(place, counts);
@@ -173,15 +173,16 @@ impl Table {
         None
     }
 
-    /// Stores `rule` under `key`, in its slot where the key is there already. It may fail, for lack of room:
-    /// then the next walk compiles it again.
+    /// Stores `rule` under `key`, in the slot that has this key if there is one. May fail for lack of space: then
+    /// the next walk compiles the rule again.
     pub(super) fn put(&self, key: u64, rule: Rule, counts: Counts) -> Stored {
         for slot in self.reach(key) {
             let found = slot.key.load(Ordering::Acquire);
             if found == key && slot.rule.load(Ordering::Acquire) == rule.0 {
                 return Stored::Yes;
             }
-            // A slot of this very key is claimed too: it may be a newer rule's since its key was read.
+            // A slot with this very key must be claimed too: since its key was read, a newer rule may have reused
+            // it.
             let is_free = found == EMPTY || found == key || (found != CLAIMED && is_older(found, key));
             if is_free
                 && slot.key.compare_exchange(found, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -195,7 +196,7 @@ impl Table {
         Stored::No
     }
 
-    /// Counts one more rule of the present loader state. Racing threads may lose a count; it is a hint.
+    /// Counts a new rule of the present loader state. Racing threads may lose a count; it is only a hint.
     fn count(&self, counts: Counts) -> usize {
         if self.unloads.swap(counts.unloads(), Ordering::Relaxed) != counts.unloads() {
             self.live.store(0, Ordering::Relaxed);
@@ -203,10 +204,10 @@ impl Table {
         self.live.fetch_add(1, Ordering::Relaxed) as usize + 1
     }
 
-    /// Hands every rule of the present loader state to `target`.
+    /// Copies every rule of the present loader state to `target`.
     fn copy_into(&self, target: &Self, counts: Counts) {
         let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
-        // SAFETY: `map` laid out capacity + REACH slots behind the header.
+        // SAFETY: `map` placed `capacity + REACH` slots after the header.
         let slots = unsafe { std::slice::from_raw_parts(slots, self.capacity() + REACH) };
         for slot in slots {
             let key = slot.key.load(Ordering::Acquire);
@@ -217,7 +218,7 @@ impl Table {
     }
 }
 
-/// What became of a rule given to [`Table::put`].
+/// Result of [`Table::put`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Yes,
@@ -294,7 +295,7 @@ mod tests {
             for thread in 0..4u64 {
                 scope.spawn(move || {
                     for n in 1..=2000 {
-                        // Half of the places are everybody's.
+                        // Half of the places are shared by all threads.
                         let place = if n % 2 == 0 { n << 4 } else { n << 4 | (thread + 1) << 30 };
                         table.put(key(place, now), rule(place >> 4), now);
                         let found = table.get(place, now);
@@ -309,15 +310,15 @@ mod tests {
     fn a_slot_that_is_claimed_and_not_written_yet_is_neither_read_nor_waited_for() {
         let (table, now) = (table(64), Counts::new(5, 1));
         let key = key(0x4000, now);
-        // As a thread leaves it that lost its processor, or did not follow into a forked child.
+        // As left by a thread that was preempted, or that does not exist in a forked child.
         table.reach(key)[0].key.store(CLAIMED, Ordering::Relaxed);
         assert_eq!(table.get(0x4000, now), None);
         assert_eq!(table.put(key, rule(1), now), Stored::Yes);
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
     }
 
-    /// As captures do it: what was read while nothing was unloaded is what was stored since the last unload, though all
-    /// slots are taken from older rules all the time.
+    /// Checks the protocol of captures: a rule that was read while no unload happened is one stored since the last
+    /// unload, even if all slots are constantly taken from older rules.
     #[test]
     fn a_rule_that_was_read_holds_if_nothing_was_unloaded_meanwhile() {
         const PLACES: u64 = 40;
@@ -332,7 +333,7 @@ mod tests {
         let places = || (1..=PLACES).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // As far as a table goes.
+                // Limited by one table's era.
                 for count in 0..60_000 {
                     unloads.store(count, Ordering::Release);
                     (1..=PLACES).for_each(store);

@@ -1,45 +1,46 @@
-//! The ways that the thread's walks have taken, so that one that takes such a way again need not look for its rules.
+//! A cache of the rule sequences that the thread's walks used, so that a walk along the same path needs no table
+//! look-ups.
 //!
-//! A rule is found by a return address, and the next return address by that rule: a chain of loads, most of which miss
-//! the first cache in a program that does anything else between two captures. Yet a program launches from the same few
-//! hundred stacks, again and again. So the rules of a way stand here one after another, each with the return address that it
-//! is for: the next rule is at hand before the return address has been read, and that both belong together is what the
-//! processor supposes and sees later. In steps of PyTorch a capture takes a quarter less by it.
+//! Each rule is found by a return address, and the next return address by that rule: a chain of dependent loads,
+//! most of which miss the L1 cache in a program that does anything between two captures. Yet a program launches
+//! from the same few hundred stacks, again and again. So the rules of a path are stored one after another, each
+//! with its return address: the next rule is available before the return address has been read, and the processor
+//! predicts that the two match and verifies it later. In steps of PyTorch this makes a capture a quarter faster.
 //!
-//! Nothing here is believed. A rule is taken only for the very address that it was stored for, in the loader state that it
-//! was stored in: then it is the rule that the table has. Where a walk leaves the way it is on, it looks whether one begins
-//! there; where none does, the table leads it on, and its way from there is kept if it is taken a second time. So stacks
-//! that are never seen again cost one look.
+//! The cache cannot lead a walk astray. A rule is used only for the exact address that it was stored for, in the
+//! loader state that it was stored in: it then equals the rule in the table. When a walk leaves its path, it looks
+//! for one that starts there; if there is none, it uses the table from there on, and its path is stored if it is
+//! taken a second time. So stacks that never recur cost one look-up.
 
 use super::rule::Rule;
 use crate::unwind::counts::Counts;
 
-/// How many ways are kept: 128 KiB, of which a program touches what it uses.
+/// Number of cached paths: 128 KiB, of which a program touches the part that it uses.
 const WAYS: usize = 256;
-/// How many steps of one. A longer way goes on in another.
+/// Maximum number of steps per path. A longer path continues in another entry.
 const LONGEST: usize = 30;
 
-/// The ways of one thread. Zeroed memory holds none.
+/// The cached paths of one thread. Zeroed memory is an empty cache.
 #[repr(C, align(64))]
 pub(super) struct Trails([Way; WAYS]);
 
 #[repr(C)]
 struct Way {
-    /// Where it begins. The stack pointer tells paths apart that share their code: it is part of the name only.
+    /// Start of the path. The stack pointer distinguishes paths that share code; it is only part of the key.
     place: u64,
     sp: u64,
-    /// How many objects had been unloaded when it was kept.
+    /// The loader's unload count when the path was stored.
     unloads: u32,
-    /// How many steps are known. 0: it was taken once.
+    /// Number of stored steps. 0 if the path was taken only once.
     len: u32,
-    /// What 512 bytes have room for beside them.
+    /// Padding to 512 bytes.
     _unused: u64,
     steps: [Known; LONGEST],
 }
 
 const _: () = assert!(size_of::<Way>() == 512, "ways begin at cache lines");
 
-/// A rule, and the return address that it is for.
+/// A rule and its return address.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Known {
@@ -47,19 +48,19 @@ struct Known {
     rule: Rule,
 }
 
-/// What leads one walk.
+/// The path that leads one walk.
 pub(super) struct Lead<'a> {
     trails: Option<&'a Trails>,
     unloads: u32,
-    /// The rest of the way that the walk is on.
+    /// The rest of the path that the walk is on.
     rest: &'a [Known],
-    /// How many steps had been made where no way was known.
+    /// Number of steps after which no path was known.
     lost: Option<usize>,
 }
 
 impl Trails {
-    /// Keeps the way of a walk from where it was lost, a place and a stack pointer: the return addresses from there on and
-    /// their rules, which are plain, if it is taken again.
+    /// Stores the path of a walk that lost its lead at this address and stack pointer, if it is taken a second
+    /// time. `rules` yields the return addresses from there on and their rules, which are plain.
     #[inline(never)]
     pub(super) fn keep(
         &mut self,
@@ -87,7 +88,7 @@ impl Way {
     }
 }
 
-/// Where the way from there is kept.
+/// Slot of the path that starts at this address and stack pointer.
 #[inline(always)]
 fn home(place: u64, sp: u64) -> usize {
     let mixed = (place ^ sp.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -95,14 +96,14 @@ fn home(place: u64, sp: u64) -> usize {
 }
 
 impl<'a> Lead<'a> {
-    /// What leads a walk in the loader state `counts`, if there are ways.
+    /// Creates the lead of a walk in the loader state `counts`. Without `trails` no path leads it.
     #[inline(always)]
     pub(super) fn by(trails: Option<&'a Trails>, counts: Counts) -> Self {
         Self { trails, unloads: counts.unloads(), rest: &[], lost: None }
     }
 
-    /// The rule for the place and the stack pointer to which the walk has come after `count` steps, if a way leads on from
-    /// there.
+    /// Returns the rule for this address and stack pointer, which the walk reached after `count` steps, if a path
+    /// continues from there.
     #[inline(always)]
     pub(super) fn rule(&mut self, (place, sp): (u64, u64), count: usize) -> Option<Rule> {
         match self.rest {
@@ -114,7 +115,7 @@ impl<'a> Lead<'a> {
         }
     }
 
-    /// Looks for a way that begins here; once in vain, and the table leads the walk from there on.
+    /// Looks for a path that starts here. After one miss, the table leads the walk from there on.
     #[inline(always)]
     fn begin(&mut self, trails: &'a Trails, (place, sp): (u64, u64), count: usize) -> Option<Rule> {
         let way = &trails.0[home(place, sp)];
@@ -127,12 +128,12 @@ impl<'a> Lead<'a> {
         Some(known.rule)
     }
 
-    /// A rule was made just now. It may hold for this walk only, so the way is not to be kept.
+    /// A rule was just compiled. It may hold for this walk only, so do not store the path.
     pub(super) fn forget(&mut self) {
         (self.trails, self.rest, self.lost) = (None, &[], None);
     }
 
-    /// From which step on the way was not known.
+    /// The step from which on no path was known.
     #[inline(always)]
     pub(super) fn lost(self) -> Option<usize> {
         self.lost
@@ -145,7 +146,7 @@ mod tests {
     use crate::unwind::counts::Counts;
 
     fn trails() -> Box<Trails> {
-        // SAFETY: zeroes are no way at all.
+        // SAFETY: all-zero memory is a valid, empty cache.
         unsafe { Box::<Trails>::new_zeroed().assume_init() }
     }
 
@@ -163,7 +164,8 @@ mod tests {
         (0..count).map(step).collect()
     }
 
-    /// How many rules at the beginning of these steps are known, each of which is the right one; and what is lost then.
+    /// Number of leading steps whose rule is known (and checked here to be correct), and where the lead is lost
+    /// then.
     fn led(trails: &Trails, steps: &[Step], counts: Counts) -> (usize, Option<usize>) {
         let mut lead = Lead::by(Some(trails), counts);
         let mut known = 0;
@@ -192,10 +194,10 @@ mod tests {
             keep(&mut trails, &steps, counts);
         }
         assert_eq!(led(&trails, &steps, counts), (12, None));
-        // Other code may lie there after an unload; a load takes nothing away.
+        // After an unload the address may hold other code; a load invalidates nothing.
         assert_eq!(led(&trails, &steps, Counts::new(0, 1)), (0, Some(0)));
         assert_eq!(led(&trails, &steps, Counts::new(1, 0)), (12, None));
-        // The same code at another depth is another path as often as not.
+        // The same code at another depth is as often as not on another path.
         assert_eq!(led(&trails, &way(0x1000, 0x6000, 12), counts), (0, Some(0)));
     }
 

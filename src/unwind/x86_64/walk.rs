@@ -1,7 +1,7 @@
-//! The plain walk: a rule per frame, from the stub's caller to the bottom of the stack.
+//! The plain walk: one rule per frame, from the stub's caller to the root.
 //!
-//! It reads the stack and nothing else, by way of [`Words`]. What a compact rule cannot say (see `rule`) is
-//! done in `slow`, which starts over with all registers.
+//! It reads nothing but the stack, through [`Words`]. Frames that no compact rule can describe (see `rule`) are
+//! left to `slow`, which starts over with all registers.
 
 use std::hint::select_unpredictable;
 
@@ -19,21 +19,21 @@ use crate::unwind::counts::Counts;
 use crate::unwind::loader::Object;
 use crate::unwind::{MAX_FRAMES, find, known, notes};
 
-/// A frame as the walk meets it: all that decides what comes after it.
+/// A frame that the walk reached: the full state that determines its callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Step {
-    /// The return address into it, or the instruction that it was interrupted at.
+    /// The return address into the frame, or the instruction at which it was interrupted.
     pub(super) pc: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// How it is left.
+    /// Rule by which the walk leaves the frame.
     pub(super) rule: Rule,
 }
 
 impl Step {
-    /// A copy, made word by word as the walk wrote it a moment ago. Wider loads, which a compiler is fond of,
-    /// would wait until those writes have left the processor's store buffer: 5 ns a frame.
+    /// Copies the step word by word, in the widths in which the walk wrote it a moment ago. The wider loads that
+    /// compilers prefer would stall until those writes have left the processor's store buffer: 5 ns per frame.
     #[inline(always)]
     pub(super) fn by_words(&self) -> Self {
         let read = |word: &u64| {
@@ -44,57 +44,58 @@ impl Step {
     }
 }
 
-/// Knows states that need no walk from there on.
+/// A set of states from which on the rest of the stack is known.
 pub(super) trait Join {
-    /// The known frame that `cursor` has reached. Asked for every frame, leaf first.
+    /// Returns the known frame that `cursor` has reached, if any. Called for every frame, leaf first.
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
 }
 
-/// What a walk found out beside its steps.
+/// The results of a walk other than its steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walked {
-    /// How many steps were written.
+    /// Number of steps written.
     pub(super) count: usize,
     pub(super) end: End,
-    /// At least one step trusted a frame pointer where there is no unwind information.
+    /// Whether at least one step trusted a frame pointer for lack of unwind information.
     pub(super) is_guessed: bool,
-    /// It was by rules, on the thread's own stack: the memo may have it.
+    /// Whether all steps were by rules, on the thread's own stack: the memo may store it.
     pub(super) is_plain: bool,
 }
 
-/// Where a walk is.
+/// The position of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
-    /// What rules are stored under (see `table`): the return address, or one more than the address that was
-    /// interrupted.
+    /// The key of its rule (see `table`): the return address, or the address of the interrupted instruction plus
+    /// one.
     place: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// 1 if the frame was interrupted, and did not call. A word: as a byte it would be stored as one and read with what
-    /// fills it up to a word, which waits until the store has left the processor's buffer, 5 ns a frame and more.
+    /// 1 if the frame was interrupted instead of calling. It is a full word, because a byte would be stored as a
+    /// byte but loaded together with its padding, which stalls until the store has left the store buffer: at least
+    /// 5 ns per frame.
     exact: u64,
 }
 
 impl Cursor {
-    /// At a frame whose instruction pointer is `pc`.
+    /// Creates a cursor at a frame whose instruction pointer is `pc`.
     pub(super) fn at(pc: u64, sp: u64, bp: u64, is_exact: bool) -> Self {
         let exact = u64::from(is_exact);
         Self { place: pc.wrapping_add(exact), sp, bp, exact }
     }
 
-    /// The return address, or the instruction that was interrupted.
+    /// The return address, or the interrupted instruction.
     #[inline(always)]
     pub(super) fn pc(&self) -> u64 {
         self.place.wrapping_sub(self.exact)
     }
 
-    /// Whether the frame was interrupted, and did not call.
+    /// Whether the frame was interrupted, instead of calling.
     #[inline(always)]
     pub(super) fn is_exact(&self) -> bool {
         self.exact != 0
     }
 
-    /// The epilogue that the frame's call returns to, as the code is now.
+    /// The epilogue after the frame's call, in the present code.
     fn epilogue(&self) -> Option<Epilogue> {
         if self.is_exact() { None } else { Epilogue::behind(self.place) }
     }
@@ -105,12 +106,12 @@ impl Cursor {
     }
 }
 
-/// What a walk begins with.
+/// The state that a walk starts from.
 pub(super) trait Beginning {
     /// The first frame.
     fn cursor(&self) -> Cursor;
 
-    /// Its registers, as far as they are known.
+    /// The known registers of the first frame.
     fn registers(&self) -> Registers;
 }
 
@@ -125,18 +126,18 @@ impl Beginning for Entry {
     }
 }
 
-/// Where leaving a frame led to, or why it ends there.
+/// The caller that a step led to, or the reason why the walk ends.
 pub(super) type Left = Result<Cursor, End>;
 
-/// What a walk needs: borrowed from the thread's engine.
+/// The state of a walk, borrowed from the thread's engine.
 pub(super) struct Walk<'a> {
     pub(super) counts: Counts,
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [Step; MAX_FRAMES],
     pub(super) is_guessed: bool,
-    /// The ways that walks have taken.
+    /// The cached paths of earlier walks.
     pub(super) trails: Option<&'a Trails>,
-    /// From which step on none of them led the walk.
+    /// The step from which on no cached path led the walk.
     pub(super) lost: Option<usize>,
 }
 
@@ -152,7 +153,8 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on, by `words`, until `join` knows the rest, and writes the steps, leaf first.
+    /// Walks from `entry` on, reading through `words`, until `join` knows the rest, and writes the steps, leaf
+    /// first.
     #[inline(always)]
     pub(super) fn run<W: Words>(
         &mut self,
@@ -164,7 +166,7 @@ impl Walk<'_> {
         if let Err(end) = words.begin(cursor.sp) {
             return self.result(0, end, false);
         }
-        // The stack of the capture before, as often as not: nothing is made ready for more.
+        // As often as not, this is the same stack as in the previous capture: prepare nothing more for it.
         if let Some(frame) = join.reached(&cursor) {
             return self.result(0, End::Joined(frame), W::ARE_OWN);
         }
@@ -220,7 +222,7 @@ impl Walk<'_> {
         Walked { count, end, is_guessed: self.is_guessed, is_plain }
     }
 
-    /// The rule for where `cursor` is.
+    /// The rule for the address of `cursor`.
     pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
         let known = table::current(self.counts).and_then(|table| table.get(cursor.place, self.counts));
         match known {
@@ -229,7 +231,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The same for a walk that `lead` leads: it does not learn what was made just now.
+    /// As [`Walk::compile`], for a walk that `lead` leads: `lead` does not learn rules that are new in this walk.
     #[cold]
     #[inline(never)]
     fn compile_beside(&mut self, lead: &mut Lead<'_>, cursor: Cursor) -> Rule {
@@ -238,7 +240,7 @@ impl Walk<'_> {
         self.compile(cursor)
     }
 
-    /// Finds out the rule for where `cursor` is, and stores it for all threads.
+    /// Compiles the rule for the address of `cursor`, and stores it for all threads.
     #[cold]
     #[inline(never)]
     fn compile(&mut self, cursor: Cursor) -> Rule {
@@ -258,7 +260,7 @@ impl Walk<'_> {
             Some(epilogue) => Rule::unknown_with(counts.loads(), epilogue),
             None => Rule::unknown(counts.loads()),
         });
-        // Where a signal handler could not be told the epoch, the next capture asks again.
+        // A signal handler may be unable to get the epoch: the next capture asks again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
         self.compiler.checks.met_generated |= rule.may_be_replaced();
@@ -266,8 +268,8 @@ impl Walk<'_> {
         rule
     }
 
-    /// Returns `rule`, or a new one if `rule` is from before an object was loaded, which may be here, or if other code is here
-    /// now.
+    /// Returns `rule`, or compiles a new one if an object was loaded since, which may be at this address, or if the
+    /// code was replaced.
     #[inline]
     fn up_to_date(&mut self, rule: Rule, cursor: Cursor, lead: &mut Lead<'_>) -> Rule {
         let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
@@ -278,7 +280,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the code that `rule` was made for has been replaced. False without a check.
+    /// Whether the code that `rule` was compiled for has been replaced. False without a check.
     #[cold]
     #[inline(never)]
     fn is_replaced(&mut self, rule: Rule, cursor: Cursor) -> bool {
@@ -292,7 +294,7 @@ impl Walk<'_> {
         is_replaced
     }
 
-    /// Where there is no unwind information, goes by the epilogue, or trusts rbp if it can be a frame pointer at all.
+    /// Leaves a frame without unwind information: by its epilogue, or by rbp if it can be a frame pointer at all.
     #[cold]
     #[inline(never)]
     pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
@@ -305,7 +307,7 @@ impl Walk<'_> {
     }
 }
 
-/// The caller's pc, sp and rbp by the instructions that lead there.
+/// The caller's pc, sp and rbp according to the epilogue's instructions.
 fn by_epilogue(
     Epilogue { words: popped, saved }: Epilogue,
     from: Cursor,
@@ -317,19 +319,19 @@ fn by_epilogue(
     Ok((pc, cfa, if saved > 1 { bp } else { from.bp }))
 }
 
-/// The caller's pc, sp and rbp, if `bp` can point to a saved frame pointer and the return address above it.
+/// The caller's pc, sp and rbp, if `bp` can point to a saved frame pointer with the return address above it.
 pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Result<(u64, u64, u64), End> {
     if !bp.is_multiple_of(8) || bp < sp {
         return Err(End::NoInformation);
     }
-    // Read first: then the lower one is readable as well.
+    // The upper word is read first: if it is readable, so is the lower one.
     let pc = words.word(sp, bp.wrapping_add(8)).ok_or(End::NoInformation)?;
     let saved = words.word(sp, bp).ok_or(End::Lost)?;
     Ok((pc, bp.wrapping_add(16), saved))
 }
 
-/// A plain step, without a branch that depends on the rule: stacks differ, and a wrong guess of the
-/// processor costs more than the step.
+/// Takes a plain step, without a branch that depends on the rule: stacks differ, and a misprediction costs more
+/// than the step.
 #[inline(always)]
 fn step(rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
     let base = select_unpredictable(rule.is_bp_based(), from.bp, from.sp);
@@ -348,14 +350,14 @@ fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
     arrive(pc, cfa, words.word(from.sp, from.bp).ok_or(End::Lost)?)
 }
 
-/// Goes on below a signal, where the kernel saved the registers; perhaps on another stack.
+/// Continues at the code that a signal interrupted, whose registers the kernel saved; perhaps on another stack.
 #[cold]
 #[inline(never)]
 fn interrupted(from: Cursor, words: &mut impl Words) -> Left {
     let mut saved = |offset| words.word(from.sp, from.sp.wrapping_add(offset)).ok_or(End::Lost);
     let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
     words.enter(from.sp, sp)?;
-    // 0 is a call of a null pointer: libgcc ends here too.
+    // An address of 0 comes from a call of a null pointer: libgcc ends here too.
     check(pc, sp)?;
     Ok(Cursor { place: pc.wrapping_add(1), sp, bp, exact: 1 })
 }
@@ -366,8 +368,8 @@ fn arrive(pc: u64, sp: u64, bp: u64) -> Left {
     Ok(Cursor { place: pc, sp, bp, exact: 0 })
 }
 
-/// Whether there can be code at `pc`, the caller's, whose stack pointer is `sp`: 0 ends a stack, and the addresses
-/// of programs end at 2^47. So no other address is looked up.
+/// Whether the caller's `pc` can be code; its stack pointer is `sp`. 0 ends a stack, and user space addresses end
+/// at 2^47. Only addresses that pass are looked up.
 #[inline(always)]
 pub(super) fn check(pc: u64, sp: u64) -> Result<(), End> {
     if pc.wrapping_sub(1) >> 47 == 0 {

@@ -1,17 +1,20 @@
-//! Stacks that the thread has been in, each as one sum over all words that a walk of it read.
+//! A cache of the thread's stacks, each stored as one hash over all words that a walk of it read.
 //!
-//! An unwind is a function of the state that it starts from, of the rules, and of the words that it reads (see `memo`). So
-//! where a capture begins in a state that a walk began in, and those words still hold what they held, the stack is that of the
-//! walk: nobody need walk it, nor ask which one it is. Programs launch from the same few hundred stacks, again and again.
+//! An unwind is a function of the state it starts from, of the rules, and of the words it reads (see `memo`). So if
+//! a capture starts in the same state as an earlier walk, and those words are unchanged, the stack is that of the
+//! walk and need not be walked or looked up again. Programs launch from the same few hundred stacks again and
+//! again.
 //!
-//! The words are not kept but summed up, so a look takes two bytes for each of them from the caches, where the memo and the
-//! ways (`trails`) take thirty. What a launch puts out of the first cache, the program has to fetch again: in a step of PyTorch
-//! that takes as long as the walk itself. Four sums of 64 bits run side by side, so a stack with other words at the same places
-//! is taken for one that was kept with a chance of 5e-20: once in 500,000 years of a million such looks a second.
+//! The words are hashed, not kept. A look-up then reads two bytes of cache memory per word, while the memo and the
+//! paths in `trails` take thirty. Whatever a launch evicts from the L1 cache, the program has to load again: in a
+//! step of PyTorch that takes as long as the walk itself. Four 64-bit hash lanes run side by side, so a stack with
+//! other words at the same addresses is mistaken for a cached one with probability 5e-20: at a million such
+//! look-ups per second, once in 500,000 years.
 //!
-//! Where several stacks begin in one state, their sums tell them apart, and a hint which of them to try: what is launched. That
-//! which came after the last one the time before is tried first. Where looks are in vain more often than not, one in sixteen
-//! is made; and a stack is kept for every eight captures at most. So stacks that are never met again cost little.
+//! Several stacks may start in one state. Their hashes distinguish them, and a hint (what is launched) narrows down
+//! which of them to try. The stack that last followed the previously hit one is tried first. While more than a third
+//! of the comparisons fail, only one look-up in sixteen is made; and at most one stack is inserted per eight captures.
+//! So stacks that never recur cost little.
 
 use std::ptr::NonNull;
 
@@ -23,27 +26,28 @@ use crate::unwind::counts::Counts;
 use crate::unwind::memory::{self, word};
 use crate::unwind::price::{Price, count_use, make_way};
 
-/// Stacks of one thread, and how many of them compete for a place: 512 KiB, of which a program touches what it uses.
+/// Number of cached stacks per thread, 8-way set-associative: 512 KiB, of which a program touches the part that it
+/// uses.
 pub(crate) const STACKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// The most words of one, a multiple of those that are summed up at a time.
+/// Maximum number of words per stack, a multiple of the hash's block size.
 const MOST_WORDS: usize = 58 * AT_A_TIME;
 const AT_A_TIME: usize = 8;
-/// Words of a stack that are compared before all are summed up.
+/// Number of words that are compared before the full hash is computed.
 const PROBES: usize = 4;
-/// So many stacks are summed up in a look at most.
+/// Maximum number of stacks hashed per look-up.
 const MOST_SUMS: usize = 4;
 
-/// The stacks of one thread. Zeroed memory holds none.
+/// The cached stacks of one thread. Zeroed memory is an empty cache.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Whole {
-    /// Mapped when the first is kept.
+    /// Mapped when the first stack is inserted.
     all: Option<NonNull<All>>,
-    /// Bytes of it that were used.
+    /// Bytes of `all` in use.
     used: usize,
-    /// The one that was met last.
+    /// Number of the stack that was hit last.
     last: usize,
     price: Price,
 }
@@ -55,15 +59,15 @@ struct All {
     stacks: [Stack; STACKS],
 }
 
-/// Stacks that compete.
+/// The stacks of one hash set.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Set {
-    /// Of their beginnings; 0: there is none.
+    /// Hashes of the stacks' beginnings; 0 marks a free slot.
     tags: [u32; WAYS],
-    /// Which stack was met next, the last time.
+    /// For each stack, the one that was hit next the last time.
     followers: [u16; WAYS],
-    /// How often they were met since others came, up to a bound.
+    /// Recent hits per stack, at most 3; each insertion into the set subtracts one.
     uses: [u8; WAYS],
 }
 
@@ -75,21 +79,21 @@ struct Stack {
     bp: u64,
     sum: [u64; 2],
     bp_matters: bool,
-    /// Whether a frame's code may be replaced.
+    /// Whether a frame is in code that may be replaced.
     is_generated: bool,
-    /// How many words there are.
+    /// Number of words.
     len: u16,
-    /// Words of the half that is nearer to the leaf, where stacks that begin alike differ as a rule.
+    /// Sample words from the leaf half, where stacks with the same beginning usually differ.
     probes: [u64; PROBES],
-    /// Where they lie, in words from the red zone of the first frame upwards.
+    /// Addresses of the words, in words above the first frame's red zone.
     places: [u16; MOST_WORDS],
 }
 
 const _: () = assert!(size_of::<Stack>() == 1024, "a stack begins at a cache line");
-/// What is counted as used: the stacks of a set.
+/// Unit of memory accounting: the stacks of one set.
 const USED: usize = WAYS * size_of::<Stack>();
 
-/// What is known before any word is read.
+/// The key of a cached stack: everything known before any word is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct Beginning {
@@ -108,7 +112,7 @@ impl Beginning {
         Self { place, sp, hint, counts: counts.as_word() }
     }
 
-    /// The set that it belongs to, and its tag there.
+    /// The set it belongs to, and its tag in that set.
     #[inline(always)]
     fn home(&self) -> (usize, u32) {
         let mixed = (self.place ^ self.sp.rotate_left(32) ^ self.hint.rotate_left(16))
@@ -118,7 +122,8 @@ impl Beginning {
 }
 
 impl Whole {
-    /// The number of the stack that `entry` begins, if it is kept, unless `recheck` asks for a check.
+    /// Returns the number of the cached stack that starts at `entry`. `None` for a miss, or if `recheck` requests a
+    /// check.
     #[inline(always)]
     pub(super) fn recognise(
         &mut self,
@@ -128,7 +133,7 @@ impl Whole {
         recheck: &mut Recheck,
     ) -> Option<usize> {
         let is_due = self.price.may_look();
-        // SAFETY: `keep` mapped them, and they stay as long as `self` does; this thread alone has them.
+        // SAFETY: `keep` mapped them, they stay mapped as long as `self` lives, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if !is_due {
             return None;
@@ -167,19 +172,19 @@ impl Whole {
         None
     }
 
-    /// Whether a stack may be kept by now.
+    /// Whether the back-off allows an insertion now.
     #[inline(always)]
     pub(super) fn can_keep(&self) -> bool {
         self.price.can_pay()
     }
 
-    /// Keeps the stack that the memo holds, the leaf of which is `leaf`, and gives its number. `None`: it cannot be kept.
+    /// Caches the memo's stack, whose leaf is `leaf`, and returns its number. `None` if it cannot be cached.
     #[inline(never)]
     pub(super) fn keep(&mut self, memo: &Memo, leaf: usize, hint: u64, counts: Counts) -> Option<usize> {
         self.price.pay();
         let read = memo.read_from(leaf)?;
         let begins = Beginning::new(read.pc, read.sp, hint, counts);
-        // A KiB of the program's stack, and no copies of it.
+        // This takes 1 KiB of the program's stack, so avoid copies.
         let mut stack = Stack::beginning(begins, read.bp);
         stack.is_generated = memo.is_generated(leaf);
         if stack.fill(read.words()).is_none() {
@@ -189,11 +194,11 @@ impl Whole {
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
             if self.all.is_none() {
-                // It is asked again later, and more and more rarely.
+                // Reserving the memory is retried later, less and less often.
                 self.price.raise();
             }
         }
-        // SAFETY: mapped with this size, where zeroes are no stacks, and this thread's alone.
+        // SAFETY: mapped with this size, all-zero stacks are valid, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if all.is_first(&stack) {
             memory::count(USED);
@@ -207,7 +212,7 @@ impl Whole {
         Some(number)
     }
 
-    /// Forgets the stacks that have frames of code that may be replaced.
+    /// Evicts the stacks with frames in code that may be replaced.
     pub(super) fn forget_generated(&mut self) {
         // SAFETY: as in `recognise`.
         let Some(all) = self.all.map(|mut all| unsafe { all.as_mut() }) else { return };
@@ -216,29 +221,29 @@ impl Whole {
         used.filter(|stack| stack.is_generated).for_each(|stack| stack.begins = Beginning::NOWHERE);
     }
 
-    /// Gives the memory back.
+    /// Releases the memory.
     pub(super) fn give_back(&mut self) {
         if let Some(all) = self.all.take() {
-            // SAFETY: `keep` mapped them with this size, and nobody has them any more.
+            // SAFETY: `keep` mapped them with this size, and no reference to them is left.
             unsafe { memory::give_back(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
         }
     }
 }
 
 impl All {
-    /// A stack was met, after the one with the number `last`.
+    /// Records a hit of stack `number` after stack `last`.
     #[inline(always)]
     fn met(&mut self, number: usize, last: usize) {
         self.sets[last / WAYS % SETS].followers[last % WAYS] = number as u16;
         count_use(&mut self.sets[number / WAYS % SETS].uses[number % WAYS]);
     }
 
-    /// Whether a stack is the first of its set.
+    /// Whether `stack` is the first one in its set.
     fn is_first(&self, stack: &Stack) -> bool {
         self.sets[stack.begins.home().0].tags == [0; WAYS]
     }
 
-    /// Gives a stack a place and its number. Whether another made way for it that was never met.
+    /// Stores a stack. Returns its number, and whether it evicted a stack that was never hit.
     fn put(&mut self, stack: &Stack) -> (usize, bool) {
         let (home, tag) = stack.begins.home();
         let set = &mut self.sets[home];
@@ -254,14 +259,14 @@ impl All {
 }
 
 impl Stack {
-    /// One that begins so, with this rbp if it matters, and of which no word is known yet.
+    /// Creates a stack with this beginning, with rbp if it matters, and no words yet.
     fn beginning(begins: Beginning, bp: Option<u64>) -> Self {
         let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
         let (sum, probes, places) = ([0; 2], [0; PROBES], [0; MOST_WORDS]);
         Self { begins, bp, sum, bp_matters, is_generated: false, len: 0, probes, places }
     }
 
-    /// What was read of it are these words. `None`: they are too many, or too far apart.
+    /// Records the addresses of the words that were read. `None` if they are too many or too far apart.
     fn fill(&mut self, words: impl Iterator<Item = u64>) -> Option<()> {
         let sp = self.begins.sp;
         let base = sp.wrapping_sub(RED_ZONE);
@@ -271,7 +276,7 @@ impl Stack {
             *self.places.get_mut(count)? = u16::try_from(place / 8).ok().filter(|_| place % 8 == 0)?;
             count += 1;
         }
-        // So each line of the stack is read once, from one end to the other.
+        // Sorted, so that each cache line of the stack is read once, from one end to the other.
         self.places[..count].sort_unstable();
         let last = *self.places[..count].last()?;
         let whole = count.next_multiple_of(AT_A_TIME);
@@ -281,7 +286,8 @@ impl Stack {
         Some(())
     }
 
-    /// Whether it is the stack that begins so; `None`: it is another at first sight.
+    /// Whether this is the stack that starts at `begins`. `None` if the key or a sample word differs, without
+    /// hashing.
     #[inline(always)]
     fn is(&self, begins: &Beginning, bp: u64) -> Option<bool> {
         let is_begun_so = self.begins == *begins && (self.bp == bp || !self.bp_matters);
@@ -289,23 +295,23 @@ impl Stack {
         is_likely.then(|| self.sum_up(begins.sp) == self.sum)
     }
 
-    /// The words that are there now of which some are kept.
+    /// The present values of the sample words.
     #[inline(always)]
     fn probe(&self, sp: u64) -> [u64; PROBES] {
         let len = usize::from(self.len).min(MOST_WORDS - 1);
         std::array::from_fn(|probe| self.word(sp, self.places[len * (probe + 1) / (2 * PROBES + 1)]))
     }
 
-    /// The word at a place of this stack, which begins at `sp`, as it did when it was first read.
+    /// The word at `place` of this stack, when it starts at `sp` as it did when it was first read.
     #[inline(always)]
     fn word(&self, sp: u64, place: u16) -> u64 {
         let base = sp.wrapping_sub(RED_ZONE);
-        // SAFETY: a walk from this stack pointer on read the word at this address of the thread's own stack: what lies
-        // above that is in use, and what lies less than the red zone below it is where our own frames are.
+        // SAFETY: a walk starting at this stack pointer read the word at this address of the thread's own stack:
+        // memory above the stack pointer is in use, and our own frames are in the red zone below it.
         unsafe { word(base.wrapping_add(8 * u64::from(place))) }
     }
 
-    /// The sum over the words that are there now.
+    /// Hash of the words' present values.
     #[inline(always)]
     fn sum_up(&self, sp: u64) -> [u64; 2] {
         let at = |place: u16| self.word(sp, place);
@@ -324,7 +330,7 @@ impl Stack {
 const SEEDS: [u64; AT_A_TIME / 2] =
     [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
 
-/// Both halves of the product.
+/// XOR of both halves of the 128-bit product.
 #[inline(always)]
 fn fold(one: u64, other: u64) -> u64 {
     let product = u128::from(one) * u128::from(other);
@@ -337,7 +343,7 @@ mod tests {
 
     const WORDS: usize = 21;
 
-    /// A stack of words, below which a capture begins.
+    /// A stack of words; a capture starts below it.
     #[repr(C)]
     struct Place {
         below: [u64; 16],
@@ -353,7 +359,7 @@ mod tests {
     }
 
     impl Place {
-        /// The stack that is there, of which every word was read.
+        /// The present stack, as if a walk had read every word.
         fn stack(&self, hint: u64, bp: Option<u64>) -> Stack {
             let begins = Beginning::new(self.entry.pc, self.entry.sp(), hint, Counts::default());
             let words = self.words.iter().map(|word| std::ptr::from_ref(word).expose_provenance() as u64);
@@ -367,14 +373,14 @@ mod tests {
         }
     }
 
-    /// Keeps what is at `place`.
+    /// Caches the stack at `place`.
     fn keep(whole: &mut Whole, place: &Place, hint: u64) -> usize {
         keep_stack(whole, place.stack(hint, None))
     }
 
     fn keep_stack(whole: &mut Whole, stack: Stack) -> usize {
         let mut all = *whole.all.get_or_insert_with(|| memory::reserve(size_of::<All>()).unwrap().cast());
-        // SAFETY: mapped with this size, where zeroes are no stacks, and nobody else's.
+        // SAFETY: mapped with this size, all-zero stacks are valid, and only this test uses them.
         unsafe { all.as_mut() }.put(&stack).0
     }
 

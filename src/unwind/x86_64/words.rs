@@ -1,7 +1,7 @@
-//! How a walk reads the stack that it is on: as it lies, or through a copy.
+//! How a walk reads the stack that it is on: in place, or through a copy.
 //!
-//! Unwind information may be wrong, and return addresses anything, so whatever a walk asks for is held against the
-//! stack here. The module `unwind` says why that is enough.
+//! Unwind information may be wrong, and return addresses may be any value, so each address that a walk requests is
+//! checked against the stack here. The module `unwind` explains why that is enough.
 
 use super::end::End;
 use crate::unwind::bounds::Stack;
@@ -13,31 +13,31 @@ pub(super) trait Words {
     /// Whether it is the thread's own stack.
     const ARE_OWN: bool;
 
-    /// Goes to where a walk begins.
+    /// Moves to the stack pointer at which a walk begins.
     fn begin(&mut self, sp: u64) -> Result<(), End>;
 
-    /// The word at `address`, where a frame at `sp` may have kept one.
+    /// The word at `address`, if a frame at `sp` may have stored one there.
     fn word(&mut self, sp: u64, address: u64) -> Option<u64>;
 
-    /// Whether a frame at `sp` may have its caller's stack pointer at `cfa`, and a return address below.
+    /// Whether `cfa` may be the stack pointer of the caller of a frame at `sp`, with a return address below it.
     fn leads_on(&mut self, sp: u64, cfa: u64) -> bool;
 
-    /// The words `saved` bytes below `cfa`, which are at least 8, and right below it, if that may be the stack pointer
-    /// of the caller of a frame at `sp`.
+    /// Returns the word `saved` bytes (at least 8) below `cfa`, and the word directly below `cfa`. `None` if `cfa`
+    /// cannot be the stack pointer of the caller of a frame at `sp`.
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)>;
 
-    /// Goes from the signal frame at `from` to what was interrupted with the stack pointer at `sp`.
+    /// Moves from the signal frame at `from` to the interrupted code, whose stack pointer is `sp`.
     fn enter(&mut self, from: u64, sp: u64) -> Result<(), End>;
 }
 
-/// The words of the thread's own stack, from its stack pointer to its end: they are read where they lie.
+/// The words of the thread's own stack, from its stack pointer to its end, read in place.
 pub(super) struct Own {
     hi: u64,
 }
 
 impl Own {
-    /// The part of `stack`, the thread's own, above `sp`, which it contains and below which the stack reaches on: our
-    /// own frames lie there.
+    /// The part of `stack`, the thread's own, above `sp`. `stack` contains `sp` and extends below it, where our own
+    /// frames are.
     #[inline(always)]
     pub(super) fn above(sp: u64, stack: Stack) -> Self {
         debug_assert!(stack.contains(sp));
@@ -56,8 +56,8 @@ impl Words for Own {
     #[inline(always)]
     fn word(&mut self, sp: u64, address: u64) -> Option<u64> {
         let is_there = (address >= sp.wrapping_sub(RED_ZONE)) & (address <= self.hi.wrapping_sub(8));
-        // SAFETY: every `sp` of a walk is at least the one that it began at, so the word lies on the part of the
-        // thread's own stack that is in use.
+        // SAFETY: every `sp` of a walk is at least the one that it began at, so the word is in the used part of the
+        // thread's own stack.
         is_there.then(|| unsafe { memory::word(address) })
     }
 
@@ -69,13 +69,13 @@ impl Words for Own {
     #[inline(always)]
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
         let slot = cfa.wrapping_sub(saved);
-        // At or below the return address, so that one bound is left to check.
+        // The slot is at or below the return address, so only one bound is left to check.
         if !(self.leads_on(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
             return None;
         }
         // SAFETY: as in `word`.
         let saved = unsafe { memory::word(slot) };
-        // SAFETY: likewise, for it lies between that slot and the CFA.
+        // SAFETY: likewise, because this word is between that slot and the CFA.
         Some((saved, unsafe { memory::word(cfa.wrapping_sub(8)) }))
     }
 

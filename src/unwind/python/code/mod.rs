@@ -1,19 +1,20 @@
-//! Code objects: which one it is, and what it is called.
+//! Code objects: identifies them, and reads their names.
 //!
-//! An address alone does not say: of functions that come and go, most get the address of one that was dropped. So a code
-//! object that was seen before is known by its address, the addresses of its name, file and line table, its first line,
-//! and the number that CPython gives each code object since 3.12, no two the same. Where it has none, by what those
-//! objects hold: the hash that Python keeps in the name, or its letters where 3.11 has no hash; all of the path (once in a
-//! walk for each file); and length, beginning, middle and end of the line table. So another function at the same address is
-//! never shown under a name that was dropped; before 3.12 one of the same name, file and first line, all of whose parts have
-//! the addresses of the other's, is taken for it if their line tables differ only between those places.
+//! An address alone does not identify one: most short-lived functions get the address of a freed one. So a code
+//! object that was seen before is recognized by its address, by the addresses of its name, file and line table, its
+//! first line, and the version number that CPython gives each code object since 3.12, which is unique. Without a
+//! version number it is recognized by the contents of those objects: the hash that Python caches in the name, or
+//! the name's letters if 3.11 has not computed the hash; the whole path (once per walk and file); and length,
+//! beginning, middle and end of the line table. So a function is never shown under the name of a freed one at its
+//! address. Before 3.12, a function with the same name, file and first line as a freed one, all of whose parts have
+//! the same addresses, is mistaken for it if the line tables differ only between the compared places.
 //!
-//! CPython 3.12 would tell when one is destroyed (`PyCode_AddWatcher`), but only to who registers with the global lock
-//! held, in each interpreter anew: that takes a call on Python's own list of pending calls, which runs in the middle of
-//! the program's code, at a time that nobody knows. Comparing what the object holds needs nothing of the kind.
+//! CPython 3.12 can notify about destroyed code objects (`PyCode_AddWatcher`), but a watcher must be registered
+//! with the global lock held, once per interpreter. That takes a pending call (`Py_AddPendingCall`), which runs in
+//! the middle of the program's code at an unpredictable time. Comparing the object's contents needs none of that.
 //!
-//! What is new is copied through the kernel, each object's type is looked at, and what is said of it is kept; nothing of
-//! it is followed again unless it still has the same addresses.
+//! A new code object is copied through the kernel, the type of each part is checked, and a description is stored.
+//! Its memory is not read again unless it still has the same addresses.
 
 mod description;
 mod read;
@@ -28,12 +29,12 @@ pub(super) use read::{Scratch, read};
 pub(super) use table::Table;
 pub(super) use texts::Texts;
 
-/// The longest name or path that is kept whole, in letters.
+/// Maximum number of letters stored of a name or path.
 const LONGEST_TEXT: usize = 1024;
-/// The longest line table: a longer one, of a function of some 10,000 lines, is left out.
+/// Maximum length of a line table: a longer one, of a function of about 10,000 lines, is omitted.
 const LONGEST_LINES: usize = 32 << 10;
 
-/// What tells a code object from others that lay at its address, where Python numbers none.
+/// Marks that distinguish a code object from others at its address, if Python does not number them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Marks {
@@ -41,23 +42,24 @@ pub(super) struct Marks {
     file: u64,
     lines: u64,
     first_line: u64,
-    /// The length of the line table.
+    /// Length of the line table.
     length: u64,
-    /// The words below, the first line, and the line table's first word, as one: to compare each by itself would be so many loads
-    /// more, and loads are what a comparison takes its time for.
+    /// Hash of the words below, the first line, and the line table's first word. Comparing each separately would
+    /// need as many more loads, and loads dominate the cost of a comparison.
     words: u64,
     places: Places,
 }
 
-/// What is asked of one word, which is read once.
+/// Offsets of the compared words, packed into one word that is loaded once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 struct Places(u64);
 
 impl Places {
-    /// `of_name`: where the second and third word of the name's letters lie, which are all of it, if Python has not hashed it, as 3.11
-    /// often has not; 0: it has. `end_of_lines`: where the last word of the line table lies in it. `texts`: the number in
-    /// [`Texts`] of the path, and with it of a name of which words do not say all.
+    /// `of_name`: offsets of the second and third word of the name's letters, which together with the first are all
+    /// of it, if Python has not computed its hash, as often in 3.11; 0 if it has. `end_of_lines`: offset of the
+    /// line table's last word. `texts`: number in [`Texts`] of the path, and of the name if three words cannot
+    /// contain all of it.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
@@ -87,19 +89,19 @@ impl Places {
 const _: () =
     assert!(size_of::<Marks>() <= 64, "Marks grew: they are compared for each frame of each launch");
 
-/// In versions before this all names have a hash.
+/// In versions before this, all names have a hash.
 const FIRST_WITHOUT_HASH: u16 = 0x030b;
 
-/// The length of the line table of what cannot be known by its marks, and is met anew each time: none is so long.
+/// A line table length that does not occur: marks with it never match, so that the object is read anew each time.
 const NEVER: u64 = u64::MAX;
-/// Where its name and its line table are said to lie: no code object has them there, and it can be read.
+/// Stands in for the name and line table of such an object: no code object has them there, and it is readable.
 static NOTHING: [u64; 8] = [0; 8];
 
 impl Marks {
-    /// Of a code object with these parts.
+    /// The marks of a code object with these parts.
     ///
     /// # Safety
-    /// They are strings and bytes (or null, each) that can be read.
+    /// Each must be null, or a readable string or bytes object.
     unsafe fn of(
         (name, file, lines): (u64, u64, u64),
         first_line: u32,
@@ -111,7 +113,7 @@ impl Marks {
         if name == 0 || lines == 0 {
             return of_nothing;
         }
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (of_name, texts) = unsafe {
             let of_name = words_of_name(name, layout);
             (of_name, texts.enter(file, if of_name.is_none() { name } else { 0 }, layout))
@@ -128,52 +130,52 @@ impl Marks {
         Self { words: unsafe { marks.read(first_line, layout) }, ..marks }
     }
 
-    /// Whether the object at `code` has all of them but the texts.
+    /// Whether the object at `code` has all of these marks except for the texts.
     ///
     /// # Safety
-    /// A frame refers to the object, or something that can be read lies there if it was met.
+    /// A frame must refer to the object, or, if it was met before, its memory must be readable.
     #[inline(always)]
     pub(super) unsafe fn are_all_but_texts(&self, code: u64, layout: &Layout) -> bool {
-        // SAFETY: as the caller says; the parts were seen to be readable when the object was met, which holds them.
+        // SAFETY: guaranteed by the caller; the parts were readable when the object that holds them was met.
         unsafe {
-            // One that is shorter may end where memory does: its length is looked at before its words.
+            // A shorter line table may end at the end of mapped memory: check its length before its words.
             self.has_same_objects(code, layout)
                 && memory::word(self.lines + layout::LENGTH) == self.length
                 && self.read(first_line_of(code, layout), layout) == self.words
         }
     }
 
-    /// Whether the path still has its letters, and a name that is looked at with it. `texts` are those that were looked at in
-    /// this walk.
+    /// Whether the path still has the same letters, and the name if it is compared with the path. `texts` caches
+    /// the results of this walk.
     ///
     /// # Safety
-    /// They belong to a code object that has all other marks.
+    /// The texts must belong to a code object that has all other marks.
     #[inline(always)]
     pub(super) unsafe fn have_same_texts(&self, layout: &Layout, texts: &mut Texts) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { texts.hold(self.places.texts(), layout) }
     }
 
-    /// Whether the object at `code` consists of the same objects.
+    /// Whether the object at `code` has the same parts, by address.
     ///
     /// # Safety
-    /// It can be read.
+    /// It must be readable.
     #[inline(always)]
     unsafe fn has_same_objects(&self, code: u64, layout: &Layout) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let word = |at: u32| unsafe { memory::word(code + u64::from(at)) };
         let parts = &layout.code;
         word(parts.name) == self.name && word(parts.file) == self.file && word(parts.lines) == self.lines
     }
 
-    /// The words of the name and of the line table, and the first line of the object at hand, as one.
+    /// Hash of the words of the name and the line table, and of the object's first line.
     ///
     /// # Safety
-    /// Both can be read, and the line table is as long as it was.
+    /// Both must be readable, and the line table must be as long as it was.
     #[inline(always)]
     unsafe fn read(&self, first_line: u64, layout: &Layout) -> u64 {
-        // SAFETY: as the caller says; both end with a zero, and objects on a multiple of eight. Of a name that is shorter than it
-        // was at most the first bytes of what comes after it in its pool are read.
+        // SAFETY: guaranteed by the caller; both end with a zero byte, and objects are aligned to eight bytes. If
+        // the name is now shorter, at most the first bytes of the next object in its pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
         let places = self.places;
@@ -191,13 +193,13 @@ impl Marks {
     }
 }
 
-/// Where the second and third of three words of a name lie that say all of it: its letters and the zero that ends them, or 0
-/// where Python has a hash of it. `None`: there is none, and they are more than 23, or not ASCII.
+/// Offsets of the second and third of three words that together contain the whole name with its final zero byte, or
+/// 0 if Python has computed its hash. `None` if it has not, and the name has more than 23 letters or is not ASCII.
 ///
 /// # Safety
-/// It is a string that can be read.
+/// It must be a readable string.
 unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 2]> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let word = |at: u64| unsafe { memory::word(name + at) };
     let (hash, length, state) = (word(layout::HASH), word(layout::LENGTH), word(layout::STATE));
     if hash != u64::MAX {
@@ -208,34 +210,34 @@ unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 2]> {
         .then(|| [last / 2, last].map(|at| (u64::from(layout.text.ascii) + at) as u16))
 }
 
-/// A code object as a thread has met it.
+/// A code object that a thread has met.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Known {
-    /// Where it lies; 0 = this place of the table is empty.
+    /// Address of the object; 0 for an empty slot of the table.
     code: u64,
     pub(super) marks: Marks,
-    /// The number that Python gave it; 0: none.
+    /// The version number that Python gave it; 0 if none.
     pub(super) version: u32,
     /// Its number in the process.
     pub(super) number: u32,
-    /// How many bytes of instructions come before the first at which a frame is complete.
+    /// Number of instruction bytes before the first instruction at which a frame is complete.
     pub(super) traceable: u32,
 }
 
 impl Known {
-    /// Whether the object at `code` is the one that was met. `texts` are those that were looked at in this walk.
+    /// Whether the object at `code` is the one that was met. `texts` caches the results of this walk.
     ///
     /// # Safety
-    /// A frame refers to the object, or something that can be read lies there if it was met.
+    /// A frame must refer to the object, or, if it was met before, its memory must be readable.
     #[inline(always)]
     pub(super) unsafe fn is(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
-        // Null, where an empty place is found, is no object: a frame that is only being made has none yet.
+        // Null matches an empty slot, but is not an object: a frame under construction has no code object yet.
         if self.code != code || code == 0 {
             return false;
         }
         match self.version {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             0 => unsafe {
                 self.marks.are_all_but_texts(code, layout) && self.marks.have_same_texts(layout, texts)
             },
@@ -249,22 +251,22 @@ impl Known {
     }
 }
 
-/// The number that Python gave the code object, where it gives them any.
+/// The version number that Python gave the code object, in versions that have them.
 ///
 /// # Safety
-/// It can be read.
+/// It must be readable.
 #[inline(always)]
 pub(super) unsafe fn version_of(code: u64, layout: &Layout) -> u32 {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { memory::word(code + u64::from(layout.code.version)) as u32 }
 }
 
-/// The line at which the code object begins.
+/// First line of the code object.
 ///
 /// # Safety
-/// It can be read.
+/// It must be readable.
 #[inline(always)]
 unsafe fn first_line_of(code: u64, layout: &Layout) -> u64 {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     u64::from(unsafe { memory::word(code + u64::from(layout.code.first_line)) as u32 })
 }

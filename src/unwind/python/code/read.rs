@@ -1,4 +1,4 @@
-//! A code object that is new is copied through the kernel, and what is said of it written down.
+//! Reads a new code object, by copying it through the kernel, and writes its description.
 
 use super::description::{Description, HEAD, ROOM};
 use super::texts::Texts;
@@ -7,19 +7,19 @@ use crate::unwind::python::find::Types;
 use crate::unwind::python::layout::{self, Layout};
 use crate::unwind::python::read::copy_into;
 
-/// Room for what is said of one code object.
+/// Buffer for the description of one code object.
 #[repr(C)]
 pub(in crate::unwind::python) struct Scratch {
     bytes: [u8; ROOM],
 }
 
-/// Text being written.
+/// A description being written.
 struct Out<'a> {
     bytes: &'a mut [u8; ROOM],
     at: usize,
 }
 
-/// Reads the code object at `code`. `None`: there is none.
+/// Reads the code object at `code`. `None` if there is none.
 pub(in crate::unwind::python) fn read<'a>(
     code: u64,
     layout: &Layout,
@@ -37,7 +37,7 @@ pub(in crate::unwind::python) fn read<'a>(
     let first_line = at(layout.code.first_line)? as u32;
     let traceable = match layout.code.traceable {
         0 => 0,
-        // A number of instructions of two bytes.
+        // The number counts instructions of two bytes.
         offset => (at(offset)? as u32).wrapping_mul(2),
     };
     let version = match layout.code.version {
@@ -45,7 +45,7 @@ pub(in crate::unwind::python) fn read<'a>(
         offset => at(offset)? as u32,
     };
     let mut out = Out { bytes: &mut scratch.bytes, at: HEAD };
-    // What is of another type, as something that a program has put there, or cannot be read, counts as not there.
+    // Parts that are unreadable or of another type, such as a program may put there, are treated as missing.
     let file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
     let file_length = out.at - HEAD;
     let name = if is_of(name, types.text) && out.text(name, layout) { name } else { out.unknown() };
@@ -57,7 +57,7 @@ pub(in crate::unwind::python) fn read<'a>(
         place.copy_from_slice(&number.to_ne_bytes());
     }
     let marks = match version {
-        // SAFETY: null, or objects of their types, which were just read.
+        // SAFETY: each is null, or an object of its type that was just read.
         0 => unsafe { Marks::of((name, file, lines), first_line, layout, texts) },
         _ => Marks { name, file, lines, first_line: first_line.into(), ..Marks::default() },
     };
@@ -65,7 +65,7 @@ pub(in crate::unwind::python) fn read<'a>(
     Some((known, Description(&bytes[..at])))
 }
 
-/// Whether an object of just that type lies there.
+/// Whether there is an object of exactly this type.
 fn is_of(object: u64, kind: u64) -> bool {
     let mut head = [0; 40];
     copy_into(object, &mut head) && word(&head, layout::TYPE) == Some(kind)
@@ -75,7 +75,7 @@ fn word(bytes: &[u8], at: u64) -> Option<u64> {
     bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Hands over the beginning of a string as UTF-8. `None`: it cannot be read.
+/// Passes the beginning of a string as UTF-8 to `each`. `None` if the string is unreadable.
 fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()> {
     let mut head = [0; 40];
     if !copy_into(text, &mut head) {
@@ -98,7 +98,7 @@ fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()
         }
         for letter in piece.chunks_exact(kind) {
             let letter = letter.iter().rev().fold(0, |letter, byte| letter << 8 | u32::from(*byte));
-            // Lone surrogates stand for bytes of a path that is not UTF-8.
+            // Lone surrogates represent bytes of a non-UTF-8 path.
             let letter = char::from_u32(letter).unwrap_or(char::REPLACEMENT_CHARACTER);
             each(letter.encode_utf8(&mut [0; 4]).as_bytes());
         }
@@ -116,7 +116,7 @@ impl Out<'_> {
         }
     }
 
-    /// Appends the beginning of a string as UTF-8. False: it cannot be read, and nothing is appended.
+    /// Appends the beginning of a string as UTF-8. Returns false, and appends nothing, if the string is unreadable.
     fn text(&mut self, text: u64, layout: &Layout) -> bool {
         let begin = self.at;
         let is_read = letters(text, layout, |letters| self.push(letters)).is_some();
@@ -124,13 +124,13 @@ impl Out<'_> {
         is_read
     }
 
-    /// Appends a question mark, for what is not there.
+    /// Appends a question mark for a missing part.
     fn unknown(&mut self) -> u64 {
         self.push(b"?");
         0
     }
 
-    /// Appends a line table, unless it is too long. False: it cannot be read.
+    /// Appends a line table, unless it is too long. Returns false if it is unreadable.
     fn lines(&mut self, lines: u64) -> bool {
         let mut head = [0; 24];
         let length = copy_into(lines, &mut head).then(|| word(&head, layout::LENGTH)).flatten();
@@ -156,7 +156,7 @@ mod tests {
         let types = Types { code: 77, text: 78, bytes: 79, frame: 80 };
         let layout = Layout::of(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
         let memory = memory::map(size_of::<Scratch>()).unwrap();
-        // SAFETY: a mapping of that size, where zeroes are valid.
+        // SAFETY: a mapping of that size; zeroes are valid.
         let scratch = unsafe { memory.cast::<Scratch>().as_mut() };
         let mut texts = Texts::for_test();
         let words = [1u64; 64];

@@ -1,4 +1,4 @@
-//! The code objects that a thread has met, by their addresses.
+//! A hash table of the code objects that a thread has met, by address.
 
 use std::ptr::NonNull;
 
@@ -6,7 +6,7 @@ use super::Known;
 use crate::unwind::memory;
 
 const FIRST_PLACES: usize = 256;
-/// Places a table may have: 2.5 MiB, room for 16,384 code objects. A thread that meets more forgets them all.
+/// Maximum number of slots: 2.5 MiB, for 16,384 code objects. A thread that meets more forgets them all.
 const MOST_PLACES: usize = 1 << 15;
 
 /// The code objects that a thread has met.
@@ -25,11 +25,11 @@ impl Table {
     #[inline(always)]
     pub(in crate::unwind::python) fn get(&self, place: u32) -> &Known {
         debug_assert!((place as usize) < self.capacity);
-        // SAFETY: places are handed out below the capacity, and zeroes are a valid empty place.
+        // SAFETY: slot numbers are always below the capacity, and zeroes are a valid empty slot.
         unsafe { self.places.add(place as usize).as_ref() }
     }
 
-    /// Where the code object at `code` stands, or the empty place where it would.
+    /// Slot of the code object at `code`, or the empty slot where it belongs.
     #[inline]
     pub(in crate::unwind::python) fn find(&self, code: u64) -> u32 {
         let mask = self.capacity - 1;
@@ -47,13 +47,13 @@ impl Table {
         self.get(place).code == 0
     }
 
-    /// Whether entering one more has the places of others changed.
+    /// Whether one more entry requires [`Table::make_room`], which moves the entries.
     pub(in crate::unwind::python) fn is_full(&self) -> bool {
         2 * (self.used + 1) > self.capacity
     }
 
-    /// Makes room, at the cost of all or none of what is known. A place that there was is one afterwards, of whatever
-    /// code object. False: the kernel gives no memory.
+    /// Makes room, keeping either all entries or none. Old slot numbers stay in range, but may refer to another
+    /// code object. Returns false if the kernel refuses the memory.
     #[cold]
     pub(in crate::unwind::python) fn make_room(&mut self) -> bool {
         let keeps = 2 * self.capacity <= MOST_PLACES;
@@ -68,14 +68,14 @@ impl Table {
 
     pub(in crate::unwind::python) fn set(&mut self, place: u32, known: Known) {
         self.used += usize::from(self.is_empty(place));
-        // SAFETY: as in `get`; `&mut self` means that nobody else reads.
+        // SAFETY: as in `get`; `&mut self` excludes other readers.
         unsafe { self.places.add(place as usize).write(known) };
     }
 }
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // SAFETY: the table came from `map_places` with this capacity, and goes with its owner.
+        // SAFETY: `map_places` mapped the table with this capacity, and only `self` refers to it.
         unsafe { memory::unmap(self.places.cast(), self.capacity * size_of::<Known>()) };
     }
 }

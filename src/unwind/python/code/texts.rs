@@ -1,64 +1,65 @@
-//! Paths, and names that Python has not hashed: whether they hold what they did.
+//! Paths, and names without a cached hash: detects whether their contents have changed.
 
 use super::LONGEST_TEXT;
 use crate::unwind::memory;
 use crate::unwind::python::layout::{self, Layout};
 
-/// Paths whose letters are looked at once in a walk: many functions share one. With them names that Python has not hashed.
+/// Texts that are compared at most once per walk: paths, which many functions share, and names that Python has not
+/// hashed.
 #[repr(C)]
 pub(in crate::unwind::python) struct Texts {
-    /// How many walks there were.
+    /// Number of walks so far.
     walk: u64,
     count: usize,
-    /// The last walk in which each was seen to hold the same.
+    /// For each pair, the last walk in which it was found unchanged.
     seen: [u64; MOST_TEXTS],
-    /// Those of the last walk, each once.
+    /// The pairs compared in the last walk, each once.
     of_walk: [u16; MOST_TEXTS],
     count_of_walk: usize,
     all: [Pair; MOST_TEXTS],
 }
 
-/// Where a path and a name lie, or null, and what they hold.
+/// Addresses of a path and a name, either of which may be null, and their contents.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Pair {
     path: u64,
     name: u64,
     marks: u64,
-    /// How many letters of the path are kept; 0: the marks are to be compared.
+    /// Number of stored letters of the path; 0 if the hash must be compared instead.
     count: u64,
     letters: [u8; MOST_LETTERS],
 }
 
-/// Of a longer path the marks are compared, at three times the cost.
+/// Longer paths are compared by their hash, at three times the cost.
 const MOST_LETTERS: usize = 224;
 
 const MOST_TEXTS: usize = 2048;
 
 impl Texts {
-    /// For the next walk: a text may be another by then.
+    /// Starts a new walk: the texts may have changed.
     #[inline(always)]
     pub(in crate::unwind::python) fn forget(&mut self) {
         self.walk += 1;
         self.count_of_walk = 0;
     }
 
-    /// Whether there is room for no more.
+    /// Whether there is no room for another pair.
     pub(in crate::unwind::python) fn are_full(&self) -> bool {
         self.count >= MOST_TEXTS
     }
 
-    /// There are none. Who knows them by number is to forget those.
+    /// Removes all pairs. Callers that hold numbers of pairs must drop them.
     pub(in crate::unwind::python) fn clear(&mut self) {
         (self.count, self.count_of_walk) = (0, 0);
     }
 
-    /// The number of these texts. `None`: there are too many.
+    /// Returns the number of this pair of texts. `None` if there are too many.
     ///
     /// # Safety
-    /// They are strings that can be read, or null.
+    /// Each must be null or a readable string.
     pub(super) unsafe fn enter(&mut self, path: u64, name: u64, layout: &Layout) -> Option<u16> {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let marks = unsafe { marks_of_both(path, name, layout) };
         let is_same = |known: &Pair| (known.path, known.name, known.marks) == (path, name, marks);
         if let Some(at) = self.all[..self.count].iter().position(is_same) {
@@ -71,7 +72,7 @@ impl Texts {
         let pair = &mut self.all[self.count];
         (pair.path, pair.name, pair.marks, pair.count) = (path, name, marks, 0);
         if path != 0 && name == 0 {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { pair.keep_letters(layout) };
         }
         self.count += 1;
@@ -79,7 +80,7 @@ impl Texts {
         Some(self.count as u16 - 1)
     }
 
-    /// These hold what they did, in this walk.
+    /// Records that this pair is unchanged in this walk.
     fn see(&mut self, at: usize) {
         if self.seen[at] == self.walk {
             return;
@@ -91,39 +92,40 @@ impl Texts {
         }
     }
 
-    /// The numbers of all that were looked at in the last walk.
+    /// The numbers of all pairs that were compared in the last walk.
     pub(in crate::unwind::python) fn of_walk(&self) -> &[u16] {
         &self.of_walk[..self.count_of_walk.min(MOST_TEXTS)]
     }
 
-    /// Whether these, by their numbers, still hold what they did.
+    /// Whether the pairs with these numbers are unchanged.
     ///
     /// # Safety
-    /// They are strings, or something that can be read lies there.
+    /// Each must be a string, or at least readable memory.
     #[inline(always)]
     pub(in crate::unwind::python) unsafe fn are_as_kept(&self, numbers: &[u16], layout: &Layout) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         numbers.is_empty() || unsafe { self.have_same_letters(numbers, layout) }
     }
 
-    /// Whether all texts of the last walk still hold what they did.
+    /// Whether all texts of the last walk are unchanged.
     ///
     /// # Safety
-    /// They are strings, or something that can be read lies there.
+    /// Each must be a string, or at least readable memory.
     #[inline(always)]
     pub(in crate::unwind::python) unsafe fn are_as_before(&self, layout: &Layout) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.are_as_kept(self.of_walk(), layout) }
     }
 
-    /// The same of one or more. Apart from the others, which then keep no register.
+    /// As [`Texts::are_as_kept`], for at least one pair. Not inlined, so that it takes no register from the empty
+    /// case.
     ///
     /// # Safety
-    /// As above.
+    /// As for [`Texts::are_as_kept`].
     #[inline(never)]
     unsafe fn have_same_letters(&self, numbers: &[u16], layout: &Layout) -> bool {
         for at in numbers {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             if !unsafe { self.all[usize::from(*at) % MOST_TEXTS].are_as_before(layout) } {
                 return false;
             }
@@ -131,26 +133,26 @@ impl Texts {
         true
     }
 
-    /// Whether the texts with this number still hold what they did.
+    /// Whether the pair with this number is unchanged.
     ///
     /// # Safety
-    /// The number is of [`Texts::enter`]; they are strings, or something that can be read lies there.
+    /// The number must be from [`Texts::enter`]; each text must be a string, or at least readable memory.
     #[inline(always)]
     pub(super) unsafe fn hold(&mut self, number: u16, layout: &Layout) -> bool {
-        // SAFETY: numbers are below the count, and that is no more than there is room for.
+        // SAFETY: numbers are less than the count, which is at most the array's length.
         let seen = unsafe { *self.seen.get_unchecked(usize::from(number)) };
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         seen == self.walk || unsafe { self.look(number, layout) }
     }
 
-    /// Looks at their letters; not again in this walk if they are the same.
+    /// Compares a pair. If it is unchanged, it is not compared again in this walk.
     ///
     /// # Safety
     /// As for [`Texts::hold`].
     #[inline(never)]
     unsafe fn look(&mut self, number: u16, layout: &Layout) -> bool {
         let at = usize::from(number) % MOST_TEXTS;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let are_same = unsafe { self.all[at].are_as_before(layout) };
         if are_same {
             self.see(at);
@@ -160,50 +162,50 @@ impl Texts {
 }
 
 impl Pair {
-    /// Whether both hold what they did.
+    /// Whether both texts are unchanged.
     ///
     /// # Safety
-    /// They are strings, or something that can be read lies there.
+    /// Each must be a string, or at least readable memory.
     #[inline(always)]
     unsafe fn are_as_before(&self, layout: &Layout) -> bool {
         match self.count {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             0 => unsafe { marks_of_both(self.path, self.name, layout) == self.marks },
             // SAFETY: as above.
             _ => unsafe { self.has_same_letters(layout) },
         }
     }
 
-    /// Keeps the path's letters, if it is ASCII and they are neither too few nor too many.
+    /// Stores the path's letters, if they are ASCII, at least eight and at most `MOST_LETTERS`.
     ///
     /// # Safety
-    /// It is a string that can be read.
+    /// The path must be a readable string.
     unsafe fn keep_letters(&mut self, layout: &Layout) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let word = |at: u64| unsafe { memory::word(self.path + at) };
         let (count, is_ascii) = (word(layout::LENGTH), word(layout::STATE) >> 6 & 1 != 0);
         if is_ascii && (8..=MOST_LETTERS as u64).contains(&count) {
             let from = (self.path + u64::from(layout.text.ascii)) as *const u8;
-            // SAFETY: so many letters are there.
+            // SAFETY: the string has `count` letters there.
             unsafe { from.copy_to_nonoverlapping(self.letters.as_mut_ptr(), count as usize) };
             self.count = count;
         }
     }
 
-    /// Whether the path has the letters that are kept.
+    /// Whether the path has the stored letters.
     ///
     /// # Safety
-    /// It is a string, or something that can be read lies there.
+    /// The path must be a string, or at least readable memory.
     #[inline(always)]
     unsafe fn has_same_letters(&self, layout: &Layout) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         if unsafe { memory::word(self.path + layout::LENGTH) } != self.count {
             return false;
         }
-        // Of one that is not ASCII a pointer lies there, which is no letters.
+        // A string that is not ASCII has a pointer there, which does not equal letters.
         let theirs = self.path + u64::from(layout.text.ascii);
         let ours = self.letters.as_ptr() as u64;
-        // SAFETY: as the caller says; ours are as many, and a path has at least eight letters.
+        // SAFETY: guaranteed by the caller; our copy is as long, and a path has at least eight letters.
         unsafe {
             match self.count {
                 // Most paths, without a loop.
@@ -216,12 +218,12 @@ impl Pair {
     /// Whether all letters but the last 32 are the same, 32 at a time.
     ///
     /// # Safety
-    /// So many can be read at both places.
+    /// `count` letters must be readable at both addresses.
     #[inline(always)]
     unsafe fn has_same_beginning(&self, theirs: u64, ours: u64) -> bool {
         let mut at = 32;
         while at < self.count {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             if !unsafe { are_same::<32>(theirs + at - 32, ours + at - 32) } {
                 return false;
             }
@@ -230,14 +232,14 @@ impl Pair {
         true
     }
 
-    /// Whether the last letters are the same: 32, or all if they are fewer.
+    /// Whether the last letters are the same: 32, or all if there are fewer.
     ///
     /// # Safety
-    /// So many can be read at both places, and no fewer than eight.
+    /// `count` letters must be readable at both addresses, and `count` must be at least eight.
     #[inline(always)]
     unsafe fn has_same_end(&self, theirs: u64, ours: u64) -> bool {
         let (their_end, our_end) = (theirs + self.count, ours + self.count);
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.count {
                 32.. => are_same::<32>(their_end - 32, our_end - 32),
@@ -248,37 +250,37 @@ impl Pair {
     }
 }
 
-/// Whether so many bytes are the same in both places.
+/// Whether `BYTES` bytes are the same at both addresses.
 ///
 /// # Safety
-/// They can be read, and nobody writes them.
+/// They must be readable, and must not be written meanwhile.
 #[inline(always)]
 unsafe fn are_same<const BYTES: usize>(one: u64, other: u64) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { *(one as *const [u8; BYTES]) == *(other as *const [u8; BYTES]) }
 }
 
-/// What tells two strings from others.
+/// Hash of two strings.
 ///
 /// # Safety
-/// They are strings, or something that can be read lies there; or null.
+/// Each must be null, a string, or at least readable memory.
 #[inline(never)]
 unsafe fn marks_of_both(path: u64, name: u64, layout: &Layout) -> u64 {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let of = |text: u64| unsafe { marks_of_letters(text, layout) };
     if name == 0 { of(path) } else { of(path).rotate_left(32) ^ of(name) }
 }
 
-/// What tells a string from others: all that is kept of it, two words at a time, none of which waits for the one before.
+/// Hash of a string: of all letters up to the limit, two words at a time, without a dependency between the steps.
 ///
 /// # Safety
-/// It is a string, or something that can be read lies there; or null.
+/// It must be null, a string, or at least readable memory.
 #[inline(always)]
 unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {
         return 0;
     }
-    // SAFETY: as the caller says; a string ends with a zero, and objects on a multiple of eight.
+    // SAFETY: guaranteed by the caller; a string ends with a zero byte, and objects are aligned to eight bytes.
     let word = |at: u64| unsafe { memory::word(text + at) };
     let (length, state) = (word(layout::LENGTH).min(LONGEST_TEXT as u64), word(layout::STATE) as u32);
     let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);
@@ -286,7 +288,7 @@ unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
     let end = start + length * kind;
     let about = (length << 3 | kind) ^ 0xd6e8_feb8_6659_fd93;
     if end < start + 16 {
-        // What the words have beyond the end is cut off.
+        // Mask the bytes of the words that are past the end.
         let word = |at: u64| match end.saturating_sub(at) {
             bytes @ 0..8 => word(at) & ((1 << (8 * bytes)) - 1),
             _ => word(at),
@@ -300,11 +302,11 @@ unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
         place = place.wrapping_add(0xa076_1d64_78bd_642f);
         at += 16;
     }
-    // These may be the same as the ones before in part.
+    // These may overlap the words before.
     marks.wrapping_add(mixed(word(end - 16), word(end - 8), place))
 }
 
-/// Two words as one, which depends on where they stand.
+/// Combines two words, depending on their position.
 #[inline(always)]
 fn mixed(one: u64, other: u64, place: u64) -> u64 {
     let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ place);
