@@ -1,9 +1,10 @@
-/* libgpuflame-preload.so: for LD_PRELOAD of a whole shell. Programs that call CUDA are recorded, and to all others it is as
- * good as nothing: it has the driver load libgpuflame.so, which lies beside it, by the driver's variable.
+/* libgpuflame-preload.so: a small library for LD_PRELOAD in a whole shell. Programs that call CUDA are recorded, for all
+ * others it has practically no effect: it sets the CUDA driver's variable, which makes the driver load libgpuflame.so from
+ * the same folder.
  *
- * Every program that the shell starts loads it, so it is a few KiB, needs no library, and asks for nothing by a version:
- * what it calls is there or not, in any C library, and where it is not the program is left alone. In C, since in a
- * Cargo workspace a Rust library without the standard library cannot be built beside others that unwind. */
+ * Every program that the shell starts loads it, so it is a few KiB, needs no library and uses no versioned symbol: the
+ * functions that it calls may or may not exist in any C library, and if one is missing the program is left unchanged. It is
+ * written in C because a Cargo workspace cannot build a no_std Rust library together with libraries that unwind. */
 #include <stddef.h>
 
 #define NAME "libgpuflame-preload.so"
@@ -28,20 +29,20 @@ extern void *mmap(void *at, size_t bytes, int may, int how, int file, long offse
 
 enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0x101 };
 
-/* Variables in the order in which they are looked for and added. The driver reads the first and NVTX the second; the
- * library reads the third, and refuses to work with the stub of another release; from the fourth it knows which file
- * descriptor 2 was when the program started. `gpuflame run --preload` sets the last: the library is loaded at once, so that the
- * program's calls to it work before CUDA is there, but only into programs with glibc, which it needs. No pointers, which would
- * be relocated. */
+/* Variables, in the order in which they are searched and added. The driver reads the first and NVTX the second. The library
+ * reads the third and refuses to work with the stub of another release; from the fourth it knows which file descriptor 2
+ * was when the program started. `gpuflame run --preload` sets the last: then the library is loaded at once, so that the
+ * program's calls to it work before CUDA is loaded, but only into programs with glibc, which it needs. An array of arrays,
+ * as pointers would need relocations. */
 enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
-/* Room for the new list and its texts where they are short, in the page that the loader writes to in any case. */
+/* Room for the new list and its strings if they are short, in the page that the loader writes to in any case. */
 static char *room[300];
 
-/* Where `text` goes on behind `prefix`; NULL if it does not begin so. */
+/* Returns the rest of `text` after `prefix`; NULL if it does not begin with `prefix`. */
 static const char *behind(const char *prefix, const char *text)
 {
     while (*prefix && *prefix == *text)
@@ -49,7 +50,7 @@ static const char *behind(const char *prefix, const char *text)
     return *prefix ? NULL : text;
 }
 
-/* Writes `text` there, or so many bytes of it, and a zero, to which it points then. */
+/* Copies `text`, but at most `bytes` bytes, and a terminating zero. Returns the address of that zero. */
 static char *append(char *at, const char *text, size_t bytes)
 {
     while (bytes-- && *text)
@@ -58,7 +59,7 @@ static char *append(char *at, const char *text, size_t bytes)
     return at;
 }
 
-/* Where the entry of the list in LD_PRELOAD begins that is called as this file is, and into `end` where its name does. */
+/* Returns the start of the entry in LD_PRELOAD that has this file's name, and sets `end` to the start of the name in it. */
 static const char *entry(const char *list, const char **end)
 {
     const char *start = list, *name = list, *at;
@@ -78,8 +79,8 @@ static const char *entry(const char *list, const char **end)
     }
 }
 
-/* The folder in which the library lies beside this file: where its path begins, and how long that is with the last slash.
- * 0: it is not known. */
+/* Finds the folder of this file, in which the library is installed: sets `from` to its path and returns the length of the
+ * path including the last slash. 0: unknown. */
 static size_t folder(const char **from, const char *preload)
 {
     const char *to = NULL, *at;
@@ -102,7 +103,7 @@ static size_t length(const char *text)
     return bytes;
 }
 
-/* Writes a number in hexadecimal, and returns where it ends. */
+/* Writes a number in hexadecimal, and returns the end of it. */
 static char *append_number(char *at, unsigned long number)
 {
     int shift = 60;
@@ -113,8 +114,8 @@ static char *append_number(char *at, unsigned long number)
     return at;
 }
 
-/* Device and inode of descriptor 2 into the two numbers; 0: it is closed, or this machine is not known. Without the C library,
- * which has the function under different names and sets errno. */
+/* Stores device and inode of descriptor 2. Returns 0 if it is closed or the architecture is unknown. Uses a raw system
+ * call: the C library has this function under different names and sets errno. */
 static int look_at_stderr(unsigned long *device, unsigned long *inode)
 {
     unsigned long facts[32];
@@ -148,7 +149,7 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         for (name = 0; name < NAMES; name++)
             if (!has[name])
                 has[name] = behind(NAME_OF[name], old[count]);
-    /* Who has named a library has chosen: only what an ancestor has added about its own descriptor 2 is replaced. */
+    /* If the user named a library, that choice stays: only an ancestor's entry about its own descriptor 2 is replaced. */
     bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
     if (!bytes && !(has[DRIVER] && has[STDERR]))
         return;
@@ -184,7 +185,7 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         *append_number(text, inode) = 0;
     }
     new[added] = NULL;
-    /* As a whole, and the old list stays: another thread may be reading it. */
+    /* One atomic store, and the old list is not freed: another thread may be reading it. */
     __atomic_store_n(&environ, new, __ATOMIC_RELEASE);
     if (bytes && has[AT_ONCE] && dlopen && gnu_get_libc_version)
         dlopen(library, LAZY_GLOBAL);

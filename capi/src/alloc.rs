@@ -1,14 +1,15 @@
-//! The library's own heap is all that it takes memory from: nothing of the application's is asked for any.
+//! The library's global allocator: takes all memory from gpuflame's own heap, never from the application's allocator.
 //!
-//! An allocation that fails aborts the process, in the standard library as in any other, and the process is the
-//! application's. So none fails on a thread of ours: it ends there for good. On an application's there is a reserve.
+//! A failed allocation aborts the process, in the standard library as in any other, and the process is the
+//! application's. So no allocation fails on a thread of ours: the thread ends there permanently. Threads of the
+//! application have a reserve.
 
 use std::alloc::{GlobalAlloc, Layout};
 
 use gpuflame::host::{heap, threads};
 use gpuflame::session;
 
-/// Hands everything to [`heap`].
+/// Global allocator that forwards every call to [`heap`].
 pub(crate) struct Own;
 
 // SAFETY: every call is passed on unchanged, to functions that keep the contract.
@@ -32,7 +33,7 @@ unsafe impl GlobalAlloc for Own {
     }
 }
 
-/// The block, if it is one or this is a thread of the application's.
+/// Returns the block. If it is null and this is one of our threads, ends the thread instead.
 fn or_end(block: *mut u8) -> *mut u8 {
     if block.is_null() && threads::is_ours() {
         session::end_this_thread_for_want_of_memory();

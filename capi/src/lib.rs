@@ -1,7 +1,7 @@
-//! `libgpuflame.so`: what the CUDA driver, the dynamic loader and C programs call.
+//! `libgpuflame.so`: the functions that the CUDA driver, the dynamic loader and C programs call.
 //!
-//! It converts, guards and forwards; all policy is in the `gpuflame` crate. A panic never leaves it:
-//! it switches gpuflame off, and the application runs on.
+//! They convert arguments, catch panics and forward; all policy is in the `gpuflame` crate. A panic never leaves this
+//! library: it disables gpuflame, and the application continues.
 
 mod alloc;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
             && !preload::forward_nvtx_to_linked_copy(table)
             && preload::refusal().is_none()
         {
-            // SAFETY: the caller says so.
+            // SAFETY: NVTX passed `table`, as the caller guarantees.
             session::inject_nvtx(unsafe { session::NvtxTable::new(table) });
         }
         Ok(())
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
     1
 }
 
-/// How NVTX gives its tables out.
+/// NVTX's function that returns its tables.
 pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
 /// Opens a range. See `include/gpuflame.h`.
@@ -75,7 +75,7 @@ pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
 /// `name` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_range_push(name: *const c_char) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees that `name` is null or a C string.
     guarded(|| session::range_push(unsafe { text("gpuflame_range_push", name) }?))
 }
 
@@ -103,7 +103,7 @@ pub extern "C" fn gpuflame_is_active() -> c_int {
     errno::kept(|| catch_unwind(|| c_int::from(gpuflame::is_active())).unwrap_or(0))
 }
 
-/// Another step begins. See `include/gpuflame.h`.
+/// Begins another step. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_step() -> c_int {
     guarded(gpuflame::step)
@@ -115,24 +115,24 @@ pub extern "C" fn gpuflame_step() -> c_int {
 /// `text` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees that `text` is null or a C string.
     guarded(|| gpuflame::mark(&unsafe { self::text("gpuflame_mark", text) }?.to_string_lossy()))
 }
 
-/// Has the files go elsewhere. See `include/gpuflame.h`.
+/// Changes where the files are written. See `include/gpuflame.h`.
 ///
 /// # Safety
 /// `prefix` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
     guarded(|| {
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees that `prefix` is null or a C string.
         let prefix = unsafe { text("gpuflame_set_output", prefix) }?;
         gpuflame::set_output(OsStr::from_bytes(prefix.to_bytes()))
     })
 }
 
-/// What there is so far. See `include/gpuflame.h`.
+/// Returns the results so far. See `include/gpuflame.h`.
 ///
 /// # Safety
 /// `out` is null, or begins with the number of bytes that may be written there.
@@ -140,37 +140,37 @@ pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
 pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
     guarded(|| {
         let Some(out) = NonNull::new(out) else { return Err(missing("gpuflame_stats", "structure")) };
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees that `out` begins with its size.
         let place = unsafe { stats::Place::new(out) }?;
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees that as many bytes may be written.
         unsafe { place.fill(&gpuflame::stats()?) };
         Ok(())
     })
 }
 
-/// Collects what is complete. See `include/gpuflame.h`.
+/// Collects completed records. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_flush() -> c_int {
     guarded(session::flush)
 }
 
-/// The version. See `include/gpuflame.h`.
+/// Returns the version. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What went wrong last on this thread. See `include/gpuflame.h`.
+/// Returns this thread's last error. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_last_error() -> *const c_char {
-    // The thread's first look registers what is to be done when it ends.
+    // A thread's first access registers a destructor for when the thread ends.
     errno::kept(|| {
         let message = LAST_ERROR.try_with(|last| last.borrow().as_ref().map(|message| message.as_ptr()));
         message.ok().flatten().unwrap_or(c"".as_ptr())
     })
 }
 
-// Beside the functions: the assembler has to see both at once.
+// In the same file as the functions, because the assembler must see both together.
 #[cfg(versioned)]
 versions::versioned!("GPUFLAME_0":
     gpuflame_start gpuflame_stop gpuflame_flush gpuflame_is_active gpuflame_step gpuflame_mark gpuflame_set_output
@@ -181,7 +181,7 @@ thread_local! {
     static LAST_ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// The text that a caller gave to `function`, who may not leave it out.
+/// Returns the text that a caller passed to `function`; null is an error.
 ///
 /// # Safety
 /// `at` is null or a C string, for as long as the result is used.
@@ -189,7 +189,7 @@ unsafe fn text<'a>(function: &str, at: *const c_char) -> gpuflame::Result<&'a CS
     if at.is_null() {
         return Err(missing(function, "text"));
     }
-    // SAFETY: the caller says so.
+    // SAFETY: not null, so the caller guarantees a C string.
     Ok(unsafe { CStr::from_ptr(at) })
 }
 
@@ -197,7 +197,7 @@ fn missing(function: &str, what: &str) -> Error {
     Error::new(ErrorKind::Setting, format!("{function}(NULL): it needs a {what}; nothing was done"))
 }
 
-/// Runs `action`; its error becomes a number here and a sentence for `gpuflame_last_error`. The host finds errno as it was.
+/// Runs `action`. An error becomes a number here and a sentence in `gpuflame_last_error`. Preserves the host's errno.
 fn guarded(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
     errno::kept(|| outcome(action))
 }

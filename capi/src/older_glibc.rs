@@ -1,7 +1,7 @@
-//! What the standard library and `libc` call and glibc has no function for before 2.33: there programs brought their own
-//! from a part that is linked into each. `build.rs` says what else is done for older ones.
+//! Functions that the standard library and `libc` call but glibc exports only from 2.33 on; before, a static part
+//! linked into each program defined them. `build.rs` lists the other measures for older versions.
 //!
-//! The linker takes these before the C library's. Nobody else sees them.
+//! The linker prefers these to the C library's. They are hidden, so no other library sees them.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int};
@@ -28,19 +28,19 @@ global_asm!(
     by_descriptor = sym by_descriptor,
 );
 
-// What the kernel writes is what the C library's structure is here.
+// The kernel's structure is the same as the C library's on this architecture.
 
 unsafe extern "C" fn by_path(path: *const c_char, into: *mut libc::stat64) -> c_int {
-    // SAFETY: as `stat`'s caller has it.
+    // SAFETY: the caller keeps `stat`'s contract.
     unsafe { libc::syscall(libc::SYS_stat, path, into) as c_int }
 }
 
 unsafe extern "C" fn of_link(path: *const c_char, into: *mut libc::stat64) -> c_int {
-    // SAFETY: as `lstat`'s caller has it.
+    // SAFETY: the caller keeps `lstat`'s contract.
     unsafe { libc::syscall(libc::SYS_lstat, path, into) as c_int }
 }
 
 unsafe extern "C" fn by_descriptor(descriptor: c_int, into: *mut libc::stat64) -> c_int {
-    // SAFETY: as `fstat`'s caller has it.
+    // SAFETY: the caller keeps `fstat`'s contract.
     unsafe { libc::syscall(libc::SYS_fstat, descriptor, into) as c_int }
 }

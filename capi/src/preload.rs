@@ -1,8 +1,8 @@
-//! How the library gets in, other than by the driver.
+//! Ways into a process other than the CUDA driver: preloading and linking.
 //!
-//! Preloaded, it only asks the driver to inject it, if there ever is a driver: processes without CUDA
-//! pay one look at the environment, and nothing is initialised before a fork. Linked, it does nothing
-//! until `gpuflame_start`.
+//! Preloaded, the library only asks the driver to inject it if the program ever loads the driver: processes without
+//! CUDA pay for one look at the environment, and nothing is initialised before a fork. Linked, it does nothing until
+//! `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -15,15 +15,16 @@ use gpuflame::tracer::errno;
 
 use crate::GetExportTable;
 
-/// What the CUDA driver and NVTX load on their first call.
+/// Variables that name the libraries which the CUDA driver and NVTX load in their first call.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
-// SAFETY: runs while the loader initialises this library, on memory that the C library and the loader have set up. There
-// may be other threads: those of a library that was initialised before, or of a program that loads this one late.
+// SAFETY: runs while the loader initialises this library, and uses only memory that the C library and the loader have
+// set up. Other threads may exist: those of a library that was initialised earlier, or of a program that loads this
+// one late.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
-    // The driver may be who loads this, in the middle of the application's call.
+    // The driver may be loading this library, in the middle of one of the application's calls.
     errno::kept(|| {
         let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
         stderr::remember_at_exec();
@@ -38,18 +39,18 @@ fn ask_to_be_injected_if_preloaded() {
 }
 
 unsafe extern "C" {
-    /// Where all who read or change the environment find it: the addresses of `NAME=value`, and null.
+    /// The process's environment: pointers to `NAME=value`, terminated by null.
     static mut environ: *mut *mut c_char;
 }
 
-/// Adds variables beside threads that read the environment: `setenv` would free the list that they are reading. This
-/// puts another in its place and leaves the old one as it is. (What another thread adds at the very same moment is
-/// lost: to change the environment beside other threads is forbidden to it.)
+/// Adds variables while other threads may read the environment: `setenv` would free the list that they are reading.
+/// This replaces the list and leaves the old one unchanged. (A variable that another thread adds at the same moment
+/// is lost, but that thread may not change the environment while there are other threads.)
 fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
     // SAFETY: the C library's variable, which is read and written as a whole.
     let list = unsafe { AtomicPtr::from_ptr(&raw mut environ) };
     let old = list.load(Ordering::Acquire);
-    // SAFETY: null, or a list that ends in null.
+    // SAFETY: `old` is null, or a list that ends in null.
     let at = |n: usize| if old.is_null() { null() } else { unsafe { old.add(n).read().cast_const() } };
     let mut new: Vec<_> = (0..).map(at).take_while(|entry| !entry.is_null()).collect();
     new.extend(variables.filter_map(|text| Some(CString::new(text).ok()?.into_raw().cast_const())));
@@ -57,7 +58,7 @@ fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
     list.store(new.leak().as_mut_ptr().cast(), Ordering::Release);
 }
 
-/// Whether a preload list (blanks or colons between the names) has an entry that is the file `own`.
+/// Whether a preload list (names separated by blanks or colons) has an entry that is the file `own`.
 fn names_file(list: &OsStr, own: &Path) -> bool {
     let entries = list
         .as_bytes()
@@ -68,7 +69,7 @@ fn names_file(list: &OsStr, own: &Path) -> bool {
     })
 }
 
-/// The absolute path of this library.
+/// Returns the absolute path of this library.
 fn own_path() -> Option<PathBuf> {
     let function = ask_to_be_injected_if_preloaded as *const c_void;
     file_of(function)?.canonicalize().ok()
@@ -81,17 +82,18 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     if unsafe { libc::dladdr(address, &mut info) } == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: dladdr gave a NUL-terminated name that lives as long as the library.
+    // SAFETY: dladdr returned a NUL-terminated name that lives as long as the library.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// Why the library is not to work: the small library beside it, which had the driver load it, is of another release.
+/// Returns why this library must not work: the preload stub in the same folder, which made the driver load it, is of
+/// another release.
 pub(crate) fn refusal() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
     let (version, library) = told.split_once(' ')?;
-    // The variable is handed on to programs for which somebody else has named another library.
+    // Programs inherit the variable even if another library was named for them.
     let is_its_choice =
         std::env::var_os(INJECTIONS[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
@@ -100,8 +102,8 @@ pub(crate) fn refusal() -> Option<String> {
     })
 }
 
-/// When the application is linked against one copy of this library and the driver injects another
-/// (two files), the linked one is the session: it gets the call. False: this copy is it.
+/// Forwards the call if the application is linked against one copy of this library and the driver injects another
+/// file: the linked copy is the session. Returns `false` if this copy is the session.
 pub(crate) fn forward_to_linked_copy() -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
     // SAFETY: a library that exports gpuflame_start exports this entry with this type.
@@ -110,7 +112,7 @@ pub(crate) fn forward_to_linked_copy() -> bool {
     true
 }
 
-/// The same when NVTX injects another copy.
+/// Like [`forward_to_linked_copy`], when NVTX injects another copy.
 pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjectionNvtx2") else { return false };
     // SAFETY: as in `forward_to_linked_copy`.
@@ -119,17 +121,17 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     true
 }
 
-/// What the linked copy exports under `name`; `None` if this copy is it.
+/// Returns the symbol `name` of the linked copy; `None` if this copy is the linked one.
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: looks a symbol up in the global scope; an injected copy is not in it.
+    // SAFETY: looks a symbol up in the global scope, which does not contain an injected copy.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
-    // Our own address of that name is no help: the loader gives us the linked copy's.
+    // Our own address of `gpuflame_start` does not help: the loader resolves it to the linked copy's.
     let own = file_of(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_of(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
-    // SAFETY: RTLD_NOLOAD only finds what is loaded already.
+    // SAFETY: RTLD_NOLOAD only finds libraries that are already loaded.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     let handle = NonNull::new(handle)?;
-    // SAFETY: the handle is live, and the name NUL-terminated.
+    // SAFETY: the handle is open, and the name ends with NUL.
     NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) })
 }

@@ -1,5 +1,5 @@
-//! What a program asks about itself in mid-run, as C has it. It grows at its end; who was compiled against an older header
-//! gets as much as it has room for.
+//! The C layout of a run's statistics, which a program can query while it runs. The structure grows at its end; a
+//! program that was compiled against an older header gets the fields that it has room for.
 
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use gpuflame::ledger::{Cause, Sum};
 use gpuflame::{Error, ErrorKind, Result, Stats};
 
-/// So many kernels are told, and so many bytes of each name with the zero behind it.
+/// Number of kernels that are listed, and size of each name in bytes including the final zero.
 const KERNELS: usize = 8;
 const NAME: usize = 240;
 
@@ -37,7 +37,7 @@ pub struct Statistics {
     window_ns: u64,
     busy_ns: u64,
     idle_ns: u64,
-    /// In the order of [`Cause::ALL`], then before the first and behind the last work of a window.
+    /// In the order of [`Cause::ALL`], then before the first and after the last work of a window.
     idle_by_cause_ns: [u64; 6],
     kernels: u64,
     top: [Kernel; KERNELS],
@@ -47,17 +47,19 @@ const _: () =
     assert!(size_of::<Statistics>() == 160 + KERNELS * 256, "the header's first version has this size");
 const _: () = assert!(Cause::ALL.len() == 4, "the header names each cause");
 
-/// Where a caller wants it, and how much fits.
+/// The caller's structure, and its size.
 pub(crate) struct Place {
     at: NonNull<Statistics>,
     size: usize,
 }
 
 impl Place {
+    /// Reads the size of the caller's structure.
+    ///
     /// # Safety
-    /// At `at` there are as many bytes as its first eight say.
+    /// At `at` there are as many bytes as the first eight bytes say.
     pub(crate) unsafe fn new(at: NonNull<Statistics>) -> Result<Self> {
-        // SAFETY: the caller says that at least the size is there; it need not be aligned.
+        // SAFETY: the caller guarantees that at least the size is there; it need not be aligned.
         let size = unsafe { at.cast::<u64>().read_unaligned() };
         let least = size_of::<Statistics>();
         if size < least as u64 {
@@ -70,12 +72,14 @@ impl Place {
         Ok(Self { at, size: usize::try_from(size).unwrap_or(usize::MAX) })
     }
 
+    /// Writes `stats` to the caller's structure.
+    ///
     /// # Safety
-    /// As for [`Place::new`], still.
+    /// The contract of [`Place::new`] still holds.
     pub(crate) unsafe fn fill(&self, stats: &Stats) {
         let mut all = Statistics::of(stats);
         all.size = self.size.min(size_of::<Statistics>()) as u64;
-        // SAFETY: there is room for all of it, as its size says.
+        // SAFETY: `new` checked that the caller's size is at least that of `Statistics`.
         unsafe { self.at.write_unaligned(all) };
     }
 }

@@ -1,10 +1,11 @@
-//! Destructors of thread-local variables, registered without the C library.
+//! Registers destructors of thread-local variables without the C library.
 //!
-//! The standard library registers a destructor by `__cxa_thread_atexit_impl`. That of glibc aborts the process when it has no
-//! memory for an entry, and waits for the loader's lock, which the first CUDA call may hold. The linker prefers the
-//! function here for the code of this library, and no other library sees it. Threads of gpuflame register nothing: they end
-//! with the process, or have nothing to drop that another thread waits for. Those of the application get a list by a key of
-//! `pthread_key_create`; a destructor for which there is no memory is not called.
+//! The standard library registers a destructor by `__cxa_thread_atexit_impl`. Glibc's version aborts the process when
+//! it has no memory for an entry, and waits for the loader's lock, which the first CUDA call may hold. The linker
+//! prefers the function here for the code of this library, and no other library sees it. Threads of gpuflame register
+//! nothing: they end with the process, or have nothing to drop that another thread waits for. Threads of the
+//! application get a list through a key of `pthread_key_create`; a destructor for which there is no memory is not
+//! called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;
@@ -35,7 +36,7 @@ struct Entry {
 
 const ENTRY: Layout = Layout::new::<Entry>();
 
-/// The key whose value is a thread's last entry, plus 1. 0: there is none yet.
+/// Key whose value is a thread's last entry, plus 1; 0 if the key was not created yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn register(destructor: Destructor, value: *mut c_void, _library: *mut c_void) -> c_int {
@@ -43,12 +44,12 @@ unsafe extern "C" fn register(destructor: Destructor, value: *mut c_void, _libra
         return 0;
     }
     let Some(key) = key() else { return 0 };
-    // SAFETY: the type has a size.
+    // SAFETY: the layout's size is not 0.
     let entry = unsafe { alloc(ENTRY) }.cast::<Entry>();
     if entry.is_null() {
         return 0;
     }
-    // SAFETY: the key exists, and the block is of that layout and nobody else's.
+    // SAFETY: the key exists, and the block has the layout of an `Entry` and was allocated just now.
     unsafe {
         let before = libc::pthread_getspecific(key).cast();
         entry.write(Entry { destructor, value, before });
@@ -65,7 +66,7 @@ fn key() -> Option<libc::pthread_key_t> {
     }
     loaded::stay();
     let mut key = 0;
-    // SAFETY: `key` is a place to write to, and the function stays where it is.
+    // SAFETY: `key` is a place to write to, and `stay` keeps the function loaded.
     if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } != 0 {
         return None;
     }
@@ -79,13 +80,13 @@ fn key() -> Option<libc::pthread_key_t> {
     }
 }
 
-/// Calls the destructors of a thread that ends, the last one first. For those that they register it is called again.
+/// Calls the destructors of a thread that ends, last one first. Called again for destructors that these register.
 unsafe extern "C" fn thread_ends(last: *mut c_void) {
     let mut at = last.cast::<Entry>();
     while !at.is_null() {
-        // SAFETY: `register` wrote it.
+        // SAFETY: `register` wrote this entry.
         let Entry { destructor, value, before } = unsafe { at.read() };
-        // SAFETY: allocated there, with this layout; the destructor has not been called.
+        // SAFETY: `register` allocated it with this layout, and its destructor has not been called yet.
         unsafe {
             dealloc(at.cast(), ENTRY);
             destructor(value);

@@ -1,7 +1,7 @@
-//! The version of each symbol of the header: a program that was linked against one that this library does not have is told
-//! so when it starts, and not when it first calls it.
+//! Versions of the header's symbols: a program that was linked against a symbol that this library lacks fails when it
+//! starts, not when it first calls the function.
 
-/// Says that functions of this name came with a version of the interface.
+/// Declares that the functions of these names were added in a version of the interface.
 macro_rules! versioned {
     ($version:literal: $($name:ident)*) => {
         $(std::arch::global_asm!(concat!(

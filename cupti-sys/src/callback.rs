@@ -1,12 +1,12 @@
-//! What a callback is handed. The layouts are the same from CUPTI 11.8 to 13.5.
+//! Arguments of callbacks. The layouts are the same from CUPTI 11.8 to 13.5.
 //!
-//! All pointers are CUPTI's or CUDA's, valid during the callback only unless said otherwise.
+//! All pointers belong to CUPTI or CUDA and are valid only during the callback, unless stated otherwise.
 
 use crate::{Site, Status};
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 
-/// Domains DRIVER_API and RUNTIME_API (`CUpti_CallbackData`).
+/// Data in domains DRIVER_API and RUNTIME_API (`CUpti_CallbackData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CallbackData {
@@ -16,21 +16,21 @@ pub struct CallbackData {
     pub function_name: *const c_char,
     /// The call's arguments, as one struct per call.
     pub function_params: *const c_void,
-    /// The 32-bit result (`CUresult` or `cudaError_t`); valid after the call only.
+    /// The 32-bit result (`CUresult` or `cudaError_t`); valid only after the call.
     pub function_return_value: *const c_void,
-    /// The kernel's mangled name; for launches only, else null.
+    /// The kernel's mangled name for launches; null for other calls.
     pub symbol_name: *const c_char,
-    /// The current context (`CUcontext`); may be null before the first one is made.
+    /// The current context (`CUcontext`); may be null before the first context is created.
     pub context: *mut c_void,
-    /// CUPTI's number of that context.
+    /// CUPTI's id of the context.
     pub context_uid: u32,
-    /// A word that the callbacks before and after one call share; zero before.
+    /// A word that the callbacks before and after one call share; zero before the call.
     pub correlation_data: *mut u64,
-    /// The number that the call's activity records will carry.
+    /// Correlation id that the call's activity records will carry.
     pub correlation_id: u32,
 }
 
-/// Domain RESOURCE (`CUpti_ResourceData`).
+/// Data in domain RESOURCE (`CUpti_ResourceData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ResourceData {
@@ -38,11 +38,11 @@ pub struct ResourceData {
     pub context: *mut c_void,
     /// The stream, for events about streams.
     pub stream: *mut c_void,
-    /// More about the event: a [`GraphData`] for graphs, a [`ModuleResourceData`] for modules.
+    /// Details of the event: a [`GraphData`] for graphs, a [`ModuleResourceData`] for modules.
     pub descriptor: *const c_void,
 }
 
-/// About a graph event (`CUpti_GraphData`).
+/// Details of a graph event (`CUpti_GraphData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct GraphData {
@@ -54,7 +54,7 @@ pub struct GraphData {
     pub node: *mut c_void,
     /// The node it was copied from.
     pub original_node: *mut c_void,
-    /// What the node does (`CUgraphNodeType`).
+    /// Type of the node (`CUgraphNodeType`).
     pub node_type: u32,
     /// The node at the other end of a dependency.
     pub dependency: *mut c_void,
@@ -62,19 +62,19 @@ pub struct GraphData {
     pub graph_exec: *mut c_void,
 }
 
-/// About a cubin (`CUpti_ModuleResourceData`).
+/// Details of a cubin (`CUpti_ModuleResourceData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ModuleResourceData {
-    /// CUPTI's number of the module.
+    /// CUPTI's id of the module.
     pub module_id: u32,
-    /// Its size, bytes.
+    /// Size of the cubin in bytes.
     pub cubin_size: usize,
-    /// Its bytes.
+    /// Content of the cubin.
     pub cubin: *const c_char,
 }
 
-/// Domain SYNCHRONIZE (`CUpti_SynchronizeData`).
+/// Data in domain SYNCHRONIZE (`CUpti_SynchronizeData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SynchronizeData {
@@ -84,42 +84,42 @@ pub struct SynchronizeData {
     pub stream: *mut c_void,
 }
 
-/// Domain STATE, 12.2 on (`CUpti_StateData`).
+/// Data in domain STATE, 12.2 on (`CUpti_StateData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StateData {
-    /// What went wrong.
+    /// Status code of the error.
     pub result: Status,
-    /// The same in words; may be null.
+    /// Message of the error; may be null.
     pub message: *const c_char,
 }
 
-/// In and out for `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of 13.2; 13.0 and 13.1 know the
-/// first 32 bytes, which `struct_size` tells them.
+/// In and out parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of 13.2. 13.0 and 13.1 know only the
+/// first 32 bytes; `struct_size` tells them so.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SubscriberParams {
-    /// How many bytes of this struct the caller filled.
+    /// Number of bytes of this struct that the caller filled.
     pub struct_size: usize,
-    /// The caller's name, for the next tool's message.
+    /// The caller's name, for the message of the next tool.
     pub subscriber_name: *const c_char,
-    /// Where to write the name of the tool that is there already.
+    /// Buffer for the name of the tool that has already subscribed.
     pub old_subscriber_name: *mut c_char,
-    /// Room for that name, bytes.
+    /// Size of `old_subscriber_name` in bytes.
     pub old_subscriber_size: usize,
-    /// Whether others may subscribe too (13.2 on).
+    /// Whether other clients may subscribe too (13.2 on).
     pub allow_multiple_subscribers: u8,
-    /// Zero.
+    /// Must be zero.
     pub padding: [u8; 7],
 }
 
-/// What `CUpti_BufferCallbackCompleteInfo` begins with: handed to the v2 buffer callback.
+/// First fields of `CUpti_BufferCallbackCompleteInfo`, which the v2 buffer callback receives.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct BufferCompleteInfo {
-    /// How many bytes CUPTI filled.
+    /// Number of bytes that CUPTI filled.
     pub struct_size: usize,
-    /// The thread whose buffer it is.
+    /// The thread that the buffer belongs to.
     pub thread_id: u64,
 }
 

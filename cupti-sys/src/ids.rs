@@ -1,11 +1,12 @@
-//! The numbers of the interface: results, domains, callback ids, activity kinds, attributes.
+//! Numbers of the interface: results, domains, callback ids, activity kinds, attributes.
 //!
-//! Newtypes around `u32`, so that a number from a newer CUPTI is a value and not undefined behaviour.
+//! They are newtypes around `u32`, so that an unknown number from a newer CUPTI is a value and not undefined
+//! behaviour.
 
 use std::ffi::c_void;
 use std::fmt;
 
-/// What a CUPTI function returned (`CUptiResult`).
+/// Result of a CUPTI function (`CUptiResult`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Status(pub u32);
@@ -15,7 +16,8 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $doc] pub const $name: Self = Self($number);)*
 
-            /// The name after `CUPTI_` or `CUPTI_ERROR_`; `None` for a number these bindings do not name.
+            /// Returns the name after `CUPTI_` or `CUPTI_ERROR_`; `None` for a number that these bindings do not
+            /// name.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -66,7 +68,7 @@ statuses! {
 }
 
 impl Status {
-    /// Whether it worked.
+    /// Whether the call succeeded.
     pub fn is_success(self) -> bool {
         self == Self::SUCCESS
     }
@@ -81,7 +83,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// What family of events a callback belongs to (`CUpti_CallbackDomain`).
+/// Family of events that a callback belongs to (`CUpti_CallbackDomain`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Domain(pub u32);
@@ -91,9 +93,9 @@ impl Domain {
     pub const DRIVER_API: Self = Self(1);
     /// Calls of the runtime API (`cuda…`).
     pub const RUNTIME_API: Self = Self(2);
-    /// Contexts, streams, modules and graphs come and go.
+    /// Creation and destruction of contexts, streams, modules and graphs.
     pub const RESOURCE: Self = Self(3);
-    /// Streams and contexts were waited for.
+    /// Finished waits for streams and contexts.
     pub const SYNCHRONIZE: Self = Self(4);
     /// NVTX calls.
     pub const NVTX: Self = Self(5);
@@ -101,44 +103,44 @@ impl Domain {
     pub const STATE: Self = Self(6);
 }
 
-/// Which event of a [`Domain`] (`CUpti_CallbackId`). The numbers of API calls are best found by walking
-/// `cuptiGetCallbackName`; those of the two other domains stand here.
+/// Event of a [`Domain`] (`CUpti_CallbackId`). The numbers of API calls are best found by walking
+/// `cuptiGetCallbackName`; those of the RESOURCE and STATE domains are listed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct CallbackId(pub u32);
 
 impl CallbackId {
-    /// Resource: a context was made.
+    /// Resource: a context was created.
     pub const CONTEXT_CREATED: Self = Self(1);
-    /// Resource: a context is about to go.
+    /// Resource: a context is about to be destroyed.
     pub const CONTEXT_DESTROY_STARTING: Self = Self(2);
-    /// Resource: a stream was made.
+    /// Resource: a stream was created.
     pub const STREAM_CREATED: Self = Self(3);
-    /// Resource: a stream is about to go.
+    /// Resource: a stream is about to be destroyed.
     pub const STREAM_DESTROY_STARTING: Self = Self(4);
-    /// Resource: `cuInit` has done its work.
+    /// Resource: `cuInit` has finished.
     pub const CU_INIT_FINISHED: Self = Self(5);
     /// Resource: a cubin was loaded.
     pub const MODULE_LOADED: Self = Self(6);
-    /// Resource: a cubin is about to go.
+    /// Resource: a cubin is about to be unloaded.
     pub const MODULE_UNLOAD_STARTING: Self = Self(7);
-    /// Resource: a graph was made.
+    /// Resource: a graph was created.
     pub const GRAPH_CREATED: Self = Self(9);
-    /// Resource: a graph is about to go.
+    /// Resource: a graph is about to be destroyed.
     pub const GRAPH_DESTROY_STARTING: Self = Self(10);
     /// Resource: a graph was copied.
     pub const GRAPH_CLONED: Self = Self(11);
-    /// Resource: a graph node was made, also by stream capture.
+    /// Resource: a graph node was created, including by stream capture.
     pub const GRAPH_NODE_CREATED: Self = Self(13);
-    /// Resource: a graph node is about to go.
+    /// Resource: a graph node is about to be destroyed.
     pub const GRAPH_NODE_DESTROY_STARTING: Self = Self(14);
-    /// Resource: a graph was made executable.
+    /// Resource: a graph was instantiated.
     pub const GRAPH_EXEC_CREATED: Self = Self(18);
-    /// Resource: an executable graph is about to go.
+    /// Resource: an executable graph is about to be destroyed.
     pub const GRAPH_EXEC_DESTROY_STARTING: Self = Self(19);
-    /// Resource: a graph node was copied, as instantiation does.
+    /// Resource: a graph node was copied, as by instantiation.
     pub const GRAPH_NODE_CLONED: Self = Self(20);
-    /// State: CUPTI met an error it cannot go on after, and has already finalised itself.
+    /// State: CUPTI met a fatal error and has already finalised itself.
     pub const FATAL_ERROR: Self = Self(1);
     /// State: an error.
     pub const ERROR: Self = Self(2);
@@ -146,29 +148,29 @@ impl CallbackId {
     pub const WARNING: Self = Self(3);
 }
 
-/// Before or after the API call (`CUpti_ApiCallbackSite`).
+/// Entry or exit of an API call (`CUpti_ApiCallbackSite`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Site(pub u32);
 
 impl Site {
-    /// Before.
+    /// Before the call.
     pub const ENTER: Self = Self(0);
-    /// After.
+    /// After the call.
     pub const EXIT: Self = Self(1);
 }
 
-/// What an activity record is about (`CUpti_ActivityKind`).
+/// Kind of an activity record (`CUpti_ActivityKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct ActivityKind(pub u32);
 
 impl ActivityKind {
-    /// Copies, but for those between two devices.
+    /// Copies, except those between two devices.
     pub const MEMCPY: Self = Self(1);
     /// Fills.
     pub const MEMSET: Self = Self(2);
-    /// Kernels, made to run one after the other.
+    /// Kernels, serialised by CUPTI.
     pub const KERNEL: Self = Self(3);
     /// Driver API calls.
     pub const DRIVER: Self = Self(4);
@@ -178,25 +180,25 @@ impl ActivityKind {
     pub const DEVICE: Self = Self(8);
     /// Contexts.
     pub const CONTEXT: Self = Self(9);
-    /// Kernels, left to run together.
+    /// Kernels that keep their concurrency.
     pub const CONCURRENT_KERNEL: Self = Self(10);
-    /// CUPTI's and the driver's own costs.
+    /// Overhead of CUPTI and the driver.
     pub const OVERHEAD: Self = Self(17);
     /// Copies between two devices.
     pub const MEMCPY2: Self = Self(22);
-    /// Traffic and faults of memory that the GPU and the host share.
+    /// Transfers and page faults of memory that the GPU and the host share.
     pub const UNIFIED_MEMORY_COUNTER: Self = Self(25);
     /// CUDA events.
     pub const CUDA_EVENT: Self = Self(36);
     /// Streams.
     pub const STREAM: Self = Self(37);
-    /// Waiting calls.
+    /// Calls that wait.
     pub const SYNCHRONIZATION: Self = Self(38);
-    /// Which external correlation id was on the stack at an API call.
+    /// The external correlation id that was on the stack during an API call.
     pub const EXTERNAL_CORRELATION: Self = Self(39);
     /// Launches inside the driver, outside any public API.
     pub const INTERNAL_LAUNCH_API: Self = Self(48);
-    /// Whole graph launches; switches the records of their nodes off.
+    /// Whole graph launches; disables the records of their nodes.
     pub const GRAPH_TRACE: Self = Self(51);
 }
 
@@ -206,39 +208,39 @@ impl ActivityKind {
 pub struct ActivityAttribute(pub u32);
 
 impl ActivityAttribute {
-    /// `usize`: bytes of a device buffer.
+    /// `usize`: size of a device buffer in bytes.
     pub const DEVICE_BUFFER_SIZE: Self = Self(0);
-    /// `usize`: how many device buffers at most.
+    /// `usize`: maximum number of device buffers.
     pub const DEVICE_BUFFER_POOL_LIMIT: Self = Self(2);
-    /// `u8`: the buffers handed to CUPTI are zero already.
+    /// `u8`: whether the buffers that CUPTI gets are already zeroed.
     pub const ZEROED_OUT_ACTIVITY_BUFFER: Self = Self(5);
-    /// `usize`: how many device buffers are made with a context.
+    /// `usize`: number of device buffers that are created with a context.
     pub const DEVICE_BUFFER_PRE_ALLOCATE_VALUE: Self = Self(6);
-    /// `u8`: device buffers lie in pinned host memory.
+    /// `u8`: whether device buffers are in pinned host memory.
     pub const MEM_ALLOCATION_TYPE_HOST_PINNED: Self = Self(8);
-    /// `u8`: each thread fills a buffer of its own (12.3 on).
+    /// `u8`: whether each thread fills its own buffer (12.3 on).
     pub const PER_THREAD_ACTIVITY_BUFFER: Self = Self(9);
 }
 
-/// How `cuptiActivityFlushAll` treats unfinished records (`CUpti_ActivityFlag`).
+/// Treatment of unfinished records by `cuptiActivityFlushAll` (`CUpti_ActivityFlag`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlushFlag(pub u32);
 
 impl FlushFlag {
-    /// Hold back every buffer with an unfinished record in it.
+    /// Keeps every buffer that contains an unfinished record.
     pub const NONE: Self = Self(0);
-    /// Give up all buffers. What still runs is delivered without an end, and not again.
+    /// Returns all buffers. Running work is delivered without an end time, and not again.
     pub const FORCED: Self = Self(1);
 }
 
-/// What a hardware channel is for (`CUpti_ChannelType`).
+/// Type of a hardware channel (`CUpti_ChannelType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct ChannelType(pub u32);
 
 impl ChannelType {
-    /// The channel id beside it means nothing.
+    /// The channel id next to it is meaningless.
     pub const INVALID: Self = Self(0);
     /// Kernels.
     pub const COMPUTE: Self = Self(1);
@@ -246,35 +248,35 @@ impl ChannelType {
     pub const ASYNC_MEMCPY: Self = Self(2);
 }
 
-/// What is counted of unified memory (`CUpti_ActivityUnifiedMemoryCounterKind`).
+/// Counter of unified memory (`CUpti_ActivityUnifiedMemoryCounterKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct UnifiedMemoryKind(pub u32);
 
 impl UnifiedMemoryKind {
-    /// Bytes moved to a GPU.
+    /// Bytes transferred to a GPU.
     pub const BYTES_HTOD: Self = Self(1);
-    /// Bytes moved to the host.
+    /// Bytes transferred to the host.
     pub const BYTES_DTOH: Self = Self(2);
-    /// Faults on the host.
+    /// Page faults on the host.
     pub const CPU_PAGE_FAULTS: Self = Self(3);
-    /// Faults on a GPU.
+    /// Page faults on a GPU.
     pub const GPU_PAGE_FAULTS: Self = Self(4);
-    /// Bytes moved between GPUs.
+    /// Bytes transferred between GPUs.
     pub const BYTES_DTOD: Self = Self(8);
 }
 
-/// One counter to be collected (`CUpti_ActivityUnifiedMemoryCounterConfig`).
+/// Configuration of one counter (`CUpti_ActivityUnifiedMemoryCounterConfig`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct UnifiedMemoryConfig {
-    /// 2: of all devices. Without effect since CUDA 7.
+    /// 2: all devices. Without effect since CUDA 7.
     pub scope: u32,
-    /// Which.
+    /// Counter to configure.
     pub kind: UnifiedMemoryKind,
     /// Without effect since CUDA 7.
     pub device_id: u32,
-    /// Not 0: collect it.
+    /// Not 0: the counter is collected.
     pub enable: u32,
 }
 

@@ -1,19 +1,18 @@
 //! Raw bindings to NVIDIA CUPTI 11.8 to 13.5, loaded at run time.
 //!
-//! Written by hand: the numbers, names and byte offsets of the interface, and nothing else. There is
-//! no policy here (which library to load, which callbacks to enable), no build-time dependency on the
-//! CUDA toolkit, and no text of NVIDIA's headers.
+//! Written by hand: only the numbers, names and byte offsets of the interface. No policy (which library to load,
+//! which callbacks to enable), no build-time dependency on the CUDA toolkit, and no text of NVIDIA's headers.
 //!
-//! Two rules make one binary fit every CUPTI of that range:
+//! Two rules let one binary work with every CUPTI of that range:
 //!
-//! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not know, and an
-//!   unknown discriminant is undefined behaviour. Every enumeration is a newtype around `u32`.
-//! - **Records are prefixes.** CUPTI only ever appends to its records. The structs in [`record`] hold
-//!   what all versions share; a later field is asked for by its offset, and given only if the record
-//!   is long enough to have it. See [`record::Record`].
+//! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define, and an unknown
+//!   discriminant is undefined behaviour. Every enumeration is a newtype around `u32`.
+//! - **Records are prefixes.** CUPTI only ever appends to its records. The structs in [`record`] hold the
+//!   fields that all versions share; a later field is read by its offset, and only if the record is long enough to
+//!   contain it. See [`record::Record`].
 //!
-//! Functions are found by `dlsym` into the [`Library`] struct, one `Option` each: an older CUPTI lacks
-//! some, and a test may fill in functions of its own.
+//! Functions are looked up with `dlsym` into the [`Library`] struct, one `Option` each: an older CUPTI lacks some of
+//! them, and a test may fill in its own.
 
 pub mod callback;
 mod ids;

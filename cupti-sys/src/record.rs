@@ -1,54 +1,54 @@
-//! Activity records: the prefix that CUPTI 11.8 to 13.5 agree on, and later fields by offset.
+//! Activity records: the prefixes that CUPTI 11.8 to 13.5 agree on, and later fields by offset.
 //!
-//! CUPTI only appends to its records, so a prefix that held once holds for ever, and the distance to
-//! the next record (the *stride*, which only the library's own `cuptiActivityGetNextRecord` knows)
-//! says which later fields are there. Bytes named `_…` are fields nobody has asked for yet.
+//! CUPTI only appends to its records, so a prefix stays valid in all later versions. The distance to the next record
+//! (the *stride*, which only the library's own `cuptiActivityGetNextRecord` knows) tells which later fields are
+//! present. Bytes named `_…` are fields that are not used yet.
 
 use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
 use std::mem::offset_of;
 
-/// One record: as many bytes as the library steps over.
+/// An activity record: the bytes that the library steps over.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a>(&'a [u8]);
 
 impl<'a> Record<'a> {
-    /// The record that fills `bytes`, from its first byte to the next record's.
+    /// Creates a record from `bytes`, which reach from its first byte to the next record.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// What the record is about; `None` if it is too short to say.
+    /// Returns the kind of the record; `None` if it is too short to contain one.
     pub fn kind(self) -> Option<ActivityKind> {
         self.field(0).map(ActivityKind)
     }
 
-    /// The first bytes as a `T`; `None` if there are fewer.
+    /// Returns the first bytes as a `T`; `None` if the record is too short.
     pub fn prefix<T: Plain>(self) -> Option<T> {
         self.field(0)
     }
 
-    /// The `T` at byte `offset`; `None` if the record ends before or within it.
+    /// Returns the `T` at byte `offset`; `None` if the record ends before the end of that field.
     pub fn field<T: Plain>(self, offset: usize) -> Option<T> {
         let bytes = self.0.get(offset..)?.get(..size_of::<T>())?;
-        // SAFETY: `bytes` has the size of a `T`, any bytes make a `T` (`Plain`), and unaligned is allowed.
+        // SAFETY: `bytes` has the size of a `T`, any bytes are a valid `T` (`Plain`), and the read may be unaligned.
         Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
     }
 }
 
-/// What may be read from arbitrary bytes.
+/// Types that may be read from arbitrary bytes.
 ///
 /// # Safety
-/// Every bit pattern is a value of the type.
+/// Every bit pattern is a valid value of the type.
 pub unsafe trait Plain: Copy {}
 
-// SAFETY: any bits make an integer.
+// SAFETY: every bit pattern is a valid integer.
 unsafe impl Plain for u8 {}
-// SAFETY: any bits make an integer.
+// SAFETY: every bit pattern is a valid integer.
 unsafe impl Plain for u16 {}
-// SAFETY: any bits make an integer.
+// SAFETY: every bit pattern is a valid integer.
 unsafe impl Plain for u32 {}
-// SAFETY: any bits make an integer.
+// SAFETY: every bit pattern is a valid integer.
 unsafe impl Plain for u64 {}
 
 macro_rules! records {
@@ -59,198 +59,198 @@ macro_rules! records {
             #[repr(C)]
             pub struct $record { $($(#[$field_doc])* $vis $field: $type,)* }
 
-            // SAFETY: made of integers and raw pointers only, for which any bits do.
+            // SAFETY: consists of integers and raw pointers only, for which every bit pattern is valid.
             unsafe impl Plain for $record {}
         )*
     };
 }
 
 records! {
-    /// Kinds KERNEL and CONCURRENT_KERNEL: `CUpti_ActivityKernel8` to `13`, up to the graph id.
+    /// Record of kinds KERNEL and CONCURRENT_KERNEL: `CUpti_ActivityKernel8` to `13`, up to the graph id.
     struct Kernel {
         /// KERNEL or CONCURRENT_KERNEL.
         pub kind: ActivityKind,
         _cache: [u8; 2],
-        /// Registers a thread.
+        /// Registers per thread.
         pub registers_per_thread: u16,
         _partitioned_cache: [u32; 2],
-        /// Began, nanoseconds.
+        /// Start time, nanoseconds.
         pub start: u64,
-        /// Ended, nanoseconds; 0 where not collected, or still running when a flush was forced.
+        /// End time, nanoseconds; 0 if not collected, or if still running when a flush was forced.
         pub end: u64,
-        /// Ended with all its children, nanoseconds.
+        /// End time including all child kernels, nanoseconds.
         pub completed: u64,
         /// GPU.
         pub device_id: u32,
-        /// Context on it.
+        /// Context on that GPU.
         pub context_id: u32,
-        /// Stream in that.
+        /// Stream in that context.
         pub stream_id: u32,
         /// Blocks in x, y, z.
         pub grid: [i32; 3],
-        /// Threads a block in x, y, z.
+        /// Threads per block in x, y, z.
         pub block: [i32; 3],
-        /// Shared memory fixed when compiled, bytes a block.
+        /// Statically allocated shared memory, bytes per block.
         pub static_shared_memory: i32,
-        /// Shared memory asked for at launch, bytes a block.
+        /// Dynamic shared memory requested at launch, bytes per block.
         pub dynamic_shared_memory: i32,
-        /// Local memory, bytes a thread.
+        /// Local memory, bytes per thread.
         pub local_memory_per_thread: u32,
         _local_memory_total: u32,
-        /// The number of the API call that launched it.
+        /// Correlation id of the API call that launched it.
         pub correlation_id: u32,
-        /// The number of the grid.
+        /// Id of the grid.
         pub grid_id: i64,
-        /// Mangled name; shared, CUPTI's for as long as it is loaded.
+        /// Mangled name; shared between records, and owned by CUPTI while it is loaded.
         pub name: *const c_char,
         _reserved: u64,
-        /// Queued, nanoseconds; 0 unless latency timestamps are on.
+        /// Time when queued, nanoseconds; 0 unless latency timestamps are on.
         pub queued: u64,
-        /// Submitted, nanoseconds; 0 unless latency timestamps are on.
+        /// Time when submitted, nanoseconds; 0 unless latency timestamps are on.
         pub submitted: u64,
-        /// Regular, cooperative, or a device's own.
+        /// Regular, cooperative, or launched by a device.
         pub launch_type: u8,
         _carveout: [u8; 7],
-        /// The graph node it is a run of; 0 = none.
+        /// Id of the graph node that it executes; 0 = none.
         pub graph_node_id: u64,
         _shared_memory_limit: u32,
-        /// The executable graph it is a part of; 0 = none.
+        /// Id of the executable graph that it belongs to; 0 = none.
         pub graph_id: u32,
     }
 
-    /// Kind MEMCPY: `CUpti_ActivityMemcpy5` to `7`, up to the graph id.
+    /// Record of kind MEMCPY: `CUpti_ActivityMemcpy5` to `7`, up to the graph id.
     struct Memcpy {
         /// MEMCPY.
         pub kind: ActivityKind,
         /// Direction.
         pub copy_kind: u8,
-        /// Kind of memory read.
+        /// Kind of the source memory.
         pub src_kind: u8,
-        /// Kind of memory written.
+        /// Kind of the destination memory.
         pub dst_kind: u8,
         /// Bit 0: the call did not wait.
         pub flags: u8,
-        /// Size.
+        /// Size in bytes.
         pub bytes: u64,
-        /// Began, nanoseconds.
+        /// Start time, nanoseconds.
         pub start: u64,
-        /// Ended, nanoseconds.
+        /// End time, nanoseconds.
         pub end: u64,
         /// GPU.
         pub device_id: u32,
-        /// Context on it.
+        /// Context on that GPU.
         pub context_id: u32,
-        /// Stream in that.
+        /// Stream in that context.
         pub stream_id: u32,
-        /// The number of the API call that asked for it.
+        /// Correlation id of the API call that requested it.
         pub correlation_id: u32,
         _runtime_correlation: u32,
         _pad: u32,
         _reserved: u64,
-        /// The graph node it is a run of; 0 = none.
+        /// Id of the graph node that it executes; 0 = none.
         pub graph_node_id: u64,
-        /// The executable graph it is a part of; 0 = none.
+        /// Id of the executable graph that it belongs to; 0 = none.
         pub graph_id: u32,
     }
 
-    /// Kind MEMCPY2: `CUpti_ActivityMemcpyPtoP4`, up to the graph id.
+    /// Record of kind MEMCPY2: `CUpti_ActivityMemcpyPtoP4`, up to the graph id.
     struct MemcpyPeer {
         /// MEMCPY2.
         pub kind: ActivityKind,
         /// Direction.
         pub copy_kind: u8,
-        /// Kind of memory read.
+        /// Kind of the source memory.
         pub src_kind: u8,
-        /// Kind of memory written.
+        /// Kind of the destination memory.
         pub dst_kind: u8,
         /// Bit 0: the call did not wait.
         pub flags: u8,
-        /// Size.
+        /// Size in bytes.
         pub bytes: u64,
-        /// Began, nanoseconds.
+        /// Start time, nanoseconds.
         pub start: u64,
-        /// Ended, nanoseconds.
+        /// End time, nanoseconds.
         pub end: u64,
-        /// The GPU that did it.
+        /// GPU that performed the copy.
         pub device_id: u32,
-        /// Context on it.
+        /// Context on that GPU.
         pub context_id: u32,
-        /// Stream in that.
+        /// Stream in that context.
         pub stream_id: u32,
-        /// The GPU read.
+        /// Source GPU.
         pub src_device_id: u32,
-        /// Context on it.
+        /// Context on the source GPU.
         pub src_context_id: u32,
-        /// The GPU written.
+        /// Destination GPU.
         pub dst_device_id: u32,
-        /// Context on it.
+        /// Context on the destination GPU.
         pub dst_context_id: u32,
-        /// The number of the API call that asked for it.
+        /// Correlation id of the API call that requested it.
         pub correlation_id: u32,
         _reserved: u64,
-        /// The graph node it is a run of; 0 = none.
+        /// Id of the graph node that it executes; 0 = none.
         pub graph_node_id: u64,
-        /// The executable graph it is a part of; 0 = none.
+        /// Id of the executable graph that it belongs to; 0 = none.
         pub graph_id: u32,
     }
 
-    /// Kind MEMSET: `CUpti_ActivityMemset4` and `5`, up to the graph id.
+    /// Record of kind MEMSET: `CUpti_ActivityMemset4` and `5`, up to the graph id.
     struct Memset {
         /// MEMSET.
         pub kind: ActivityKind,
-        /// The value written.
+        /// Value written.
         pub value: u32,
-        /// Size.
+        /// Size in bytes.
         pub bytes: u64,
-        /// Began, nanoseconds.
+        /// Start time, nanoseconds.
         pub start: u64,
-        /// Ended, nanoseconds.
+        /// End time, nanoseconds.
         pub end: u64,
         /// GPU.
         pub device_id: u32,
-        /// Context on it.
+        /// Context on that GPU.
         pub context_id: u32,
-        /// Stream in that.
+        /// Stream in that context.
         pub stream_id: u32,
-        /// The number of the API call that asked for it.
+        /// Correlation id of the API call that requested it.
         pub correlation_id: u32,
         /// Bit 0: the call did not wait.
         pub flags: u16,
-        /// Kind of memory written.
+        /// Kind of the destination memory.
         pub memory_kind: u16,
         _pad: u32,
         _reserved: u64,
-        /// The graph node it is a run of; 0 = none.
+        /// Id of the graph node that it executes; 0 = none.
         pub graph_node_id: u64,
-        /// The executable graph it is a part of; 0 = none.
+        /// Id of the executable graph that it belongs to; 0 = none.
         pub graph_id: u32,
     }
 
-    /// Kind SYNCHRONIZATION: `CUpti_ActivitySynchronization`.
+    /// Record of kind SYNCHRONIZATION: `CUpti_ActivitySynchronization`.
     struct Synchronization {
         /// SYNCHRONIZATION.
         pub kind: ActivityKind,
-        /// What was waited for, and how.
+        /// Type of the wait, and of the object that was waited for.
         pub sync_type: u32,
-        /// Began, nanoseconds.
+        /// Start time, nanoseconds.
         pub start: u64,
-        /// Ended, nanoseconds.
+        /// End time, nanoseconds.
         pub end: u64,
-        /// The number of the API call.
+        /// Correlation id of the API call.
         pub correlation_id: u32,
         /// Context.
         pub context_id: u32,
-        /// Stream; all ones for none.
+        /// Stream; all ones = none.
         pub stream_id: u32,
-        /// Event; all ones for none.
+        /// Event; all ones = none.
         pub cuda_event_id: u32,
     }
 
-    /// Kind CUDA_EVENT: `CUpti_ActivityCudaEvent`.
+    /// Record of kind CUDA_EVENT: `CUpti_ActivityCudaEvent`.
     struct CudaEvent {
         /// CUDA_EVENT.
         pub kind: ActivityKind,
-        /// The number of the API call.
+        /// Correlation id of the API call.
         pub correlation_id: u32,
         /// Context.
         pub context_id: u32,
@@ -261,44 +261,44 @@ records! {
         _pad: u32,
     }
 
-    /// Kind UNIFIED_MEMORY_COUNTER: `CUpti_ActivityUnifiedMemoryCounter2` and `3`, up to the flags.
+    /// Record of kind UNIFIED_MEMORY_COUNTER: `CUpti_ActivityUnifiedMemoryCounter2` and `3`, up to the flags.
     struct UnifiedMemoryCounter {
         /// UNIFIED_MEMORY_COUNTER.
         pub kind: ActivityKind,
-        /// What was counted.
+        /// Kind of the counter.
         pub counter_kind: UnifiedMemoryKind,
-        /// How many: bytes, or faults.
+        /// Value of the counter: bytes, or page faults.
         pub value: u64,
-        /// Began, nanoseconds.
+        /// Start time, nanoseconds.
         pub start: u64,
-        /// Ended, nanoseconds; 0 for what has no length.
+        /// End time, nanoseconds; 0 for instants.
         pub end: u64,
-        /// The first address of it.
+        /// First address of the memory.
         pub address: u64,
-        /// Where it came from: a GPU.
+        /// Source GPU.
         pub src_id: u32,
-        /// Where it went to: a GPU.
+        /// Destination GPU.
         pub dst_id: u32,
         /// Stream.
         pub stream_id: u32,
         /// Process.
         pub process_id: u32,
-        /// How it came about, by the kind.
+        /// Cause; its meaning depends on the counter.
         pub flags: u32,
         _pad: u32,
     }
 
-    /// Kind GRAPH_TRACE: `CUpti_ActivityGraphTrace`.
+    /// Record of kind GRAPH_TRACE: `CUpti_ActivityGraphTrace`.
     struct GraphTrace {
         /// GRAPH_TRACE.
         pub kind: ActivityKind,
-        /// The number of the API call that launched it.
+        /// Correlation id of the API call that launched it.
         pub correlation_id: u32,
-        /// Began, nanoseconds.
+        /// Start time, nanoseconds.
         pub start: u64,
-        /// Ended, nanoseconds.
+        /// End time, nanoseconds.
         pub end: u64,
-        /// GPU it began on.
+        /// GPU on which it started.
         pub device_id: u32,
         /// The executable graph.
         pub graph_id: u32,
@@ -309,41 +309,41 @@ records! {
         _reserved: u64,
     }
 
-    /// Kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API: `CUpti_ActivityAPI`.
+    /// Record of kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API: `CUpti_ActivityAPI`.
     struct ApiCall {
         /// DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
         pub kind: ActivityKind,
-        /// Which call.
+        /// Callback id of the call.
         pub cbid: u32,
-        /// Began, nanoseconds.
+        /// Start time, nanoseconds.
         pub start: u64,
-        /// Ended, nanoseconds.
+        /// End time, nanoseconds.
         pub end: u64,
         /// Process.
         pub process_id: u32,
-        /// Thread; the low half of a pthread handle unless asked otherwise.
+        /// Thread; by default the low half of a pthread handle.
         pub thread_id: u32,
-        /// The number of the call.
+        /// Correlation id of the call.
         pub correlation_id: u32,
-        /// What it returned.
+        /// Result of the call.
         pub return_value: u32,
     }
 
-    /// Kind EXTERNAL_CORRELATION: `CUpti_ActivityExternalCorrelation`.
+    /// Record of kind EXTERNAL_CORRELATION: `CUpti_ActivityExternalCorrelation`.
     struct ExternalCorrelation {
         /// EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
-        /// Whose id it is.
+        /// Kind of the external id, which tells the tool it belongs to.
         pub external_kind: u32,
         /// The id that was pushed.
         pub external_id: u64,
-        /// The number of the API call made meanwhile.
+        /// Correlation id of an API call that was made while the id was pushed.
         pub correlation_id: u32,
         _reserved: u32,
     }
 }
 
-/// Where fields stand that some records have and some do not. Ask with [`Record::field`].
+/// Offsets of fields that only some records have. Read them with [`Record::field`].
 pub mod offset {
     /// The hardware channel, `u32`, followed by its [`crate::ChannelType`], `u32`.
     pub mod channel {
@@ -357,7 +357,7 @@ pub mod offset {
         pub const MEMSET: usize = 76;
     }
 
-    /// The graph a graph was instantiated from, `u32` (13.4 on); the node's, `u64`, is 8 further.
+    /// The graph a graph was instantiated from, `u32` (13.4 on); the source node's id, `u64`, is 8 bytes further.
     pub mod source_graph {
         /// In a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
@@ -367,19 +367,20 @@ pub mod offset {
         pub const MEMSET: usize = 88;
     }
 
-    /// Blocks a cluster in x, y, z, `u32` each, in a [`super::Kernel`].
+    /// Blocks per cluster in x, y, z, `u32` each, in a [`super::Kernel`].
     pub const KERNEL_CLUSTER: usize = 176;
     /// Whether a kernel was launched by the device, `u8` (13.0 on), in a [`super::Kernel`].
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
     /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
     pub const KERNEL_PRIORITY: usize = 216;
-    /// Which record of its event a wait is for, `u64` (12.8 on), in a [`super::Synchronization`]; 32 ones for none.
+    /// Sync id of the event record that a wait is for, `u64` (12.8 on), in a [`super::Synchronization`]; 32 ones =
+    /// none.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
-    /// What the call answered, `u32` (12.8 on), in a [`super::Synchronization`].
+    /// Result of the call, `u32` (12.8 on), in a [`super::Synchronization`].
     pub const SYNCHRONIZATION_RESULT: usize = 48;
-    /// The number of a record of an event, `u64` (12.8 on), in a [`super::CudaEvent`].
+    /// Sync id of an event record, `u64` (12.8 on), in a [`super::CudaEvent`].
     pub const CUDA_EVENT_SYNC_ID: usize = 48;
-    /// How many copies a batch made, `u64` (12.8 on), in a [`super::Memcpy`].
+    /// Number of copies in a batch, `u64` (12.8 on), in a [`super::Memcpy`].
     pub const MEMCPY_COPY_COUNT: usize = 88;
 }
 
@@ -417,8 +418,8 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// A prefix must not reach past the smallest record of any version, or nothing of that version is read:
-// CUPTI 11.8 has kernels of 200 bytes and copies of 88, which begin with what is claimed here.
+// A prefix must not be longer than the smallest record of any version, or nothing of that version can be read: CUPTI
+// 11.8 has kernels of 200 bytes and copies of 88, which begin with the fields above.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]

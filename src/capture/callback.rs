@@ -1,17 +1,17 @@
-//! The hot path: what happens on the application's thread around every launch. Read it top to bottom.
+//! The hot path: the code that runs on the application's thread around every launch. Read it top to bottom.
 //!
-//! It promises: no allocation, no lock, no system call, nothing returned, nothing thrown. What cannot be kept is
-//! counted. Only what is new costs more: a thread's first launch maps its state and asks the C library where its
-//! stack lies, which allocates; a stack never seen before, and a burst that outruns the collector, may map memory
-//! (`log`); a stack that is not the thread's own is copied by the kernel each time (`unwind::copy`); and when code
+//! It guarantees: no allocation, no lock, no system call, no error returned, no panic. What cannot be stored is
+//! counted. Only new situations cost more. A thread's first launch maps its state and asks the C library for the
+//! bounds of its stack, which allocates. A stack never seen before, and a burst that outruns the collector, may map
+//! memory (`log`). A stack other than the thread's own is copied by the kernel each time (`unwind::copy`). When code
 //! was loaded or unloaded since the last launch, the loader is asked, under its own short lock (see
-//! `unwind::Unwinder::check_every_capture`). More of waits, where the user asked for it, goes to a log with
-//! a lock (`host_calls`).
+//! `unwind::Unwinder::check_every_capture`). Details of waits, if the user asked for them, go to a log with a lock
+//! (`host_calls`).
 //!
-//! The outermost API call is the launch; calls nested in it only lend it their ids. Asynchronous calls
-//! are recorded when they return: only then is known whether they failed, and the unwinding is hidden
-//! behind the GPU's work. Synchronous ones are recorded when they begin, as their work is over by the
-//! time they return, and its record may be too.
+//! The outermost API call is the launch; calls nested in it only contribute their ids. Asynchronous calls are
+//! recorded when they return: only then is it known whether they failed, and the unwinding overlaps with the GPU's
+//! work. Synchronous calls are recorded when they begin: when they return their work has finished, and its record may
+//! have been delivered.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,11 +32,11 @@ use super::records::{launch_words, outside_words};
 use super::stack::capture_call;
 use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
 
-/// The tracer that records.
+/// The tracer that records launches.
 #[derive(Debug)]
 pub struct Capture;
 
-/// One call in this many is timed: a prime, so that a loop of few calls has all of them timed in turn.
+/// Interval of timed calls: a prime, so that in a loop of few calls every call is timed in turn.
 const TIMED: u64 = 61;
 
 impl Tracer for Capture {
@@ -59,7 +59,7 @@ impl Tracer for Capture {
             call.slot.set(NESTED);
             meet_nested(own, thread, call.correlation);
         } else {
-            // A pending call that this one is not nested in never returned, as a rule.
+            // If the pending call does not enclose this one, it usually never returned (longjmp, exception).
             let pending = &mut own.pending;
             let slot = if pending.is_under_way { pending.make_way(&mut own.aside, depth) } else { OUTERMOST };
             call.slot.set(slot);
@@ -97,7 +97,7 @@ impl Tracer for Capture {
     }
 
     fn buffer_completed(filled: Filled) {
-        // Nobody reads any more: the buffer goes.
+        // Records are no longer read: the buffer is dropped.
         if life::is_over() {
             return;
         }
@@ -136,7 +136,7 @@ impl Tracer for Capture {
     }
 }
 
-/// Whether anything was launched when all was over.
+/// Whether a launch was made after shutdown.
 static IS_LATE: AtomicBool = AtomicBool::new(false);
 
 #[cold]
@@ -146,12 +146,12 @@ fn note_late(kind: CallKind) {
     }
 }
 
-/// Whether anything was launched when all was over: it is in no count.
+/// Whether a launch was made after shutdown. Such launches are not counted.
 pub fn has_launched_late() -> bool {
     IS_LATE.load(Ordering::Relaxed)
 }
 
-/// Passes on a call that is about recording itself.
+/// Passes on a call that controls recording.
 #[cold]
 fn announce(kind: CallKind) {
     notices::announce(match kind {
@@ -161,7 +161,8 @@ fn announce(kind: CallKind) {
     });
 }
 
-/// A launch that may not be noted: a signal handler makes it in the middle of our own work.
+/// Counts a launch that cannot be recorded: a signal handler made it while the thread was inside gpuflame, or there
+/// is no memory for the thread's state.
 #[cold]
 fn refuse(call: &Call<'_>, refused: &Refused) {
     if refused.begins(call) {
@@ -172,7 +173,7 @@ fn refuse(call: &Call<'_>, refused: &Refused) {
     }
 }
 
-/// The end of a call that is nested in a launch, or that a signal handler has made.
+/// Exit of a call that is nested in a launch, or that a signal handler has made.
 #[cold]
 fn exit_of_handler(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
@@ -190,7 +191,7 @@ fn exit_of_handler(call: &Call<'_>, slot: u64) {
     }
 }
 
-/// The launch begins: note when; if it is synchronous, record it now. Between windows it may be passed over.
+/// A launch begins. Notes the time; synchronous launches are recorded now. May do nothing between windows.
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
@@ -215,13 +216,14 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
         record(own, thread, call, &mut launch, 0);
     }
     let spent = own.calls.is_multiple_of(TIMED).then(|| now().since(time));
-    // The aliases are whatever they were: there are none of this call.
+    // The aliases keep their old values: `alias_count` says that this call has none.
     let pending = &mut own.pending;
     (pending.launch, pending.depth, pending.api, pending.recorded) = (launch, depth, call.api, recorded);
     (pending.alias_count, pending.spent, pending.is_under_way) = (0, spent, true);
 }
 
-/// A call inside the launch: if it has an id of its own, the launch is known by that one too.
+/// Handles a call nested in the launch: if it has a correlation id of its own, the launch is recorded under that id
+/// too.
 fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
     let outer = &mut own.pending;
     if outer.launch.correlation == correlation {
@@ -238,12 +240,12 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
     }
 }
 
-/// The launch returned: record it, unless it failed or was recorded when it began.
+/// The launch has returned. Records it, unless it failed or was recorded when it began.
 #[inline(always)]
 fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
-        // If it failed it stays without an activity, and is counted as such.
+        // A launch that failed has no activity, and is counted as such.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
             host_calls::waited(own, thread, &launch, time);
@@ -271,8 +273,8 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     }
 }
 
-/// Takes the stack, if a window is open, and writes the record; else counts the launch, in which so many calls
-/// were nested until now.
+/// Captures the stack if a window is open and writes the record; otherwise counts the launch. `nested` is the number
+/// of nested calls with ids of their own so far.
 fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch, nested: usize) {
     if launch.context == ContextId::OUTSIDE {
         return note_outside(own, thread, launch, nested);
@@ -281,7 +283,7 @@ fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch, 
     push(own, thread, launch);
 }
 
-/// Counts a launch made outside.
+/// Counts a launch made while no window is open.
 #[cold]
 fn note_outside(own: &mut Own, thread: &Thread, launch: &Launch, nested: usize) {
     let pending = &own.pending;
@@ -292,7 +294,7 @@ fn note_outside(own: &mut Own, thread: &Thread, launch: &Launch, nested: usize) 
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
-    // The collector must not find the range where it grows after it has found that it ended.
+    // Only after `outside.set`: once the collector has read that a range ended it must not find it growing.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {
@@ -300,7 +302,7 @@ fn note_outside(own: &mut Own, thread: &Thread, launch: &Launch, nested: usize) 
     }
 }
 
-/// A call nested in a launch that was counted when it began has an id of its own.
+/// Adds the id of a call nested in a launch that was counted when it began.
 #[cold]
 fn extend_outside(own: &mut Own, thread: &Thread, last: CorrelationId) {
     if let Some(range) = &mut own.outside {
@@ -309,8 +311,8 @@ fn extend_outside(own: &mut Own, thread: &Thread, last: CorrelationId) {
     }
 }
 
-/// What a launch costs without the guards and clocks of a callback: takes the stack of the caller's caller,
-/// interns it and writes a record. For benchmarks.
+/// Performs the work of a launch without the guards and clocks of a callback: captures the stack of the caller's
+/// caller, interns it and writes a record. For benchmarks.
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {
@@ -324,13 +326,13 @@ pub fn record_stack(call: &Call<'_>) {
 #[inline]
 fn push(own: &mut Own, thread: &Thread, launch: &Launch) {
     let pushed = own.launches.push(&thread.launches, [&launch_words(launch)]);
-    // A second id that is lost is no launch lost.
+    // If the record of an additional id is lost, the launch itself is not lost.
     if !pushed && !launch.is_alias() {
         thread.tally.lose(Loss::LaunchesDropped);
     }
 }
 
-/// Whether the call returns only when its work is done, so that the stack is taken before.
+/// Whether the call returns only when its work is done, so that the stack must be captured before.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
 }

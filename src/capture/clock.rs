@@ -1,14 +1,14 @@
-//! Reads `CLOCK_REALTIME`, which activities are timed on, cheaply, by extrapolating from the time-stamp counter: each
+//! Reads `CLOCK_REALTIME`, the clock of activities, cheaply, by extrapolating from the time-stamp counter (TSC): each
 //! launch reads it twice.
 //!
-//! The C library takes 21 to 30 ns to answer, the processor's own counter of ticks 11. So the collector asks for both at
-//! every visit and draws a line through what it got; a callback reads the ticks and finds its time on the line. Where
-//! there is no line the C library is asked: in the session's first moments, when the collector has not come for a while,
-//! just after the clock was set, and wherever the kernel does not keep time by these ticks.
+//! The C library takes 21 to 30 ns to answer, reading the TSC 11. So the collector reads both at every visit and fits
+//! a line through its readings; a callback reads the TSC and converts it with that line. Without a valid line the C
+//! library is asked: at the start of a session, when the collector has not visited for a while, just after the clock
+//! was set, and on systems whose kernel does not keep time with the TSC.
 //!
-//! On the line, time is within 0.1 us of the clock's. When somebody sets the clock, or corrects its speed, or the machine
-//! was suspended and its counter with it, callbacks keep to the old one until the collector's next visit, up to 80 ms;
-//! and a thread can see time go back by what two lines differ where one takes the other's place.
+//! On the line the time is within 0.1 us of the clock. If the clock is set or its speed is adjusted, or after a
+//! suspend that stopped the counter, callbacks follow the old line until the collector's next visit, up to 80 ms.
+//! When one line replaces another, a thread can see time go back by the difference between the two.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -17,32 +17,32 @@ use parking_lot::Mutex;
 
 use crate::record::Nanos;
 
-/// A line is followed for no longer: a collector that has not come by then may have been gone when the clock was set.
+/// Maximum age of a line: a collector that has not visited for longer may have missed that the clock was set.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
-/// Ticks that a line is measured over at least, about a millisecond.
+/// Minimum number of ticks over which a line is measured, about one millisecond.
 const MIN_BASE_TICKS: u64 = 1 << 21;
-/// A line is followed so many times as far as it was measured: the 15 ns that a moment is wrong by become 60.
+/// Length of a line as a multiple of its measured length: the error of a reading, 15 ns, grows to 60.
 const FURTHER: u64 = 4;
-/// What lines are measured over, once the session is as old: this long to twice as long.
+/// Time over which lines are measured once the session is old enough: between this and twice this.
 const BASE: Nanos = Nanos(1_000_000_000);
-/// Nanoseconds that the clock may be off the line at a visit, and again for every time that the visit is later than the
-/// line was measured over. Further off, it was set or runs at another speed now.
+/// Maximum error of the line at a visit in ns, and again for each multiple of the measured length since the line was
+/// fitted. Beyond that, the clock was set or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
-/// Ticks that the two clocks of a moment may be read apart, which is 80 as a rule; further apart, the thread lost its
-/// processor between them.
+/// Maximum TSC ticks between the two reads of one reading; usually 80. Beyond that, the thread was preempted between
+/// them.
 const MAX_READ_GAP_TICKS: u64 = 400;
-/// How often a moment is tried for; the best counts.
+/// Number of attempts to get a reading; the best is used.
 const TRIES: usize = 4;
-/// Bits below the point of a line's speed.
+/// Number of fractional bits of a line's speed.
 const POINT: u32 = 32;
 
-/// `CLOCK_REALTIME`, or within 0.1 us of it. 12 ns.
+/// Returns `CLOCK_REALTIME`, or a value within 0.1 us of it. Takes 12 ns.
 #[inline]
 pub fn now() -> Nanos {
     LINE.at(ticks).unwrap_or_else(ask)
 }
 
-/// Looks at both clocks, and tells the callbacks. To be called now and then, off the hot path.
+/// Reads both clocks and publishes a new line for the callbacks. Call regularly, off the hot path.
 pub fn renew_clock() {
     static COURSE: Mutex<Course> = Mutex::new(Course::NEW);
     let Some(mut course) = COURSE.try_lock() else { return };
@@ -53,7 +53,7 @@ pub fn renew_clock() {
     }
 }
 
-/// Both clocks at once.
+/// A simultaneous reading of both clocks.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     ticks: u64,
@@ -63,7 +63,7 @@ struct Moment {
 impl Moment {
     const ZERO: Self = Self { ticks: 0, time: Nanos(0) };
 
-    /// This moment. `None`: the thread lost its processor in the middle, every time.
+    /// Reads both clocks. `None`: the thread was preempted between the reads, in every attempt.
     fn now() -> Option<Self> {
         let tries = (0..TRIES).filter_map(|_| {
             let before = ticks();
@@ -75,23 +75,24 @@ impl Moment {
     }
 }
 
-/// Where time goes from a moment on.
+/// Linear mapping from TSC ticks to time, from a reading on.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     from: Moment,
-    /// Nanoseconds a tick, [`POINT`] bits of them below the point.
+    /// Nanoseconds per tick, with [`POINT`] fractional bits.
     speed: u64,
-    /// Ticks that the speed was measured over.
+    /// Number of ticks over which the speed was measured.
     measured: u64,
-    /// Ticks that it is followed for.
+    /// Number of ticks for which the line is valid.
     length: u64,
 }
 
 impl Line {
-    /// Nothing is on it.
+    /// A line that is valid for no tick.
     const NONE: Self = Self { from: Moment::ZERO, speed: 0, measured: 0, length: 0 };
 
-    /// Goes on from `to` as from `from` to there. `None`: one of the clocks stood still or went back.
+    /// Extrapolates the speed between two readings, starting at `to`. `None`: one of the clocks stood still or went
+    /// back.
     fn through(from: Moment, to: Moment) -> Option<Self> {
         let ticks = to.ticks.checked_sub(from.ticks)?;
         let time = to.time.0.checked_sub(from.time.0)?;
@@ -101,7 +102,7 @@ impl Line {
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
 
-    /// Whether the clocks went elsewhere, however long after the line was drawn.
+    /// Whether the reading deviates too far from the line, at any time after the line was fitted.
     fn misses(&self, moment: Moment) -> bool {
         let passed = i128::from(moment.ticks) - i128::from(self.from.ticks);
         let expected = i128::from(self.from.time.0) + ((passed * i128::from(self.speed)) >> POINT);
@@ -110,21 +111,22 @@ impl Line {
     }
 }
 
-/// How lines are drawn.
+/// Calibration state: the readings from which lines are fitted.
 #[derive(Debug)]
 struct Course {
-    /// What the line is measured from, and what it is to be measured from when that is old enough.
+    /// Reading from which the line is measured, and the one that replaces it once that is old enough.
     bases: Option<[Moment; 2]>,
     line: Option<Line>,
-    /// When the kernel was asked what it keeps time by, and whether it is ticks.
+    /// Time of the last query for the kernel's clock source, and whether that is the TSC.
     source: Option<(Nanos, bool)>,
 }
 
 impl Course {
     const NEW: Self = Self { bases: None, line: None, source: None };
 
-    /// Whether the kernel keeps time by ticks, as it said within a second before `now`. It may give them up at any
-    /// time, when it finds that processors disagree; and the host may have forbidden to read them.
+    /// Whether the kernel keeps time with the TSC, according to an answer at most one second before `now`. The kernel
+    /// may abandon the TSC at any time, when it finds that processors disagree; and a host may forbid its guests to
+    /// read it.
     fn may_read_ticks(&mut self, now: Nanos) -> bool {
         let fresh = self.source.filter(|(asked, _)| now >= *asked && now.since(*asked) < BASE.0);
         let (_, counts) = *self.source.insert(fresh.unwrap_or_else(|| (now, kernel_counts_ticks())));
@@ -134,7 +136,7 @@ impl Course {
         counts
     }
 
-    /// The line to follow from this moment on; `None`: there is none yet.
+    /// Adds a reading and returns the line to follow from there; `None` if there is none yet.
     fn go_on(&mut self, moment: Moment) -> Option<Line> {
         let missed = self.line.is_some_and(|line| line.misses(moment));
         let Some([base, next]) = self.bases.filter(|_| !missed) else { return self.begin(moment) };
@@ -148,15 +150,15 @@ impl Course {
         self.line
     }
 
-    /// Begins anew at this moment.
+    /// Restarts the calibration from this reading.
     fn begin(&mut self, moment: Moment) -> Option<Line> {
         (self.bases, self.line) = (Some([moment; 2]), None);
         None
     }
 }
 
-/// The line that callbacks follow. One writer, and readers that do not wait: the sequence is odd while the rest is
-/// written, and another number afterwards.
+/// The line that callbacks follow. A sequence lock with one writer, whose readers do not wait: the sequence is odd
+/// during a write, and has another value after it.
 #[repr(align(64))]
 struct Shared {
     sequence: AtomicU64,
@@ -169,7 +171,7 @@ struct Shared {
 static LINE: Shared = Shared::new();
 
 impl Shared {
-    /// Without a line.
+    /// Creates it without a line.
     const fn new() -> Self {
         Self {
             sequence: AtomicU64::new(0),
@@ -180,7 +182,7 @@ impl Shared {
         }
     }
 
-    /// The time at these ticks, which are not read where there is no line. `None`: they are not on it, or it is just
+    /// Converts these ticks, which are read only if there is a line. `None`: they are outside the line, or it is just
     /// being written.
     #[inline]
     fn at(&self, ticks: impl FnOnce() -> u64) -> Option<Nanos> {
@@ -193,10 +195,10 @@ impl Shared {
         if passed >= length {
             return None;
         }
-        // At most `MAX_LINE_AGE`, a number of 28 bits, with `POINT` more below it; anything if these are of two lines.
+        // At most `MAX_LINE_AGE`, 28 bits, plus `POINT` fractional bits; any value if the loads mix two lines.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> POINT;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
-        // The loads above come before the one below: then what they read was whole.
+        // Orders the loads above before the load below, which tells whether they read one complete line.
         fence(Ordering::Acquire);
         let is_whole = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         is_whole.then_some(Nanos(time))
@@ -205,7 +207,7 @@ impl Shared {
     fn write(&self, line: &Line) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Whoever reads a word stored below sees the odd number after it.
+        // A reader that sees a word stored below then also sees the odd sequence.
         fence(Ordering::Release);
         self.ticks.store(line.from.ticks, Ordering::Relaxed);
         self.time.store(line.from.time.0, Ordering::Relaxed);
@@ -215,20 +217,20 @@ impl Shared {
     }
 }
 
-/// Asks the C library, which asks no further: 21 to 30 ns.
+/// Calls the C library, whose vDSO makes no system call: 21 to 30 ns.
 #[inline]
 fn ask() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a place to write a timespec to.
+    // SAFETY: `time` has room for one `timespec`.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The processor's counter. It may be read a few instructions early, which is less than a line is off.
+/// Reads the TSC. The processor may read it a few instructions early, which is less than the error of a line.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has it; where the kernel keeps time by it, the C library's clock reads it too.
+    // SAFETY: every x86-64 processor has it; if the kernel keeps time with it, the C library's clock reads it too.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -237,8 +239,8 @@ fn ticks() -> u64 {
     0
 }
 
-/// Whether the kernel keeps time by what [`ticks`] counts. It does where the counter runs at one speed, on all
-/// processors alike; a guest whose host keeps time by other means does not.
+/// Whether the kernel keeps time with the counter that [`ticks`] reads. It does if the counter runs at one speed,
+/// equal on all processors; not in a guest whose host keeps time by other means.
 fn kernel_counts_ticks() -> bool {
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     cfg!(target_arch = "x86_64") && fs::read_to_string(source).is_ok_and(|source| source.trim() == "tsc")
@@ -250,18 +252,18 @@ mod tests {
 
     use super::*;
 
-    /// A counter of 2 GHz, which was at 7,000 at 1,000,000 ns.
+    /// Reading of a 2 GHz counter, which was at 7,000 at 1,000,000 ns.
     fn moment(nanos: u64) -> Moment {
         Moment { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }
 
-    /// A clock that was put forward by `step`.
+    /// Reading of a clock that was set forward by `step`.
     fn after_step(nanos: u64, step: u64) -> Moment {
         let moment = moment(nanos);
         Moment { time: Nanos(moment.time.0 + step), ..moment }
     }
 
-    /// What a callback finds.
+    /// Time that a callback reads.
     fn at(line: &Line, ticks: u64) -> Option<Nanos> {
         let shared = Shared::new();
         shared.write(line);
@@ -304,11 +306,11 @@ mod tests {
         let line = course.go_on(after_step(15_000_000, hour)).unwrap();
         let later = after_step(16_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // And back again, while nobody looked.
+        // Set back again, while the collector did not visit.
         assert!(course.go_on(moment(9_000_000_000)).is_none());
     }
 
-    /// The machine slept for an hour. What the counter did meanwhile depends on the processor.
+    /// The machine slept for an hour. What happens to the counter meanwhile depends on the processor.
     #[test]
     fn after_a_suspend_no_line_is_followed_but_by_a_counter_that_stood_still_and_then_till_the_next_visit() {
         let mut course = Course::NEW;
@@ -317,14 +319,14 @@ mod tests {
         let line = course.go_on(moment(5_000_000)).unwrap();
         assert_eq!(at(&line, moment(5_000_000 + hour).ticks), None, "it counted on");
         assert_eq!(at(&line, 100), None, "it began anew");
-        // It stood still: who asks before the collector comes is told the time before.
+        // It stopped: callbacks before the collector's visit get the time before the suspend.
         let woken = after_step(7_000_000, hour);
         assert_eq!(at(&line, woken.ticks), Some(moment(7_000_000).time));
         assert!(course.go_on(woken).is_none(), "the collector finds the clock elsewhere");
         let line = course.go_on(after_step(12_000_000, hour)).unwrap();
         let later = after_step(13_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // It begins anew, and the collector comes: the old line and its base are gone.
+        // It restarts, and the collector visits: the old line and its base are dropped.
         assert!(course.go_on(Moment { ticks: 200, ..later }).is_none());
     }
 
@@ -349,7 +351,7 @@ mod tests {
         let mut course = Course::NEW;
         course.go_on(moment(0));
         course.go_on(moment(2_000_000));
-        // Twenty times as late as the line is long: as far off as that may be, this shows only then.
+        // Later by twenty times the measured length: such an error is noticed only then.
         course.go_on(after_step(42_000_000, 19_000));
         let line =
             course.go_on(after_step(122_000_000, 19_000)).or(course.go_on(after_step(202_000_000, 19_000)));
@@ -367,7 +369,7 @@ mod tests {
         course.source = Some((Nanos(500), false));
         assert!(!course.may_read_ticks(Nanos(600)));
         assert!(course.line.is_none() && course.bases.is_none());
-        // Asked again, it says how it is.
+        // Asked again, the kernel's present answer counts.
         assert_eq!(course.may_read_ticks(Nanos(BASE.0 + 500)), kernel_counts_ticks());
         assert_eq!(course.source.map(|(asked, _)| asked), Some(Nanos(BASE.0 + 500)));
         assert_eq!(course.may_read_ticks(Nanos(3)), kernel_counts_ticks(), "the clock was set back");
@@ -404,7 +406,7 @@ mod tests {
             }
             followed += usize::from(LINE.at(ticks).is_some());
             let (before, time, after) = (ask(), now(), ask());
-            // A hundred times what it is off, for a kernel that is just correcting its clock.
+            // Ten times the maximum error, for a kernel that is just adjusting its clock.
             let near = before.0 - 10 * MAX_ERROR_NS..=after.0 + 10 * MAX_ERROR_NS;
             assert!(near.contains(&time.0), "{time} is not in {near:?}");
             std::thread::sleep(std::time::Duration::from_millis(1));

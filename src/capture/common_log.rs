@@ -1,5 +1,5 @@
-//! A log that all threads write to, under a lock: for what is rare and makes sense only in the order in which it
-//! happened, whichever thread it happened on.
+//! A log that all threads write to, under a lock: for rare records whose meaning depends on their order across
+//! threads.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use crate::host::signals;
 
 use super::log::{Log, Mark, Reader, Writer};
 
-/// The log, and both its ends.
+/// The log and both its ends.
 pub(super) struct CommonLog {
     log: Log,
     writer: Mutex<End<Writer>>,
@@ -17,8 +17,8 @@ pub(super) struct CommonLog {
 /// An end of the log.
 struct End<T>(T);
 
-// SAFETY: the ends point to chunks that only the log knows; whoever holds the lock is the one writer, or
-// the one reader.
+// SAFETY: the ends point to chunks that only the log refers to; the thread that holds the lock is the only writer, or
+// the only reader.
 unsafe impl<T> Send for End<T> {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -34,13 +34,13 @@ impl CommonLog {
         }
     }
 
-    /// Appends `parts` as one record. False: there was no room, nothing was written.
+    /// Appends `parts` as one record. Returns `false` if there was no room; nothing is written then.
     pub(super) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
-        // A signal handler that jumped out of here would leave the lock to nobody.
+        // A signal handler that jumped out of here would leave the lock held permanently.
         signals::without(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
-    /// What was written up to now and not read yet; `None` if that is nothing.
+    /// Returns the unread records written up to now; `None` if there are none.
     pub(super) fn unread(&self) -> Option<Unread<'_>> {
         let reader = lock(&self.reader);
         let mark = reader.0.mark(&self.log);
@@ -48,7 +48,7 @@ impl CommonLog {
     }
 }
 
-/// Records that lie in the log. What they refer to, other logs, is to be read first.
+/// Unread records in the log. Drain the other logs that they refer to first.
 pub(super) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, End<Reader>>,
@@ -56,7 +56,7 @@ pub(super) struct Unread<'a> {
 }
 
 impl Unread<'_> {
-    /// Hands over each record, all of them of so many words.
+    /// Passes each record to `each`; all records have `WORDS` words.
     pub(super) fn drain<const WORDS: usize>(mut self, mut each: impl FnMut(&[u64; WORDS])) {
         self.reader.0.drain(self.log, self.mark, |words| words.as_chunks().0.iter().for_each(&mut each));
     }

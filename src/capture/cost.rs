@@ -1,18 +1,18 @@
-//! What our callbacks cost the application, from the calls that were timed.
+//! The cost of our callbacks to the application, from a sample of timed calls.
 //!
-//! A thread that loses its processor inside a timed call makes that one look like milliseconds, and on a
-//! busy machine a few of those outweigh all others in a mean. So the times are kept as a small histogram
-//! for each thread, owner-only counters like the rest of its tally, and the ledger prints the median.
+//! If a thread is preempted during a timed call, that call seems to take milliseconds, and on a busy machine a few of
+//! them outweigh all other calls in a mean. So the times are kept in a small histogram per thread, in owner-only
+//! counters like the rest of its tally, and the ledger prints the median.
 
 use super::counter::Counter;
 
-/// Buckets for each power of two, as a power of two: a bucket's middle is within 6.3 % of its values.
+/// Buckets per power of two, as a power of two: a bucket's midpoint is within 6.3 % of its values.
 const SUB_BITS: u32 = 3;
-/// Times of this many bits and more share the last bucket: 131 us.
+/// Times of at least this many bits share the last bucket: 131 us.
 const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
-/// How often calls took how long.
+/// Histogram of the times of calls.
 pub(super) struct Times([Counter; BUCKETS]);
 
 impl Times {
@@ -26,19 +26,18 @@ impl Times {
     }
 }
 
-/// What the callbacks cost the application.
+/// Cost of the callbacks to the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// API calls that were looked at, from enter to exit.
+    /// Number of API calls that were observed, from enter to exit.
     pub calls: u64,
-    /// How many of them were timed.
+    /// Number of calls that were timed.
     pub timed: u64,
-    /// What the median of the timed ones took inside gpuflame, nanoseconds, within 6.3 %; `None` where none
-    /// was timed.
+    /// Median time that a timed call spent inside gpuflame, in ns, within 6.3 %; `None` if none was timed.
     pub median: Option<u64>,
 }
 
-/// The cost of so many calls, some of which took these times.
+/// Computes the cost of `calls` calls, of which the sampled ones took these times.
 pub(super) fn of_all<'a>(calls: u64, times: impl Iterator<Item = &'a Times>) -> Cost {
     let mut counts = [0; BUCKETS];
     for times in times {
@@ -58,7 +57,8 @@ pub(super) fn of_all<'a>(calls: u64, times: impl Iterator<Item = &'a Times>) -> 
 fn bucket_of(nanos: u64) -> usize {
     let nanos = nanos.min((1 << BITS) - 1);
     let Some(shift) = (nanos >> SUB_BITS).checked_ilog2() else { return nanos as usize };
-    // The highest bit, 2^SUB_BITS after the shift, is what puts every power of two after the one below.
+    // The highest bit, 2^SUB_BITS after the shift, puts the buckets of each power of two after those of the one
+    // below.
     ((shift as usize) << SUB_BITS) + (nanos >> shift) as usize
 }
 

@@ -1,8 +1,9 @@
-//! A counter that costs what an addition costs: one thread writes it, anybody reads it.
+//! A counter that costs as much as an addition: one thread writes it, any thread may read it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Sums over all threads mean something, single values do not: a thread's state is handed from thread to thread.
+/// Only sums over all threads are meaningful: a thread's state, with its counters, is passed on from thread to
+/// thread.
 #[derive(Debug)]
 pub(super) struct Counter(AtomicU64);
 
@@ -11,13 +12,13 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// A plain load and store, no locked instruction.
+    /// Adds with a plain load and store, without a locked instruction.
     #[inline]
     pub(super) fn add(&self, amount: u64) {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// The same where a signal handler of the thread may add to it between the load and the store.
+    /// Adds atomically, if a signal handler of the thread may add to it between the load and the store.
     pub(super) fn add_beside_handlers(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }

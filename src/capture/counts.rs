@@ -1,22 +1,22 @@
-//! What a thread counts: launches and what was lost, what its callbacks took, and stacks that were taken again.
+//! Counters of a thread: launches, losses, the time of its callbacks, and verified stacks.
 
 use crate::record::Loss;
 
 use super::cost::Times;
 use super::counter::Counter;
 
-/// One thread's counters, which the collector reads.
+/// Counters of a thread, which the collector reads.
 pub(super) struct Counts {
     losses: [Counter; Loss::ALL.len()],
     pub(super) calls: Counter,
-    /// Of launches of graphs.
+    /// Times of graph launches.
     pub(super) graph_times: Times,
-    /// Of all other calls.
+    /// Times of all other calls.
     pub(super) times: Times,
     pub(super) verified: VerifiedTally,
 }
 
-/// Stacks that were taken again, and how many of them differed.
+/// Number of stacks that were captured again by other methods, and of those that differed.
 pub(super) struct VerifiedTally {
     pub(super) stacks: Counter,
     pub(super) unlike_plain: Counter,
@@ -39,7 +39,7 @@ impl Counts {
         }
     }
 
-    /// Counts a loss. A signal handler may do so in the middle of it.
+    /// Counts a loss. A signal handler may do so at the same time.
     #[cold]
     pub(super) fn lose(&self, loss: Loss) {
         self.lose_many(loss, 1);
@@ -49,30 +49,30 @@ impl Counts {
         self.losses[loss as usize - 1].add_beside_handlers(count);
     }
 
-    /// Forgets what was lost.
+    /// Resets all losses.
     pub(super) fn forget(&self) {
         self.losses.iter().for_each(Counter::clear);
     }
 
-    /// How often that was lost.
+    /// Returns how often this loss occurred.
     pub(super) fn lost(&self, loss: Loss) -> u64 {
         self.losses[loss as usize - 1].get()
     }
 }
 
-/// What became of stacks that were taken again (see [`verify_every`](super::verify_every)).
+/// Results of stacks that were captured again (see [`verify_every`](super::verify_every)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Stacks that were taken again.
+    /// Number of stacks that were captured again.
     pub stacks: u64,
-    /// Those that a walk of every frame found different.
+    /// Number of stacks for which a walk of every frame gave a different result.
     pub unlike_plain: u64,
-    /// Those that libgcc found different.
+    /// Number of stacks for which libgcc gave a different result.
     pub unlike_libgcc: u64,
 }
 
 impl Verified {
-    /// With another thread's.
+    /// Adds another thread's results.
     pub(super) fn and(self, tally: &VerifiedTally) -> Self {
         Self {
             stacks: self.stacks + tally.stacks.get(),

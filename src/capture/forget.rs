@@ -1,37 +1,38 @@
-//! Stacks get new ids: how all threads forget which ids their stacks had, so that the collector may forget it too.
+//! Reassignment of stack ids: makes all threads forget the ids of their stacks, so that the collector may free its
+//! data about these ids.
 //!
-//! The collector keeps what each id means for as long as a launch may come with it. When it is short of memory it
-//! begins a round: every thread is to forget its stacks when it next comes in, and announces those that it meets
-//! from then on anew. A thread that does nothing need not hear of it; it is enough that it will.
+//! The collector keeps the meaning of each id for as long as a launch may refer to it. When it is short of memory it
+//! begins a round: every thread must forget its stacks when it next enters gpuflame, and announces the stacks that it
+//! meets after that under new ids. An idle thread need not take part; it is enough that it will when it next enters.
 //!
 //! ```text
 //! collector                      thread
 //!   inside: 0 -> WISHED
-//!                                inside is not 0: look again -> forget, forgot = round       (cold)
+//!                                inside is not 0: slow path -> forget, forgot = round          (cold)
 //!   forgot == round, or
 //!   still WISHED a visit later:
 //!   no older id is written any more
 //! ```
 //!
-//! The thread looks at nothing that it did not look at before: `inside`, which says whether it is inside already.
+//! The thread checks no additional word: it checks `inside` on every entry anyway, to detect recursion.
 //!
-//! A launch that was under way has an id already, and where a thread loses its processor between that look and its own
-//! store to `inside` for a whole visit of the collector, the wish is overwritten and the collector believes in it. So
-//! ids are forgotten a round later than that in which nobody was to use them any more; a thread to which it happens in
-//! two rounds on end has its launches added up with those of other stacks until the next.
+//! A launch in flight already has an id. And if a thread is preempted between its check and its own store to `inside`
+//! for a whole visit of the collector, the request is overwritten although the collector assumes that it was seen. So
+//! ids are forgotten one round after the one in which they should fall out of use. If this happens to a thread in two
+//! successive rounds, its launches are added to those of other stacks until the next round.
 
 use super::log::MOST_DRAINS;
 use super::stack::next_context;
 use super::thread::{all, next_round};
 use crate::record::ContextId;
 
-/// A round in which every thread forgets its stacks. Made and asked by the collector.
+/// A round in which every thread forgets its stacks. Started and polled by the collector.
 #[derive(Debug)]
 pub struct Forgetting {
     round: u32,
-    /// The ids that were handed out before lie below.
+    /// First id that is assigned after the start of the round; all older ids are below.
     before: ContextId,
-    /// How often logs have been drained since all threads know.
+    /// Number of times that logs have been drained since all threads took notice.
     drained: Option<usize>,
 }
 
@@ -42,12 +43,13 @@ impl Forgetting {
         Self { round: next_round(), before, drained: None }
     }
 
-    /// Tells the threads that do not know yet. To be called at each visit, after all graphs and calls beside launches
-    /// were drained. Returns the lowest id that may still come, but for launches that were under way, when all know.
+    /// Asks the threads that have not taken notice yet. Call at each visit, after all graphs and host calls were
+    /// drained. Once all threads have, returns the lowest id that may still appear, except in launches that were in
+    /// flight.
     pub fn visit(&mut self) -> Option<ContextId> {
         match self.drained {
             None => {
-                // All are told, also after one that is not sure.
+                // Asks all threads, including those after one that is unsure.
                 let unsure = all().filter(|thread| !thread.ask_to_forget(self.round)).count();
                 self.drained = (unsure == 0).then_some(0);
                 None
@@ -56,7 +58,7 @@ impl Forgetting {
         }
     }
 
-    /// The logs were drained; `any`: there was something.
+    /// Notes that the logs were drained; `any`: whether they contained anything.
     pub fn drained(&mut self, any: bool) {
         if let Some(drained) = &mut self.drained {
             *drained = if any { *drained + 1 } else { MOST_DRAINS };

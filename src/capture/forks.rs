@@ -1,13 +1,14 @@
-//! Forked children. A child has its parent's memory and one of its threads: what another thread held or was about to
-//! write, stays so for ever.
+//! Forked children. A child has its parent's memory and one of its threads: locks that another thread held, and data
+//! that it had half written, stay that way permanently.
 //!
-//! The child of a process with a session is not looked at: the driver's state is not its own, and our collector did
-//! not follow it. The child of a process without one may turn to CUDA itself, and goes on with the names and open ranges
-//! that it has. No lock of ours that another thread may hold is waited for in either.
+//! If the parent has a session, its child is not recorded: the child cannot use the parent's driver state, and our
+//! collector thread does not exist there. If the parent has no session, the child may start to use CUDA itself, and
+//! keeps the names and open ranges that it inherited. In either case we wait for no lock of ours that another thread
+//! may hold.
 //!
 //! `fork` runs a handler of ours in the child. Other ways (`_Fork`, the bare system call) run none. So the word that
-//! says whether we may run (`control::life`) lies on a page that the kernel hands to children as zeroes: whoever
-//! looks at it in a child finds nobody at home, and those of our functions that need no session make it a home again.
+//! tells whether we may run (`control::life`) is on a page that the kernel zeroes in children: code that reads it in
+//! a child finds it cleared, and those of our functions that need no session initialise it again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,19 +18,19 @@ use crate::tracer::errno;
 
 use super::thread;
 
-/// Somebody has asked for a session, whatever became of it.
+/// Whether a session was ever requested, even if it failed.
 static SESSION_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Has forked children told from this process, from now on, and keeps this library where the handler for that can be
-/// called. To be called before anything can be recorded or named; again is no harm.
+/// Starts to distinguish forked children from this process, and keeps this library loaded so that the fork handler
+/// can be called. Call before anything can be recorded or named; repeated calls have no effect.
 pub fn watch() {
-    // Not a `Once`: a child that was forked meanwhile would wait for it.
+    // Not a `Once`: a child that was forked during its initialisation would wait for it.
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     if IS_WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
     loaded::stay();
-    // SAFETY: whole pages that hold one atomic of ours, which may be zero.
+    // SAFETY: whole pages that contain only one atomic of ours, for which zero is valid.
     if unsafe { fork::leave_zeroes(life::page()) } {
         life::children_find_zeroes();
     }
@@ -37,26 +38,26 @@ pub fn watch() {
     fork::in_each_child(child);
 }
 
-/// In a child. Waits for nothing, and allocates nothing.
+/// Runs in a child. Waits for no lock and allocates nothing.
 extern "C" fn child() {
-    // Nobody has looked after it, or its kernel hands out no zeroes.
+    // The child has not been claimed yet, or its kernel does not zero the page.
     if life::claim_inherited() || !life::is_over() {
         errno::kept(settle);
     }
 }
 
-/// To be called before any lock of the session is taken: in a child that finds this said, none of them is.
+/// Call before taking any lock of the session: a child that finds this flag set takes none of these locks.
 pub fn session_begins() {
     watch();
     SESSION_BEGUN.store(true, Ordering::SeqCst);
 }
 
-/// Whether somebody has asked for a session.
+/// Whether a session was ever requested.
 pub fn session_has_begun() -> bool {
     SESSION_BEGUN.load(Ordering::SeqCst)
 }
 
-/// Whether nothing of ours may run any more. A child that may go on does so from here.
+/// Whether nothing of gpuflame may run any more. A child that may continue is re-initialised here.
 #[inline]
 pub fn is_over() -> bool {
     life::is_over() && !goes_on()
@@ -67,8 +68,8 @@ fn goes_on() -> bool {
     life::claim_inherited() && settle()
 }
 
-/// Decides what becomes of this child. It has one thread that is ours to know of: the calling one, or one that the
-/// child has made and we have not met.
+/// Decides whether this child continues. It has at most one thread with a state: the calling thread, or none if the
+/// child created the calling thread.
 fn settle() -> bool {
     if session_has_begun() || thread::is_inside() {
         life::end();

@@ -1,11 +1,11 @@
-//! Graphs: who made which node, from the callbacks on the application's threads to rows.
+//! Graphs: records which call created which node, from the callbacks on the application's threads to rows.
 //!
-//! A graph is made rarely and launched often, so nothing here is on the path of a launch: what a launch
-//! runs is found by its nodes' ids when their records are read. Nodes are noted whether a window is open or
-//! not, since a graph that is made outside of all windows may be launched inside one.
+//! A graph is created rarely and launched often, so nothing here is on the path of a launch: the nodes that a launch
+//! executes are found by their ids when their records are read. Nodes are recorded whether a window is open or not,
+//! since a graph that is created outside all windows may be launched inside one.
 //!
-//! One graph may be made on one thread and copied on another, and the copy makes sense only after the
-//! original. So all threads write to one log, under a lock, in the order in which things happen.
+//! One graph may be created on one thread and copied on another, and the copy is meaningful only after the original.
+//! So all threads write to one log, under a lock, in the order of the events.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ use super::drain::drain_contexts;
 use super::stack::capture;
 use super::thread::{Entered, Own, Refused, Thread};
 
-/// The kinds of records in the log. Each is three words: `kind | graph << 32`, and two of its own.
+/// Kinds of records in the log. Each record is three words: `kind | graph << 32`, and two that depend on the kind.
 mod kind {
     /// node, context
     pub(super) const NODE: u64 = 1;
@@ -28,19 +28,19 @@ mod kind {
     pub(super) const CLONE: u64 = 2;
     /// -, -
     pub(super) const END: u64 = 3;
-    /// address of the instantiation, -
+    /// address of the executable graph, -
     pub(super) const EXEC: u64 = 4;
-    /// address of the instantiation, -; the graph is 0
+    /// address of the executable graph, -; the graph is 0
     pub(super) const EXEC_END: u64 = 5;
-    /// address of the instantiation, correlation
+    /// address of the executable graph, correlation
     pub(super) const UPDATE: u64 = 6;
 }
 
 static LOG: CommonLog = CommonLog::new();
-/// Executable graphs, as the collector knows them.
+/// The collector's table of executable graphs.
 static EXECS: Mutex<Option<Execs>> = Mutex::new(None);
 
-/// Notes what happened to a graph.
+/// Records a graph event.
 #[cold]
 pub(super) fn note(event: &GraphEvent<'_>) {
     if life::is_over() {
@@ -80,7 +80,7 @@ pub(super) fn note(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut Own, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // A call that this one is not nested in never returned.
+    // If the earlier call does not enclose this one, it never returned.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }
@@ -89,7 +89,7 @@ fn begin(own: &mut Own, call: &Call<'_>, into: Option<GraphId>) {
     own.graph_call = Some(GraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
-/// The call that the thread is in, if it has not left it by a jump.
+/// Returns the call that the thread is in, unless the thread has left it by a jump.
 fn call_around(own: &Own) -> Option<&GraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
@@ -110,8 +110,8 @@ fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeI
     push(thread, [word(kind::NODE, graph), node.0, u64::from(context.0)]);
 }
 
-/// A copied node goes with the graph that it is copied into, or with the first graph that the call makes:
-/// an instantiation has its child graphs with it.
+/// Records a copied node. It belongs to the graph that it is copied into, or to the first graph that the call
+/// creates: an instantiation includes its child graphs.
 fn node_cloned(own: &mut Own, thread: &Thread, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
         return thread.tally.lose(Loss::GraphNodesDropped);
@@ -135,17 +135,16 @@ fn push(thread: &Thread, words: [u64; 3]) {
     }
 }
 
-/// The graph behind the address of each live instantiation: the tracer's ids of instantiations came only
-/// with CUPTI 12.3.
+/// Source graph by the address of each live executable graph: CUPTI has ids of executable graphs only from 12.3 on.
 #[derive(Default)]
 struct Execs {
     graphs: HashMap<u64, GraphId>,
-    /// The same graphs: they end with their instantiation and not before.
+    /// The graphs in `graphs`, which end together with their executable graph and not before.
     owned: HashSet<GraphId>,
 }
 
-/// Hands over all that has happened to graphs so far, and before it the contexts that it refers to. To be
-/// called before records are read: then all nodes that these are runs of are known. For the collector.
+/// Passes on all graph events so far, after the contexts that they refer to. Call before records are read, so that
+/// all nodes that the records refer to are known. For the collector.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,13 +1,13 @@
-//! Passing things between threads without waiting: nobody spins until another thread has done what it began.
+//! Hand-over between threads in which no thread waits for another to finish a step.
 //!
-//! A queue that has its places stamped makes whoever comes wait for the one who has claimed a place and not stamped it
-//! yet. If that one has lost its processor to the one who waits, as under `SCHED_FIFO` on one core, neither goes on.
+//! A bounded queue with per-slot sequence numbers cannot promise that: a thread that finds a slot claimed but not yet
+//! published has to spin. If it has preempted the claimer, as under `SCHED_FIFO` on one core, neither makes progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-/// A few things that lie ready, in any order.
+/// A small pool of items, in no particular order.
 pub(super) struct Shelf<T, const PLACES: usize> {
     places: [Place<T>; PLACES],
 }
@@ -17,12 +17,12 @@ struct Place<T> {
     thing: UnsafeCell<Option<T>>,
 }
 
-/// What a place's state says. Whoever has made it `HELD` has the place to itself; others pass it over.
+/// States of a place. The thread that has changed it to `HELD` owns the place; all other threads skip it.
 const EMPTY: u8 = 0;
 const HELD: u8 = 1;
 const FULL: u8 = 2;
 
-// SAFETY: a thing is touched only by the one thread that has made its place `HELD`.
+// SAFETY: a thing is accessed only by the thread that has changed its place to `HELD`.
 unsafe impl<T: Send, const PLACES: usize> Sync for Shelf<T, PLACES> {}
 
 impl<T, const PLACES: usize> Shelf<T, PLACES> {
@@ -32,7 +32,7 @@ impl<T, const PLACES: usize> Shelf<T, PLACES> {
         }
     }
 
-    /// One of them, if any lies ready.
+    /// Takes an item, if one is available.
     pub(super) fn take(&self) -> Option<T> {
         let place = self.places.iter().find(|place| place.turn(FULL, HELD))?;
         // SAFETY: this thread holds the place.
@@ -41,7 +41,7 @@ impl<T, const PLACES: usize> Shelf<T, PLACES> {
         thing
     }
 
-    /// Lays a thing there, or gives it back: there is no place.
+    /// Stores an item, or returns it if there is no free place.
     pub(super) fn put(&self, thing: T) -> Result<(), T> {
         let Some(place) = self.places.iter().find(|place| place.turn(EMPTY, HELD)) else { return Err(thing) };
         // SAFETY: this thread holds the place.
@@ -57,9 +57,9 @@ impl<T> Place<T> {
     }
 }
 
-/// Things that any thread leaves for one that takes them all at once.
+/// A lock-free stack that any thread pushes to, and whose items one thread takes all at once.
 pub(super) struct Tray<T> {
-    /// The one that was left last.
+    /// The item pushed last.
     last: AtomicPtr<Left<T>>,
 }
 
@@ -68,7 +68,7 @@ struct Left<T> {
     before: *mut Left<T>,
 }
 
-// SAFETY: the tray owns what lies on it, and hands each thing to one thread.
+// SAFETY: the tray owns its items, and passes each to one thread.
 unsafe impl<T: Send> Sync for Tray<T> {}
 
 impl<T> Tray<T> {
@@ -76,12 +76,12 @@ impl<T> Tray<T> {
         Self { last: AtomicPtr::new(null_mut()) }
     }
 
-    /// Leaves a thing. Tried again only when another thread has left one meanwhile.
+    /// Pushes an item. Retries only if another thread has pushed one in the meantime.
     pub(super) fn leave(&self, thing: T) {
         let left = Box::into_raw(Box::new(Left { thing, before: null_mut() }));
         let mut last = self.last.load(Ordering::Relaxed);
         loop {
-            // SAFETY: nobody else knows it before the exchange below.
+            // SAFETY: no other thread knows the node before the exchange below.
             unsafe { (*left).before = last };
             match self.last.compare_exchange_weak(last, left, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -90,14 +90,14 @@ impl<T> Tray<T> {
         }
     }
 
-    /// All that was left, the oldest last.
+    /// Takes all items, the oldest last.
     pub(super) fn take_all(&self) -> impl Iterator<Item = T> {
         let mut at = self.last.swap(null_mut(), Ordering::Acquire);
         std::iter::from_fn(move || {
             if at.is_null() {
                 return None;
             }
-            // SAFETY: `leave` made it from a box, and the swap took it from everybody else.
+            // SAFETY: `leave` created it from a box, and the swap removed it from the shared list.
             let Left { thing, before } = *unsafe { Box::from_raw(at) };
             at = before;
             Some(thing)
@@ -116,7 +116,7 @@ mod tests {
             (shelf.put(1), shelf.put(2), shelf.put(3), shelf.put(4)),
             (Ok(()), Ok(()), Ok(()), Err(4))
         );
-        // Its thread has lost its processor with the first place in its hands.
+        // A thread was preempted while it held the first place.
         assert!(shelf.places[0].turn(FULL, HELD));
         assert_eq!((shelf.take(), shelf.take(), shelf.take()), (Some(2), Some(3), None));
         assert_eq!((shelf.put(5), shelf.put(6), shelf.put(7)), (Ok(()), Ok(()), Err(7)));

@@ -1,11 +1,11 @@
-//! Calls that make no GPU work: those that wait for it, those that allocate and free memory, and on request those that
-//! put events on streams or have streams wait for them. They take microseconds at least, so that nothing here is in a
-//! hurry.
+//! Calls that create no GPU work: those that wait for it, those that allocate and free memory, and on request those
+//! that record events on streams or make streams wait for them. They take at least microseconds, so this code need
+//! not be fast.
 //!
-//! Each goes into the thread's own log, among its launches, so that it is known what lay before a launch that came late.
-//! What more there is to say of it is written on request, to one log for all threads, under a lock: memory that one
-//! thread frees another may be given at once, and only the order of things tells which allocation a free belongs to. So
-//! there a free is written when it begins, everything else when it is over.
+//! Each call goes into the thread's own log, among its launches, so that it is known which calls preceded a delayed
+//! launch. Details are recorded on request, in one log for all threads, under a lock: memory that one thread frees
+//! may be allocated by another at once, and only the order of the records tells which allocation a free belongs to.
+//! So frees are written to that log when they begin, all other calls when they return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,7 +24,8 @@ use super::records::called_words;
 use super::stack::capture_call;
 use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
 
-/// Records of five words: `kind | memory or duration << 32`, `correlation | context << 32`, time, and two of its own.
+/// Records of five words: `kind | memory or duration << 32`, `correlation | context << 32`, time, and two that depend
+/// on the kind.
 mod kind {
     /// duration, -
     pub(super) const WAIT: u64 = 1;
@@ -42,22 +43,22 @@ static LOG: CommonLog = CommonLog::new();
 static WAITS: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicBool = AtomicBool::new(false);
 
-/// Of which calls all is noted that can be said.
+/// Selects the calls whose details are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Of those that wait, copies and fills that wait for their end among them.
+    /// Calls that wait, including synchronous copies and fills.
     pub waits: bool,
-    /// Of those that allocate and free memory.
+    /// Calls that allocate and free memory.
     pub memory: bool,
 }
 
-/// Has more noted of these calls, from now on.
+/// Selects the details to record, from now on.
 pub fn note_host_calls(kept: Kept) {
     WAITS.store(kept.waits, Ordering::Relaxed);
     MEMORY.store(kept.memory, Ordering::Relaxed);
 }
 
-/// Notes such a call.
+/// Records a call that creates no GPU work.
 #[cold]
 pub(super) fn note(event: &HostCallEvent<'_>) {
     if life::is_over() {
@@ -67,7 +68,7 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
         return refuse(event, &Refused::now());
     };
     let (own, thread) = entered.parts();
-    // The call lies in the frame of the function that the tracer called, as in a launch.
+    // The call is stored in the frame of the function that the tracer called, as in a launch.
     match *event {
         HostCallEvent::Begins { call, address } => begin(own, thread, call, address),
         HostCallEvent::Ends { call, done } => {
@@ -77,7 +78,7 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
             } else if slot == BESIDE {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // A signal handler's call, on a stack that lies higher, has taken its place.
+                    // A signal handler's call, on a stack at a higher address, has replaced it.
                     None if window::state().is_open()
                         && is_missed(call.kind)
                         && call.kind != CallKind::Free =>
@@ -91,7 +92,7 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
     }
 }
 
-/// Whether it is a loss where such a call is not noted: more of it was asked for than how long it took.
+/// Whether an unrecorded call counts as a loss: more than its duration was requested.
 fn is_missed(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -100,7 +101,8 @@ fn is_missed(kind: CallKind) -> bool {
     }
 }
 
-/// A call that may not be noted: a signal handler makes it in the middle of our own work.
+/// Counts a call that cannot be recorded: a signal handler made it while the thread was inside gpuflame, or the
+/// thread has no state.
 fn refuse(event: &HostCallEvent<'_>, refused: &Refused) {
     match *event {
         HostCallEvent::Begins { call, .. } => {
@@ -126,7 +128,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
     call.slot.set(BESIDE);
     let time = now();
     own.host_call = Some(HostCallBegun { time, correlation: call.correlation, depth });
-    // Freeing nothing is allowed, and nothing.
+    // Freeing a null pointer is allowed and has no effect.
     let is_free = call.kind == CallKind::Free && MEMORY.load(Ordering::Relaxed);
     if is_free && window::state().is_open() && address != 0 {
         let context = capture_call(own, thread, call);
@@ -165,7 +167,7 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, d
     }
 }
 
-/// A copy or fill that waited for its end is over.
+/// Records a synchronous copy or fill that has returned.
 pub(super) fn waited(own: &mut Own, thread: &Thread, launch: &Launch, ended: Nanos) {
     let &Launch { time: begun, correlation, context, .. } = launch;
     if context == ContextId::OUTSIDE {
@@ -177,8 +179,8 @@ pub(super) fn waited(own: &mut Own, thread: &Thread, launch: &Launch, ended: Nan
     }
 }
 
-/// Notes among the thread's launches that a call is over. One that is lost is missed by nobody: what lay before the next
-/// launch is then less exactly known.
+/// Records among the thread's launches that a call has returned. A lost record is not counted: the time before the
+/// next launch is then known less exactly.
 fn note_called(own: &mut Own, thread: &Thread, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&Called { ended, duration, context })]);
@@ -191,7 +193,7 @@ fn push(thread: &Thread, kind: u64, correlation: CorrelationId, context: Context
     }
 }
 
-/// Hands over all such calls so far, and before them the contexts that they refer to. For the collector.
+/// Passes on all such calls so far, after the contexts that they refer to. For the collector.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

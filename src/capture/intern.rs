@@ -1,9 +1,9 @@
-//! From a stack to its context id: a hash over the new frames only, and one table a thread.
+//! Maps a stack to its context id, with a hash over only the new frames and one table per thread.
 //!
-//! A stack is hashed from its root, and the hash after every frame is kept. The unwinder says how many
-//! frames at the root are those of the thread's last stack; only the others are hashed again. A
-//! context is known by 128 bits of hash alone: with a million distinct stacks two of them meet by
-//! accident with a chance of 1e-27 (reference: birthday bound, n^2 / 2^129).
+//! A stack is hashed from its root, and the hash after every frame is kept. The unwinder returns how many frames at
+//! the root are unchanged from the thread's last stack; only the other frames are hashed again. A context is
+//! identified by 128 bits of hash alone: with a million distinct stacks, the chance that two of them collide is 1e-27
+//! (reference: birthday bound, n^2 / 2^129).
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ use crate::unwind::{Unwinder, memory};
 
 use super::budget;
 
-/// The deepest stack that can be interned; deeper ones are truncated by the unwinder.
+/// Maximum number of frames of an interned stack; deeper stacks are truncated by the unwinder.
 pub(super) const MAX_FRAMES: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub(super) struct Hash {
 impl Hash {
     pub(super) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Two independent chains, of 4 and 5 cycles a frame. All that mixes is done to the word itself, outside the
-    /// chains: there it need not wait for the frame before.
+    /// Two independent chains, of 4 and 5 cycles per frame. All mixing is applied to the word itself, outside the
+    /// chains: there it need not wait for the previous frame.
     #[inline]
     pub(super) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -38,13 +38,13 @@ impl Hash {
         }
     }
 
-    /// Both, in this order.
+    /// Combines both hashes, in this order.
     #[inline]
     pub(super) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)
     }
 
-    /// Bits that choose a place in a table.
+    /// Bits that select a place in a table.
     pub(super) fn bits(self) -> usize {
         (self.a >> 32) as usize
     }
@@ -60,66 +60,66 @@ struct Slot {
 
 pub(super) type Prefix = [Hash; MAX_FRAMES + 1];
 
-/// What is known of the frames that the unwinder has kept. Zeroes are nothing.
+/// Cached result for frames that the unwinder has kept. Zeroes are an empty entry.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Kept {
-    /// What it was part of when it was met last.
+    /// The stack that contained the frames when they were last met.
     stack: Stack,
     id: ContextId,
-    /// How often ids had been forgotten by then.
+    /// Value of [`Interner::round`] at that time.
     round: u32,
 }
 
 type AllKept = [Kept; Unwinder::MOST_KEPT];
 
 const FIRST_SLOTS: usize = 1024;
-/// Slots that a table may have: 12 MiB, room for 262,144 stacks.
+/// Maximum number of slots of a table: 12 MiB, room for 262,144 stacks.
 const MOST_SLOTS: usize = 1 << 19;
-/// The same under the ceiling that the user asked for.
+/// `MOST_SLOTS`, or less under the memory ceiling that the user asked for.
 static ROOM: AtomicUsize = AtomicUsize::new(MOST_SLOTS);
 
-/// Has tables take so many bytes each at most. A thread with more stacks forgets them all, and gives those that
-/// come again new ids: whoever reads the ids has to know a stack when it sees it again.
+/// Limits each table to `bytes`. A thread with more stacks forgets them all, and stacks that return get new ids:
+/// the reader of the ids must recognise a stack that it has seen before.
 pub(super) fn bound(bytes: usize) {
     let slots = (bytes / size_of::<Slot>()).clamp(FIRST_SLOTS, MOST_SLOTS);
     ROOM.store(1 << slots.ilog2(), Ordering::Relaxed);
 }
 
-/// What is known of a stack.
+/// Result of looking up a stack.
 pub(super) enum Interned {
-    /// It has an id.
+    /// The stack has an id.
     Known(ContextId),
-    /// It is new: give it an id with [`Interner::insert`].
+    /// The stack is new: give it an id with [`Interner::insert`].
     New(Key),
 }
 
-/// The identity of a context that has no id yet.
+/// Identity of a context that has no id yet.
 pub(super) struct Key(Stack);
 
-/// The contexts of one thread.
+/// Context ids of one thread.
 pub(super) struct Interner {
     slots: NonNull<Slot>,
     capacity: usize,
     used: usize,
-    /// `prefix[n]` = the hash of the `n` frames next to the root. Mapped: 16 KiB are too much for the
-    /// stack of a small thread, over which this value is moved once.
+    /// `prefix[n]` = the hash of the `n` frames next to the root. Mapped: 16 KiB would be too much for the stack of a
+    /// small thread, over which this value is moved once.
     prefix: NonNull<Prefix>,
-    /// How many of `prefix` belong to the last stack.
+    /// Number of hashes in `prefix` that belong to the last stack.
     depth: usize,
     last: Option<(Stack, ContextId)>,
-    /// What is known of kept stacks, by their numbers; mapped when there is the first.
+    /// Cached results for kept stacks, by their number; mapped when the first is kept.
     kept: Option<NonNull<AllKept>>,
-    /// How often ids were forgotten.
+    /// Number of times that ids were forgotten.
     round: u32,
 }
 
-/// What the hash of a context is made of, which costs more to put together than to compare. Zeroes are valid.
+/// Inputs of a context's hash, which are cheaper to compare than to hash. Zeroes are valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Stack {
     frames: Hash,
-    /// If there is anything.
+    /// Hash of open ranges and foreign frames, if there are any.
     apart: Hash,
     leaf: Frame,
     is_apart: bool,
@@ -138,11 +138,11 @@ impl Stack {
 }
 
 impl Interner {
-    /// An empty table; `None` when the kernel gives no memory.
+    /// Creates an empty table; `None` if the kernel provides no memory.
     pub(super) fn new() -> Option<Self> {
         let slots = map_slots(FIRST_SLOTS)?;
         let mut prefix = memory::map(size_of::<Prefix>())?.cast::<Prefix>();
-        // SAFETY: a fresh mapping of that size, where zeroes are valid hashes.
+        // SAFETY: a fresh mapping of that size, in which zeroes are valid hashes.
         unsafe { prefix.as_mut()[0] = Hash::ROOT };
         Some(Self {
             slots,
@@ -156,8 +156,8 @@ impl Interner {
         })
     }
 
-    /// Looks up `leaf` called by `frames` (leaf first), of which `kept` at the root are those of the
-    /// last call, and what else tells it `apart`: open ranges, and frames of other languages.
+    /// Looks up `leaf` called by `frames` (leaf first), of which `kept` at the root are unchanged from the last call.
+    /// `apart` is the hash of everything else that distinguishes stacks: open ranges, and frames of other languages.
     #[inline(always)]
     pub(super) fn find(
         &mut self,
@@ -168,7 +168,7 @@ impl Interner {
     ) -> Interned {
         let frames = &frames[..frames.len().min(MAX_FRAMES)];
         let kept = kept.min(self.depth).min(frames.len());
-        // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
+        // SAFETY: the array is mapped as long as `self` lives, and only `self` refers to it.
         let prefix = unsafe { self.prefix.as_mut() };
         let mut hash = prefix[kept];
         let new = frames.len() - kept;
@@ -184,7 +184,7 @@ impl Interner {
         }
     }
 
-    /// The same, where something else tells stacks apart: beside the way of most launches.
+    /// Like [`Interner::find`], but out of line, for the few launches with ranges or foreign frames.
     #[inline(never)]
     pub(super) fn find_apart(
         &mut self,
@@ -196,7 +196,7 @@ impl Interner {
         self.find(apart, leaf, frames, kept)
     }
 
-    /// Remembers that the stack that was looked up last has the number `number`, and which context it was.
+    /// Caches the stack that was looked up last, and its context, under the number `number`.
     #[cold]
     pub(super) fn keep(&mut self, number: usize) {
         if self.kept.is_none() {
@@ -208,8 +208,8 @@ impl Interner {
         }
     }
 
-    /// The context of `leaf` called by the stack with the number `number`, with what else tells it `apart`. `None`: it is not
-    /// known.
+    /// Returns the context of `leaf` called by the kept stack `number`, distinguished by `apart`. `None`: it is not
+    /// cached.
     #[inline(always)]
     pub(super) fn of_kept(&mut self, number: usize, apart: Option<Hash>, leaf: Frame) -> Option<ContextId> {
         let round = self.round;
@@ -228,7 +228,7 @@ impl Interner {
 
     #[inline(always)]
     fn kept(&mut self, number: usize) -> Option<&mut Kept> {
-        // SAFETY: the array is mapped as long as `self` lives, zeroes are valid in it, and nobody else knows it.
+        // SAFETY: the array is mapped as long as `self` lives, zeroes are valid in it, and only `self` refers to it.
         unsafe { self.kept?.as_mut() }.get_mut(number)
     }
 
@@ -241,7 +241,8 @@ impl Interner {
         Interned::Known(slot.id)
     }
 
-    /// Remembers that the stack of `key` has the id `id`. False: no memory to grow; the stack stays unknown.
+    /// Stores the id of the stack of `key`. Returns `false` if there is no memory to grow; the stack stays unknown
+    /// then.
     #[cold]
     pub(super) fn insert(&mut self, key: Key, id: ContextId) -> bool {
         if 2 * (self.used + 1) > self.capacity && !self.make_room() {
@@ -255,7 +256,7 @@ impl Interner {
         true
     }
 
-    /// Where `hash` stands, or the empty slot where it would.
+    /// Returns the slot of `hash`, or the empty slot where it would be inserted.
     #[inline]
     fn probe(&self, hash: Hash) -> usize {
         let mask = self.capacity - 1;
@@ -277,12 +278,12 @@ impl Interner {
         if may_grow { self.grow() } else { self.forget() }
     }
 
-    /// Forgets all ids. False: the kernel gave no memory, and nothing is forgotten.
+    /// Forgets all ids. Returns `false` if the kernel provides no memory; nothing is forgotten then.
     #[cold]
     pub(super) fn forget(&mut self) -> bool {
         let Some(slots) = map_slots(FIRST_SLOTS) else { return false };
         let old = std::mem::replace(&mut self.slots, slots);
-        // SAFETY: the old table came from `map_slots(self.capacity)` and nothing points into it any more.
+        // SAFETY: the old table came from `map_slots(self.capacity)`, and nothing points into it any more.
         unsafe { memory::unmap(old.cast(), self.capacity * size_of::<Slot>()) };
         (self.capacity, self.used, self.last) = (FIRST_SLOTS, 0, None);
         self.round = self.round.wrapping_add(1);
@@ -303,7 +304,7 @@ impl Interner {
                 self.set_slot(at, slot);
             }
         }
-        // SAFETY: the old table came from `map_slots(old_capacity)` and nothing points into it any more.
+        // SAFETY: the old table came from `map_slots(old_capacity)`, and nothing points into it any more.
         unsafe { memory::unmap(old.cast(), old_capacity * size_of::<Slot>()) };
         true
     }
@@ -316,19 +317,19 @@ impl Interner {
 
     fn set_slot(&mut self, at: usize, slot: Slot) {
         debug_assert!(at < self.capacity);
-        // SAFETY: as in `slot`; `&mut self` means that nobody else reads.
+        // SAFETY: as in `slot`; `&mut self` excludes readers.
         unsafe { self.slots.add(at).write(slot) };
     }
 }
 
 impl Drop for Interner {
     fn drop(&mut self) {
-        // SAFETY: the table came from `map_slots(self.capacity)` and goes with its owner.
+        // SAFETY: the table came from `map_slots(self.capacity)` and is dropped with its owner.
         unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<Slot>()) };
-        // SAFETY: likewise the array of hashes.
+        // SAFETY: as above, for the array of hashes.
         unsafe { memory::unmap(self.prefix.cast(), size_of::<Prefix>()) };
         if let Some(kept) = self.kept {
-            // SAFETY: likewise this one.
+            // SAFETY: as above, for the cached results.
             unsafe { memory::unmap(kept.cast(), size_of::<AllKept>()) };
         }
     }
@@ -387,7 +388,7 @@ mod tests {
     fn a_kept_prefix_hashes_like_a_fresh_stack() {
         let mut interner = Interner::new().unwrap();
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 0, 2), 2);
-        // The two frames next to the root stay; a new leaf side comes.
+        // The two frames next to the root stay; the frames on the leaf side are new.
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 2, 3), 3);
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 0, 99), 3);
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 2, 99), 2);

@@ -6,10 +6,10 @@
 //!    plain stores, then len with Release                  reads up to len, gives the chunk back
 //! ```
 //!
-//! Chunks come from a pool that the collector refills, so that a push neither allocates nor makes a system
-//! call while the collector keeps up. A burst that outruns it (a thousand stacks never seen before, a
-//! processor that it does not get) maps chunks itself, some 20 us each; the collector unmaps them when it
-//! has read them. Beyond a bound the push is refused, and the caller counts it.
+//! Chunks come from a pool that the collector refills, so that a push neither allocates nor makes a system call while
+//! the collector keeps up. A burst that outruns the collector (a thousand stacks never seen before, a collector that
+//! gets no processor) maps chunks itself, about 20 us each; the collector unmaps them after reading them. Beyond a
+//! limit the push is refused, and the caller counts it.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -21,17 +21,17 @@ use crate::unwind::memory;
 use super::budget::{self, Unread};
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// Words a chunk holds: a multiple of 3, the size of a launch, so that launches leave no gap.
+/// Words per chunk: a multiple of 3, the size of a launch, so that launches leave no gap.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
-/// Chunks there may be at once, beside the two that each thread's logs stand in: 32 MiB, or 1.4 million
-/// launches that the collector has not read yet. A few more where threads map at the same moment.
+/// Maximum number of chunks, in addition to the two that each thread's logs write to: 32 MiB, or 1.4 million unread
+/// launches. A few more if threads map chunks at the same moment.
 const MOST_CHUNKS: usize = 512;
-/// The same under the ceiling that the user asked for.
+/// `MOST_CHUNKS`, or less under the memory ceiling that the user asked for.
 static ROOM: AtomicUsize = AtomicUsize::new(MOST_CHUNKS);
-/// Chunks that lie ready: 2 MiB, or 90,000 launches between two visits of the collector.
+/// Number of ready chunks after a refill: 2 MiB, or 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
-/// And at most, when what was read comes back: half as much again, so that 40,000 launches more or fewer
-/// between two visits map and unmap nothing.
+/// Maximum number of ready chunks, including chunks that were read: half as many again, so that 40,000 launches more
+/// or fewer between two visits map and unmap nothing.
 const MOST_READY: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
@@ -43,21 +43,21 @@ struct Chunk {
 
 const _: () = assert!(size_of::<Chunk>() <= CHUNK_BYTES && offset_of!(Chunk, words) <= 64);
 
-/// Has chunks take so many bytes at most, but as many as lie ready.
+/// Limits all chunks to `bytes`, but not below the number of ready chunks.
 pub(super) fn bound(bytes: usize) {
     ROOM.store((bytes / CHUNK_BYTES).clamp(MOST_READY, MOST_CHUNKS), Ordering::Relaxed);
 }
 
-/// How often [`drain`](super::drain) hands over a part of what each thread has written until all is read that
-/// was there at first.
+/// Maximum number of times that [`drain`](super::drain) passes on a part of each thread's records until all records
+/// are read that existed at first.
 pub(super) const MOST_DRAINS: usize = MOST_CHUNKS + 2;
 
-/// The chunks that lie ready, in any order. Nobody waits for anybody: a place is taken or filled by one exchange, and a
-/// thread that loses its processor in between holds up no other, whatever their priorities.
+/// The ready chunks, in no particular order. No thread waits for another: a place is taken or filled by one exchange,
+/// and a thread that is preempted in between blocks no other thread, whatever their priorities.
 struct Pool {
     ready: [AtomicPtr<Chunk>; MOST_READY],
     made: AtomicUsize,
-    /// Logs that have begun: each holds a chunk for good.
+    /// Number of logs that have begun: each holds a chunk permanently.
     logs: AtomicUsize,
     /// Until the first [`refill`] every push is refused.
     is_open: AtomicBool,
@@ -75,14 +75,15 @@ impl Pool {
         }
     }
 
-    /// A chunk that lies ready, in 48 steps at most.
+    /// Takes a ready chunk, in at most 48 steps.
     fn take(&self) -> Option<NonNull<Chunk>> {
-        // Loaded first: most places are empty in a burst, and an exchange takes the cache line from everybody.
+        // Loaded first: in a burst most places are empty, and an exchange takes the cache line from all other
+        // threads.
         let mut full = self.ready.iter().filter(|place| !place.load(Ordering::Relaxed).is_null());
         full.find_map(|place| NonNull::new(place.swap(null_mut(), Ordering::Acquire)))
     }
 
-    /// Lays a chunk ready. False: there is no place for it.
+    /// Stores a ready chunk. Returns `false` if there is no free place.
     fn put(&self, chunk: NonNull<Chunk>) -> bool {
         self.ready.iter().any(|place| {
             let order = (Ordering::Release, Ordering::Relaxed);
@@ -95,7 +96,7 @@ impl Pool {
     }
 }
 
-/// Makes sure that chunks lie ready. Called by the collector, never from a callback.
+/// Ensures that enough chunks are ready. Called by the collector, never from a callback.
 pub fn refill() {
     POOL.is_open.store(true, Ordering::Release);
     while POOL.len() < READY_CHUNKS {
@@ -104,7 +105,7 @@ pub fn refill() {
     }
 }
 
-/// A new chunk, unless there are too many or the kernel gives none.
+/// Creates a chunk, unless there are too many or the kernel provides no memory.
 #[cold]
 fn make() -> Option<NonNull<Chunk>> {
     if POOL.made.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) + POOL.logs.load(Ordering::Relaxed) {
@@ -115,7 +116,7 @@ fn make() -> Option<NonNull<Chunk>> {
     Some(chunk)
 }
 
-/// An empty chunk for a log that has some, or `None` when there are too many.
+/// Returns an empty chunk for a log that already has one; `None` if there are too many.
 fn take_next() -> Option<NonNull<Chunk>> {
     if budget::is_shedding() {
         return None;
@@ -128,21 +129,21 @@ fn take_next() -> Option<NonNull<Chunk>> {
     chunk
 }
 
-/// An empty chunk, or `None` when there are too many.
+/// Returns an empty chunk; `None` if there are too many.
 fn take(make: impl FnOnce() -> Option<NonNull<Chunk>>) -> Option<NonNull<Chunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
     }
     let chunk = POOL.take().or_else(make)?;
-    // SAFETY: the chunk is ours alone since it left the pool; its memory is a live mapping.
+    // SAFETY: the chunk is exclusively ours since it left the pool; its memory is a live mapping.
     let empty = unsafe { chunk.as_ref() };
     empty.len.store(0, Ordering::Relaxed);
     empty.next.store(null_mut(), Ordering::Relaxed);
     Some(chunk)
 }
 
-/// The chunk that a log begins with. It does not count against the bound: many threads must not leave
-/// their own logs without room.
+/// Returns the first chunk of a log. It does not count against the limit: many threads must not leave their own logs
+/// without room.
 #[cold]
 fn take_first() -> Option<NonNull<Chunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);
@@ -153,16 +154,16 @@ fn take_first() -> Option<NonNull<Chunk>> {
     chunk
 }
 
-/// Gives a chunk back, or unmaps it when enough lie ready: a burst must not be held for ever.
+/// Returns a chunk to the pool, or unmaps it if enough are ready: the memory of a burst must not be held permanently.
 fn give_back(chunk: NonNull<Chunk>) {
     if !POOL.put(chunk) {
         POOL.made.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: the reader was the last to know this chunk and is done with it.
+        // SAFETY: only the reader still referred to this chunk, and it has finished reading.
         unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) };
     }
 }
 
-/// What the two ends share: where the first chunk is. The rest hangs on it.
+/// State shared by the two ends: the first chunk, to which all others are linked.
 #[derive(Debug)]
 pub(super) struct Log {
     first: AtomicPtr<Chunk>,
@@ -186,12 +187,13 @@ impl Writer {
         Self { chunk: None, used: 0 }
     }
 
-    /// Whether there was ever room for something.
+    /// Whether there was ever room for a record.
     pub(super) fn has_begun(&self) -> bool {
         self.chunk.is_some()
     }
 
-    /// Appends `parts` as one record that is never split. False: there was no room, nothing was written.
+    /// Appends `parts` as one record that is never split. Returns `false` if there was no room; nothing is written
+    /// then.
     #[inline]
     pub(super) fn push<const N: usize>(&mut self, log: &Log, parts: [&[u64]; N]) -> bool {
         let needed: usize = parts.iter().map(|part| part.len()).sum();
@@ -202,7 +204,7 @@ impl Writer {
                 None => return false,
             },
         };
-        // SAFETY: the writer's chunk stays mapped until the reader has seen a chunk after it.
+        // SAFETY: the writer's chunk stays mapped until the reader has seen the chunk after it.
         let chunk = unsafe { chunk.as_ref() };
         for word in parts.into_iter().flatten() {
             chunk.words[self.used].set(*word);
@@ -240,7 +242,7 @@ pub(super) struct Reader {
     read: usize,
 }
 
-/// How far a log had been written at some moment.
+/// Position up to which a log had been written at some moment.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     chunk: *const Chunk,
@@ -249,7 +251,7 @@ pub(super) struct Mark {
 
 impl Mark {
     fn at(chunk: *const Chunk) -> Self {
-        // SAFETY: a chunk of a log is mapped until the reader, which calls this, has left it.
+        // SAFETY: a chunk of a log stays mapped until the reader, which calls this, has left it.
         let len = unsafe { chunk.as_ref() }.map_or(0, |chunk| chunk.len.load(Ordering::Acquire) as usize);
         Self { chunk, len }
     }
@@ -260,7 +262,7 @@ impl Reader {
         Self { chunk: std::ptr::null(), read: 0 }
     }
 
-    /// How far `log` has been written.
+    /// Returns how far `log` has been written.
     pub(super) fn mark(&self, log: &Log) -> Mark {
         let mut mark = self.mark_next(log);
         // SAFETY: chunks from the reader's own to the newest stay mapped; only this reader frees them.
@@ -274,7 +276,7 @@ impl Reader {
         mark
     }
 
-    /// How many words have been written that were not read.
+    /// Returns the number of words that were written but not read.
     pub(super) fn unread(&self, log: &Log) -> usize {
         let first = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         let mut words = 0;
@@ -292,14 +294,14 @@ impl Reader {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
     }
 
-    /// How far the chunk has been written that the reader is in.
+    /// Returns how far the reader's current chunk has been written.
     pub(super) fn mark_next(&self, log: &Log) -> Mark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         Mark::at(chunk)
     }
 
-    /// Hands every word up to `mark` to `each`, a run of whole records at a time, and gives back the
-    /// chunks that both ends are done with. False: it is all read.
+    /// Passes every word up to `mark` to `each`, in runs of complete records, and gives back chunks that both ends
+    /// have finished. Returns `false` if there was nothing left to read.
     pub(super) fn drain(&mut self, log: &Log, mark: Mark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;
@@ -324,7 +326,7 @@ impl Reader {
                 self.read = len;
                 any = true;
             }
-            // A chunk that had a successor when `next` was read has its final length by now.
+            // The length of a chunk that had a successor when `next` was read is final by now.
             let finished = !next.is_null() && self.read == chunk.len.load(Ordering::Acquire) as usize;
             if finished {
                 self.chunk = next;
@@ -351,13 +353,13 @@ mod tests {
         let chunks: Vec<_> = (0..MOST_READY).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
         assert!(chunks.iter().all(|chunk| pool.put(*chunk)));
         assert!(!pool.put(NonNull::dangling()), "the pool is full");
-        // A thread that lost its processor in an exchange has made it or has not: no third thing can be seen.
+        // A preempted thread either has completed its exchange or has not begun it: no intermediate state is visible.
         let mut taken: Vec<_> = std::thread::scope(|scope| {
             let take_all = || {
                 let mut mine = Vec::new();
                 for turn in 0..20_000 {
                     if let Some(chunk) = pool.take() {
-                        // Every other one goes back.
+                        // Every other chunk is put back.
                         if turn % 2 == 0 && turn < 19_000 {
                             assert!(pool.put(chunk));
                         } else {
@@ -374,7 +376,7 @@ mod tests {
         let mut all: Vec<_> = chunks.iter().map(|chunk: &NonNull<Chunk>| chunk.addr().get()).collect();
         all.sort();
         assert_eq!((taken, pool.len()), (all, 0), "each once, and all of them");
-        // SAFETY: each was mapped above with this size, and nobody has it any more.
+        // SAFETY: each chunk was mapped above with this size, and no thread uses it any more.
         chunks.iter().for_each(|chunk| unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) });
     }
 

@@ -1,13 +1,14 @@
-//! Where a probe from outside learns which launch a thread is in: a function that does nothing, under a name that a stripped
-//! library still has.
+//! A no-op function from which an external probe learns which launch a thread is in. A stripped library still exports
+//! its name.
 //!
-//! It is called on every launch, at its beginning, once [`window::mark`](crate::control::window::mark) was. It begins with five
-//! bytes that do nothing, since there a kernel can put the cheapest probe it has.
+//! It is called at the beginning of every launch once [`window::mark`](crate::control::window::mark) was called. It
+//! starts with a five-byte NOP, because there a kernel can place its cheapest kind of probe.
 
 use crate::tracer::{Call, CallKind};
 
-/// Does nothing. A probe reads its arguments: `correlation` is CUPTI's id of the call that the thread has begun, and `kind` is
-/// 0 for a launch, 1 for that of a graph, 2 for a copy or fill. They stay what they are as long as there is a libgpuflame.so.
+/// Does nothing. A probe reads its arguments: `correlation` is CUPTI's correlation id of the call that the thread has
+/// begun, and `kind` is 0 for a launch, 1 for a graph launch, 2 for a copy or fill. Their meaning is stable as long
+/// as libgpuflame.so exists.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn gpuflame_launch_marker(correlation: u32, kind: u32) {
@@ -17,7 +18,7 @@ extern "C" fn gpuflame_launch_marker(correlation: u32, kind: u32) {
     core::arch::naked_asm!("nop", "ret");
 }
 
-/// Tells of a call.
+/// Calls the marker for an API call.
 #[cold]
 pub(super) fn mark(call: &Call<'_>) {
     let kind = match call.kind {

@@ -1,36 +1,37 @@
-//! What the tracer tells beside launches and records, passed on to whoever runs the session.
+//! Notifications of the tracer other than launches and records, passed on to the session.
 
 use std::sync::OnceLock;
 
 use crate::tracer::Approach;
 
-/// Something that happens rarely.
+/// A rare event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// A context was made on a GPU. In a resource callback: no call to the tracer.
+    /// A context was created on a GPU. Sent inside a resource callback: no call to the tracer is allowed.
     ContextCreated,
-    /// An API call begins that ends a context or resets a device: the last moment for a flush, which is
-    /// allowed here.
+    /// An API call begins that destroys a context or resets a device: the last chance for a flush, which is allowed
+    /// here.
     ContextEnds,
-    /// The program asks that launches be recorded from now on, by `cudaProfilerStart`. In a callback, as the next.
+    /// The program asks to record launches from now on, by `cudaProfilerStart`. Sent inside a callback, as is the
+    /// next.
     ProfilerStart,
-    /// Or that they be recorded no more.
+    /// The program asks to stop recording launches, by `cudaProfilerStop`.
     ProfilerStop,
     /// A range opens that begins a step ([`watch_range`](super::watch_range)).
     Step,
-    /// Filled buffers have piled up. Inside the tracer's lock: no waiting, and no call to the tracer.
+    /// Filled buffers have piled up. Sent inside the tracer's lock: no waiting, and no call to the tracer.
     BuffersWait,
-    /// Another client of the tracer is about to have this. In no callback.
+    /// Another client of the tracer is about to take this over. Not sent inside a callback.
     Approached(Approach),
-    /// The tracer gave up, for this reason.
+    /// The tracer has failed, for this reason.
     Fatal(&'a str),
-    /// The callback panicked, and was switched off.
+    /// The callback panicked and was disabled.
     Panicked,
 }
 
 static LISTENER: OnceLock<fn(Notice<'_>)> = OnceLock::new();
 
-/// Names who is told. Only the first call counts.
+/// Sets the receiver of notices. Only the first call has an effect.
 pub fn listen(listener: fn(Notice<'_>)) {
     let _ = LISTENER.set(listener);
 }

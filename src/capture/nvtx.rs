@@ -1,8 +1,9 @@
-//! NVTX's way in: the functions that an application's NVTX calls once this library has been injected into it.
+//! The NVTX injection interface: the functions that an application's NVTX calls once this library has been injected
+//! into it.
 //!
-//! NVTX is a header, so that every library that uses it has a table of function pointers of its own. On its
-//! first call it loads what `NVTX_INJECTION64_PATH` names and hands it the way to that table, in which the
-//! functions that matter are replaced here. Marks, categories, payloads and colours are passed over.
+//! NVTX is a header, so every library that uses it has its own table of function pointers. In its first call it loads
+//! the library that `NVTX_INJECTION64_PATH` names and passes it access to that table, in which we replace the
+//! functions that matter. Marks, categories, payloads and colours are ignored.
 //!
 //! The layouts are those of NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`; they have not changed since version 3.0.
 
@@ -14,10 +15,10 @@ use super::ranges::{Popped, create_domain, end_range, pop_range, push_range, reg
 use crate::record::RangeId;
 use crate::tracer::errno;
 
-/// How NVTX gives its tables out, by their numbers.
+/// NVTX's function that returns its tables, by number.
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
-/// The way to the functions of one NVTX: of the application's, or of a library that it uses.
+/// Access to the functions of one copy of NVTX: the application's, or that of a library that it uses.
 #[derive(Clone, Copy, Debug)]
 pub struct NvtxTable(GetExportTable);
 
@@ -28,18 +29,18 @@ struct Callbacks {
     module_table: Option<extern "C" fn(u32, *mut *mut *mut Function, *mut u32) -> c_int>,
 }
 
-/// A function of a type that its number tells.
+/// A function pointer whose type depends on its number.
 type Function = *const c_void;
 
-/// The table [`Callbacks`].
+/// Number of the table [`Callbacks`].
 const CALLBACKS: u32 = 1;
-/// Modules of functions.
+/// Numbers of the modules of functions.
 const CORE: u32 = 1;
 const CORE2: u32 = 5;
-/// What NVTX calls the answer of a tool that does not count how many ranges are open.
+/// Result, defined by NVTX, of a tool that does not count the open ranges.
 const NO_TRACKING: c_int = -2;
 
-/// `nvtxEventAttributes_t`, as far as it is read.
+/// Prefix of `nvtxEventAttributes_t` that we read.
 #[repr(C)]
 struct Attributes {
     version: u16,
@@ -56,13 +57,13 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 48 && offset_of!(Attributes, message) == 40);
 
-/// Kinds of messages.
+/// Types of messages.
 const ASCII: i32 = 1;
 const UNICODE: i32 = 2;
 const REGISTERED: i32 = 3;
 
 impl NvtxTable {
-    /// What NVTX hands over.
+    /// Wraps the function that NVTX passes.
     ///
     /// # Safety
     /// `table` is the argument of `InitializeInjectionNvtx2`.
@@ -70,14 +71,14 @@ impl NvtxTable {
         Self(table)
     }
 
-    /// Puts our functions in, while NVTX waits for it. False: it is not an NVTX that we know.
+    /// Installs our functions, while NVTX waits. Returns `false` for an unknown version of NVTX.
     pub fn attach(self) -> bool {
         replace(self.0)
     }
 }
 
 fn replace(table: GetExportTable) -> bool {
-    // SAFETY: under this number NVTX gives a `Callbacks` that lives as long as its library, or null.
+    // SAFETY: for this number NVTX returns a `Callbacks` that lives as long as its library, or null.
     let Some(callbacks) = (unsafe { table(CALLBACKS).cast::<Callbacks>().as_ref() }) else { return false };
     let Some(module_table) = callbacks.module_table else { return false };
     if callbacks.struct_size < size_of::<Callbacks>() {
@@ -120,16 +121,16 @@ fn replace(table: GetExportTable) -> bool {
     replaced
 }
 
-/// A range's name in what NVTX hands over.
+/// Returns the range name in the attributes that NVTX passes.
 ///
 /// # Safety
-/// The message is of the kind that the attributes say.
+/// The message is of the type that the attributes say.
 unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
     let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<Attributes>())
     else {
         return RangeName::Text(b"");
     };
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match attributes.message_type {
             ASCII => attributes.message.cast::<c_char>().name(),
@@ -140,19 +141,21 @@ unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
     }
 }
 
-/// No name is looked at beyond this.
+/// Maximum length of a name; the rest is ignored.
 const LONGEST: usize = 512;
 
-/// A string as NVTX passes it on.
+/// A string as NVTX passes it.
 trait Text {
+    /// Converts the string to a range name.
+    ///
     /// # Safety
-    /// It is null or ends in a 0, and lives for `'a`.
+    /// The string is null or ends in a 0, and lives for `'a`.
     unsafe fn name<'a>(self) -> RangeName<'a>;
 }
 
 /// A C string of bytes.
 type Narrow = *const c_char;
-/// One of `wchar_t`, which has 32 bits on Linux.
+/// A string of `wchar_t`, which has 32 bits on Linux.
 type Wide = *const u32;
 
 impl Text for Narrow {
@@ -160,7 +163,7 @@ impl Text for Narrow {
         if self.is_null() {
             return RangeName::Text(b"");
         }
-        // SAFETY: what is read ends at the NUL at the latest.
+        // SAFETY: the slice ends at the NUL at the latest.
         RangeName::Text(unsafe { std::slice::from_raw_parts(self.cast(), libc::strnlen(self, LONGEST)) })
     }
 }
@@ -170,14 +173,15 @@ impl Text for Wide {
         if self.is_null() {
             return RangeName::Text(b"");
         }
-        // SAFETY: what is read ends at the 0 at the latest.
+        // SAFETY: reading stops at the terminating 0 at the latest.
         let length = (0..LONGEST).take_while(|at| unsafe { *self.add(*at) } != 0).count();
-        // SAFETY: so many letters were just read.
+        // SAFETY: `length` letters were just read.
         RangeName::Wide(unsafe { std::slice::from_raw_parts(self, length) })
     }
 }
 
-/// Runs what NVTX calls, and leaves errno as it was. A panic must not reach the application; it would be a bug of ours.
+/// Runs code that NVTX calls, and preserves errno. A panic, which would be a bug in gpuflame, must not reach the
+/// application.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     errno::kept(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
         crate::control::life::end();
@@ -200,7 +204,7 @@ fn start(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     guarded(0, || start_range(domain, name))
 }
 
-/// A domain is handed out as its number, so that null is the default one.
+/// The handle of a domain is its number, so that null is the default domain.
 fn of_handle(handle: *const c_void) -> RangeDomain {
     RangeDomain::from_number(handle.addr() as u32)
 }
@@ -253,7 +257,7 @@ extern "C" fn domain_pop(domain: *const c_void) -> c_int {
     pop_from(of_handle(domain))
 }
 
-/// The handle of a string is its range's number.
+/// The handle of a registered string is the number of its range name.
 extern "C" fn register_text<T: Text>(domain: *const c_void, message: T) -> *const c_void {
     // SAFETY: as in `start_text`.
     let name = unsafe { message.name() };

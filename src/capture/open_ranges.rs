@@ -1,5 +1,5 @@
-//! The ranges that are open on a thread, in a table of its own, with a hash over each and those around it. So a
-//! launch looks at one number where none is open, and adds one hash to that of its stack where some are.
+//! The open ranges of a thread, in a table of its own, with a hash over each range and those around it. A launch
+//! without open ranges checks one number; a launch inside ranges adds one hash to that of its stack.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -11,14 +11,14 @@ use crate::unwind::memory;
 use super::intern::Hash;
 use super::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
-/// Ranges that can be open on a thread at once; those opened inside are counted, and no frames.
+/// Maximum number of open ranges per thread; further nested ranges are counted but do not become frames.
 const MOST_OPEN: usize = 128;
-/// Names that a thread finds again without asking for them.
+/// Number of names that a thread caches, in addition to the process-wide table.
 const REMEMBERED: usize = 128;
-/// Ranges of one thread that others have ended and it has not noticed yet.
+/// Maximum number of pending notes per thread about ranges that other threads have ended.
 const MOST_ENDED: usize = 64;
 
-/// Numbers of ranges that are ended by number go up to here: the part of a range's id that is its number.
+/// Maximum serial number of ranges that are ended by their id, in which it is the lower part.
 pub(super) const SERIAL: u32 = (1 << SERIAL_BITS) - 1;
 pub(super) const SERIAL_BITS: u32 = 27;
 
@@ -27,7 +27,7 @@ pub(super) struct Ranges {
     /// Mapped at the thread's first range.
     table: Option<NonNull<Table>>,
     depth: usize,
-    /// Pushed when the table was full.
+    /// Number of ranges that were pushed while the table was full.
     pub(super) beyond: usize,
     ends_seen: u32,
 }
@@ -35,17 +35,17 @@ pub(super) struct Ranges {
 struct Table {
     open: [Open; MOST_OPEN],
     remembered: [Remembered; REMEMBERED],
-    /// The frames of the open ranges, innermost first: filled when a context is written.
+    /// Frames of the open ranges, innermost first: filled when a context is written.
     frames: [u64; MOST_OPEN],
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Open {
-    /// Over this range and those around it.
+    /// Hash over this range and those around it.
     hash: Hash,
     frame: Frame,
     pub(super) domain: RangeDomain,
-    /// 0 = pushed; else the number under which it will be ended.
+    /// 0 for pushed ranges; otherwise the number under which the range will be ended.
     pub(super) serial: u32,
 }
 
@@ -59,13 +59,13 @@ struct Remembered {
 impl Ranges {
     pub(super) const NONE: Self = Self { table: None, depth: 0, beyond: 0, ends_seen: 0 };
 
-    /// Whether none is open, which is all that most launches ask.
+    /// Whether no range is open, which is all that most launches check.
     #[inline]
     pub(super) fn are_none(&self) -> bool {
         self.depth == 0
     }
 
-    /// What identifies the open ranges; `None` if there are none.
+    /// Returns the hash that identifies the open ranges; `None` if there are none.
     pub(super) fn hash(&mut self, ended: &Ended) -> Option<Hash> {
         if self.are_none() {
             return None;
@@ -75,7 +75,7 @@ impl Ranges {
         Some(self.table()?.open[last].hash)
     }
 
-    /// The frames of the open ranges, innermost first.
+    /// Returns the frames of the open ranges, innermost first.
     pub(super) fn frames(&mut self) -> &[u64] {
         let depth = self.depth;
         if depth == 0 {
@@ -88,7 +88,7 @@ impl Ranges {
         &table.frames[..depth]
     }
 
-    /// Opens a range inside the others. `None`: no room.
+    /// Opens a range inside the open ones. `None`: there is no room.
     pub(super) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
         let at = self.depth;
         if at == MOST_OPEN {
@@ -102,12 +102,12 @@ impl Ranges {
         Some(())
     }
 
-    /// Closes the innermost open range that `which` names. False: there is none.
+    /// Closes the innermost open range for which `which` is true. Returns `false` if there is none.
     pub(super) fn close(&mut self, which: impl Fn(&Open) -> bool) -> bool {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
         let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
-        // Those inside move down one.
+        // Ranges inside it move down by one.
         let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
         for inner in at + 1..depth {
             around = around.then(table.open[inner].frame.0);
@@ -117,7 +117,7 @@ impl Ranges {
         true
     }
 
-    /// How many of this domain are open that were pushed.
+    /// Returns the number of open ranges of this domain that were pushed.
     pub(super) fn count(&mut self, domain: RangeDomain) -> usize {
         let depth = self.depth;
         if depth == 0 {
@@ -127,7 +127,7 @@ impl Ranges {
         table.open[..depth].iter().filter(|open| open.domain == domain && open.serial == 0).count()
     }
 
-    /// Closes what other threads have ended.
+    /// Closes the ranges that other threads have ended.
     pub(super) fn notice_ends(&mut self, ended: &Ended) {
         let ends = ended.count.load(Ordering::Acquire);
         if ends == self.ends_seen {
@@ -142,7 +142,7 @@ impl Ranges {
         }
     }
 
-    /// The range that a name means, from memory or from the table of all.
+    /// Returns the range id of a name, from the thread's cache or from the process-wide table.
     pub(super) fn named(&mut self, domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
         let hash = match name {
             RangeName::Known(id) => return Some(id),
@@ -161,8 +161,8 @@ impl Ranges {
         if self.table.is_none() {
             self.table = Some(memory::map(size_of::<Table>())?.cast());
         }
-        // SAFETY: a mapping of that size, where zeroes are a valid table, which lives as long as `self`; and
-        // nobody else knows it.
+        // SAFETY: a mapping of that size, in which zeroes are a valid table, which lives as long as `self`; only
+        // `self` refers to it.
         self.table.map(|mut table| unsafe { table.as_mut() })
     }
 }
@@ -170,18 +170,18 @@ impl Ranges {
 impl Drop for Ranges {
     fn drop(&mut self) {
         if let Some(table) = self.table {
-            // SAFETY: it came from `memory::map` and goes with its owner.
+            // SAFETY: it came from `memory::map` and is dropped with its owner.
             unsafe { memory::unmap(table.cast(), size_of::<Table>()) };
         }
     }
 }
 
-/// Where other threads leave word that a thread's range has ended.
+/// Notes of other threads that ranges of this thread have ended.
 pub(super) struct Ended {
     serials: [AtomicU32; MOST_ENDED],
     count: AtomicU32,
-    /// The last number that a range of this state was given. It outlives the thread: the next one that has the
-    /// state must not meet a number again that somebody still holds. Its thread's alone.
+    /// Last serial number given to a range of this state. It outlives the thread: the next thread that gets the state
+    /// must not reuse a number for which a handle may still exist. Only its thread accesses it.
     last_serial: AtomicU32,
 }
 
@@ -198,7 +198,7 @@ impl Ended {
         next
     }
 
-    /// False: there is no room; the range stays open.
+    /// Notes that a range has ended. Returns `false` if there is no room; the range stays open then.
     pub(super) fn leave(&self, serial: u32) -> bool {
         let left = self
             .serials

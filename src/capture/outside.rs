@@ -1,32 +1,32 @@
-//! Launches made while no window is open: not a record each, but how many there were and which ids they had.
-//! A program that records one step in a thousand makes nearly all of its launches outside.
+//! Launches made while no window is open. They are not recorded one by one: only their count and their range of
+//! correlation ids are. A program that records one step in a thousand makes nearly all of its launches outside
+//! windows.
 //!
-//! A thread's ids ascend, and whatever has an id between two launches of one thread that are outside, with no
-//! window opened between them, was launched outside too. So each thread has one range that grows, where the
-//! collector looks at it ([`Growing`]), until a window was opened since; then the range is written to the
-//! thread's log, and the next begins.
+//! A thread's ids ascend, and every launch whose id is between two outside launches of one thread, with no window
+//! opened between them, was made outside too. So each thread has one growing range, which the collector can read
+//! ([`Growing`]), until a window is opened; then the range is written to the thread's log, and the next one begins.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::record::{CorrelationId, Launch, Nanos, Outside};
 
-/// Ids that a range may span, so that ids, which wrap, tell before from after.
+/// Maximum span of ids in a range, so that before and after can be distinguished although ids wrap.
 const WIDEST: u32 = 1 << 24;
 
-/// How often the collector looks for a moment in which a thread does not write, which takes 10 ns.
+/// Maximum number of attempts of the collector to read between two writes of the thread. A write takes 10 ns.
 const MOST_TRIES: u32 = 64;
 
-/// The range that a thread is at; only the thread's own.
+/// The current range of a thread; only its thread accesses it.
 #[derive(Clone, Copy)]
 pub(super) struct Range {
-    /// How often a window had been opened.
+    /// Number of window openings before the range.
     openings: u32,
     launches: Outside,
 }
 
 impl Range {
-    /// Takes in a launch that was under way when so many windows had been opened, and the last id of the calls
-    /// nested in it. Gives back the range that ends by it, if one does.
+    /// Adds a launch that was in flight after `openings` window openings, and the last id of the calls nested in it.
+    /// Returns the range that it ends, if it ends one.
     pub(super) fn add(
         range: &mut Option<Self>,
         openings: u32,
@@ -48,7 +48,7 @@ impl Range {
         self.openings == openings && id.0.wrapping_sub(self.launches.first.0) < WIDEST
     }
 
-    /// A call nested in the last launch has an id of its own.
+    /// Adds the id of a call nested in the last launch.
     pub(super) fn extend(&mut self, last: CorrelationId) {
         self.launches.last = last;
     }
@@ -58,12 +58,12 @@ impl Range {
     }
 }
 
-/// The same where the collector can read it. Written by the thread alone: a sequence lock.
+/// The current range, readable by the collector. A sequence lock that only the thread writes.
 pub(super) struct Growing {
-    /// Odd while the thread writes; 0 = there is nothing.
+    /// Odd while the thread writes; 0 = there is no range.
     turn: AtomicU32,
     count: AtomicU32,
-    /// Launches of it that the collector knows of.
+    /// Number of its launches that the collector has read.
     told: AtomicU32,
     ids: AtomicU64,
     over: AtomicU64,
@@ -76,7 +76,7 @@ impl Growing {
         Self { turn, count, told, ids, over }
     }
 
-    /// For the thread.
+    /// Publishes a range. For the thread.
     pub(super) fn set(&self, range: &Outside) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
@@ -90,12 +90,12 @@ impl Growing {
         self.turn.store(turn.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// How many launches of the range, which ends, the collector has not heard of.
+    /// Returns the number of launches of the ending range that the collector has not read.
     pub(super) fn untold(&self, range: &Outside) -> u32 {
         range.count.wrapping_sub(self.told.load(Ordering::Acquire))
     }
 
-    /// For the collector. `None`: there is nothing, or the thread is writing, and its processor is with others.
+    /// Reads the range. For the collector. `None`: there is none, or the thread is writing and has been preempted.
     fn get(&self) -> Option<Outside> {
         for _ in 0..MOST_TRIES {
             let turn = self.turn.load(Ordering::Acquire);
@@ -119,7 +119,7 @@ impl Growing {
     }
 }
 
-/// Both ids in a word.
+/// Packs both ids into one word.
 fn ids(range: &Outside) -> u64 {
     u64::from(range.first.0) | u64::from(range.last.0) << 32
 }
@@ -128,7 +128,7 @@ fn outside(ids: u64, count: u32, over: Nanos) -> Outside {
     Outside { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
-/// What the collector has heard of a thread's ranges: of each by its first id, as long as it may grow.
+/// The part of a thread's ranges that the collector has read, by the first id of each range that may still grow.
 #[derive(Default)]
 pub(super) struct Told(Vec<Outside>);
 
@@ -137,7 +137,7 @@ impl Told {
         Self(Vec::new())
     }
 
-    /// What is new of the range that grows.
+    /// Returns the new launches of the growing range.
     pub(super) fn grown(&mut self, growing: &Growing) -> Option<Outside> {
         let range = growing.get()?;
         let before = match self.0.iter_mut().find(|told| told.first == range.first) {
@@ -152,7 +152,7 @@ impl Told {
         (count > 0).then_some(Outside { count, ..range })
     }
 
-    /// What is new of a range that has ended.
+    /// Returns the new launches of a range that has ended.
     pub(super) fn ended(&mut self, range: Outside) -> Option<Outside> {
         let told = self.0.iter().position(|told| told.first == range.first).map(|at| self.0.swap_remove(at));
         let count = range.count.wrapping_sub(told.map_or(0, |told| told.count));

@@ -1,4 +1,4 @@
-//! A thread's Python frames: what identifies them, and the numbers that their functions have in the whole process.
+//! A thread's Python frames: the hash that identifies them, and the process-wide numbers of their functions.
 
 use std::ptr::NonNull;
 
@@ -10,45 +10,45 @@ use super::counts::Counts;
 use super::intern::{Hash, Prefix};
 use super::texts::{MOST_TEXTS, Texts};
 
-/// What is said of each function that stood in a stack.
+/// Descriptions of all functions that were in a stack.
 static CODES: Texts = Texts::new();
 
-/// The Python frames of one thread.
+/// Python frames of one thread.
 pub(super) struct PythonFrames {
     frames: Python,
-    /// In a mapping of its own.
+    /// In a separate mapping.
     hashes: NonNull<Hashes>,
-    /// Over the frames of the last walk.
+    /// Hash over the frames of the last walk.
     hash: Hash,
-    /// Whether there were any.
+    /// Whether the last walk found frames.
     any: bool,
-    /// The number of the kept walk that they are of; `None`: they are the last one's.
+    /// Number of the kept walk to which the frames belong; `None`: they are those of the last walk.
     met: Option<usize>,
 }
 
-/// Of frames.
+/// Hashes of frames.
 #[repr(C)]
 struct Hashes {
-    /// Over so many at the root of the last walk.
+    /// `prefix[n]` = the hash over the `n` frames next to the root of the last walk.
     prefix: Prefix,
-    /// Over those of kept walks, by their numbers.
+    /// Hashes over the frames of kept walks, by their number.
     kept: [Hash; WALKS],
 }
 
 impl PythonFrames {
-    /// For the calling thread; `None` where there is no interpreter that can be read. To be asked for when a stack is
-    /// new, as the first one through an interpreter is.
+    /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call when a stack is new,
+    /// as the first stack through an interpreter is.
     #[cold]
     pub(super) fn of_this_thread() -> Option<Self> {
         let frames = Python::of_this_thread()?;
         let mut hashes = memory::map(size_of::<Hashes>())?.cast::<Hashes>();
-        // SAFETY: a fresh mapping of that size, where zeroes are valid hashes.
+        // SAFETY: a fresh mapping of that size, in which zeroes are valid hashes.
         unsafe { hashes.as_mut() }.prefix[0] = Hash::ROOT;
         Some(Self { frames, hashes, hash: Hash::ROOT, any: false, met: None })
     }
 
-    /// What identifies the frames that the thread is in now, with what does so beside them (`others`). `None`: nothing
-    /// does. `native` says which native frames it is in, as far as that is known.
+    /// Returns the hash that identifies the thread's current Python frames, combined with `others`. `None`: there is
+    /// neither. `native` is the number of its native frames, as far as it is known.
     #[inline(always)]
     pub(super) fn hash(&mut self, others: Option<Hash>, native: usize, tally: &Counts) -> Option<Hash> {
         let found = self.frames.walk(native, number_of);
@@ -71,7 +71,7 @@ impl PythonFrames {
         Some(others.map_or(hash, |others| hash.and(others)))
     }
 
-    /// Over the frames of the last walk, which may be kept.
+    /// Returns the hash over the frames of the last walk, and keeps it if the walk is kept.
     #[inline(always)]
     fn hash_of_last(&mut self, found: Found) -> Hash {
         if found == Found::Other {
@@ -84,14 +84,14 @@ impl PythonFrames {
     }
 
     fn hashes(&mut self) -> &mut Hashes {
-        // SAFETY: mapped as long as `self` lives, and nobody else knows it.
+        // SAFETY: mapped as long as `self` lives, and only `self` refers to it.
         unsafe { self.hashes.as_mut() }
     }
 
-    /// Over the frames of the last walk, of which those at the root that were the same before are not looked at.
+    /// Computes the hash over the frames of the last walk, starting after the unchanged frames at the root.
     #[inline(always)]
     fn hash_anew(&mut self) -> Hash {
-        // SAFETY: as above; `frames` lies elsewhere.
+        // SAFETY: as above; `frames` is stored elsewhere.
         let prefix = &mut unsafe { self.hashes.as_mut() }.prefix;
         let (kept, words) = self.frames.words();
         let mut hash = prefix[kept];
@@ -102,14 +102,14 @@ impl PythonFrames {
         hash
     }
 
-    /// Has the last walk be one along the frames that `hash` saw, where those are a kept walk's.
+    /// If `hash` recognised a kept walk, walks its frames again, so that they are the last walk.
     #[cold]
     fn walk_plainly(&mut self, tally: &Counts) {
         if self.met.take().is_some() {
             match self.frames.walk_plainly(number_of) {
                 Found::Same => {}
                 Found::Other => self.hash = self.hash_anew(),
-                // They were there a moment ago.
+                // A moment ago there were frames.
                 Found::Again(_) | Found::Nothing | Found::Lost => {
                     self.any = false;
                     tally.lose(Loss::PythonDropped);
@@ -118,7 +118,7 @@ impl PythonFrames {
         }
     }
 
-    /// Looks whether the frames that `hash` saw by their number are those that a walk finds.
+    /// Checks that the frames that `hash` recognised by their number are those that a walk finds.
     #[cold]
     pub(super) fn verify(&mut self, tally: &Counts) {
         if let Some(number) = self.met {
@@ -129,7 +129,7 @@ impl PythonFrames {
         }
     }
 
-    /// The frames that `hash` saw among those of `captured`; `None` where there were none.
+    /// Merges the frames that `hash` saw with those of `captured`; `None` if there were none.
     #[cold]
     pub(super) fn merge(&mut self, captured: &Captured<'_>, tally: &Counts) -> Option<Merged<'_>> {
         self.walk_plainly(tally);
@@ -146,12 +146,12 @@ impl PythonFrames {
 
 impl Drop for PythonFrames {
     fn drop(&mut self) {
-        // SAFETY: mapped, and goes with its owner.
+        // SAFETY: mapped above, and dropped with its owner.
         unsafe { memory::unmap(self.hashes.cast(), size_of::<Hashes>()) };
     }
 }
 
-/// The number of a function, from what is said of it; [`CodeId::OTHER`] where there are too many.
+/// Returns the number of a function, from its description; [`CodeId::OTHER`] if there are too many.
 #[cold]
 fn number_of(description: Description<'_>) -> CodeId {
     let text = description.0;
@@ -163,8 +163,8 @@ fn number_of(description: Description<'_>) -> CodeId {
     CODES.number_of(hash, 0, text, MOST_TEXTS).map_or(CodeId::OTHER, CodeId)
 }
 
-/// Hands over the functions that are new. To be called after the contexts that hold them were marked, and before they
-/// are handed over; by one thread at a time.
+/// Passes on the new functions. Call after the contexts that contain them were marked, and before these are passed
+/// on; by one thread at a time.
 pub(super) fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
     CODES.tell(|number, _, text| {
         let id = CodeId(number);

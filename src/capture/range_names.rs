@@ -1,5 +1,5 @@
-//! The names of ranges, and the domains that keep them apart: each has a number, the same in all of the process, for
-//! any thread that asks at any time (`texts`).
+//! The names of ranges, and the domains that separate them. Each has a process-wide number, which any thread can look
+//! up at any time (`texts`).
 
 use std::borrow::Cow;
 use std::ptr::null_mut;
@@ -10,53 +10,53 @@ use crate::record::{RangeId, Row};
 use super::intern::Hash;
 use super::texts::{MOST_TEXTS, Texts};
 
-/// Domains there may be when there are no more names.
+/// Maximum number of domains that can be added once names are exhausted.
 const MOST_DOMAINS: usize = 1 << 10;
-/// Names there may be in all.
+/// Maximum number of names.
 const MOST_NAMES: usize = MOST_TEXTS - MOST_DOMAINS;
-/// Bytes of a name that are looked at.
+/// Maximum length of a name in bytes; the rest is ignored.
 const LONGEST_NAME: usize = 512;
 
-/// Each with the number of its domain.
+/// All names, each with the number of its domain.
 static NAMES: Texts = Texts::new();
 
-/// What keeps ranges apart: those of one domain are popped by that domain alone. Its number is that of its name.
+/// A namespace of ranges: a pop closes only ranges of its own domain. Its number is the number of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeDomain(u32);
 
 impl RangeDomain {
-    /// Ranges of NVTX outside of all domains.
+    /// NVTX ranges outside of all domains.
     pub const DEFAULT: Self = Self(0);
-    /// `gpuflame_range_push`.
+    /// Ranges of `gpuflame_range_push`.
     pub const USER: Self = Self(u32::MAX);
-    /// Domains that the user does not want to see.
+    /// Domains that the user excluded.
     pub const IGNORED: Self = Self(u32::MAX - 1);
-    /// What the names of domains are in themselves.
+    /// Domain of the names of domains.
     const OF_DOMAINS: Self = Self(u32::MAX - 2);
 
-    /// The domain of this number.
+    /// Returns the domain of this number.
     pub(super) fn from_number(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number, for a handle.
+    /// Returns its number, for a handle.
     pub(super) fn number(self) -> u32 {
         self.0
     }
 }
 
-/// A range's name as the application gives it.
+/// Name of a range as the application passes it.
 #[derive(Clone, Copy, Debug)]
 pub enum RangeName<'a> {
-    /// UTF-8, as far as anybody knows.
+    /// UTF-8, supposedly.
     Text(&'a [u8]),
     /// Characters of 32 bits.
     Wide(&'a [u32]),
-    /// One that was named before.
+    /// A registered name.
     Known(RangeId),
 }
 
-/// What a name is known by: not its address, at which another may stand the next time.
+/// Returns the hash that identifies a name. Its address would not: another name may be there the next time.
 pub(super) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
     let text = &text[..text.len().min(LONGEST_NAME)];
     let start = Hash::ROOT.then(u64::from(domain.0)).then(text.len() as u64);
@@ -67,7 +67,7 @@ pub(super) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
     })
 }
 
-/// What a thread finds a name of wide characters again by.
+/// Returns the hash under which a thread caches a name of wide characters.
 pub(super) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     let text = &text[..text.len().min(LONGEST_NAME)];
     // Above all lengths in bytes.
@@ -75,21 +75,21 @@ pub(super) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }
 
-/// The domains of NVTX that are to be left out; null: none. A list is never freed.
+/// Excluded NVTX domains; null if there are none. A list is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
-/// What the name of a range that begins a step looks like; null: no range does. Never freed.
+/// Pattern of the names of ranges that begin a step; null if there is none. Never freed.
 static WATCHED: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
-/// Has ranges of this name, in any domain, begin a step when they open; with a `*` at its end, ranges whose names begin
-/// so. Each is a [`Notice::Step`](super::notices::Notice::Step).
+/// Makes ranges of this name, in any domain, begin a step when they open. With a `*` at its end, `name` is a prefix.
+/// Each step is a [`Notice::Step`](super::notices::Notice::Step).
 pub fn watch_range(name: &str) {
     WATCHED.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
-/// Whether a range that opens begins a step. `id` is the name's, where it has one.
+/// Whether a range that opens begins a step. `id` is the id of the name, if it has one.
 pub(super) fn begins_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
-    // SAFETY: null, or what `watch_range` has leaked.
+    // SAFETY: null, or a string that `watch_range` has leaked.
     let Some(watched) = (unsafe { WATCHED.load(Ordering::Acquire).as_ref() }) else { return false };
     let is_it = |text: &[u8]| match watched.strip_suffix('*') {
         Some(beginning) => text.starts_with(beginning.as_bytes()),
@@ -102,32 +102,32 @@ pub(super) fn begins_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
     }
 }
 
-/// Says which domains of NVTX are to be left out.
+/// Sets the NVTX domains to exclude.
 pub fn ignore_domains(domains: &[String]) {
     IGNORED.store(Box::into_raw(Box::new(domains.to_vec())), Ordering::Release);
 }
 
 fn is_ignored(name: &[u8]) -> bool {
-    // SAFETY: null, or what `ignore_domains` has leaked.
+    // SAFETY: null, or a list that `ignore_domains` has leaked.
     let ignored = unsafe { IGNORED.load(Ordering::Acquire).as_ref() };
     ignored.is_some_and(|ignored| ignored.iter().any(|ignored| ignored.as_bytes() == name))
 }
 
-/// The domain of this name: the same for all who ask for it.
+/// Returns the domain of this name, the same for all callers.
 pub(super) fn domain(name: RangeName<'_>) -> RangeDomain {
     with_text(name, |name| {
         if is_ignored(name) {
             return RangeDomain::IGNORED;
         }
         match number_of(RangeDomain::OF_DOMAINS, name, MOST_NAMES + MOST_DOMAINS) {
-            // Ranges that cannot be told from others' would be closed by those.
+            // Without a number of their own, its ranges could be closed by pops of other domains.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }
     })
 }
 
-/// The id of a name, which need not be new; [`RangeId::OTHER`] where there are too many.
+/// Returns the id of a name, new or not; [`RangeId::OTHER`] if there are too many.
 #[cold]
 pub(super) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
     match name {
@@ -140,7 +140,7 @@ fn number_of(domain: RangeDomain, text: &[u8], most: usize) -> Option<u32> {
     NAMES.number_of(hash_bytes(domain, text), domain.0, text, most)
 }
 
-/// What is looked at of a name.
+/// Runs `body` with the part of a name that is used, as UTF-8.
 fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     match name {
         RangeName::Text(text) => body(&text[..text.len().min(LONGEST_NAME)]),
@@ -159,8 +159,8 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// Hands over the names that are new. To be called after the contexts that hold them were marked, and before
-/// they are handed over; by one thread at a time.
+/// Passes on the new names. Call after the contexts that contain them were marked, and before these are passed on; by
+/// one thread at a time.
 pub(super) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
     NAMES.tell(|number, domain, text| {
         if number == RangeId::OTHER.0 {
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// All of it in one test, as the names are the process's.
+    /// A single test, as the names are process-wide.
     #[test]
     fn a_name_has_one_number_whoever_gives_it_and_is_told_once_even_behind_one_that_was_never_written() {
         let mut told = HashMap::new();

@@ -1,8 +1,8 @@
-//! Ranges that the application names, by NVTX or by `gpuflame_range_push`: those that are open on a thread are
-//! frames of whatever the thread launches.
+//! Ranges that the application names, by NVTX or by `gpuflame_range_push`: the ranges that are open on a thread
+//! become frames of everything that the thread launches.
 //!
-//! A thread's open ranges are its own (`open_ranges`). Names are interned once for the process
-//! (`range_names`); each thread remembers those that it used last.
+//! Each thread has its own open ranges (`open_ranges`). Names are interned once per process (`range_names`); each
+//! thread caches the names that it used last.
 
 use std::ptr::from_ref;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ use super::thread::{Entered, Refused, Thread, all};
 
 const PAGE_BITS: u32 = 12;
 
-/// Opens a range on this thread, to be closed by [`pop_range`]. Returns how many of its domain are open
-/// around it; `None` where it could not be kept.
+/// Opens a range on this thread, to be closed by [`pop_range`]. Returns the number of open ranges of its domain
+/// around it; `None` if it could not be stored.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     if domain == RangeDomain::IGNORED || forks::is_over() {
         return None;
@@ -51,23 +51,23 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     opened.map(|()| around)
 }
 
-/// A range that opens may be the beginning of a step. Called when this thread's own state is free again: whoever is told
-/// may take its time and look at it.
+/// Announces a range that begins a step. Called after this thread's own state was released: the receiver may take
+/// time and may access that state.
 fn tell_of_step(name: RangeName<'_>, id: Option<RangeId>) {
     if begins_step(name, id) {
         notices::announce(Notice::Step);
     }
 }
 
-/// What became of a range that was to be closed.
+/// Result of closing a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Popped {
-    /// It is closed; so many of its domain remain.
+    /// The range is closed; the value is the number of open ranges of its domain that remain.
     Closed(usize),
-    /// No range of the domain is open.
+    /// The domain has no open range.
     NoneOpen,
-    /// This is a signal handler that came in the middle of our own work: it closed the range that it opened itself,
-    /// which was no frame of anything, or the range stays open, which is counted.
+    /// The caller is a signal handler that came while the thread was inside gpuflame: it closed the range that it
+    /// opened itself, which was no frame of any launch, or the range stays open, which is counted.
     InHandler,
 }
 
@@ -95,8 +95,8 @@ pub fn pop_range(domain: RangeDomain) -> Popped {
     Popped::Closed(ranges.count(domain))
 }
 
-/// Opens a range on this thread, to be closed by [`end_range`] on any. Returns its id; 0 = it could not be
-/// kept.
+/// Opens a range on this thread, to be closed by [`end_range`] on any thread. Returns its id; 0 = it could not be
+/// stored.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if domain == RangeDomain::IGNORED || forks::is_over() {
         return 0;
@@ -120,7 +120,7 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if opened.is_some() { page << SERIAL_BITS | u64::from(serial) } else { 0 }
 }
 
-/// Closes a range by its id, whichever thread opened it. What is no id is passed over.
+/// Closes a range by its id, on any thread. Invalid ids are ignored.
 pub fn end_range(id: u64) {
     if id == 0 || forks::is_over() {
         return;
@@ -135,7 +135,7 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // Another thread's, or this one's in a signal handler: word is left, which waits for nobody.
+    // A range of another thread, or of this thread in a signal handler: leaves a note, without waiting.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.ended.leave(serial)
     {
@@ -143,17 +143,17 @@ pub fn end_range(id: u64) {
     }
 }
 
-/// The id of a name. `None` only in a domain that is left out.
+/// Returns the id of a name. `None` only in an excluded domain.
 pub(super) fn register(domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
     (domain != RangeDomain::IGNORED && !forks::is_over()).then(|| intern(domain, name))
 }
 
-/// The domain of this name.
+/// Returns the domain of this name.
 pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
     if forks::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
-/// Where a thread's state lies: the part of a range's id that says whose it is.
+/// Returns the page of a thread's state: the part of a range's id that identifies its thread.
 fn page_of(thread: &Thread) -> u64 {
     std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS
 }

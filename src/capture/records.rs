@@ -1,4 +1,4 @@
-//! How launches and contexts lie in the words of a thread's logs.
+//! Layout of launches and contexts in the words of a thread's logs.
 
 use crate::record::{
     Called, ContextFlags, ContextId, CorrelationId, Frame, Launch, Nanos, Outside, Row, ThreadId,
@@ -6,7 +6,7 @@ use crate::record::{
 
 use super::outside::Told;
 
-/// A launch as the words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
+/// Encodes a launch as words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
 #[inline]
 pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
     [
@@ -16,8 +16,8 @@ pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// A range of launches outside of windows in the place of a launch: `over`, `count | last << 32`,
-/// `first | OUTSIDE << 32`.
+/// Encodes a range of launches outside windows, in place of a launch: `over`, `count | last << 32`, `first | OUTSIDE
+/// << 32`.
 pub(super) fn outside_words(range: &Outside) -> [u64; 3] {
     [
         range.over.0,
@@ -26,15 +26,15 @@ pub(super) fn outside_words(range: &Outside) -> [u64; 3] {
     ]
 }
 
-/// A call that launched nothing in the place of a launch: `ended`, `duration`, `NO_LAUNCH | context << 32`.
+/// Encodes a call that launched nothing, in place of a launch: `ended`, `duration`, `NO_LAUNCH | context << 32`.
 pub(super) fn called_words(called: &Called) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }
 
-/// What no launch has: within a call of this id one without an id.
+/// Value of `within` that no launch has together with a correlation id of 0.
 const NO_LAUNCH: u64 = u32::MAX as u64;
 
-/// Hands over the launches in the words of a log with the calls among them, and what is new of the ranges that ended.
+/// Passes on the launches in the words of a log, the calls among them, and the new launches of ranges that ended.
 pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMut(&Row<'_>)) {
     for record in words.chunks_exact(3) {
         if (record[2] >> 32) as u32 == ContextId::OUTSIDE.0 {
@@ -64,14 +64,14 @@ pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMu
     }
 }
 
-/// The head of a context in the words of a log; its frames follow, leaf first.
+/// Encodes the head of a context as words of a log; its frames follow, leaf first.
 #[inline]
 pub(super) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
-/// A thread's number and its name, as the kernel has it: up to 15 bytes and a NUL. It lies among the contexts, as one
-/// without an id.
+/// Encodes a thread's id and its name as the kernel stores it: up to 15 bytes and a NUL. It is written among the
+/// contexts, as a context without an id.
 pub(super) fn thread_words(id: ThreadId, name: [u64; 2]) -> [u64; 4] {
     let [head, thread] = context_words(ContextId::NONE, id, ContextFlags::default(), name.len());
     [head, thread, name[0], name[1]]
@@ -83,7 +83,7 @@ fn read_thread(id: ThreadId, name: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     each(&Row::Thread { id, name: &String::from_utf8_lossy(name) });
 }
 
-/// Hands over the contexts, and the threads that they are of, in the words of a log.
+/// Passes on the contexts, and their threads, in the words of a log.
 pub(super) fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     while let [ids, flags, rest @ ..] = words {
         let count = (ids >> 32) as usize;
@@ -108,7 +108,7 @@ fn as_frames(words: &[u64]) -> &[Frame] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
 }
 
-/// The words of frames, for a log.
+/// Returns frames as words for a log.
 #[inline]
 pub(super) fn as_words(frames: &[Frame]) -> &[u64] {
     // SAFETY: as in `as_frames`.

@@ -1,5 +1,5 @@
-//! What a thread's signal handlers were refused while it was inside gpuflame: they may not come in between. And what a thread
-//! was refused for which no state could be had.
+//! Refused calls and ranges, which cannot be recorded: those of signal handlers that came while the thread was inside
+//! gpuflame, and those of threads for which there is no memory for a state.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,12 +7,12 @@ use crate::tracer::Call;
 
 use super::calls::{NESTED, REFUSED, stack_depth};
 
-/// What was refused and has not ended yet.
-/// Written by handlers, and by the thread between two of them.
+/// Refused calls and ranges that have not ended yet. Written by handlers, and by the thread between two of them.
 pub(super) struct RefusedInHandlers {
-    /// Where the stack stood at the outermost call that makes GPU work or is noted like one; 0 = none is under way.
+    /// Stack depth of the outermost refused call that creates GPU work or is recorded like one; 0 = none is in
+    /// flight.
     pub(super) call: AtomicUsize,
-    /// Ranges that were pushed and will be popped.
+    /// Number of refused ranges that were pushed and will be popped.
     pub(super) pushed: AtomicUsize,
 }
 
@@ -21,13 +21,14 @@ impl RefusedInHandlers {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a range that is popped is one that was refused when it was pushed.
+    /// Whether a pop belongs to a push that was refused. Consumes the push.
     pub(super) fn takes_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }
 
-    /// A call begins that may not be noted. True: it is not part of another one, and is to be counted.
+    /// Notes the start of a call that cannot be recorded. Returns true if it is not part of another call and must be
+    /// counted.
     pub(super) fn call_begins(&self, call: &Call<'_>) -> bool {
         let (depth, outer) = (stack_depth(), self.call.load(Ordering::Relaxed));
         if depth < outer {
@@ -39,12 +40,12 @@ impl RefusedInHandlers {
         true
     }
 
-    /// Whether a call was refused that this is part of, by where the stack stands.
+    /// Whether a refused call encloses a call at this stack depth.
     pub(super) fn is_around(&self, depth: usize) -> bool {
         depth < self.call.load(Ordering::Relaxed)
     }
 
-    /// The call ends.
+    /// Notes the end of the refused call.
     pub(super) fn call_ends(&self) {
         self.call.store(0, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The stack of an API call: taken, given an id, and written down if it is new.
+//! Captures the stack of an API call, assigns it an id, and records it if it is new.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,22 +14,22 @@ use super::python::PythonFrames;
 use super::records::{as_words, context_words};
 use super::thread::{Own, Thread, announce};
 
-/// The number of native frames that were walked.
+/// Value of `native` for native frames that were walked and have no number.
 const UNKNOWN: usize = usize::MAX;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
 
-/// The id that the next new stack gets.
+/// Returns the id that the next new stack gets.
 pub(super) fn next_context() -> ContextId {
     ContextId(NEXT_CONTEXT.load(Ordering::Relaxed))
 }
 
-/// An id for a stack that another way than a launch has found.
+/// Returns an id for a stack that was not found by a launch.
 pub fn new_context() -> ContextId {
     ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The context of the stack that made an API call.
+/// Returns the context of the stack that made an API call.
 #[inline]
 pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {
     let leaf = Frame::label(LabelId(u32::from(call.api.0)));
@@ -37,9 +37,9 @@ pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> C
     capture(own, thread, (leaf, launched), std::ptr::from_ref(call).addr())
 }
 
-/// Captures the caller's stack, skipping our own frames; `leaf` names the API call, beside what it launches, or 0. `ours` is an
-/// address in the frame of the function that the tracing library called (the description of a call lies there): that frame
-/// and those inside it are left out.
+/// Captures the caller's stack, without our own frames. `leaf` names the API call, and `launched` is the work that it
+/// launches, or 0. `ours` is an address in the frame of the function that the tracing library called (the description
+/// of a call is stored there): that frame and those inside it are skipped.
 pub(super) fn capture(
     own: &mut Own,
     thread: &Thread,
@@ -89,7 +89,7 @@ pub(super) fn capture(
     }
 }
 
-/// Keeps the stack that was captured last, which was known, so that it need not be walked again.
+/// Caches the stack that was captured last, which was known, so that it need not be walked again.
 #[inline(always)]
 fn keep(unwinder: &mut Unwinder, interner: &mut Interner) {
     if let Some(number) = unwinder.keep_last() {
@@ -97,14 +97,14 @@ fn keep(unwinder: &mut Unwinder, interner: &mut Interner) {
     }
 }
 
-/// A stack that was told by its number is another when it is walked: it is counted among those that differ.
+/// Compares a stack that was recognised by its number with the walked stack. A difference is counted.
 fn compare(met: ContextId, walked: ContextId, tally: &Counts) {
     if met != ContextId::NONE && met != walked {
         tally.verified.unlike_plain.add(1);
     }
 }
 
-/// What tells a stack apart beside its native frames.
+/// Returns the hash of everything except native frames that distinguishes stacks; `None` if there is nothing.
 #[inline(always)]
 fn apart_if_any(
     ranges: &mut Ranges,
@@ -115,7 +115,7 @@ fn apart_if_any(
     if python.is_none() && ranges.are_none() { None } else { apart(ranges, python, thread, native) }
 }
 
-/// What tells a stack apart beside its native frames, which have the number `native`, where there is something of the kind.
+/// Computes that hash. `native` is the number of the native frames.
 #[inline(never)]
 fn apart(
     ranges: &mut Ranges,
@@ -130,7 +130,7 @@ fn apart(
     }
 }
 
-/// Writes a stack down that is new, and gives it an id.
+/// Records a new stack, and assigns it an id.
 #[cold]
 #[inline(never)]
 fn note(
@@ -168,7 +168,7 @@ fn note(
         thread.tally.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
-    // Where the table cannot grow, the same stack gets another id next time: right, only wasteful.
+    // If the table cannot grow, the same stack gets another id the next time: correct, but wasteful.
     interner.insert(key, id);
     id
 }

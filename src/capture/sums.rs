@@ -1,4 +1,4 @@
-//! What all threads have counted, added up.
+//! Sums of the counters of all threads.
 
 use crate::record::Loss;
 
@@ -7,7 +7,7 @@ use super::cost::{self, Cost};
 use super::counts::Verified;
 use super::thread::{self, all};
 
-/// What was lost on application threads so far.
+/// Returns the losses on application threads so far.
 pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     Loss::ALL.into_iter().map(|loss| {
         let counted = all().map(|thread| thread.tally.lost(loss)).sum::<u64>();
@@ -17,22 +17,22 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     })
 }
 
-/// How many launches there were so far, inside of windows and outside.
+/// Returns the number of launches so far, inside and outside windows.
 pub fn calls() -> u64 {
     all().map(|thread| thread.tally.calls.get()).sum()
 }
 
-/// What the callbacks cost the application so far.
+/// Returns the cost of the callbacks to the application so far.
 pub fn cost() -> Cost {
     cost::of_all(calls(), all().flat_map(|thread| [&thread.tally.times, &thread.tally.graph_times]))
 }
 
-/// The same for `launches` of graphs.
+/// Returns the cost of `launches` graph launches.
 pub fn graph_cost(launches: u64) -> Cost {
     cost::of_all(launches, all().map(|thread| &thread.tally.graph_times))
 }
 
-/// What was found by taking stacks again, so far.
+/// Returns the results of verified stacks so far.
 pub fn verified() -> Verified {
     all().fold(Verified::default(), |sum, thread| sum.and(&thread.tally.verified))
 }

@@ -1,9 +1,9 @@
-//! Texts that all of the process know by one number each: the names of ranges, and what is said of functions.
+//! Process-wide texts that are identified by numbers: the names of ranges, and descriptions of functions.
 //!
-//! Any thread may ask for a number at any time: in a signal handler, inside the application's allocator, in a forked child
-//! into which no other thread has followed. So nothing here is locked or allocated, and nobody waits for another
-//! thread: a text is found by others once all of it is written, and one whose thread was stopped before that is
-//! written again by whoever wants it next, under another number.
+//! Any thread may ask for a number at any time: in a signal handler, inside the application's allocator, in a forked
+//! child without its parent's other threads. So nothing here is locked or allocated, and no thread waits for another:
+//! a text becomes visible to other threads once it is completely written. If a thread was stopped before that, the
+//! next thread that needs the text writes it again, under another number.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
@@ -13,38 +13,38 @@ use crate::unwind::memory;
 
 use super::intern::Hash;
 
-/// Texts there may be of a kind in all: a program that puts a number into each must not fill the memory.
+/// Maximum number of texts per kind: a program that puts a number into each text must not exhaust the memory.
 pub(super) const MOST_TEXTS: usize = (1 << 16) + (1 << 10);
 
-/// Texts of one kind, with a word beside each: a megabyte, mapped when the first is asked for, of which use is made as
-/// they come.
+/// Texts of one kind, with a word for each: a megabyte, mapped when the first text is added, whose pages are used as
+/// texts are added.
 pub(super) struct Texts(AtomicPtr<Table>);
 
 struct Table {
-    /// Numbers of texts, each at the place that its hash says, or behind; 0 = empty.
+    /// Numbers of texts, each at the place that its hash selects, or after it; 0 = empty.
     places: [AtomicU32; PLACES],
-    /// By number; null: not written yet.
+    /// Entries by number; null: not written yet.
     entries: [AtomicPtr<Entry>; MOST_TEXTS + 1],
-    /// Numbers that are given, and how many of them are written.
+    /// Number of assigned numbers, and number of entries that are written.
     given: AtomicU32,
     written: AtomicU32,
-    /// Where the next text goes.
+    /// Piece that the next text is written to.
     piece: AtomicPtr<Piece>,
-    /// The collector's: how many texts it was told of, and up to which number all.
+    /// State of the collector: number of texts that it has received, and the number up to which it has received all.
     told: AtomicU32,
     all_told: AtomicU32,
 }
 
-/// Half of them stay empty.
+/// Half of the places stay empty.
 const PLACES: usize = 1 << 17;
 const _: () = assert!(PLACES.is_power_of_two() && PLACES * 10 > MOST_TEXTS * 19);
 
-/// A text. Nothing of it changes once it is written, but whether it was told.
+/// A text. Immutable once it is written, except for `is_told`.
 struct Entry {
     hash: Hash,
-    /// What the caller keeps with it.
+    /// The caller's word.
     word: u32,
-    /// It lies behind the entry.
+    /// Stored after the entry.
     text: NonNull<u8>,
     bytes: u32,
     is_told: AtomicBool,
@@ -63,8 +63,8 @@ impl Texts {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// The number of the text with this hash: a new one if there are fewer than `most`. `None`: there are too many, or
-    /// there is no memory.
+    /// Returns the number of the text with this hash, or a new number if there are fewer than `most`. `None`: there
+    /// are too many texts, or there is no memory.
     pub(super) fn number_of(&self, hash: Hash, word: u32, text: &[u8], most: usize) -> Option<u32> {
         let table = self.ready()?;
         table
@@ -76,13 +76,13 @@ impl Texts {
             .ok()
     }
 
-    /// The text of a number that was given.
+    /// Returns the text of an assigned number.
     pub(super) fn text(&self, number: u32) -> Option<&'static [u8]> {
         Some(self.if_any()?.entry(number)?.text())
     }
 
-    /// Tells of those that are new, by number, word and text, and before the first of number 0, which no text has. By
-    /// one thread at a time.
+    /// Passes on the new texts, by number, word and text, preceded once by number 0, which no text has. Call by one
+    /// thread at a time.
     pub(super) fn tell(&self, each: impl FnMut(u32, u32, &'static [u8])) {
         if let Some(table) = self.if_any() {
             table.tell(each);
@@ -90,7 +90,7 @@ impl Texts {
     }
 
     fn if_any(&self) -> Option<&'static Table> {
-        // SAFETY: null, or what `ready` has mapped for good.
+        // SAFETY: null, or the table that `ready` has mapped permanently.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -99,14 +99,14 @@ impl Texts {
             let memory = memory::map(size_of::<Table>())?;
             let new = memory.as_ptr().cast::<Table>();
             if self.0.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: mapped above, and nobody has seen it.
+                // SAFETY: mapped above, and no other thread has seen it.
                 unsafe { memory::unmap(memory, size_of::<Table>()) };
             }
             self.if_any()
         })
     }
 
-    /// A number whose thread was stopped before it wrote, or did not follow into this process.
+    /// Assigns a number as if its thread was stopped before it wrote the text, or does not exist in this process.
     #[cfg(test)]
     pub(super) fn give_one_that_is_never_written(&self) {
         self.ready().expect("memory for a table").given.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Texts {
 }
 
 impl Table {
-    /// The number under which a text is known, or the empty place at which the search ended.
+    /// Returns the number of a known text, or the empty place at which the search ended.
     fn find(&self, hash: Hash) -> Result<u32, usize> {
         self.find_from(hash.bits() % PLACES, hash)
     }
@@ -133,17 +133,17 @@ impl Table {
     }
 
     fn entry(&self, number: u32) -> Option<&'static Entry> {
-        // SAFETY: null, or an entry that was written before its address was, and is never unmapped.
+        // SAFETY: null, or an entry that was written before its address was stored, and is never unmapped.
         unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Writes a text down, under a new number. `None`: there are too many, or there is no memory.
+    /// Writes a text under a new number. `None`: there are too many texts, or there is no memory.
     fn write(&self, hash: Hash, word: u32, text: &[u8], most: usize) -> Option<u32> {
         if self.given.load(Ordering::Relaxed) >= most as u32 {
             return None;
         }
         let place = self.room(size_of::<Entry>() + text.len())?.cast::<Entry>();
-        // SAFETY: the room is this thread's: for an entry, aligned for it, and its text.
+        // SAFETY: the room is this thread's, aligned for an entry, and large enough for an entry and its text.
         unsafe {
             let copy = place.add(1).cast::<u8>();
             copy.copy_from_nonoverlapping(NonNull::from(text).cast(), text.len());
@@ -162,7 +162,7 @@ impl Table {
         Some(number)
     }
 
-    /// Has a text found by all from now on: by this number, unless another thread was first.
+    /// Makes a text visible to all threads. Returns its number, which is another thread's if that thread was first.
     fn publish(&self, mut place: usize, hash: Hash, number: u32) -> u32 {
         while self.places[place].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
             match self.find_from(place, hash) {
@@ -173,12 +173,12 @@ impl Table {
         number
     }
 
-    /// Memory that is the caller's for good.
+    /// Allocates memory permanently.
     fn room(&self, bytes: usize) -> Option<NonNull<u8>> {
         let bytes = bytes.next_multiple_of(align_of::<Entry>());
         loop {
             let current = self.piece.load(Ordering::Acquire);
-            // SAFETY: null, or a piece, which is never unmapped once it is here.
+            // SAFETY: null, or a piece, which is never unmapped once it is stored here.
             if let Some(piece) = unsafe { current.as_ref() } {
                 let at = piece.used.fetch_add(bytes, Ordering::Relaxed);
                 if at + bytes <= PIECE_BYTES {
@@ -188,11 +188,11 @@ impl Table {
             }
             let memory = memory::map(PIECE_BYTES)?;
             let new = memory.cast::<Piece>();
-            // SAFETY: mapped above, and nobody else knows of it.
+            // SAFETY: mapped above, and no other thread refers to it.
             unsafe { new.write(Piece { used: AtomicUsize::new(size_of::<Piece>()) }) };
             let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
             if self.piece.compare_exchange(current, new.as_ptr(), order, otherwise).is_err() {
-                // SAFETY: nobody has seen it.
+                // SAFETY: no other thread has seen it.
                 unsafe { memory::unmap(memory, PIECE_BYTES) };
             }
         }
@@ -226,7 +226,7 @@ impl Table {
 
 impl Entry {
     fn text(&self) -> &'static [u8] {
-        // SAFETY: so many bytes were written there before the entry's address was known, and they stay.
+        // SAFETY: `bytes` bytes were written there before the entry's address was stored, and they never change.
         unsafe { std::slice::from_raw_parts(self.text.as_ptr(), self.bytes as usize) }
     }
 }

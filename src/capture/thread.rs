@@ -1,8 +1,8 @@
-//! What gpuflame keeps for each application thread, and how the collector gets at it.
+//! State that gpuflame keeps for each application thread, and the collector's access to it.
 //!
-//! A thread's state is mapped on its first launch and never unmapped; when the thread ends, the state serves the
-//! next one, which writes on in the same logs. So memory follows the most threads there were at once, not how
-//! many there have been, nor how many there were between two visits of the collector.
+//! A thread's state is mapped on its first launch and never unmapped. When the thread ends, the state is reused by
+//! the next thread, which continues the same logs. So memory grows with the maximum number of concurrent threads, not
+//! with the total number of threads, nor with the number between two visits of the collector.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
@@ -27,7 +27,7 @@ use super::records::thread_words;
 use super::refused::RefusedInHandlers;
 use super::verifying::Verifying;
 
-/// One application thread's state. The fields say who may touch them.
+/// State of one application thread. The fields document which thread may access them.
 pub(super) struct Thread {
     next: AtomicPtr<Thread>,
     stage: AtomicU32,
@@ -37,43 +37,44 @@ pub(super) struct Thread {
     pub(super) ended: Ended,
     pub(super) outside: Growing,
     pub(super) under_way: UnderWay,
-    /// Where the stack stood when the thread came inside gpuflame, [`INHERITED`], [`WISHED`], or 0: it is not inside.
+    /// Stack depth at which the thread entered gpuflame, [`INHERITED`], [`WISHED`], or 0 if it is not inside.
     inside: AtomicUsize,
-    /// The last round of forgetting that the thread took part in.
+    /// Last round of forgetting in which the thread took part.
     forgot: AtomicU32,
-    /// What signal handlers did that came while the thread was inside.
+    /// Calls and ranges of signal handlers that came while the thread was inside.
     pub(super) refused: RefusedInHandlers,
-    /// The application thread's alone, while it is inside.
+    /// Only for the application thread, while it is inside.
     own: UnsafeCell<Own>,
-    /// The collector's alone.
+    /// Only for the collector.
     readers: UnsafeCell<Readers>,
 }
 
-// SAFETY: `own` is reached only through `Entered`, which its thread alone makes, one at a time;
-// `readers` only by the collector, which is one; all else is atomic or a log made for two ends.
+// SAFETY: `own` is reached only through `Entered`, which only its thread creates, one at a time; `readers` only by
+// the collector, of which there is one; all other fields are atomic or a log made for two ends.
 unsafe impl Sync for Thread {}
 
 /// A thread uses this state.
 const LIVE: u32 = 0;
-/// Its thread ended: the next new one may have it. Its logs may hold unread rows.
+/// The thread ended: the next new thread may reuse it. Its logs may hold unread rows.
 const ENDED: u32 = 1;
-/// Its thread jumped out of gpuflame, or ended inside. It is read like the others, and no thread may have it: nobody
-/// knows what was half done.
+/// The thread jumped out of gpuflame, or ended inside it. Its logs are read, but no thread may reuse it: an operation
+/// on it may be incomplete.
 const LEFT: u32 = 2;
 
-/// The most states that are left behind so, some 250 KiB each; after that, threads that jump out of gpuflame stay
-/// inside, and what they launch is counted.
+/// Maximum number of such abandoned states, about 250 KiB each. After that, threads that jump out of gpuflame stay
+/// inside, and their launches are only counted.
 const MOST_LEFT: usize = 64;
 
-/// Threads that get a state even if nothing is left below the ceiling. Launches of further threads are then only counted.
+/// Number of threads that get a state even if no memory is left below the ceiling. Launches of further threads are
+/// only counted.
 const MIN_THREADS: usize = 8;
 
-/// The thread came from the process that this one was forked from.
+/// The thread came from the process that this process was forked from.
 const INHERITED: usize = 1;
-/// It is not inside, and is to forget its stacks when it next comes in (see `forget`).
+/// The thread is not inside, and must forget its stacks when it next enters (see `forget`).
 const WISHED: usize = 2;
 
-/// What only the application thread touches.
+/// State that only the application thread accesses.
 pub(super) struct Own {
     pub(super) id: ThreadId,
     pub(super) unwinder: Unwinder,
@@ -85,26 +86,26 @@ pub(super) struct Own {
     pub(super) contexts: Writer,
     pub(super) pending: Pending,
     pub(super) outside: Option<Range>,
-    /// The launch that a signal handler's came in the middle of.
+    /// The launch that was interrupted by a signal handler's launch.
     pub(super) aside: Option<Pending>,
     pub(super) verifying: Option<Verifying>,
     pub(super) graph_call: Option<GraphCall>,
     pub(super) host_call: Option<HostCallBegun>,
-    /// The graph that was copied last: what an instantiation that is announced next is made of.
+    /// Graph that was copied last: the source of the executable graph that is announced next.
     pub(super) copied_graph: Option<GraphId>,
     pub(super) calls: u64,
 }
 
-/// What only the collector touches; see `drain`.
+/// State that only the collector accesses; see `drain`.
 pub(super) struct Readers {
     pub(super) launches: Reader,
     pub(super) contexts: Reader,
     pub(super) told: Told,
-    /// Words of launches that were found unread and are to be handed over.
+    /// Number of unread words of launches that were noted and must be passed on.
     pub(super) noted: usize,
-    /// Nobody has looked since.
+    /// Set when unread words are noted, cleared by the first drain after that.
     pub(super) is_noted: bool,
-    /// Words of launches that were found unread by who waits until they are read.
+    /// Number of words of launches that were unread at a mark, and on which a thread waits.
     pub(super) marked: usize,
 }
 
@@ -114,8 +115,8 @@ pub(super) struct Entered {
 }
 
 impl Entered {
-    /// Enters, unless this thread is inside already or no memory can be had (see [`Refused`]). `at` is the address of something in
-    /// the caller's frame, or nearer to the stack's root.
+    /// Enters, unless this thread is inside already or there is no memory (see [`Refused`]). `at` is the address of
+    /// something in the caller's frame, or nearer to the stack's root.
     #[inline]
     pub(super) fn new(at: usize) -> Option<Self> {
         let Some(thread) = NonNull::new(tls::get().cast::<Thread>()) else { return Self::at_first(at) };
@@ -130,22 +131,22 @@ impl Entered {
     #[inline]
     fn into(thread: &'static Thread, at: usize) -> Self {
         thread.inside.store(at, Ordering::Relaxed);
-        // A signal handler on this thread must not see what follows before it sees `inside`.
+        // A signal handler on this thread must see `inside` before it sees any of the following stores.
         compiler_fence(Ordering::SeqCst);
         Self { thread }
     }
 
     #[cold]
     fn at_first(at: usize) -> Option<Self> {
-        // What a thread without state was refused is refused to its end: it is counted once.
+        // A call that was refused because its thread had no state is refused until its end: it is counted once.
         if REFUSED.with(|refused| refused.is_around(at)) {
             return None;
         }
         Some(Self::into(cancel::barred(attach)?, at))
     }
 
-    /// The thread seems to be inside: it is, and this is a signal handler; or it was when it jumped out of one; or
-    /// the thread that was is another process's.
+    /// Handles a thread that seems to be inside: it is, and this is a signal handler; or it was when it jumped out
+    /// of a handler; or the thread that was inside belongs to the parent process.
     #[cold]
     fn once_more(thread: &'static Thread, at: usize) -> Option<Self> {
         let inside = thread.inside.load(Ordering::Relaxed);
@@ -166,17 +167,17 @@ impl Entered {
             return None;
         }
         if !leave_behind(thread) {
-            // What it began inside is over, too.
+            // The call that it began inside has ended, too.
             thread.refused.call_ends();
             return None;
         }
         Self::at_first(at)
     }
 
-    /// What only this thread touches, with what it shares.
+    /// Returns the state that only this thread accesses, and its shared state.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Own, &'static Thread) {
-        // SAFETY: this thread is inside once, and the borrow of `self` keeps a second one away.
+        // SAFETY: this thread is inside once, and the borrow of `self` excludes a second one.
         (unsafe { &mut *self.thread.own.get() }, self.thread)
     }
 }
@@ -188,22 +189,23 @@ impl Drop for Entered {
     }
 }
 
-/// Why a thread may not enter.
+/// Reason why a thread may not enter.
 pub(super) enum Refused {
-    /// It is inside: this is a signal handler.
+    /// The thread is inside: this is a signal handler.
     Inside(&'static Thread),
-    /// It has no state, and none can be had.
+    /// The thread has no state, and there is no memory for one.
     WithoutMemory,
 }
 
 impl Refused {
-    /// Why the calling thread was not let in.
+    /// Returns why the calling thread could not enter.
     #[cold]
     pub(super) fn now() -> Self {
         of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
     }
 
-    /// A call begins that may not be noted. True: it is not part of another one, and is to be counted.
+    /// Notes the start of a call that cannot be recorded. Returns true if it is not part of another call and must be
+    /// counted.
     #[cold]
     pub(super) fn begins(&self, call: &Call<'_>) -> bool {
         match self {
@@ -212,7 +214,7 @@ impl Refused {
         }
     }
 
-    /// Counts what is lost by it.
+    /// Counts a loss that this causes.
     #[cold]
     pub(super) fn lose(&self, loss: Loss) {
         match self {
@@ -223,13 +225,14 @@ impl Refused {
 }
 
 thread_local! {
-    /// What a thread was refused that has no state. It lies beside the pointer of [`tls`], whose first look made room for both.
+    /// Refused calls of a thread without a state. Stored next to the pointer of [`tls`], whose first access allocated
+    /// room for both.
     static REFUSED: RefusedInHandlers = const { RefusedInHandlers::new() };
 }
 
 static FIRST: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
 static WITHOUT_STATE: [AtomicU64; Loss::ALL.len()] = [const { AtomicU64::new(0) }; Loss::ALL.len()];
-/// States that were left behind.
+/// Number of abandoned states.
 static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn all() -> impl Iterator<Item = &'static Thread> {
@@ -242,7 +245,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Thread> {
     })
 }
 
-/// What threads lost for which no state could be had.
+/// Returns the losses of threads for which there was no memory for a state.
 pub(super) fn lost_without_state(loss: Loss) -> u64 {
     WITHOUT_STATE[loss as usize - 1].load(Ordering::Relaxed)
 }
@@ -265,8 +268,8 @@ fn attach() -> Option<&'static Thread> {
     Some(state)
 }
 
-/// Takes its state from the calling thread, which jumped out of gpuflame. Should it return there after all, it finds
-/// everything as it was: nobody else gets the state. False: too many were left behind.
+/// Abandons the state of the calling thread, which jumped out of gpuflame. If it returns there after all, it finds
+/// everything unchanged, because no other thread gets the state. Returns `false` if too many states were abandoned.
 fn leave_behind(thread: &Thread) -> bool {
     let left = LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
     if left >= MOST_LEFT {
@@ -278,17 +281,18 @@ fn leave_behind(thread: &Thread) -> bool {
     true
 }
 
-/// Writes down who the calling thread is, before its first context: it may be gone when its rows are read. A range may be open
-/// before a session is set up; until then there is no room, and the thread is announced with its first context.
+/// Records the calling thread's id and name, before its first context: the thread may have ended when its rows are
+/// read. A range may be opened before a session is set up; until then there is no room, and the thread is announced
+/// with its first context.
 pub(super) fn announce(id: ThreadId, thread: &Thread, contexts: &mut Writer) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    // Without room it has a number and no name.
+    // Without room the thread has an id but no name.
     contexts.push(&thread.contexts, [&thread_words(id, name)]);
 }
 
-/// The kernel's number of the calling thread.
+/// Returns the kernel's id of the calling thread.
 fn this_thread() -> ThreadId {
     ThreadId(threads::number() as u32)
 }
@@ -298,9 +302,9 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         thread.stage.compare_exchange(ENDED, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     });
     if let Some(thread) = free {
-        // SAFETY: the exchange made this thread the only one that knows the state; its old `own` is
-        // valid and replaced in place, but for the writers, which go on where they were, and the range of
-        // launches outside of windows, which all ids between two threads' launches belong to as well.
+        // SAFETY: the exchange made this thread the only one that knows the state. Its old `own` is valid and
+        // replaced in place, except for the writers, which continue where they were, and the range of launches
+        // outside windows, to which all ids between the launches of two successive threads belong as well.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = Own { launches, contexts, outside, ..own };
@@ -314,7 +318,7 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     let at = memory::map(size_of::<Thread>())?;
     leaks::keeps(at.cast(), size_of::<Thread>());
     let at = at.cast::<MaybeUninit<Thread>>();
-    // SAFETY: a fresh mapping of that size, page-aligned, known to nobody else.
+    // SAFETY: a fresh mapping of that size, page-aligned, to which no other thread refers.
     let thread = unsafe { &mut *at.as_ptr() }.write(Thread::new(own));
     let mut first = FIRST.load(Ordering::Acquire);
     loop {
@@ -326,7 +330,7 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     }
 }
 
-/// The round of forgetting that is under way, or was last; see `forget`.
+/// The current or last round of forgetting; see `forget`.
 static ROUND: AtomicU32 = AtomicU32::new(0);
 
 /// Begins a round in which threads can be asked to forget their stacks.
@@ -334,22 +338,22 @@ pub(super) fn next_round() -> u32 {
     ROUND.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// How the launches met the window that are under way on threads that live.
+/// Returns the window states at the start of the launches that are in flight on live threads.
 pub(super) fn under_way() -> impl Iterator<Item = window::State> {
     let live = all().filter(|thread| thread.stage.load(Ordering::Acquire) == LIVE);
     live.filter_map(|thread| thread.under_way.get())
 }
 
 impl Thread {
-    /// What a thread does that comes in and was asked to forget its stacks.
+    /// Forgets the thread's stacks, as it was asked to, when it enters.
     fn forget_stacks(&self, own: &mut Own) {
         if own.interner.forget() {
             self.forgot.store(ROUND.load(Ordering::Relaxed), Ordering::Release);
         }
     }
 
-    /// Asks the thread to forget its stacks, unless it has done so in this `round` or will not come again. False: it
-    /// is not sure yet that it will.
+    /// Asks the thread to forget its stacks, unless it has done so in this `round` or will never enter again. Returns
+    /// `false` if it is not certain yet that it will.
     pub(super) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot.load(Ordering::Acquire) == round || self.stage.load(Ordering::Acquire) == LEFT {
             return true;
@@ -360,13 +364,13 @@ impl Thread {
 }
 
 impl Thread {
-    /// What only the collector touches.
+    /// Returns the state that only the collector accesses.
     ///
     /// # Safety
     /// The caller is the collector, and holds no other result of this call.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn readers(&self) -> &mut Readers {
-        // SAFETY: the caller vouches for being the only one.
+        // SAFETY: the caller guarantees that it is the only one.
         unsafe { &mut *self.readers.get() }
     }
 
@@ -399,8 +403,8 @@ impl Thread {
 impl Own {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
-        // So that a plugin that is loaded where another one was before is never taken for it: by address
-        // alone the two stacks are the same.
+        // So that a plugin that is loaded where another was before is never mistaken for it: by address alone the two
+        // stacks are the same.
         unwinder.check_every_capture(true);
         Some(Self {
             id: this_thread(),
@@ -422,10 +426,10 @@ impl Own {
     }
 }
 
-/// The key whose destructor tells that a thread ends, plus 1; 0 = there is none yet.
+/// Key whose destructor runs when a thread ends, plus 1; 0 = there is none yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes ready what threads need, without a moment in which a child that is forked would wait for it.
+/// Prepares what threads need, at no time holding a lock for which a forked child would wait.
 pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
@@ -444,12 +448,12 @@ pub(super) fn prepare() {
 fn tell_me_when_this_thread_ends(thread: NonNull<Thread>) {
     prepare();
     if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
-        // SAFETY: the key exists; the value is only handed back to `thread_ends`.
+        // SAFETY: the key exists; the value is only passed to `thread_ends`.
         unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, thread.as_ptr().cast()) };
     }
 }
 
-/// Runs on a thread that ends. Launches that other destructors make after this attach anew.
+/// Runs on a thread that ends. Launches that other destructors make after this attach a new state.
 unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     tls::set(null_mut());
     // SAFETY: the value that was stored with the key: a state, which is never unmapped.
@@ -464,7 +468,7 @@ fn of_this_thread() -> Option<&'static Thread> {
     unsafe { tls::get().cast::<Thread>().as_ref() }
 }
 
-/// The call ends that a signal handler was refused, or a thread without state.
+/// Notes the end of a call that was refused to a signal handler or to a thread without a state.
 #[cold]
 pub(super) fn refused_call_ends() {
     match of_this_thread() {
@@ -473,13 +477,13 @@ pub(super) fn refused_call_ends() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame, where a signal handler may have stopped it.
+/// Whether the calling thread is inside gpuflame, where a signal handler may have interrupted it.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > WISHED)
 }
 
-/// In a forked child: of these threads there is one at most, and it has another number. What was counted was not of
-/// this process.
+/// Re-initialises threads in a forked child. At most one of them exists there, and it has another id. The counts
+/// belong to the parent process.
 pub(super) fn go_on_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Stacks that are taken again by other ways, one in so many (`GPUFLAME_VERIFY`).
+//! Verifies a sample of stacks by capturing them again with other methods (`GPUFLAME_VERIFY`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,16 +6,16 @@ use crate::unwind::{Captured, Verifier};
 
 use super::counts::Counts;
 
-/// One stack in so many is taken again by other ways; 0 = none.
+/// Interval of verified stacks; 0 = none.
 static VERIFIED: AtomicU32 = AtomicU32::new(0);
 
-/// Has every `n`th stack of threads that have not launched yet taken again by other ways and compared (see
-/// [`Verifier`]); 0 = none, which is the default.
+/// Verifies every `n`th stack of threads that have not launched yet: captures it again with other methods and
+/// compares (see [`Verifier`]). 0 = none, which is the default.
 pub fn verify_every(n: u32) {
     VERIFIED.store(n, Ordering::Relaxed);
 }
 
-/// A thread's share in [`verify_every`].
+/// A thread's state for [`verify_every`].
 pub(super) struct Verifying {
     verifier: Verifier,
     every: u32,
@@ -23,7 +23,7 @@ pub(super) struct Verifying {
 }
 
 impl Verifying {
-    /// `None` unless it is asked for.
+    /// Returns `None` unless verification was requested.
     pub(super) fn new() -> Option<Self> {
         let every = VERIFIED.load(Ordering::Relaxed);
         if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, left: every }) }

@@ -1,8 +1,8 @@
-//! Activity buffers: bytes to rows.
+//! Reads activity buffers: turns bytes into rows.
 //!
-//! Only the loaded library knows how long its records are, so its own `GetNextRecord` does the
-//! stepping; what is read of each record is the prefix that all versions share, and later fields where
-//! the step was long enough. Times are passed on as they are: to judge them is the join's work.
+//! Only the loaded library knows the length of its records, so its own `GetNextRecord` does the stepping. From each
+//! record we read the prefix that all versions share, and later fields only if the step was long enough for them.
+//! Times are passed on unchanged; the join judges them.
 
 use super::kinds;
 use super::names::KernelNames;
@@ -17,24 +17,24 @@ use cupti_sys::record::{
 };
 use cupti_sys::{ActivityKind, ChannelType, Status};
 
-/// What came out of a buffer.
+/// Counts of a buffer's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTally {
-    /// Records of activities that became rows.
+    /// Records that became activity rows.
     pub activities: u64,
-    /// Records of a kind we did not ask for or of an unknown layout; a stretch that cannot be stepped
-    /// through counts as one.
+    /// Records of a kind we did not ask for or of an unknown layout; a stretch that cannot be stepped through counts
+    /// as one.
     pub unreadable: u64,
 }
 
-/// Bit 0 of a copy's and a fill's flags: the call did not wait.
+/// Bit 0 of the flags of copies and fills: the call did not wait.
 const FLAG_ASYNC: u32 = 1;
 
-/// Hands each record of `bytes` to `sink` as a row; before the first activity of a kernel with a new
-/// name, the name's row. `step` is [`Stepper`]'s.
+/// Hands each record of `bytes` to `sink` as a row. The first activity of a kernel with a new name is preceded by the
+/// name's row. `step` is a [`Stepper`].
 ///
 /// # Safety
-/// `bytes` was filled by the library that `step` calls, and the names in it can still be read.
+/// `bytes` was filled by the library that `step` calls, and the names in it are still readable.
 pub(super) unsafe fn read(
     bytes: &[u8],
     step: &Stepper<'_>,
@@ -48,7 +48,7 @@ pub(super) unsafe fn read(
             tally.unreadable += 1;
             continue;
         };
-        // SAFETY: the caller says that names in the record can be read.
+        // SAFETY: the caller guarantees that names in the record are readable.
         if let Some(activity) = unsafe { activity(record, names, sink) } {
             tally.activities += 1;
             sink(Row::Activity(activity));
@@ -64,7 +64,7 @@ pub(super) unsafe fn read(
     tally
 }
 
-/// Whether CUPTI has this kind (13.5 ends at 57), and we ask for it never.
+/// Whether `kind` is a CUPTI kind (13.5 ends at 57) that we never ask for.
 fn is_anothers(kind: ActivityKind) -> bool {
     const OURS: [ActivityKind; 9] = [
         ActivityKind::CONCURRENT_KERNEL,
@@ -80,17 +80,17 @@ fn is_anothers(kind: ActivityKind) -> bool {
     (1..64).contains(&kind.0) && !OURS.contains(&kind)
 }
 
-/// How many records there are in `bytes`, whatever they are.
+/// Returns the number of records in `bytes`, of any kind.
 pub(super) fn count(bytes: &[u8], step: &Stepper<'_>) -> u64 {
     Records::new(bytes, step).count() as u64
 }
 
-/// The loaded library's `cuptiActivityGetNextRecord`, whichever family it is of: from buffer, valid
-/// bytes and the last record (null: none) to the next.
+/// The loaded library's `cuptiActivityGetNextRecord`, of either family: takes a buffer, its valid bytes and the last
+/// record (null for the first step) and stores the next record.
 pub(super) type Stepper<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
-/// The records of a buffer, each with all the bytes up to the next one. `None` stands for a stretch that
-/// the library cannot step through, and is the last.
+/// Iterator over the records of a buffer, each with all bytes up to the next record. A final `None` item represents a
+/// stretch that the library cannot step through.
 struct Records<'a> {
     bytes: &'a [u8],
     base: *mut u8,
@@ -98,7 +98,7 @@ struct Records<'a> {
     current: Step,
 }
 
-/// Where a walk stands.
+/// State of a walk.
 #[derive(Clone, Copy)]
 enum Step {
     Record(*mut u8),
@@ -108,7 +108,7 @@ enum Step {
 
 impl<'a> Records<'a> {
     fn new(bytes: &'a [u8], step: &'a Stepper<'a>) -> Self {
-        // A mutable pointer is what the function is declared to take; it only reads.
+        // The function is declared to take a mutable pointer, but only reads.
         let base = bytes.as_ptr().cast_mut();
         let mut walk = Self { bytes, base, step, current: Step::End };
         if !walk.bytes.is_empty() {
@@ -117,8 +117,8 @@ impl<'a> Records<'a> {
         walk
     }
 
-    /// The record after `last`. Trusts neither direction nor bounds: a record that does not lie beyond
-    /// the last one, inside the buffer, breaks the walk.
+    /// Returns the record after `last`. Trusts neither direction nor bounds: a record that is not past the last one
+    /// and inside the buffer breaks the walk.
     fn after(&self, last: *mut u8) -> Step {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
@@ -154,10 +154,10 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// The row for `record`; `None` if it is of another kind or too short for its kind.
+/// Returns the row of a GPU activity; `None` for a record of another kind or one too short for its kind.
 ///
 /// # Safety
-/// The name that a kernel's record points to can be read.
+/// The name that a kernel's record points to is readable.
 unsafe fn activity(
     record: Record<'_>,
     names: &mut KernelNames,
@@ -166,7 +166,7 @@ unsafe fn activity(
     match record.kind()? {
         ActivityKind::CONCURRENT_KERNEL | ActivityKind::KERNEL => {
             let kernel = record.prefix::<Kernel>()?;
-            // SAFETY: the caller says so.
+            // SAFETY: the caller guarantees it.
             let name = unsafe { names.intern(kernel.name) };
             if let Some(text) = name.new_text {
                 sink(Row::Name { id: name.id, text: &text });
@@ -197,7 +197,7 @@ unsafe fn activity(
     }
 }
 
-/// The row for a record of what waits for what, or of unified memory.
+/// Returns the row of a record about an event, a wait or unified memory.
 fn beside(record: Record<'_>) -> Option<Row<'static>> {
     match record.kind()? {
         ActivityKind::CUDA_EVENT => {
@@ -242,26 +242,26 @@ fn beside(record: Record<'_>) -> Option<Row<'static>> {
     }
 }
 
-/// What stands for no stream, no event and no record of one.
+/// CUPTI's value for "no stream", "no event" and "no record of an event".
 const NOT_APPLICABLE: u32 = u32::MAX;
 
-/// The number of an event's record, in records that have it.
+/// Returns the number of an event's record; `None` in records that lack it.
 fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }
 
-/// The hardware channel, where the record has one and says that it means something.
+/// Returns the hardware channel; `None` in records that lack it or mark it as invalid.
 fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
     let kind = ChannelType(record.field(offset + 4)?);
     if kind == ChannelType::INVALID { None } else { record.field(offset) }
 }
 
-/// The node that a graph's node was made or last updated from, in records that say so.
+/// Returns the node from which a graph's node was created or last updated; 0 in records that lack it.
 fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }
 
-/// The row of a record: what all kinds have in common under the same names, and their own detail.
+/// Builds the row of a record from the fields that all kinds share under the same names, and its own detail.
 macro_rules! row {
     ($record:ident, $channel:ident, $detail:expr) => {
         Activity {

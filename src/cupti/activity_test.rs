@@ -1,13 +1,13 @@
-//! Buffers built byte by byte, at the record sizes of every CUPTI from 11.8 to 13.4.
+//! Tests with buffers built byte by byte, at the record sizes of every CUPTI from 11.8 to 13.4.
 //!
-//! Offsets stand here as numbers and not as the names of `cupti-sys`, so that one checks the other.
+//! Offsets are literal numbers here, not the names of `cupti-sys`, so that one checks the other.
 
 use super::*;
 use crate::record::testing::Chance;
 use crate::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
-/// What each release makes of its records: its name and the sizes of a kernel, a copy, a copy between
-/// GPUs and a fill, as its own library steps over them.
+/// Record sizes of each release: its name and the sizes of a kernel, a copy, a copy between GPUs and a fill, as its
+/// own library steps over them.
 const RELEASES: [(&str, Sizes); 8] = [
     ("11.8", Sizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
     ("12.0", Sizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
@@ -39,7 +39,7 @@ impl Sizes {
         }
     }
 
-    /// The same where a record may be cut.
+    /// As `step`, for records that may be truncated.
     fn step_within(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
         // SAFETY: the test's buffer has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
@@ -80,7 +80,7 @@ impl Sizes {
     }
 }
 
-/// A record of `size` bytes, every one of them `0xee` where nothing was put.
+/// A record of `size` bytes, filled with `0xee` except for the fields that were put.
 struct Bytes(Vec<u8>);
 
 impl Bytes {
@@ -151,7 +151,7 @@ fn fill(size: usize) -> Vec<u8> {
     record.u64(64, 0).u32(72, 0).u32(76, 1).u32(80, 1).late(96, &0_u64.to_ne_bytes()).0
 }
 
-/// What `read` says of a buffer: new names, activities, tally.
+/// Results of `read` for a buffer: new names, activities, tally.
 fn read_all(buffer: &[u8], sizes: Sizes, names: &mut KernelNames) -> (Vec<String>, Vec<Activity>, ReadTally) {
     let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| sizes.step(buffer, valid, record);
     read_all_with(buffer, &step, names)
@@ -168,7 +168,7 @@ pub(in super::super) fn read_all_with(
         Row::Activity(activity) => activities.push(activity),
         other => panic!("unexpected {other:?}"),
     };
-    // SAFETY: the step function knows the buffer's layout, the names in it are static.
+    // SAFETY: the step function knows the buffer's layout, and the names in it are static.
     let tally = unsafe { read(buffer, step, names, &mut sink) };
     (texts, activities, tally)
 }
@@ -199,8 +199,8 @@ fn a_record_says_the_same_in_the_layout_of_every_release() {
     }
 }
 
-/// With the fields that came later, where the release has them: how many copies a batch made with 12.8, who
-/// launched a kernel with 13.0, and what a graph's node was made from with 13.4.
+/// Adds the fields that came later, if the release has them: the number of copies in a batch with 12.8, the launcher
+/// of a kernel with 13.0, and the source of a graph's node with 13.4.
 pub(in super::super) fn expected_rows_of(sizes: Sizes) -> [Activity; 5] {
     expected_rows().map(|mut row| {
         let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);
@@ -314,7 +314,7 @@ fn expected_fill() -> Activity {
     }
 }
 
-/// Reads one record of some size, which is no activity.
+/// Reads one record of some size that is not an activity.
 fn read_beside(record: &[u8]) -> String {
     let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
         if !record.is_null() {
@@ -324,7 +324,7 @@ fn read_beside(record: &[u8]) -> String {
         Status::SUCCESS
     };
     let mut rows = Vec::new();
-    // SAFETY: the step function gives the one record there is, and there are no names in it.
+    // SAFETY: the step function returns the only record, which contains no names.
     let tally = unsafe {
         read(record, &step, &mut KernelNames::new(), &mut |row: Row<'_>| rows.push(format!("{row:?}")))
     };
@@ -474,12 +474,12 @@ fn a_step_backwards_or_out_of_the_buffer_ends_the_walk() {
     }
 }
 
-/// How many turns tests of damaged bytes take: few, or as many as `GPUFLAME_MUTATIONS` says.
+/// Number of rounds of the tests with damaged bytes: few, or `GPUFLAME_MUTATIONS`.
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(2000, |text| text.parse().unwrap())
 }
 
-/// Bytes that changed, that came or went, at the end or in the middle.
+/// Changes, inserts or removes bytes, at the end or in the middle.
 fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
     for _ in 0..=chance.below(5) {
         let at = chance.below(bytes.len() as u64) as usize;
@@ -495,7 +495,7 @@ fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-/// Names are the tracer's word, which cannot be doubted.
+/// Restores the name pointers: names are the tracer's guarantee and cannot be checked.
 fn mend_names(bytes: &mut [u8], sizes: Sizes, name: &'static std::ffi::CStr) {
     let (mut at, pointer) = (0, name.as_ptr().expose_provenance() as u64);
     while let Some(kind) = bytes.get(at..at + 4) {
@@ -516,7 +516,7 @@ fn of_damaged_records_each_is_an_activity_or_counted_and_none_is_read_beyond_its
         let mut buffer = a_buffer_of_each_kind(sizes);
         damage(&mut buffer, &mut chance);
         mend_names(&mut buffer, sizes, c"_Z4gemmv");
-        // A buffer of its own, so that a byte behind it is another's.
+        // An allocation of its own, so that a read past its end is an error.
         let exact = buffer.into_boxed_slice();
         let honest = |buffer: *mut u8, valid: usize, record: &mut *mut u8| match valid {
             0..4 => Status::MAX_LIMIT_REACHED,
@@ -528,7 +528,7 @@ fn of_damaged_records_each_is_an_activity_or_counted_and_none_is_read_beyond_its
             Row::Name { .. } => {}
             _ => others += 1,
         };
-        // SAFETY: the step function knows the buffer's layout, the names in it are static.
+        // SAFETY: the step function knows the buffer's layout, and the names in it are static.
         let tally = unsafe { read(&exact, &honest, &mut KernelNames::new(), &mut sink) };
         let most = exact.len() as u64 / 40 + 1;
         assert_eq!(tally.activities, activities, "{release}, turn {turn}");

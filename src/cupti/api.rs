@@ -1,7 +1,8 @@
-//! CUPTI once it is subscribed to: set up in the one order that works, then asked and told through
-//! [`Api`].
+//! [`Api`] is a running CUPTI subscription: set up in the one order that works, then used to read, flush and query
+//! records.
 //!
-//! What a version or a family of calls can and cannot do is settled here, and not seen outside.
+//! Differences between CUPTI versions and between the two families of calls are handled here and do not show in the
+//! interface.
 
 use super::activity::{self, ReadTally};
 use super::callback::on_event;
@@ -22,50 +23,51 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// CUPTI, subscribed to. Lives as long as the process; all its functions may be called on any thread, and
-/// none with a lock held that the [`Tracer`] takes.
+/// A CUPTI subscription. Lives as long as the process. All its functions may be called on any thread, but not while
+/// the caller holds a lock that the [`Tracer`] takes.
 pub struct Api {
     shared: &'static Shared,
     version: Version,
     file: PathBuf,
-    /// In the driver's own numbers.
+    /// Newest CUDA version that the driver supports, in the driver's own numbers.
     driver: Option<u32>,
     notes: Vec<String>,
-    /// The calls that make work by themselves.
+    /// Callbacks of the calls that create GPU work.
     launches: Vec<Callback>,
     options: Options,
     again: Again,
 }
 
-/// One that is told.
+/// A callback that is enabled.
 type Callback = (Domain, CallbackId);
 
-/// Asks for the records, or takes what others are decided to have left.
+/// Asks for the records for the first time, or takes them back after other clients have left them.
 type TakeRecords = fn(&'static Shared, &Options, Option<&Others>) -> Result<Vec<String>, Refusal>;
 
-/// The steps of the set-up that are made again after another client had what they ask for.
+/// Set-up steps that are repeated after another client has owned the records or the subscription.
 struct Again {
     subscribe: fn(&'static Shared) -> Result<(), Refusal>,
     take_records: TakeRecords,
-    /// All that is told.
+    /// All callbacks that are enabled.
     callbacks: Vec<Callback>,
 }
 
-/// Ids without a name after which a domain is taken to have ended. No version leaves gaps so far.
+/// Number of consecutive ids without a name after which a domain is considered to have ended. No version so far
+/// leaves gaps.
 const GAP: u32 = 8;
 
 impl Api {
-    /// Subscribes, and sets up: attributes, buffers, kinds, then callbacks.
+    /// Subscribes, then sets up attributes, buffers, activity kinds and callbacks, in this order.
     ///
-    /// After a refusal of the subscription no call may be made to the library, and none is.
+    /// After a refused subscription no call may be made to the library, and none is made.
     pub(super) fn attach<T: Tracer>(
         functions: Functions,
         (version, driver): (Version, Option<u32>),
         file: PathBuf,
         options: &Options,
     ) -> Result<&'static Self, Refusal> {
-        // What is counted of unified memory, and which waits, can only be said in the family that does not share; and only there
-        // a client of the old interface can have what we let go of.
+        // Unified memory counters and the choice of recorded waits exist only in the family that does not share, and
+        // only there can a client of the old interface take over what we release.
         let asks_for_more = options.events || options.unified || options.others == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
@@ -78,7 +80,7 @@ impl Api {
             functions.forget_error();
         })?;
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
-        // At least of the names asked for beyond the last one that there is.
+        // The walk over callback names asks for names past the last one, which leaves an error.
         functions.forget_error();
         see_others::<T>(&functions, options.others, &mut notes);
         let again = Again { subscribe: subscribe::<T>, take_records: take_records::<T>, callbacks };
@@ -86,39 +88,39 @@ impl Api {
         Ok(Box::leak(Box::new(Self { shared, version, file, driver, notes, launches, options, again })))
     }
 
-    /// Which CUPTI it is.
+    /// Returns the version of CUPTI.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The newest CUDA release that the driver is for, as (major, minor).
+    /// Returns the newest CUDA release that the driver supports, as (major, minor).
     pub fn driver(&self) -> Option<(u32, u32)> {
         self.driver.map(|version| (version / 1000, version % 1000 / 10))
     }
 
-    /// Where it was found.
+    /// Returns the path of the library.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// What could not be set up, one sentence each; empty if all is well.
+    /// Returns one sentence for each thing that could not be set up; empty if everything works.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The names of the enabled calls as programmers write them, by [`ApiCall`].
+    /// Returns the names of the enabled calls as programmers write them, indexed by [`ApiCall`].
     pub fn labels(&self) -> &'static [String] {
         self.shared.calls.labels()
     }
 
-    /// The name of one enabled call.
+    /// Returns the name of one enabled call.
     pub fn label(&self, call: ApiCall) -> &'static str {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }
 
-    /// Hands the records of `filled` to `sink`, in no order: a `Row::Activity` each, and before the first
-    /// that has a new kernel name, its `Row::Name`. Costs some 50 ns a record; not for the
-    /// application's threads.
+    /// Hands the records of `filled` to `sink`, in no particular order: each as a `Row::Activity`, preceded by a
+    /// `Row::Name` if its kernel name is new. Costs about 50 ns per record, so it must not run on the application's
+    /// threads.
     pub fn read(
         &self,
         filled: &Filled,
@@ -126,16 +128,16 @@ impl Api {
         sink: &mut impl FnMut(Row<'_>),
     ) -> ReadTally {
         let step = self.shared.stepper();
-        // SAFETY: only a buffer that CUPTI has completed is `Filled`; names stay while CUPTI is loaded.
+        // SAFETY: a `Filled` is a buffer that CUPTI has completed, and the names stay valid while CUPTI is loaded.
         unsafe { activity::read(filled.bytes(), &step, names, sink) }
     }
 
-    /// Has CUPTI hand over its buffers before it returns: those whose records are all complete or, if
-    /// `forced`, all, with what still runs cut off for good. Waits for no GPU work. Does nothing
-    /// before the first API call or context was seen, where it might hang, nor while functions of another client are
-    /// registered, which may be gone.
+    /// Makes CUPTI deliver its buffers before it returns: those whose records are all complete or, if `forced`, all
+    /// of them, with the records of running work lost permanently. Waits for no GPU work. Does nothing before the
+    /// first API call or context was seen, when it might hang, nor while functions of another client are registered,
+    /// as that client may have been unloaded.
     ///
-    /// To be called from a thread of ours or from an API callback, never from another callback.
+    /// Call from one of our own threads or from an API callback, never from another callback.
     ///
     /// Errors: CUPTI refused.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
@@ -148,34 +150,34 @@ impl Api {
             .map_err(|status| Error::new(ErrorKind::CuptiRefused, format!("cuptiActivityFlushAll: {status}")))
     }
 
-    /// How many records CUPTI dropped since this was last asked. Ask after a flush, outside all locks.
+    /// Returns the number of records that CUPTI dropped since the last query. Call after a flush, with no lock held.
     pub fn dropped(&self) -> u64 {
         self.ask(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Now, on the clock of the records; `None` if CUPTI does not say.
+    /// Returns the current time on the clock of the records; `None` if CUPTI does not provide it.
     pub fn timestamp(&self) -> Option<Nanos> {
         self.ask(|functions| functions.timestamp(self.shared.subscriber()).ok()).flatten().map(Nanos)
     }
 
-    /// Asks about records, if they are ours. CUPTI would call the functions of another client that has them, and a count of dropped
-    /// records is that client's.
+    /// Runs a query about records if the records are ours. Otherwise CUPTI would call the functions of the client
+    /// that owns the records, and would report that client's dropped records.
     fn ask<R>(&self, question: impl FnOnce(&Functions) -> R) -> Option<R> {
         let is_ours = || self.shares_records() || !clients::may_be_called();
         self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()
     }
 
-    /// Whether other clients have records of their own, and none takes ours.
+    /// Whether each client has its own records, so that no client can take ours.
     pub fn shares_records(&self) -> bool {
         self.shared.functions.shares()
     }
 
-    /// What has passed between CUPTI and us so far.
+    /// Returns counts of the buffers and callbacks exchanged with CUPTI so far.
     pub fn traffic(&self) -> Traffic {
         Traffic::with_lent(LENT.count())
     }
 
-    /// What other clients have, where they are seen.
+    /// Returns what other clients own, as far as they can be seen.
     pub fn others(&self) -> Others {
         clients::others()
     }
@@ -185,15 +187,16 @@ impl Api {
         self.options.others != Deference::None
     }
 
-    /// Another client has the records, and was not seen to take them. Restores our settings. All kinds stay enabled, as the client may
-    /// have enabled each of them.
+    /// Restores our settings after another client took the records without being seen. All kinds stay enabled,
+    /// because the client may have enabled any of them.
     pub fn yield_records(&self) {
         self.shared.call(|| records::leave(self.shared, u64::MAX));
     }
 
-    /// Has CUPTI hand the records to us again, where another client has left them, as `decided` says; not if one has called since.
+    /// Makes CUPTI deliver the records to us again after another client has left them. `decided` is the state on
+    /// which that was decided; nothing happens if a client has called since.
     ///
-    /// To be called from a thread of ours or of the program's, not from a callback.
+    /// Call from one of our own threads or a thread of the program, not from a callback.
     ///
     /// Errors: CUPTI refused.
     pub fn take_records_back(&self, decided: &Others) -> Result<(), Error> {
@@ -201,14 +204,14 @@ impl Api {
         self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refused))
     }
 
-    /// Whether the subscription is ours.
+    /// Whether we own the subscription.
     pub fn is_subscribed(&self) -> bool {
         !self.shared.subscriber().0.is_null()
     }
 
-    /// Leaves the subscription to another client. Records go on coming. A callback may still be under way.
+    /// Releases the subscription to another client. Records are still delivered, and a callback may still be running.
     ///
-    /// To be called from a thread of ours.
+    /// Call from one of our own threads.
     pub fn let_go(&self) {
         let subscriber = Subscriber(self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel));
         if !subscriber.0.is_null() {
@@ -216,11 +219,12 @@ impl Api {
         }
     }
 
-    /// Subscribes again: all is told, and recorded where no other client has the records, as at the beginning.
+    /// Subscribes again: enables the same callbacks as the first subscription, and takes the records unless another
+    /// client owns them.
     ///
-    /// To be called from a thread of ours.
+    /// Call from one of our own threads.
     ///
-    /// Errors: CUPTI refused; another client has the subscription.
+    /// Errors: CUPTI refused; another client owns the subscription.
     pub fn subscribe_again(&self) -> Result<(), Error> {
         self.shared.call_even_if_ended(|| self.subscribe_if_not_yet()).unwrap_or(Ok(()))
     }
@@ -242,13 +246,13 @@ impl Api {
         Ok(())
     }
 
-    /// Has calls that make work told, as they are from the beginning, or not: one that is not told costs what it
-    /// costs without us. All else goes on, above all what tells who makes graph nodes and which code there is. A
-    /// call that is under way may have one of its two ends told.
+    /// Switches the callbacks of the calls that create work; they are on from the start. While a callback is off its
+    /// call costs no more than without us. All other callbacks stay on, above all those that report graph nodes and
+    /// modules. A call that is in flight during the switch may have only its entry or only its exit reported.
     ///
-    /// To be called from a thread of ours, not from a callback.
+    /// Call from one of our own threads, not from a callback.
     ///
-    /// Errors: CUPTI refused; what it did not refuse is switched.
+    /// Errors: CUPTI refused one; all others are switched.
     pub fn tell_launches(&self, on: bool) -> Result<(), Error> {
         self.shared.call(|| self.switch_launches(on)).unwrap_or(Ok(()))
     }
@@ -265,7 +269,7 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks. Where the subscription is not shared, records go on coming until a last flush, which may follow.
+    /// Ends the callbacks. Without a shared subscription, records are delivered until a last flush, which may follow.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {
@@ -278,13 +282,13 @@ impl Api {
         super::release();
     }
 
-    /// From now on makes no CUPTI call and ignores all callbacks, for ever: for the child of a fork,
-    /// where the driver's state is not valid. Takes no lock.
+    /// Permanently stops making CUPTI calls and ignores all callbacks. For the child of a fork, where the driver's
+    /// state is not valid. Takes no lock.
     pub fn retire(&self) {
         self.shared.retire();
     }
 
-    /// Whether it has given up, or was given up: it is not called any more, and hands nothing over.
+    /// Whether it is retired, by us or by a fatal error of CUPTI: no call is made to CUPTI and it delivers nothing.
     pub fn is_retired(&self) -> bool {
         self.shared.is_retired()
     }
@@ -296,7 +300,7 @@ fn refused(Refusal { step, status }: Refusal) -> Error {
 
 fn subscribe<T: Tracer>(shared: &'static Shared) -> Result<(), Refusal> {
     let userdata = ptr::from_ref(shared).cast_mut().cast();
-    // SAFETY: `on_event` wants a `Shared` that is never freed, which this is.
+    // SAFETY: `on_event` requires a `Shared` that is never freed, and `shared` is leaked.
     let subscriber = unsafe { shared.functions.subscribe(on_event::<T>, userdata) }
         .map_err(|status| Refusal { step: "cuptiSubscribe", status })?;
     shared.subscriber.store(subscriber.0, Ordering::Release);
@@ -312,7 +316,7 @@ fn take_records<T: Tracer>(
     clients::taking(shared, decided, |is_flushed| records::take::<T>(shared, options, is_flushed))
 }
 
-/// Where each client has records of its own there is nothing to see.
+/// Starts to detect other clients, except with a shared subscription, where each client has its own records.
 fn see_others<T: Tracer>(functions: &Functions, deference: Deference, notes: &mut Vec<String>) {
     if functions.shares() {
         return;
@@ -325,7 +329,7 @@ fn see_others<T: Tracer>(functions: &Functions, deference: Deference, notes: &mu
     }
 }
 
-/// The calls that make work, and all that is told.
+/// Enables all callbacks. Returns those of the calls that create work, and all of them.
 fn enable_callbacks<T: Tracer>(
     shared: &'static Shared,
     (version, options): (Version, &Options),
@@ -369,7 +373,7 @@ fn enable_callbacks<T: Tracer>(
     (launches, all.iter().map(|(domain, id, _)| (*domain, *id)).collect())
 }
 
-/// Every call of both API domains that matters, by walking all their names.
+/// Returns all calls of both API domains that matter, found by walking the names of all calls.
 fn named_calls(functions: &Functions, options: &Options) -> Vec<NamedCall> {
     let is_wanted = |kind: &CallKind| match kind {
         CallKind::EventRecord | CallKind::EventWait => options.events,

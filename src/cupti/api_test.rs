@@ -1,4 +1,4 @@
-//! The set-up and the life of a subscription, against a fake CUPTI.
+//! Tests the set-up and life cycle of a subscription against a fake CUPTI.
 
 use super::super::driver::Driver;
 use super::super::fake::{self, Fake, RECORD};
@@ -10,7 +10,7 @@ use cupti_sys::Status;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-/// What the tracers were told.
+/// Notifications that the tracers received.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FILLED: Mutex<Vec<Filled>> = Mutex::new(Vec::new());
 static BUFFERS: AtomicUsize = AtomicUsize::new(0);
@@ -23,7 +23,7 @@ fn told() -> Vec<String> {
     std::mem::take(&mut *TOLD.lock().unwrap())
 }
 
-/// Writes down what it is told.
+/// Tracer that writes down each notification.
 struct Scribe;
 
 impl Tracer for Scribe {
@@ -408,7 +408,7 @@ fn contexts_and_graph_nodes_are_told() {
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
-    // Without a word about the node there is nothing to tell.
+    // Without the node's descriptor there is nothing to report.
     assert_eq!(told(), ["context created", "context ending"]);
 }
 
@@ -493,7 +493,7 @@ fn a_callback_without_data_and_a_buffer_that_comes_back_twice_are_counted_and_no
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
     fake.complete(buffer, 0);
-    // One that CUPTI never had from us.
+    // A buffer that CUPTI never got from us.
     fake.complete((filled.bytes().as_ptr().cast_mut().wrapping_add(64), 64), 0);
     let traffic = api.traffic();
     assert_eq!((traffic.without_data - before.without_data, traffic.strangers - before.strangers), (4, 2));
@@ -579,7 +579,7 @@ fn unsubscribing_ends_callbacks_and_still_lets_records_in() {
     assert_eq!(fake.diary(), ["attribute 5 = 0 (1 byte)", "unsubscribe", "flush 1"]);
 }
 
-/// Panics wherever it can.
+/// Tracer that panics in every function.
 struct Clumsy;
 
 impl Tracer for Clumsy {

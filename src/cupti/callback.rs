@@ -1,8 +1,8 @@
-//! The edge where CUPTI calls us: on any thread, around any call, from inside its own locks.
+//! The functions that CUPTI calls: on any thread, around any API call, and while it holds its own locks.
 //!
-//! [`on_event`] is on the path of every launch. It looks the call up in a flat table, lays a [`Call`] on
-//! the stack and hands it to the [`Tracer`], which is known at compile time: no allocation, no lock, no
-//! virtual call. A panic stops here: it must not run into CUPTI's frames.
+//! [`on_event`] runs on every launch. It looks the call up in a flat table, builds a [`Call`] on the stack and passes
+//! it to the [`Tracer`], which is known at compile time: no allocation, no lock, no virtual call. Panics stop here:
+//! they must not unwind into CUPTI's frames.
 
 use super::activity;
 use super::family::BufferFunctions;
@@ -17,17 +17,17 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-/// The one callback of a subscription.
+/// The callback of a subscription, for all domains.
 ///
 /// # Safety
-/// `shared` is a `Shared` that is never freed; the rest is as CUPTI calls it.
+/// `shared` is a `Shared` that is never freed; all other arguments are as CUPTI documents them.
 pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     shared: *mut c_void,
     domain: Domain,
     id: CallbackId,
     data: *const c_void,
 ) {
-    // SAFETY: the pointer that was handed to CUPTI with this function; see `# Safety`.
+    // SAFETY: CUPTI was given this pointer together with this function; see `# Safety`.
     let shared = unsafe { &*shared.cast::<Shared>() };
     shared.guard::<T>(|| match domain {
         Domain::RUNTIME_API | Domain::DRIVER_API => {
@@ -59,7 +59,7 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };
     shared.note_work();
     let spare_slot = Cell::new(0);
-    // SAFETY: null, or CUPTI's word for this call, which nothing else touches while the callback runs.
+    // SAFETY: null, or the word that CUPTI keeps for this call, which no other code touches while the callback runs.
     let slot = unsafe { data.correlation_data.cast::<Cell<u64>>().as_ref() }.unwrap_or(&spare_slot);
     let layer = if domain == Domain::DRIVER_API { Layer::Driver } else { Layer::Runtime };
     let mut call = Call {
@@ -91,7 +91,7 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
     }
 }
 
-/// `id` lies in the caller's frame.
+/// `id` is stored in the caller's frame.
 fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: &ResourceData) {
     if shared.is_off() {
         return;
@@ -103,7 +103,7 @@ fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: &ResourceData) {
         }
         CallbackId::CONTEXT_DESTROY_STARTING => T::context_ending(),
         _ => {
-            // SAFETY: at events about graphs this is a `GraphData`, or null at worst.
+            // SAFETY: for graph events the descriptor is a `GraphData`, or null at worst.
             let graph = unsafe { data.descriptor.cast::<GraphData>().as_ref() };
             if let Some(event) = graph.and_then(|graph| graph_event(shared, id, graph)) {
                 T::graph(event);
@@ -123,7 +123,7 @@ fn fatal<T: Tracer>(shared: &Shared, state: Option<&StateData>) {
     }
 }
 
-/// The functions of both families.
+/// Returns the buffer functions of both families.
 pub(super) fn buffer_functions<T: Tracer>() -> BufferFunctions {
     BufferFunctions {
         sole: (on_buffer_requested::<T>, on_buffer_completed::<T>),
@@ -131,10 +131,10 @@ pub(super) fn buffer_functions<T: Tracer>() -> BufferFunctions {
     }
 }
 
-/// CUPTI wants a buffer.
+/// Lends CUPTI a buffer.
 ///
 /// # Safety
-/// As CUPTI calls it: the three pointers can be written to.
+/// As CUPTI calls it: the three pointers are writable.
 unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
@@ -152,15 +152,15 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
         lent = Some(LENT.lend(own));
     });
     let (start, bytes) = lent.unwrap_or_else(Lent::give_away);
-    // SAFETY: the pointers are CUPTI's, to be written here.
+    // SAFETY: CUPTI's out pointers, which this callback must write.
     unsafe { buffer.write(start) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { size.write(bytes) };
-    // SAFETY: likewise; 0 = as many as fit.
+    // SAFETY: as above; 0 = as many as fit.
     unsafe { max_records.write(0) };
 }
 
-/// CUPTI gives a buffer back.
+/// Takes a buffer back from CUPTI.
 ///
 /// # Safety
 /// As CUPTI calls it: it will not touch the buffer again.
@@ -190,7 +190,7 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     });
 }
 
-/// CUPTI wants a buffer for this subscriber; it says more about what for.
+/// Lends CUPTI a buffer for this subscriber. Ignores CUPTI's information about its use.
 ///
 /// # Safety
 /// As for [`on_buffer_requested`].
@@ -200,11 +200,11 @@ unsafe extern "C" fn on_own_buffer_requested<T: Tracer>(
     max_records: *mut usize,
     _about: *mut c_void,
 ) {
-    // SAFETY: the same pointers.
+    // SAFETY: the same pointers, under the same contract.
     unsafe { on_buffer_requested::<T>(buffer, size, max_records) }
 }
 
-/// CUPTI gives a buffer of this subscriber's back; it says whose records they are.
+/// Takes back a buffer of this subscriber. Ignores CUPTI's information about whose records it holds.
 ///
 /// # Safety
 /// As for [`on_buffer_completed`].
@@ -214,6 +214,6 @@ unsafe extern "C" fn on_own_buffer_completed<T: Tracer>(
     valid: usize,
     _about: *mut BufferCompleteInfo,
 ) {
-    // SAFETY: the same buffer.
+    // SAFETY: the same buffer, under the same contract.
     unsafe { on_buffer_completed::<T>(ptr::null_mut(), 0, buffer, size, valid) }
 }

@@ -1,16 +1,16 @@
-//! Which API calls matter, and what they are, told by their names.
+//! Selects the API calls that matter and classifies them, by their names.
 //!
-//! CUPTI numbers some 1,400 calls and adds to them with every release, so no list of numbers stands
-//! here: at the start every name is asked for once, and those that begin GPU work (launches, copies,
-//! fills) or end it (resets) are enabled. Whole domains never are: one training run made 6.1 million
-//! `cudaEventQuery` calls beside 1.7 million launches.
+//! CUPTI numbers about 1,400 calls and adds to them in every release, so this is not a list of numbers: at startup
+//! every name is queried once, and the calls that begin GPU work (launches, copies, fills) or end it (resets) are
+//! enabled. Whole domains are never enabled: one training run made 6.1 million `cudaEventQuery` calls in addition to
+//! 1.7 million launches.
 
 use crate::tracer::{AllocationKind, ApiCall, CallKind};
 use cupti_sys::Domain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What the call named `name` (as `cuptiGetCallbackName` has it) does; `None` if we need not see it.
+/// Classifies the call named `name` (as `cuptiGetCallbackName` returns it); `None` if we need not see it.
 pub fn classify(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -42,8 +42,8 @@ pub fn classify(name: &str) -> Option<CallKind> {
     }
 }
 
-/// What the call named `name` does that makes no GPU work, but waits for it, or has to do with events or memory;
-/// `None` if nothing of it. Those about events are seen only where they are asked for.
+/// Classifies a call that creates no GPU work but waits for it, or is about events or memory; `None` for any other
+/// call. Calls about events are enabled only if asked for.
 pub fn classify_host_call(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -71,17 +71,17 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
     })
 }
 
-/// Words in names that begin as a launch, a copy or a fill does, but only ask, describe, or run on the
-/// host (`cudaLaunchHostFunc` has no activity).
+/// Words in names that begin like a launch, a copy or a fill, but only query, describe, or run on the host
+/// (`cudaLaunchHostFunc` has no activity).
 const LOOK_ALIKES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {
     verb.starts_with("Mem") && verb.contains("Prefetch")
 }
 
-/// The name a programmer knows: without version (`_v7000`, `_v2`) and per-thread-stream (`_ptsz`,
-/// `_ptds`) suffixes, without the underscores of what nvcc calls for `<<<>>>`, and without the `64` of
-/// calls that were once doubled for 64-bit addresses.
+/// Returns the name a programmer knows: without version (`_v7000`, `_v2`) and per-thread-stream (`_ptsz`, `_ptds`)
+/// suffixes, without the leading underscores of the functions that nvcc calls for `<<<>>>`, and without the `64` of
+/// calls that once had a second version for 64-bit addresses.
 pub fn label(name: &str) -> String {
     let mut stem = name.trim_start_matches('_');
     while let Some((rest, suffix)) = stem.rsplit_once('_') {
@@ -101,18 +101,18 @@ fn is_suffix(word: &str) -> bool {
     matches!(word, "ptsz" | "ptds") || word.strip_prefix('v').is_some_and(is_version)
 }
 
-/// Ids up to this can be looked up; CUPTI 13.5 ends at 876.
+/// Callback ids below this can be looked up; CUPTI 13.5 ends at 876.
 pub(super) const MAX_CALLBACK_ID: u32 = 2048;
 
-/// By domain and callback id: what a call is. Read in every callback, so flat and without a lock.
+/// Table of calls by domain and callback id. Read in every callback, so it is flat and lock-free.
 pub(super) struct CallTable {
     driver: [AtomicU32; MAX_CALLBACK_ID as usize],
     runtime: [AtomicU32; MAX_CALLBACK_ID as usize],
     labels: OnceLock<Vec<String>>,
 }
 
-/// The kinds in the order of their code, which is what a table entry holds above the label's 16 bits.
-/// Code 0 is a call that was not enabled.
+/// Call kinds in the order of their code, which a table entry holds above the label's 16 bits. Code 0 is a call that
+/// was not enabled.
 const KINDS: [CallKind; 21] = [
     CallKind::Launch,
     CallKind::GraphLaunch,
@@ -138,7 +138,7 @@ const KINDS: [CallKind; 21] = [
 ];
 
 impl CallTable {
-    /// A table in which no call is enabled.
+    /// Creates a table in which no call is enabled.
     pub(super) fn new() -> Self {
         Self {
             driver: [const { AtomicU32::new(0) }; MAX_CALLBACK_ID as usize],
@@ -147,7 +147,7 @@ impl CallTable {
         }
     }
 
-    /// Enters `calls`, once. To be done before the first is enabled.
+    /// Enters `calls`. Called once, before the first call is enabled.
     pub(super) fn fill(&self, calls: &[NamedCall]) {
         let mut labels: Vec<String> = Vec::new();
         for call in calls {
@@ -163,7 +163,7 @@ impl CallTable {
         let _ = self.labels.set(labels);
     }
 
-    /// What the call is; `None` if it was not enabled. A load and a bounds check.
+    /// Returns the label and kind of a call; `None` if it was not enabled. Costs a load and a bounds check.
     #[inline]
     pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCall, CallKind)> {
         let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
@@ -171,26 +171,26 @@ impl CallTable {
         Some((ApiCall(entry as u16), *KINDS.get(code as usize)?))
     }
 
-    /// Whether a call that edits graphs adds to the one that is its second argument.
+    /// Whether a call that edits graphs adds to the graph in its second argument.
     pub(super) fn adds_to_graph(&self, call: ApiCall) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
-    /// Whether a call that waits does so for all that a GPU has to do.
+    /// Whether a call that waits does so for all work of a GPU.
     pub(super) fn waits_for_all(&self, call: ApiCall) -> bool {
         let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
         let label = self.labels().get(usize::from(call.0));
         label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
     }
 
-    /// Takes all calls out: callbacks still come, and do nothing.
+    /// Removes all calls: callbacks still arrive, but do nothing.
     pub(super) fn clear(&self) {
         for entry in self.driver.iter().chain(&self.runtime) {
             entry.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The labels, by [`ApiCall`]; empty before [`CallTable::fill`].
+    /// Returns the labels, indexed by [`ApiCall`]; empty before [`CallTable::fill`].
     pub(super) fn labels(&self) -> &[String] {
         self.labels.get().map_or(&[], Vec::as_slice)
     }
@@ -206,7 +206,7 @@ fn encode(label: u16, kind: CallKind) -> u32 {
     code << 16 | u32::from(label)
 }
 
-/// A call that matters, as CUPTI lists it.
+/// An API call that matters, as CUPTI lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedCall {
     pub(super) domain: Domain,

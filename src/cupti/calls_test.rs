@@ -1,4 +1,4 @@
-//! The pattern against names as CUPTI 11.8 to 13.5 lists them.
+//! Tests the name patterns with names as CUPTI 11.8 to 13.5 lists them.
 
 use super::*;
 

@@ -1,27 +1,28 @@
-//! Other clients of CUPTI in this process, seen where they call it.
+//! Detects other CUPTI clients in this process by interposing on the functions that they call.
 //!
-//! CUPTI has one subscriber and one pair of functions for records, and whoever registers functions last has all records: nobody is
-//! told. So functions of ours stand in the place of the few by which a client comes and goes ([`interpose`]). They pass every
-//! call on as it is, and note it:
+//! CUPTI has one subscriber and one pair of buffer functions. The client that registers last gets all records, and the
+//! others are not notified. So we [`interpose`] on the few functions by which a client comes and goes. Our functions
+//! pass every call on unchanged and note it:
 //!
 //! ```text
-//! registers functions   before: our kinds are disabled, our settings restored and our complete records flushed;
-//! or a clock            after: it has the records
-//! enables, disables     it is at work; all that it enabled is off and flushed: it is done, and we may have the records again
-//! enables, functions    it is given the records again that it had before: it does not know that we took them back. Not if the
+//! registers functions   before: disable our kinds, restore our settings, flush our complete records
+//! or a clock            after: the client owns the records
+//! enables, disables     the client is working; once all its kinds are off and flushed, we may take the records back
+//! enables, functions    the client gets back the records that it had before, as it cannot know that we took them. Not if the
 //! known and not in use  module of its functions was unloaded
-//! subscribes, is refused    on request we let go, and the call is made again
-//! ends CUPTI            before: what is complete comes to us, and no call of the program is under way; after: we subscribe again
+//! subscribes, refused   if configured we release the subscription, and the call is repeated
+//! ends CUPTI            before: complete records are flushed, no call of the program is in flight; after: we subscribe again
 //! ```
 //!
-//! While we take what a client has left ([`taking`]), one that comes waits, for a second at most; and where one has come
-//! meanwhile nothing is taken.
+//! While we take back what a client has left ([`taking`]), a client that calls waits, for at most one second. If a
+//! client has called in the meantime, nothing is taken.
 //!
-//! A client that is done may free its state and be unloaded, and its functions stay registered with CUPTI. So while functions of a
-//! client are registered, no kind is enabled for us and no call of ours makes CUPTI call them ([`may_be_called`]).
+//! A client that is done may free its state and be unloaded while its functions are still registered with CUPTI. So
+//! while functions of a client are registered, no kind is enabled for us, and we make no call that lets CUPTI call
+//! those functions ([`may_be_called`]).
 //!
-//! Who was given the address of a function before we came is not seen here; that nothing comes any more tells of him
-//! ([`Traffic`](super::Traffic)).
+//! A client that obtained the address of a function before we interposed is not seen here. It shows only by records
+//! that stop arriving ([`Traffic`](super::Traffic)).
 
 use super::records::{self, bit};
 use super::shared::{Shared, current};
@@ -41,66 +42,67 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long clients have to be at rest before anything is taken back.
+/// Time without a call of a client before anything is taken back.
 const REST: Duration = Duration::from_secs(1);
 
-/// How long a client waits for us.
+/// Maximum time for which a client's call waits for us.
 const LONGEST_TAKING: Duration = Duration::from_secs(1);
 
-/// A call of a client that is still in flight when no client has called for this long was left by `longjmp`, or by a switch to
-/// another stack.
+/// A client's call that is still in flight after no client has called for this long was left by `longjmp`, or by a
+/// switch to another stack.
 const LONGEST_CALL: Duration = Duration::from_secs(60);
 
-/// Minimum distance between the frames of a client's call and of one that it makes from inside the first.
+/// Minimum distance between the frames of a client's call and of a call that it makes from inside the first.
 const NESTED_FRAME_BYTES: usize = 1024;
 
-/// What other clients have, as far as they were seen.
+/// State of the other clients, as far as they were seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// How often one asked for the records.
+    /// Number of times that a client asked for the records.
     pub takes: u64,
-    /// Whether one has them now.
+    /// Whether a client owns the records now.
     pub have_records: bool,
-    /// Whether any kind of records is on that they enabled.
+    /// Whether any activity kind is on that clients enabled.
     pub are_at_work: bool,
-    /// Whether what they switched, or have left, is to be taken back, and they have been at rest for a while.
+    /// Whether clients have left something to take back, and have been idle for a while.
     pub are_done: bool,
-    /// Whether one waits for the subscription, which was refused to it.
+    /// Whether a client waits for the subscription, which CUPTI refused it.
     pub want_subscription: bool,
-    /// Whether one waits to end CUPTI.
+    /// Whether a client waits to end CUPTI.
     pub want_end: bool,
-    /// Whether one has it that was seen to subscribe.
+    /// Whether a client that was seen to subscribe owns the subscription.
     pub have_subscription: bool,
-    /// How often one has ended CUPTI in this process, for all.
+    /// Number of times that a client has ended CUPTI in this process, which ends it for all clients.
     pub ends: u64,
-    /// Whether none has called for a while, and no call is under way.
+    /// Whether no client has called for a while and no call is in flight.
     pub rest: bool,
-    /// How many calls there were.
+    /// Number of calls so far.
     pub calls: u64,
 }
 
-/// What is known of them. One a process, as CUPTI is.
+/// Detected state of the other clients. One per process, as CUPTI is.
 struct Known {
-    /// Calls so far, and threads that are in one.
+    /// Number of calls so far, and number of threads that are in a call.
     calls: AtomicU64,
     under_way: AtomicU64,
-    /// When one began or ended last, in ms since [`BEGINNING`].
+    /// Time at which a call last began or ended, in ms since [`BEGINNING`].
     called: AtomicU64,
-    /// We take what they have left: who comes waits.
+    /// Set while we take back what clients have left: calls wait meanwhile.
     is_taking: AtomicBool,
 
     takes: AtomicU64,
     has_records: AtomicBool,
-    /// Functions that were registered last, by another than us; null: none were.
+    /// Functions that another client registered last; null if none did.
     requested: Function,
     completed: Function,
-    /// The clock for its records, if it registered one; and whether it is CUPTI's now.
+    /// Timestamp function that a client registered for its records, and whether CUPTI uses it now.
     clock: Function,
     clock_is_theirs: AtomicBool,
-    /// Kinds of records that they have enabled, a bit each; whether any was for one context alone, whose end is not seen.
+    /// Activity kinds that clients have enabled, one bit each, and whether any was enabled for one context only,
+    /// whose end is not seen.
     kinds: AtomicU64,
     by_context: AtomicBool,
-    /// Whether any kind was switched since the records were ours, and whether a flush has followed.
+    /// Whether any kind was switched since we owned the records, and whether a flush has followed.
     is_switched: AtomicBool,
     is_flushed: AtomicBool,
 
@@ -135,7 +137,7 @@ static KNOWN: Known = Known {
     ends: AtomicU64::new(0),
 };
 
-/// A function of a client's.
+/// Function of a client.
 struct Function {
     address: AtomicPtr<c_void>,
     /// [`ModuleId::number`] of the module that contains it; 0 for generated code.
@@ -160,7 +162,7 @@ impl Function {
         !self.address.load(SeqCst).is_null()
     }
 
-    /// Address of the function, if its module is still loaded. Asks the dynamic linker.
+    /// Returns the address of the function if its module is still loaded. Asks the dynamic linker.
     fn loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
         let module = ModuleId::of(address.addr()).map_or(0, ModuleId::number);
@@ -175,14 +177,14 @@ fn millis() -> u64 {
     BEGINNING.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
-/// What other clients have now.
+/// Returns what other clients own now.
 pub(super) fn others() -> Others {
     let calls = KNOWN.calls.load(SeqCst);
     let is_quiet = millis().saturating_sub(KNOWN.called.load(SeqCst)) >= REST.as_millis() as u64;
     let rest = is_quiet && !is_any_in_call();
     let have_records = KNOWN.has_records.load(SeqCst);
     let are_at_work = KNOWN.kinds.load(SeqCst) != 0 || KNOWN.by_context.load(SeqCst);
-    // Many are unloaded without a flush.
+    // Many clients are unloaded without a flush.
     let is_done = || {
         KNOWN.is_switched.load(SeqCst) && KNOWN.is_flushed.load(SeqCst) || KNOWN.completed.loaded().is_none()
     };
@@ -211,19 +213,20 @@ fn is_any_in_call() -> bool {
     KNOWN.under_way.load(SeqCst) > 0 && since_last < LONGEST_CALL.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for records or as a clock. We must make no call that lets CUPTI call them:
-/// without us there would be no such call, and the client may be gone.
+/// Whether functions of a client are registered with CUPTI, for records or as a clock. We must make no call that lets
+/// CUPTI call them: without us there would be no such call, and the client may have been unloaded.
 pub(super) fn may_be_called() -> bool {
     KNOWN.has_records.load(SeqCst) || KNOWN.clock_is_theirs.load(SeqCst)
 }
 
-/// Kinds that clients have enabled, one bit each.
+/// Returns the kinds that clients have enabled, one bit each.
 pub(super) fn kinds() -> u64 {
     KNOWN.kinds.load(SeqCst)
 }
 
-/// Takes what `decided` says that others have left, if that is so still: nobody comes while `take` runs, which asks for the
-/// records; it is told whether CUPTI has handed over all records of clients. What it failed to take is theirs again.
+/// Runs `take`, which asks for the records, if clients still are as in `decided`. Clients' calls wait while it runs.
+/// Its argument tells whether CUPTI has delivered all records of clients. If `take` fails, the client gets the
+/// records back.
 pub(super) fn taking<R: Default, E>(
     shared: &Shared,
     decided: Option<&Others>,
@@ -241,7 +244,7 @@ pub(super) fn taking<R: Default, E>(
         let (had_records, takes) = (KNOWN.has_records.load(SeqCst), KNOWN.takes.load(SeqCst));
         let taken = take(!had_records || KNOWN.is_flushed.load(SeqCst));
         match taken {
-            // A client waits for a second at most, and may have registered meanwhile.
+            // A client waits for at most one second, and may have registered in the meantime.
             Ok(_) if KNOWN.takes.load(SeqCst) == takes => {
                 KNOWN.has_records.store(false, SeqCst);
                 KNOWN.is_switched.store(false, SeqCst);
@@ -260,19 +263,19 @@ pub(super) fn taking<R: Default, E>(
     taken
 }
 
-/// What CUPTI's clock is if nobody registers one.
+/// CUPTI's clock when no client registers one.
 unsafe extern "C" fn usual_clock() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: there is room for one.
+    // SAFETY: `now` has room for one `timespec`.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Sees other clients from now on. `yields`: the subscription is theirs if they want it. `reclaims`: the records are ours again when
-/// they are done; otherwise when a window opens.
+/// Starts to detect other clients. `yields`: they get the subscription if they ask for it. `reclaims`: we take the
+/// records back as soon as they are done; otherwise when a window opens.
 ///
 /// # Errors
-/// Memory of this process cannot be written as a file.
+/// The memory of this process cannot be written through its file.
 pub(super) fn see<T: Tracer>(library: &Library, yields: bool, reclaims: bool) -> io::Result<usize> {
     KNOWN.yields.store(yields, SeqCst);
     KNOWN.reclaims.store(reclaims, SeqCst);
@@ -306,8 +309,8 @@ fn places<T: Tracer>(library: &Library) -> [Place; 10] {
     ]
 }
 
-// As in `cupti_sys`, but for functions, which clients may hand over as null; and an exception that one throws in a function of
-// its own, which the library calls, passes through.
+// As in `cupti_sys`, but with pointers in place of functions, as clients may pass null, and with unwinding, as an
+// exception that a client throws in a function that the library calls must pass through.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type Clock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
@@ -320,12 +323,12 @@ type Unsubscribe = unsafe extern "C-unwind" fn(Subscriber) -> Status;
 type Finalize = unsafe extern "C-unwind" fn() -> Status;
 
 thread_local! {
-    /// Frame of this thread's outermost call; 0: it is in none.
+    /// Frame of this thread's outermost call; 0 if it is in none.
     static OUTERMOST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A client's call, from its beginning to its end. A client may leave it by `longjmp`, from a function that CUPTI calls: then it ends
-/// when the thread makes another call at that depth.
+/// A client's call in flight. A client may leave it by `longjmp` from a function that CUPTI calls: then it ends when
+/// the thread makes another call at that depth.
 struct UnderWay {
     frame: usize,
 }
@@ -339,14 +342,14 @@ impl UnderWay {
                 KNOWN.under_way.fetch_add(1, SeqCst);
                 OUTERMOST.set(frame);
             }
-            // Stacks grow downwards: the earlier call was left, and its count is this call's.
+            // Stacks grow downwards: the earlier call was left without returning, and this call takes over its count.
             outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST.set(frame),
             _ => {}
         }
         KNOWN.calls.fetch_add(1, SeqCst);
         KNOWN.called.store(millis(), SeqCst);
         let begin = Instant::now();
-        // Both are there before the other is looked for, by either side.
+        // Each side sets its own flag before it reads the other's, so that at least one side sees the other.
         while must_wait(shared) && begin.elapsed() < LONGEST_TAKING {
             thread::sleep(Duration::from_micros(200));
         }
@@ -364,15 +367,15 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whether we are taking the records back, on another thread. A forked child inherits the flag and not the thread.
+/// Whether we are taking the records back on another thread. A forked child inherits the flag but not the thread.
 fn must_wait(shared: &Shared) -> bool {
     KNOWN.is_taking.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }
 
-/// Passes a call on: `call` gets what it is to be passed on to. Our frames are on the stack meanwhile, so that the thread is not
-/// cancelled there.
+/// Passes a call on: `call` gets the library that it is meant for. Thread cancellation is disabled meanwhile, because
+/// our frames are on the stack.
 fn passed(call: impl FnOnce(&'static Shared, &Library) -> Status) -> Status {
-    // SAFETY: other clients are seen only when the records have been asked for, for which it was made current.
+    // SAFETY: other clients are detected only after the records were asked for, which calls `make_current`.
     let shared = unsafe { current() };
     if shared.is_inherited() {
         shared.retire();
@@ -383,38 +386,40 @@ fn passed(call: impl FnOnce(&'static Shared, &Library) -> Status) -> Status {
     })
 }
 
-/// The library's function as one of the type that clients call it by.
+/// The library's function, cast to the type by which clients call it.
 macro_rules! theirs {
     ($library:ident.$function:ident as $type:ty) => {
         match $library.$function {
-            // SAFETY: the same function: pointers, for which clients may pass null, in the place of functions.
+            // SAFETY: the same function; its pointer parameters, for which clients may pass null, replace function
+            // parameters.
             Some(function) => unsafe { transmute::<*const (), $type>(function as *const ()) },
             None => return Status::API_NOT_IMPLEMENTED,
         }
     };
 }
 
-/// Another client is about to have this. What it comes to is passed on before, and done by a thread of ours, which need not
-/// be told: it may be in a function of the client's that CUPTI calls.
+/// Notifies the tracer that another client is about to take over. The tracer acts on it from one of our threads
+/// before the call is passed on. Our own threads are not notified: they may be in a function of the client that CUPTI
+/// calls.
 fn tell<T: Tracer>(shared: &Shared, approach: Approach) {
     if !T::is_over() && !shared.is_off() && !threads::is_ours() {
         shared.guard::<T>(|| T::approached(approach));
     }
 }
 
-/// Disables our kinds, restores our settings, and flushes our complete records. Returns the kinds that were disabled.
+/// Disables our kinds, restores our settings and flushes our complete records. Returns the kinds that were disabled.
 fn leave_records<T: Tracer>(shared: &Shared) -> u64 {
     if may_be_called() || shared.is_retired() {
         return 0;
     }
-    // A client may leave its call by `longjmp`: then the collector enables them again.
+    // A client may leave its call by `longjmp`. The collector then enables the kinds again.
     is_switched();
     let left = records::leave(shared, kinds());
     tell::<T>(shared, Approach::Records);
     left
 }
 
-/// The client was refused what [`leave_records`] was for.
+/// Undoes [`leave_records`] after CUPTI refused the client's call.
 fn resume_records(shared: &Shared, left: u64) {
     if !may_be_called() && !shared.is_retired() {
         records::resume(shared, left);
@@ -431,7 +436,7 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
         let theirs = theirs!(library.activity_register_callbacks as Register);
         let left = leave_records::<T>(shared);
         give_clock_back(library);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         let status = unsafe { theirs(requested, completed) };
         if status.is_success() {
             KNOWN.requested.set(requested);
@@ -444,12 +449,13 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
     })
 }
 
-/// Our records so far have the earlier clock's times. Later records of ours would make CUPTI call the client's clock.
+/// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our records first: their timestamps are on the old
+/// clock. Later records of ours would make CUPTI call the client's clock.
 unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.register_timestamp_callback as Clock);
         let left = leave_records::<T>(shared);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         let status = unsafe { theirs(clock) };
         if status.is_success() {
             KNOWN.clock.set(clock);
@@ -461,7 +467,7 @@ unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
     })
 }
 
-/// The client registers a clock once, and does not know that ours came after it.
+/// Registers the client's clock again: the client registers it once, and cannot know that ours replaced it.
 fn give_clock_back(library: &Library) -> Status {
     if !KNOWN.clock.is_known() || KNOWN.clock_is_theirs.load(SeqCst) {
         return Status::SUCCESS;
@@ -472,7 +478,7 @@ fn give_clock_back(library: &Library) -> Status {
     };
     KNOWN.clock_is_theirs.store(true, SeqCst);
     let register = theirs!(library.register_timestamp_callback as Clock);
-    // SAFETY: a clock that the client registered, in a module that is still loaded.
+    // SAFETY: the client registered this clock, and its module is still loaded.
     unsafe { register(clock) }
 }
 
@@ -484,7 +490,7 @@ fn give_back(library: &Library) -> Status {
     };
     give_clock_back(library);
     let register = theirs!(library.activity_register_callbacks as Register);
-    // SAFETY: functions that the client registered, in modules that are still loaded.
+    // SAFETY: the client registered these functions, and their modules are still loaded.
     let status = unsafe { register(requested, completed) };
     if status.is_success() {
         has_taken();
@@ -492,18 +498,18 @@ fn give_back(library: &Library) -> Status {
     status
 }
 
-/// A kind is about to be on: the client makes use of the records, if it had them.
+/// Called before a kind is enabled. The client uses the records, so it gets them back if it had them before.
 fn begins_to_work<T: Tracer>(shared: &Shared, library: &Library) {
     if KNOWN.has_records.load(SeqCst) || !KNOWN.completed.is_known() || shared.is_retired() {
         return;
     }
-    // Nothing is left to a client that was unloaded.
+    // An unloaded client gets nothing back.
     let left = if KNOWN.completed.loaded().is_some() { leave_records::<T>(shared) } else { 0 };
     give_back(library);
     resume_records(shared, left);
 }
 
-/// One is switched. It may be one of ours: there is one switch for all.
+/// Notes that a kind was switched. It may be one of ours, since CUPTI has one switch per kind for all clients.
 fn is_switched() {
     KNOWN.is_flushed.store(false, SeqCst);
     KNOWN.is_switched.store(true, SeqCst);
@@ -513,7 +519,7 @@ unsafe extern "C-unwind" fn enable<T: Tracer>(kind: ActivityKind) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.activity_enable as Switch);
         begins_to_work::<T>(shared, library);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         let status = unsafe { theirs(kind) };
         if status.is_success() {
             KNOWN.kinds.fetch_or(bit(kind), SeqCst);
@@ -527,7 +533,7 @@ unsafe extern "C-unwind" fn enable_context<T: Tracer>(context: *mut c_void, kind
     passed(|shared, library| {
         let theirs = theirs!(library.activity_enable_context as SwitchContext);
         begins_to_work::<T>(shared, library);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         let status = unsafe { theirs(context, kind) };
         if status.is_success() {
             KNOWN.by_context.store(true, SeqCst);
@@ -539,7 +545,7 @@ unsafe extern "C-unwind" fn enable_context<T: Tracer>(context: *mut c_void, kind
 unsafe extern "C-unwind" fn disable(kind: ActivityKind) -> Status {
     passed(|_, library| {
         let theirs = theirs!(library.activity_disable as Switch);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         let status = unsafe { theirs(kind) };
         if status.is_success() {
             KNOWN.kinds.fetch_and(!bit(kind), SeqCst);
@@ -552,7 +558,7 @@ unsafe extern "C-unwind" fn disable(kind: ActivityKind) -> Status {
 unsafe extern "C-unwind" fn flush(flag: FlushFlag) -> Status {
     passed(|_, library| {
         let theirs = theirs!(library.activity_flush_all as Flush);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         let status = unsafe { theirs(flag) };
         if status.is_success() && KNOWN.kinds.load(SeqCst) == 0 {
             KNOWN.is_flushed.store(true, SeqCst);
@@ -568,7 +574,7 @@ unsafe extern "C-unwind" fn subscribe<T: Tracer>(
 ) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.subscribe as Subscribe);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         subscribed::<T>(shared, out, || unsafe { theirs(out, callback, data) })
     })
 }
@@ -581,12 +587,12 @@ unsafe extern "C-unwind" fn subscribe_v2<T: Tracer>(
 ) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.subscribe_v2 as SubscribeV2);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         subscribed::<T>(shared, out, || unsafe { theirs(out, callback, data, about) })
     })
 }
 
-/// Makes the call, and once more where it is refused and we may let go.
+/// Makes the call, and repeats it if it is refused and we may release our subscription.
 fn subscribed<T: Tracer>(shared: &Shared, out: *const Subscriber, call: impl Fn() -> Status) -> Status {
     let has_it = || !shared.subscriber().0.is_null();
     let mut status = call();
@@ -594,13 +600,13 @@ fn subscribed<T: Tracer>(shared: &Shared, out: *const Subscriber, call: impl Fn(
         KNOWN.wants_subscription.store(true, SeqCst);
         tell::<T>(shared, Approach::Subscription);
         if !has_it() {
-            // That it was refused at first.
+            // Clears the error of the first, refused call.
             shared.functions.forget_error();
             status = call();
         }
     }
     if status.is_success() {
-        // SAFETY: what the library has just written there.
+        // SAFETY: the library has just written the subscriber to `out`.
         KNOWN.subscriber.store(unsafe { out.read() }.0, SeqCst);
     }
     KNOWN.wants_subscription.store(false, SeqCst);
@@ -610,7 +616,7 @@ fn subscribed<T: Tracer>(shared: &Shared, out: *const Subscriber, call: impl Fn(
 unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     passed(|_, library| {
         let theirs = theirs!(library.unsubscribe as Unsubscribe);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with its own arguments.
         let status = unsafe { theirs(subscriber) };
         if status.is_success() {
             let _ = KNOWN.subscriber.compare_exchange(subscriber.0, ptr::null_mut(), SeqCst, SeqCst);
@@ -619,8 +625,8 @@ unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     })
 }
 
-/// Nothing is registered and nobody subscribes any more, neither they nor we. We call nothing from before it on until we
-/// subscribe again.
+/// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, the client's and ours. From just
+/// before it until we subscribe again we make no CUPTI call.
 unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.finalize as Finalize);
@@ -631,7 +637,7 @@ unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
         let _finalizing = shared.await_calls(LONGEST_TAKING);
         let ours = shared.subscriber.swap(ptr::null_mut(), SeqCst);
         shared.is_ended.store(true, SeqCst);
-        // SAFETY: the client's call.
+        // SAFETY: the client's call, with no arguments.
         let status = unsafe { theirs() };
         if status.is_success() {
             [&KNOWN.requested, &KNOWN.completed, &KNOWN.clock].into_iter().for_each(Function::forget);

@@ -1,10 +1,11 @@
-//! State kept about other clients, against a fake CUPTI. `tests/host/rivals.rs` has real clients on the simulated stack.
+//! Tests the state kept about other clients, against a fake CUPTI. `tests/host/rivals.rs` runs real clients on the
+//! simulated stack.
 
 use super::super::fake::{self, Fake};
 use super::super::family::Functions;
 use super::*;
 
-/// The fake as if it were attached. The caller holds the only [`Fake`].
+/// Creates state as if the fake were attached. The caller holds the only [`Fake`].
 fn shared() -> Shared {
     // SAFETY: the fake's functions may be called at any time.
     let functions = unsafe { Functions::new(fake::library()) }.unwrap();
@@ -13,16 +14,16 @@ fn shared() -> Shared {
 
 /// Runs `body` in a forked child, and returns whether it returned true.
 fn in_child(body: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `body`, which takes no lock, and ends.
+    // SAFETY: the child runs `body`, which takes no lock, and exits.
     match unsafe { libc::fork() } {
         0 => {
             let code = i32::from(!body());
-            // SAFETY: ends the child; no exit handler of the parent's runs.
+            // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
         }
         child => {
             let mut status = -1;
-            // SAFETY: `status` is a place to write to.
+            // SAFETY: `status` has room for the result.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             status == 0
         }
@@ -46,7 +47,7 @@ fn a_child_that_is_forked_while_records_are_taken_back_does_not_wait_for_its_par
     assert!(!must_wait(shared));
 }
 
-/// The frame of a call that was left is on a part of the stack that the next call uses again.
+/// The frame of an abandoned call is on a part of the stack that the next call uses again.
 #[test]
 fn a_call_that_was_left_ends_when_its_thread_makes_the_next_one() {
     let _fake = Fake::start(130_001);
@@ -86,10 +87,10 @@ fn a_function_is_known_to_be_loaded_by_its_module_and_generated_code_by_its_memo
     let of_libc = libc::getpid as *mut c_void;
     function.set(of_libc);
     assert_eq!(function.loaded(), Some(of_libc));
-    // As after another module was loaded at its address.
+    // As if another module had been loaded at its address.
     function.module.fetch_add(1, SeqCst);
     assert_eq!(function.loaded(), None);
-    // SAFETY: a new mapping, wherever there is room.
+    // SAFETY: a new mapping, at any free address.
     let generated = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0)
@@ -97,7 +98,7 @@ fn a_function_is_known_to_be_loaded_by_its_module_and_generated_code_by_its_memo
     assert_ne!(generated, libc::MAP_FAILED);
     function.set(generated);
     assert_eq!(function.loaded(), Some(generated));
-    // SAFETY: the mapping of this test.
+    // SAFETY: unmaps the mapping of this test.
     assert_eq!(unsafe { libc::munmap(generated, 4096) }, 0);
     assert_eq!(function.loaded(), None);
 }

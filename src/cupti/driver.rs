@@ -1,42 +1,42 @@
-//! The NVIDIA driver in this process: whether it is there, and how new.
+//! Finds the NVIDIA driver in this process and its version.
 //!
-//! A [`Driver`] is the proof that `libcuda.so.1` is mapped, and every way to a CUPTI call asks for it:
-//! some releases (13.2) crash in their first call without it. Nothing here initialises CUDA.
+//! A [`Driver`] proves that `libcuda.so.1` is mapped. Every CUPTI call requires it, because some releases (13.2)
+//! crash in their first call without the driver. Nothing here initialises CUDA, except `Driver::gpus`.
 
 use std::ffi::{CStr, c_int, c_void};
 
-/// `libcuda.so.1` is mapped into this process, and stays.
+/// Proof that `libcuda.so.1` is mapped into this process and stays mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
     version: Option<u32>,
 }
 
-/// What every program, and CUPTI itself, opens the driver as.
+/// Name by which every program, and CUPTI itself, opens the driver.
 const FILE: &CStr = c"libcuda.so.1";
 
 impl Driver {
-    /// The driver that this process has mapped already; with `load`, maps it if need be, which runs its
-    /// initialisers but does not initialise CUDA. `None`: there is none.
+    /// Returns the driver that this process has mapped already. With `load`, maps it if necessary, which runs its
+    /// initialisers but does not initialise CUDA. `None`: there is no driver.
     pub fn find(load: bool) -> Option<Self> {
         let how = if load { libc::RTLD_NOW } else { libc::RTLD_NOW | libc::RTLD_NOLOAD };
         // SAFETY: the name ends with NUL; the driver is made to be opened by any program.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), how) };
-        // The handle is kept for ever on purpose: it is what keeps the proof true.
+        // The handle is deliberately never closed: that keeps the driver mapped and the proof valid.
         (!handle.is_null()).then(|| Self { version: version(handle) })
     }
 
-    /// The newest CUDA it supports, as it numbers them (12040 = 12.4); `None` if it does not say.
+    /// Returns the newest CUDA version it supports, in its own numbers (12040 = 12.4); `None` if it provides none.
     pub fn version(self) -> Option<u32> {
         self.version
     }
 
-    /// The names of the GPUs that this process may use. Initialises CUDA.
+    /// Returns the names of the GPUs that this process may use. Initialises CUDA.
     ///
     /// # Errors
-    /// What the driver answers: 100 where there is no GPU.
+    /// The driver's status code: 100 if there is no GPU.
     #[cfg(feature = "cli")]
     pub(super) fn gpus(self) -> Result<Vec<String>, u32> {
-        // SAFETY: the driver is mapped, as this proves.
+        // SAFETY: the name ends with NUL, and `self` proves that the driver is mapped.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         let ask = |name: &CStr| {
             // SAFETY: an open library and a C string.
@@ -44,7 +44,7 @@ impl Driver {
             if address.is_null() { Err(0_u32) } else { Ok(address) }
         };
         let done = |status: u32| if status == 0 { Ok(()) } else { Err(status) };
-        // SAFETY: NVIDIA's documentation gives the function of this name this type.
+        // SAFETY: NVIDIA documents this type for the function of this name.
         let init: unsafe extern "C" fn(u32) -> u32 = unsafe { std::mem::transmute(ask(c"cuInit")?) };
         // SAFETY: as above.
         let count: unsafe extern "C" fn(*mut c_int) -> u32 =
@@ -52,14 +52,14 @@ impl Driver {
         // SAFETY: as above.
         let name: unsafe extern "C" fn(*mut u8, c_int, c_int) -> u32 =
             unsafe { std::mem::transmute(ask(c"cuDeviceGetName")?) };
-        // SAFETY: it takes a number.
+        // SAFETY: takes a number only.
         done(unsafe { init(0) })?;
         let mut devices = 0;
-        // SAFETY: it writes one int, for which there is room.
+        // SAFETY: `devices` has room for the one int that it writes.
         done(unsafe { count(&raw mut devices) })?;
         let named = |device| {
             let mut text = [0_u8; 256];
-            // SAFETY: it writes as many bytes as it is told that there is room for.
+            // SAFETY: writes at most as many bytes as its second argument says, the size of `text`.
             done(unsafe { name(text.as_mut_ptr(), text.len() as c_int, device) })?;
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
             Ok(String::from_utf8_lossy(&text[..end]).into_owned())
@@ -67,16 +67,16 @@ impl Driver {
         (0..devices).map(named).collect()
     }
 
-    /// A driver of some version, for tests whose CUPTI is made of their own functions.
+    /// Creates a driver of some version, for tests whose CUPTI consists of their own functions.
     #[cfg(test)]
     pub(super) fn pretended(version: u32) -> Self {
         Self { version: Some(version) }
     }
 }
 
-/// Asks `cuDriverGetVersion`, which needs no device and no `cuInit`.
+/// Calls `cuDriverGetVersion`, which needs no device and no `cuInit`.
 fn version(driver: *mut c_void) -> Option<u32> {
-    // SAFETY: the handle is open, the name ends with NUL.
+    // SAFETY: the handle is open, and the name ends with NUL.
     let address = unsafe { libc::dlsym(driver, c"cuDriverGetVersion".as_ptr()) };
     if address.is_null() {
         return None;
@@ -84,7 +84,7 @@ fn version(driver: *mut c_void) -> Option<u32> {
     // SAFETY: the driver's symbol of this name is a function of this type.
     let ask: unsafe extern "C" fn(*mut c_int) -> u32 = unsafe { std::mem::transmute(address) };
     let mut version = 0;
-    // SAFETY: it writes one int, for which there is room.
+    // SAFETY: `version` has room for the one int that it writes.
     let status = unsafe { ask(&raw mut version) };
     (status == 0).then_some(version as u32).filter(|version| *version > 0)
 }

@@ -1,7 +1,7 @@
-//! A CUPTI of Rust functions, for tests: it answers as told, keeps a diary of what was asked of it, and
-//! lets a test be the driver that makes API calls and fills buffers.
+//! A CUPTI made of Rust functions, for tests. It returns the configured statuses, keeps a diary of the calls made to
+//! it, and lets a test play the driver that makes API calls and fills buffers.
 //!
-//! Functions in C have no `self`, so there is one fake at a time: [`Fake::start`] waits for the last.
+//! C functions have no `self`, so there is one fake at a time: [`Fake::start`] waits for the previous one.
 
 use cupti_sys::callback::{
     BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData, SubscriberParams,
@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How the fake answers, and what happened to it.
+/// Configuration of the fake, and the calls made to it.
 #[derive(Default)]
 struct State {
     version: u32,
@@ -35,7 +35,7 @@ fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
     use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Writes `what` into the diary, and answers as told for that or with success.
+/// Writes `what` into the diary, and returns the status configured for it, or success.
 fn answer(what: String) -> Status {
     with(|state| {
         let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);
@@ -45,7 +45,7 @@ fn answer(what: String) -> Status {
     })
 }
 
-/// The API calls it knows, by domain and id; the ids in between have names that matter to nobody.
+/// API calls that the fake knows, by domain and id; the ids in between have names that do not matter.
 const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
@@ -63,11 +63,11 @@ const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::DRIVER_API, 7, c"cuGraphExecUpdate_v2"),
 ];
 
-/// Every record of the fake has this many bytes.
+/// Size in bytes of every record of the fake.
 pub(super) const RECORD: usize = 216;
 
 unsafe extern "C" fn get_version(version: *mut u32) -> Status {
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { version.write(with(|state| state.version)) };
     answer("version".to_owned())
 }
@@ -77,7 +77,7 @@ unsafe extern "C" fn get_callback_name(domain: Domain, id: CallbackId, name: *mu
         return Status::INVALID_PARAMETER;
     }
     let known = CALLS.iter().find(|(of, number, _)| (*of, *number) == (domain, id.0));
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { name.write(known.map_or(c"cudaNothing".as_ptr(), |(_, _, name)| name.as_ptr())) };
     Status::SUCCESS
 }
@@ -85,7 +85,7 @@ unsafe extern "C" fn get_callback_name(domain: Domain, id: CallbackId, name: *mu
 unsafe extern "C" fn subscribe(out: *mut Subscriber, callback: CallbackFn, userdata: *mut c_void) -> Status {
     let status = answer("subscribe".to_owned());
     with(|state| state.callback = Some((callback, userdata.expose_provenance())));
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { out.write(Subscriber(ptr::dangling_mut())) };
     status
 }
@@ -96,13 +96,13 @@ unsafe extern "C" fn subscribe_v2(
     userdata: *mut c_void,
     about: *mut SubscriberParams,
 ) -> Status {
-    // SAFETY: the caller has filled as much of it as it says.
+    // SAFETY: the caller has filled as many bytes as `struct_size` says.
     let (size, shares) = unsafe { ((*about).struct_size, (*about).allow_multiple_subscribers) };
-    // SAFETY: likewise, with a C string.
+    // SAFETY: as above, and the name is a C string.
     let name = unsafe { CStr::from_ptr((*about).subscriber_name) }.to_string_lossy();
     let status = answer(format!("subscribe {name}, {size} bytes, shares = {shares}"));
     with(|state| state.callback = Some((callback, userdata.expose_provenance())));
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { out.write(Subscriber(ptr::without_provenance_mut(77))) };
     status
 }
@@ -132,7 +132,7 @@ unsafe extern "C" fn enable_all_sync_records(on: u8) -> Status {
 }
 
 unsafe extern "C" fn configure_unified_memory(first: *mut UnifiedMemoryConfig, count: u32) -> Status {
-    // SAFETY: the caller's pointer is to as many.
+    // SAFETY: the caller's pointer is to `count` values.
     let all = unsafe { std::slice::from_raw_parts(first, count as usize) };
     let kinds: Vec<_> = all.iter().filter(|one| one.enable == 1).map(|one| one.kind.0).collect();
     answer(format!("unified {kinds:?}"))
@@ -148,11 +148,11 @@ unsafe extern "C" fn set_attribute(
     answer(format!("attribute {} = {value} ({size} byte)", attribute.0))
 }
 
-/// What another client has set.
+/// Returns the value that another client has set.
 unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value: *mut c_void) -> Status {
     // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
     unsafe { size.write(1) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { value.cast::<u8>().write(with(|state| state.attribute)) };
     Status::SUCCESS
 }
@@ -164,13 +164,13 @@ unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mu
     if next >= valid {
         return Status::MAX_LIMIT_REACHED;
     }
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { record.write(buffer.wrapping_add(next)) };
     Status::SUCCESS
 }
 
 unsafe extern "C" fn dropped(_: *mut c_void, _: u32, count: *mut usize) -> Status {
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { count.write(with(|state| std::mem::take(&mut state.dropped))) };
     answer("dropped".to_owned())
 }
@@ -180,7 +180,7 @@ unsafe extern "C" fn flush(flag: FlushFlag) -> Status {
 }
 
 unsafe extern "C" fn timestamp(now: *mut u64) -> Status {
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { now.write(42) };
     answer("timestamp".to_owned())
 }
@@ -217,36 +217,36 @@ unsafe extern "C" fn next_record_v2(
     record: *mut *mut u8,
 ) -> Status {
     assert_eq!(subscriber.0.addr(), 77);
-    // SAFETY: the same arguments.
+    // SAFETY: the same arguments, under the same contract.
     unsafe { next_record(buffer, valid, record) }
 }
 
 unsafe extern "C" fn dropped_v2(subscriber: Subscriber, _: *mut c_void, _: u32, count: *mut usize) -> Status {
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { count.write(with(|state| std::mem::take(&mut state.dropped))) };
     answer(format!("{}: dropped", subscriber.0.addr()))
 }
 
 unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Status {
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { now.write(42) };
     answer(format!("{}: timestamp", subscriber.0.addr()))
 }
 
-/// Graphs and their nodes are known by their addresses; odd ones are unknown.
+/// The ids of graphs and nodes are their addresses; odd addresses are unknown.
 unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { id.write(graph.addr() as u32) };
     if graph.addr() % 2 == 1 { Status::INVALID_PARAMETER } else { Status::SUCCESS }
 }
 
 unsafe extern "C" fn graph_node_id(node: *mut c_void, id: *mut u64) -> Status {
-    // SAFETY: the caller has room for one.
+    // SAFETY: the caller provides room for one value.
     unsafe { id.write(node.addr() as u64) };
     if node.addr() % 2 == 1 { Status::INVALID_PARAMETER } else { Status::SUCCESS }
 }
 
-/// The fake's function table.
+/// Returns the fake's function table.
 pub(super) fn library() -> Library {
     Library {
         get_version: Some(get_version),
@@ -270,7 +270,7 @@ pub(super) fn library() -> Library {
     }
 }
 
-/// The same with the calls that take a subscriber. What it is handed is 77.
+/// Returns the function table including the calls that take a subscriber, which is 77.
 pub(super) fn sharing_library() -> Library {
     Library {
         subscribe_v2: Some(subscribe_v2),
@@ -284,50 +284,50 @@ pub(super) fn sharing_library() -> Library {
     }
 }
 
-/// The fake, while a test has it for itself.
+/// Exclusive use of the fake by one test.
 pub(super) struct Fake {
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Fake {
-    /// A fresh fake of some version that refuses nothing.
+    /// Resets the fake to some version, without refusals.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         with(|state| *state = State { version, ..State::default() });
         Self { _alone: alone }
     }
 
-    /// Has it answer `what` (as the diary writes it) with `status`.
+    /// Makes the fake return `status` for `what`, written as in the diary.
     pub(super) fn refuse(&self, what: &str, status: Status) {
         with(|state| state.refusals.push((what.to_owned(), status)));
     }
 
-    /// From now on it refuses nothing.
+    /// Removes all refusals.
     pub(super) fn forgive(&self) {
         with(|state| state.refusals.clear());
     }
 
-    /// Has its attributes be this, as another client has set them.
+    /// Sets the value of all attributes, as if another client had set them.
     pub(super) fn set_attributes(&self, value: u8) {
         with(|state| state.attribute = value);
     }
 
-    /// Has it say that so many records were dropped, once.
+    /// Makes the fake report `count` dropped records, once.
     pub(super) fn drop_records(&self, count: usize) {
         with(|state| state.dropped = count);
     }
 
-    /// What was asked of it since this was last read.
+    /// Returns the calls made since the diary was last read.
     pub(super) fn diary(&self) -> Vec<String> {
         with(|state| std::mem::take(&mut state.diary))
     }
 
-    /// Makes an API call: enter, then exit with what it returns. Gives the shared word as it was after enter.
+    /// Makes an API call: enter, then exit with its result. Returns the value of the shared word.
     pub(super) fn call(&self, domain: Domain, id: u32, correlation: u32, result: u32) -> u64 {
         self.call_with(domain, id, correlation, result, ptr::null())
     }
 
-    /// The same with arguments.
+    /// As `call`, with arguments.
     pub(super) fn call_with(
         &self,
         domain: Domain,
@@ -355,12 +355,12 @@ impl Fake {
         word
     }
 
-    /// Calls back without a word on what about.
+    /// Calls back without data.
     pub(super) fn call_without_data(&self, domain: Domain, id: u32) {
         self.event(domain, CallbackId(id), ptr::null());
     }
 
-    /// Calls back with a resource event that has no more to say.
+    /// Calls back with a resource event without a descriptor.
     pub(super) fn resource(&self, id: CallbackId) {
         self.resource_with(id, ptr::null_mut());
     }
@@ -370,7 +370,7 @@ impl Fake {
         self.event(Domain::RESOURCE, id, (&raw const data).cast());
     }
 
-    /// Calls back with an event about a graph.
+    /// Calls back with a graph event.
     pub(super) fn graph(&self, id: CallbackId, graph: usize, node: usize, original: usize, exec: usize) {
         let at = |address: usize| ptr::without_provenance_mut::<c_void>(address);
         let graph = GraphData {
@@ -393,11 +393,11 @@ impl Fake {
 
     fn event(&self, domain: Domain, id: CallbackId, data: *const c_void) {
         let (callback, userdata) = with(|state| state.callback).expect("nobody has subscribed");
-        // SAFETY: the callback and its pointer are as they were handed over; data suits the domain.
+        // SAFETY: the callback and its pointer are unchanged since the subscription, and the data fits the domain.
         unsafe { callback(ptr::with_exposed_provenance_mut(userdata), domain, id, data) };
     }
 
-    /// Asks for a buffer.
+    /// Requests a buffer.
     pub(super) fn request(&self) -> (*mut u8, usize) {
         let (mut start, mut size, mut most) = (ptr::null_mut(), 0, 1);
         let places = (&raw mut start, &raw mut size, &raw mut most);
@@ -406,17 +406,17 @@ impl Fake {
             unsafe { requested(places.0, places.1, places.2, ptr::null_mut()) };
         } else {
             let (requested, _) = with(|state| state.buffers).expect("no buffer functions");
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe { requested(places.0, places.1, places.2) };
         }
         assert_eq!(most, 0, "as many records as fit");
         (start, size)
     }
 
-    /// Gives a buffer back with so many records in it, all fills.
+    /// Returns a buffer that holds `records` records, all fills.
     pub(super) fn complete(&self, (start, size): (*mut u8, usize), records: usize) {
         for record in 0..records {
-            // SAFETY: the test asked for room for these records.
+            // SAFETY: the test requested a buffer with room for these records.
             unsafe { start.add(record * RECORD).cast::<u32>().write(2) };
         }
         let valid = records * RECORD;
@@ -426,7 +426,7 @@ impl Fake {
             return unsafe { completed(start, size, valid, &raw mut about) };
         }
         let (_, completed) = with(|state| state.buffers).expect("no buffer functions");
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { completed(ptr::null_mut(), 0, start, size, valid) };
     }
 }

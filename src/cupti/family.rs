@@ -1,8 +1,8 @@
-//! The calls we make, and which of CUPTI's two families of them.
+//! The CUPTI functions that we call, in the one of CUPTI's two families that is in use.
 //!
-//! There is an old family (v1) for the one subscriber of a process, and one (v2), complete from 13.3 on, whose
-//! calls take the subscriber as an argument, so that several tools can record at once. The two must not
-//! be mixed in a process. [`Family`] is the only thing that knows which is in use.
+//! The old family (v1) is for the single subscriber of a process. The calls of the new family (v2), complete from
+//! 13.3 on, take the subscriber as an argument, so that several tools can record at once. The two must not be mixed
+//! in a process. Only [`Family`] knows which is in use.
 
 use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
@@ -14,29 +14,29 @@ use cupti_sys::{
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
-/// A library that has every function we need, and may be called.
+/// A library that has every function we need and may be called.
 #[derive(Clone, Copy)]
 pub(super) struct Functions {
     library: Library,
     family: Family,
 }
 
-/// Which family of calls is in use, chosen once, before the subscription.
+/// The family of calls in use, chosen once, before the subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Family {
     /// v1: the process has one subscriber.
     Sole,
-    /// v2: others may subscribe too, and each has its own records.
+    /// v2: several clients may subscribe, and each has its own records.
     Shared,
 }
 
-/// The functions that lend buffers and take them back, as each family calls them.
+/// The buffer functions, with the signatures of each family.
 pub(super) struct BufferFunctions {
     pub(super) sole: (BufferRequestedFn, BufferCompletedFn),
     pub(super) shared: (BufferRequestedV2Fn, BufferCompletedV2Fn),
 }
 
-/// What [`Family::Sole`] cannot do without. (Attributes and the timestamp it can.)
+/// Functions that [`Family::Sole`] requires. (Attributes and the timestamp are optional.)
 const REQUIRED: [&str; 10] = [
     "cuptiGetVersion",
     "cuptiGetCallbackName",
@@ -50,7 +50,7 @@ const REQUIRED: [&str; 10] = [
     "cuptiActivityFlushAll",
 ];
 
-/// What [`Family::Shared`] needs besides. There is no flush of its own.
+/// Functions that [`Family::Shared`] requires in addition. It has no flush of its own.
 const REQUIRED_TO_SHARE: [&str; 5] = [
     "cuptiSubscribe_v2",
     "cuptiActivityRegisterCallbacks_v2",
@@ -59,12 +59,12 @@ const REQUIRED_TO_SHARE: [&str; 5] = [
     "cuptiActivityGetNumDroppedRecords_v2",
 ];
 
-/// Calls `$library.$function`; a function that the library lacks answers as one that is not implemented.
+/// Calls `$library.$function`; for a function that the library lacks the result is `API_NOT_IMPLEMENTED`.
 macro_rules! call {
     ($self:ident.$function:ident($($argument:expr),* $(,)?)) => {
         match $self.library.$function {
-            // SAFETY: `Functions::new`'s caller vouched that the library is CUPTI and may be called, and
-            // the arguments have the meaning that `cupti_sys::Library` states for this function.
+            // SAFETY: the caller of `Functions::new` guaranteed that the library is CUPTI and may be called, and the
+            // arguments have the meaning that `cupti_sys::Library` documents for this function.
             Some(function) => unsafe { function($($argument),*) },
             None => Status::API_NOT_IMPLEMENTED,
         }
@@ -72,11 +72,13 @@ macro_rules! call {
 }
 
 impl Functions {
+    /// Checks that the library has all required functions.
+    ///
     /// Errors: the first symbol that is missing.
     ///
     /// # Safety
-    /// The functions are a CUPTI's, the driver is mapped ([`super::driver::Driver`]), and no
-    /// subscription to this library has failed before: after that, any call may crash.
+    /// The functions are a CUPTI's, the driver is mapped ([`super::driver::Driver`]), and no subscription to this
+    /// library has failed before: after a failure any call may crash.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
         match library.symbols().find(|(symbol, found)| !found && REQUIRED.contains(symbol)) {
             Some((missing, _)) => Err(missing),
@@ -84,14 +86,14 @@ impl Functions {
         }
     }
 
-    /// The same, of the family that shares, where the library has all of it. To be asked before the subscription.
+    /// Switches to the family that shares, if the library has all its functions. Call before subscribing.
     pub(super) fn shared(self) -> Self {
         let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_TO_SHARE.contains(&symbol);
         let family = if self.library.symbols().all(needed) { Family::Shared } else { Family::Sole };
         Self { family, ..self }
     }
 
-    /// Whether each client has records of its own.
+    /// Whether each client has its own records.
     pub(super) fn shares(&self) -> bool {
         self.family == Family::Shared
     }
@@ -101,8 +103,10 @@ impl Functions {
         done(call!(self.get_version(&raw mut version))).map(|()| Version(version))
     }
 
+    /// Subscribes `callback`.
+    ///
     /// # Safety
-    /// `callback` may be called with `userdata` on any thread from now on, for ever.
+    /// `callback` may be called with `userdata` on any thread from now on, without end.
     pub(super) unsafe fn subscribe(
         &self,
         callback: CallbackFn,
@@ -124,13 +128,13 @@ impl Functions {
             }
         };
         if let Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) = subscribed {
-            // It runs, for another client.
+            // CUPTI still works for the other client, which must not see our error.
             self.forget_error();
         }
         subscribed.map(|()| subscriber)
     }
 
-    /// Takes what went wrong last on this thread, which another client may ask for next, and think it its own.
+    /// Clears this thread's last error, which another client might query next and take for its own.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
     }
@@ -139,12 +143,12 @@ impl Functions {
         done(call!(self.unsubscribe(subscriber)))
     }
 
-    /// The functions themselves.
+    /// Returns the table of functions.
     pub(super) fn library(&self) -> &Library {
         &self.library
     }
 
-    /// What an attribute of one byte is now.
+    /// Reads an attribute of one byte.
     pub(super) fn attribute(
         &self,
         subscriber: Subscriber,
@@ -159,7 +163,7 @@ impl Functions {
         Ok(value)
     }
 
-    /// Has records be on this clock.
+    /// Makes CUPTI use this clock for records.
     pub(super) fn register_clock(&self, clock: TimestampFn) -> Result<(), Status> {
         done(call!(self.register_timestamp_callback(clock)))
     }
@@ -178,8 +182,10 @@ impl Functions {
         })
     }
 
+    /// Registers the buffer functions.
+    ///
     /// # Safety
-    /// The functions may be called on any thread from now on, for ever.
+    /// The functions may be called on any thread from now on, without end.
     pub(super) unsafe fn register_buffers(
         &self,
         subscriber: Subscriber,
@@ -206,7 +212,7 @@ impl Functions {
         })
     }
 
-    /// Whether queries of events and streams that are not done yet are to be recorded as waits.
+    /// Sets whether queries of unfinished events and streams are recorded as waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
         done(match self.family {
             Family::Sole => call!(self.activity_enable_all_sync_records(u8::from(on))),
@@ -214,7 +220,7 @@ impl Functions {
         })
     }
 
-    /// Chooses what is counted of unified memory: all that moves, and faults.
+    /// Configures the counters of unified memory: all transfers, and page faults.
     pub(super) fn count_unified_memory(&self) -> Result<(), Status> {
         const ALL_DEVICES: u32 = 2;
         let kinds = [
@@ -245,21 +251,21 @@ impl Functions {
         done(call!(self.enable_callback(u32::from(on), subscriber, domain, id)))
     }
 
-    /// The name of an API call; `None` where the library has no such call.
+    /// Returns the name of an API call; `None` if the library has no such call.
     pub(super) fn callback_name(&self, domain: Domain, id: CallbackId) -> Option<&'static str> {
         let mut name: *const c_char = ptr::null();
         done(call!(self.get_callback_name(domain, id, &raw mut name))).ok()?;
         if name.is_null() {
             return None;
         }
-        // SAFETY: CUPTI gives a C string from its own constant table, and is never unloaded.
+        // SAFETY: CUPTI returns a C string from its own constant table, and is never unloaded.
         unsafe { CStr::from_ptr(name) }.to_str().ok()
     }
 
-    /// From the record at `record` (null: none) to the next of a buffer.
+    /// Steps from the record at `record` (null for the first step) to the next record of a buffer.
     ///
     /// # Safety
-    /// `valid` bytes at `buffer` were filled by this library, and `record` is null or one of them.
+    /// `valid` bytes at `buffer` were filled by this library, and `record` is null or points to one of its records.
     pub(super) unsafe fn next_record(
         &self,
         subscriber: Subscriber,
@@ -269,7 +275,7 @@ impl Functions {
     ) -> Status {
         match self.family {
             Family::Sole => call!(self.activity_get_next_record(buffer, valid, record)),
-            // Its buffers are not to be read any more.
+            // Without the subscriber its buffers can no longer be read.
             Family::Shared if subscriber.0.is_null() => Status::DISABLED,
             Family::Shared => call!(self.activity_get_next_record_v2(subscriber, buffer, valid, record)),
         }
@@ -279,7 +285,7 @@ impl Functions {
         done(call!(self.activity_flush_all(flag)))
     }
 
-    /// Records dropped since the last question, in all contexts.
+    /// Returns the number of records dropped since the last query, in all contexts.
     pub(super) fn dropped(&self, subscriber: Subscriber) -> Result<u64, Status> {
         let (mut dropped, all) = (0, ptr::null_mut());
         let count = &raw mut dropped;
@@ -291,13 +297,13 @@ impl Functions {
         Ok(dropped as u64)
     }
 
-    /// A graph's number, as in records.
+    /// Returns a graph's id, as used in records.
     pub(super) fn graph_id(&self, graph: *mut c_void) -> Option<u32> {
         let mut id = 0;
         done(call!(self.get_graph_id(graph, &raw mut id))).ok().map(|()| id)
     }
 
-    /// A graph node's number, as in records.
+    /// Returns a graph node's id, as used in records.
     pub(super) fn graph_node_id(&self, node: *mut c_void) -> Option<u64> {
         let mut id = 0;
         done(call!(self.get_graph_node_id(node, &raw mut id))).ok().map(|()| id)

@@ -1,25 +1,25 @@
-//! Where a `libcupti` may lie, in the order in which to try.
+//! Lists the files that may be a usable `libcupti`, in the order in which to try them.
 //!
-//! NVIDIA puts it into no folder that the dynamic linker knows, under names without a plain
-//! `libcupti.so`. The rule is to use the copy that suits what the process runs already: the one that
-//! is mapped (PyTorch maps it at import, and two copies must never be active), the one beside the mapped
-//! `libcudart`, one in the `site-packages` of a running Python; only then whatever the machine has.
+//! NVIDIA installs it in folders that the dynamic linker does not search, and under names other than a plain
+//! `libcupti.so`. We use the copy that matches what the process already runs: the copy that is mapped (PyTorch maps
+//! it at import, and two copies must never be active), the copy that belongs to the mapped `libcudart`, a copy in the
+//! `site-packages` of a running Python; only then any other copy on the machine.
 //!
-//! [`Surroundings`] is all that the answer depends on, so that it can be made up.
+//! The result depends only on [`Surroundings`], so that tests can make them up.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What the search depends on, apart from which files exist.
+/// Inputs of the search, apart from which files exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// What the user named (`GPUFLAME_CUPTI`); then nothing else is tried.
+    /// The file that the user named (`GPUFLAME_CUPTI`); if set, no other file is tried.
     pub setting: Option<PathBuf>,
-    /// The files mapped into this process.
+    /// Files mapped into this process.
     pub mapped: Vec<PathBuf>,
-    /// The newest CUDA that the driver supports, in its own numbers (12040 = 12.4).
+    /// Newest CUDA version that the driver supports, in its own numbers (12040 = 12.4).
     pub driver: Option<u32>,
-    /// Where a running Python may be installed: folders with `lib/python3.*/site-packages`.
+    /// Roots under which a running Python may be installed: folders with `lib/python3.*/site-packages`.
     pub python: Vec<PathBuf>,
     /// CUDA toolkits, best first.
     pub toolkits: Vec<PathBuf>,
@@ -30,37 +30,37 @@ pub struct Surroundings {
 /// A file to try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its path, or a bare name for the dynamic linker.
+    /// Path, or a bare name for the dynamic linker.
     pub file: PathBuf,
     /// Why it is tried.
     pub source: Source,
 }
 
-/// Why a file is tried.
+/// Reason why a file is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The user said so.
+    /// The user named it.
     Setting,
-    /// It is mapped already, and must not be mapped a second time from elsewhere.
+    /// Already mapped, and must not be mapped a second time from another file.
     Mapped,
-    /// It lies where it belongs to the mapped `libcudart`.
+    /// Installed where the mapped `libcudart` has its CUPTI.
     BesideRuntime,
-    /// It lies among the packages of a running Python.
+    /// Among the packages of a running Python.
     SitePackages,
-    /// The dynamic linker may know it by name.
+    /// The dynamic linker may find it by name.
     ByName,
-    /// It lies in a CUDA toolkit.
+    /// In a CUDA toolkit.
     Toolkit,
-    /// It lies among the system's libraries.
+    /// Among the system's libraries.
     System,
 }
 
-/// The answer: what to try, and where was looked for it.
+/// Result of a search: the files to try, and the folders that were searched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
-    /// What to try, best first.
+    /// Files to try, best first.
     pub candidates: Vec<Candidate>,
-    /// The folders that were looked into, whether or not they exist.
+    /// Folders that were searched, whether or not they exist.
     pub folders: Vec<PathBuf>,
 }
 
@@ -69,24 +69,24 @@ pub struct Search {
 pub(super) struct Major(pub(super) u32);
 
 impl Major {
-    /// The oldest that gpuflame reads; of it only 11.8, which has the minor number in its name.
+    /// Oldest major that gpuflame reads; only its 11.8, which has the minor number in its file name.
     const OLDEST: Self = Self(11);
-    /// The newest there was when this was written; tried first where the driver does not say.
+    /// Newest major when this was written; tried first if the driver's version is unknown.
     const NEWEST: Self = Self(13);
 
-    /// What the file is called.
+    /// Returns the file name of the library.
     pub(super) fn file(self) -> String {
         if self == Self::OLDEST { "libcupti.so.11.8".to_owned() } else { format!("libcupti.so.{}", self.0) }
     }
 
-    /// What the Python package with it is called.
+    /// Returns the name of the Python package that contains the library.
     pub(super) fn package(self) -> String {
         if self.0 >= 13 { "nvidia-cuda-cupti".to_owned() } else { format!("nvidia-cuda-cupti-cu{}", self.0) }
     }
 }
 
 impl Surroundings {
-    /// What to try, best first.
+    /// Returns the files to try, best first.
     pub fn search(&self) -> Search {
         let mut search = Search::default();
         if let Some(file) = &self.setting {
@@ -111,8 +111,8 @@ impl Surroundings {
         search
     }
 
-    /// The majors that the driver can run, best first: that of the mapped runtime, then from the
-    /// driver's own down.
+    /// Returns the majors that the driver can run, best first: the major of the mapped runtime, then from the
+    /// driver's own downwards.
     pub(super) fn majors(&self) -> Vec<Major> {
         let newest = self.driver.map_or(Major::NEWEST, |version| Major(version / 1000));
         let mut majors: Vec<_> = (Major::OLDEST.0..=newest.0).rev().map(Major).collect();
@@ -128,7 +128,7 @@ impl Surroundings {
         self.mapped.iter().filter(|file| has_name(file, "libcudart.so"))
     }
 
-    /// Where pip's packages and toolkits keep CUPTI, seen from their `libcudart`.
+    /// Returns the folders in which pip packages and toolkits keep CUPTI, relative to their `libcudart`.
     fn beside_runtime(&self) -> impl Iterator<Item = PathBuf> {
         self.runtimes().filter_map(|file| file.parent()).flat_map(|folder| {
             let up = |levels: usize| folder.ancestors().nth(levels).unwrap_or(folder);
@@ -141,8 +141,8 @@ impl Surroundings {
         })
     }
 
-    /// The folders of NVIDIA's packages: among packages that the process has mapped files of, and in the
-    /// places where its Python may keep them.
+    /// Returns the folders of NVIDIA's Python packages: in each `site-packages` from which the process has mapped
+    /// files, and in those of its Python installation.
     fn site_packages(&self) -> Vec<PathBuf> {
         let mapped = self.mapped.iter().filter_map(|file| {
             file.ancestors()
@@ -190,13 +190,13 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Whether the file is called `stem`, or `stem.` and a version.
+/// Whether the file's name is `stem`, or `stem.` and a version.
 fn has_name(file: &Path, stem: &str) -> bool {
     let name = file.file_name().and_then(|name| name.to_str());
     name.and_then(|name| name.strip_prefix(stem)).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The major in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
+/// Returns the major in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
 fn major_of(file: &Path) -> Option<Major> {
     let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
     version.split('.').next()?.parse().ok().map(Major)
@@ -207,12 +207,12 @@ fn toolkit_folders(root: &Path) -> [PathBuf; 4] {
     [root.join("extras/CUPTI/lib64"), root.join("lib64"), root.join("lib"), root.join(target)]
 }
 
-/// The package folders below a Python installation, newest Python first.
+/// Returns the package folders below a Python installation, newest Python first.
 fn python_packages(root: &Path) -> Vec<PathBuf> {
     entries(&root.join("lib"), "python3").into_iter().map(|lib| lib.join("site-packages")).collect()
 }
 
-/// The entries of `folder` whose names begin with `prefix`, in falling order of the numbers in them.
+/// Returns the entries of `folder` whose names begin with `prefix`, by the numbers in their names, highest first.
 pub(super) fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<_> = listing
@@ -224,7 +224,7 @@ pub(super) fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The numbers in a path's last part, so that 12.10 comes after 12.9.
+/// Returns the numbers in a path's last component, so that 12.10 sorts above 12.9.
 fn numbers(path: &Path) -> Vec<u32> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()

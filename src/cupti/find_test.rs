@@ -1,8 +1,8 @@
-//! The search, in made-up surroundings on a file tree of empty files.
+//! Tests the search in made-up surroundings, on a file tree of empty files.
 
 use super::*;
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -21,7 +21,7 @@ impl Tree {
         self.0.join(path)
     }
 
-    /// The candidates, with the tree's root left out.
+    /// Returns the candidates, without the tree's root.
     fn found(&self, surroundings: &Surroundings) -> Vec<(String, Source)> {
         let candidates = surroundings.search().candidates;
         let short = |file: &Path| file.strip_prefix(&self.0).unwrap_or(file).display().to_string();

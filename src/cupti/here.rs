@@ -1,6 +1,7 @@
-//! The surroundings of this very process: what is mapped, where its Python is, what the machine has.
+//! Collects the facts about this process on which the search for CUPTI depends: mapped files, the location of its
+//! Python, and the machine's library folders.
 //!
-//! All of it is read from files and the dynamic linker; nothing asks CUDA.
+//! Everything is read from files and the dynamic linker, without a CUDA call.
 
 use super::Options;
 use super::driver::Driver;
@@ -9,7 +10,7 @@ use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What a search for CUPTI depends on, here and now.
+/// Returns the surroundings of this process, which determine where CUPTI is searched.
 pub fn surroundings(driver: Driver, options: &Options) -> Surroundings {
     let variable = |name: &&str| if options.without_environment { None } else { std::env::var_os(name) };
     let named = |names: &[&str]| names.iter().filter_map(variable).map(PathBuf::from).collect();
@@ -24,7 +25,7 @@ pub fn surroundings(driver: Driver, options: &Options) -> Surroundings {
     }
 }
 
-/// Whether the machine shows a GPU: a device file of the driver, or of WSL's.
+/// Whether the machine has a device file of a GPU: one of the driver, or that of WSL.
 pub(super) fn has_gpu_file() -> bool {
     let numbered = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_bytes();
@@ -33,21 +34,23 @@ pub(super) fn has_gpu_file() -> bool {
     Path::new("/dev/dxg").exists() || entries(Path::new("/dev"), "nvidia").iter().any(numbered)
 }
 
-/// The files that the dynamic linker has mapped, in its order, the program itself aside.
+/// Returns the files that the dynamic linker has mapped, in its order, without the program itself.
 fn mapped_files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
-    // SAFETY: `note` is called before this returns only, with the pointer to `files` given here.
+    // SAFETY: `note` is called only before this returns, with the pointer to `files` passed here.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut files).cast()) };
     files
 }
 
+/// Adds the name of one mapped file.
+///
 /// # Safety
 /// As `dl_iterate_phdr` calls it; `files` is a `Vec<PathBuf>`.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *mut c_void) -> c_int {
     // SAFETY: the linker passes a valid struct.
     let name = unsafe { (*info).dlpi_name };
     if !name.is_null() {
-        // SAFETY: its name is a C string while the linker's lock is held, which it is here.
+        // SAFETY: the name is a C string while the linker's lock is held, which it is during this callback.
         let name = unsafe { CStr::from_ptr(name) };
         if !name.is_empty() {
             // SAFETY: the pointer that `mapped_files` passed.
@@ -58,8 +61,8 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *m
     0
 }
 
-/// Roots of the Python that runs this process, if one does: of its environment, of the name it was
-/// started by, of its file.
+/// Returns the roots of the Python that runs this process, if one does: of its virtual environment, of the name that
+/// started it, and of its executable.
 fn python(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

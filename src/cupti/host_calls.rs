@@ -1,5 +1,5 @@
-//! What callbacks say beside launches: of waits, events and memory, read from the arguments of the calls, and of
-//! graphs, of which CUPTI tells in events of their own. None of it is on the path of a launch.
+//! Callbacks that are not about launches: waits, events and memory, read from the arguments of the calls, and graphs,
+//! for which CUPTI sends events of their own. None runs on the path of a launch.
 
 use super::shared::{Shared, result_of};
 use crate::tracer::{
@@ -9,14 +9,14 @@ use cupti_sys::callback::{CallbackData, GraphData};
 use cupti_sys::{CallbackId, Site};
 use std::ffi::c_void;
 
-/// A call that waits, has to do with an event, allocates or frees.
+/// Handles a call that waits, is about an event, allocates or frees.
 #[cold]
 pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     let is_free = call.kind == CallKind::Free;
     match data.site {
         Site::ENTER => {
-            // SAFETY: the first argument of calls that free is the address or a handle, of 64 bits; CUPTI passes
-            // the arguments as a struct, or null at worst.
+            // SAFETY: the first argument of calls that free is a 64-bit address or handle; CUPTI passes the arguments
+            // as a struct, or null at worst.
             let first = unsafe { data.function_params.cast::<u64>().as_ref() };
             let address = first.copied().filter(|_| is_free).unwrap_or(0);
             T::host_call(HostCallEvent::Begins { call, address });
@@ -25,7 +25,7 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
             call.return_value = result_of(data);
             let done = match call.kind {
                 _ if call.return_value != 0 => None,
-                // SAFETY: the call allocates and has worked.
+                // SAFETY: the call allocates and has succeeded.
                 CallKind::Allocate(kind) => unsafe { allocated(kind, data.function_params) },
                 CallKind::EventRecord | CallKind::EventWait => event_of(call.kind, data),
                 _ => None,
@@ -36,13 +36,13 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     }
 }
 
-/// Where a call put memory, and how many bytes.
+/// Reads where a call allocated memory, and how many bytes.
 ///
 /// # Safety
 /// `arguments` are those of a call that has allocated memory of this kind, or null.
 unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<HostCallDone> {
     // SAFETY: all calls that allocate begin with a pointer to the address and the size; those that allocate rows
-    // with pointers to the address and to the length of a row, and then the width and the count of them.
+    // begin with pointers to the address and to the pitch, followed by the width and the number of rows.
     unsafe {
         let at = arguments.cast::<*const u64>().as_ref()?.as_ref()?;
         let bytes = match kind {
@@ -56,7 +56,7 @@ unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<Ho
     }
 }
 
-/// The event and the stream of a call about them.
+/// Reads the event and the stream of a call about them.
 fn event_of(kind: CallKind, data: &CallbackData) -> Option<HostCallDone> {
     // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
     // arguments as a struct, or null at worst.
@@ -67,11 +67,11 @@ fn event_of(kind: CallKind, data: &CallbackData) -> Option<HostCallDone> {
     })
 }
 
-/// A call that makes or changes graphs. Some arguments are needed that no event tells.
+/// Handles a call that creates or changes graphs. Provides arguments that no graph event contains.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &CallbackData) {
-    // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of
-    // the size of a pointer; CUPTI passes them as a struct, or null at worst.
+    // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of the size
+    // of a pointer; CUPTI passes them as a struct, or null at worst.
     let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
     let second = arguments.and_then(|[_, second]| shared.graph_id(*second));
     match (call.kind, data.site) {
@@ -90,7 +90,7 @@ pub(super) fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &Cal
     }
 }
 
-/// What an event about graphs says, as CUPTI tells it.
+/// Converts CUPTI's resource event about a graph.
 pub(super) fn graph_event<'a>(
     shared: &Shared,
     id: &'a CallbackId,

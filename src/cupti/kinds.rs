@@ -1,5 +1,5 @@
-//! CUPTI's numbers of kinds in ours, which recordings hold: a later CUPTI may count anew, and other vendors do.
-//! What has no number of ours yet is of the kind that is called other, or unknown.
+//! Maps CUPTI's numbers of kinds to ours, which are stored in recordings: a later CUPTI may renumber its kinds, and
+//! other vendors number differently. Numbers without a mapping become "other" or "unknown".
 
 use crate::record::{MemoryKind, SyncKind, UnifiedKind};
 

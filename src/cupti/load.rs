@@ -1,7 +1,7 @@
-//! From candidates to a CUPTI that runs, or to one sentence that says why there is none.
+//! Turns the candidates of a search into a running CUPTI, or into one sentence that explains why there is none.
 //!
-//! A candidate that cannot be used is skipped with its reason and the next is tried. Some answers end the
-//! search at once, because no other copy would answer differently.
+//! A candidate that cannot be used is skipped, its reason is kept, and the next is tried. Some refusals end the
+//! search at once, because every other copy would be refused too.
 
 use super::Options;
 use super::api::Api;
@@ -19,26 +19,26 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Why a candidate was not used.
+/// Reason why a candidate was not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Skipped {
-    /// The dynamic linker did not load it.
+    /// The dynamic linker could not load it.
     NotLoaded(String),
-    /// It is no CUPTI, or too old a one: a function is missing.
+    /// Not a CUPTI, or too old: a function is missing.
     Lacks(&'static str),
-    /// It is a library that was tried under another name.
+    /// Already tried under another name.
     TriedBefore,
-    /// It is older than 11.8.
+    /// Older than 11.8.
     TooOld(Version),
-    /// It is for a later major CUDA than the driver, whose version this is.
+    /// For a later major CUDA release than the driver, whose version is the second field.
     NewerThanDriver(Version, u32),
-    /// It loaded, and could not start.
+    /// Loaded, but could not start.
     NotStarted(Version, &'static str, Status),
 }
 
 /// Uses the first candidate that works.
 ///
-/// Errors: none works, or CUPTI is refused to us, in a sentence that says what to do.
+/// Errors: no candidate works, or CUPTI refuses us. The message is one sentence with advice.
 pub(super) fn attach<T: Tracer>(
     driver: Driver,
     surroundings: &Surroundings,
@@ -51,11 +51,11 @@ pub(super) fn attach<T: Tracer>(
         .map_err(|tried| explain(surroundings, &search, &tried, super::here::has_gpu_file()))
 }
 
-/// A CUPTI that started and refused, and its answer.
+/// A CUPTI that was loaded but refused to start, and its status.
 #[cfg(feature = "cli")]
 pub(super) type Started = (Candidate, Version, Status);
 
-/// The same, and why it was that one; or which one refused, if one did.
+/// As `attach`, but also returns why the candidate was tried, or on failure which candidate refused.
 #[cfg(feature = "cli")]
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
@@ -73,7 +73,7 @@ pub(super) fn probe<T: Tracer>(
     })
 }
 
-/// The first candidate that works, or why each does not.
+/// Returns the first candidate that works, or why each candidate failed.
 fn attach_any<T: Tracer>(
     driver: Driver,
     search: &Search,
@@ -96,8 +96,8 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` holds the files loaded so far: the linker may give a
-/// bare name the library that was just tried, and after a refusal it must not be called again.
+/// Loads, checks and starts one candidate. `seen` holds the files loaded so far: for a bare name the linker may
+/// return the library that was just tried, and after a refusal it must not be called again.
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,
@@ -116,8 +116,8 @@ fn attach_one<T: Tracer>(
         .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
 }
 
-/// Notes the threads that the library creates from now on: they would keep a process alive whose own threads have ended.
-/// If its slots cannot be written, they still do.
+/// Registers the threads that the library creates from now on: they would keep a process alive whose own threads have
+/// ended. If the library's GOT slot cannot be written, they still do.
 fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();
@@ -128,24 +128,24 @@ fn note_threads(library: &Library) {
 
 /// Maps a candidate.
 ///
-/// Errors: what the dynamic linker said.
+/// Errors: the dynamic linker's message.
 fn open(candidate: &Candidate) -> Result<Library, Skipped> {
     let file = CString::new(candidate.file.as_os_str().as_bytes())
         .map_err(|_| Skipped::NotLoaded("its name has a NUL in it".to_owned()))?;
     if candidate.source == Source::Mapped {
-        // SAFETY: the file has a libcupti's name.
+        // SAFETY: the file has the name of a libcupti.
         let library = unsafe { Library::open_mapped(&file) };
         return library.ok_or_else(|| Skipped::NotLoaded("it was unmapped meanwhile".to_owned()));
     }
-    // SAFETY: the file has a libcupti's name, or the user says it is one.
+    // SAFETY: the file has the name of a libcupti, or the user named it as one.
     unsafe { Library::open(&file) }.map_err(Skipped::NotLoaded)
 }
 
-/// Checks all that can be checked without starting it.
+/// Checks all that can be checked without starting the library.
 ///
 /// Errors: why it cannot be used.
 pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Version), Skipped> {
-    // SAFETY: it is a CUPTI, the driver is mapped, and this is the first we do with this library.
+    // SAFETY: the library is a CUPTI, the driver is mapped, and this is the first call to the library.
     let functions = unsafe { Functions::new(library) }.map_err(Skipped::Lacks)?;
     let version =
         functions.version().map_err(|status| Skipped::NotStarted(Version(0), "cuptiGetVersion", status))?;
@@ -160,8 +160,8 @@ pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Vers
     }
 }
 
-/// Whether no other copy can be expected to do better: CUPTI started and said no, or another copy must not
-/// be tried because this one is in use by the program.
+/// Whether no other copy can be expected to work: CUPTI started and refused, or this copy is in use by the program,
+/// which rules out any other.
 fn ends_search(reason: &Skipped, source: Source) -> bool {
     match reason {
         Skipped::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -171,7 +171,7 @@ fn ends_search(reason: &Skipped, source: Source) -> bool {
     }
 }
 
-/// The one sentence: what was looked for, where, why it was not to be had, and what to do next.
+/// Builds the error message: the files that were searched, where, why none could be used, and advice.
 pub(super) fn explain(
     surroundings: &Surroundings,
     search: &Search,
@@ -182,7 +182,8 @@ pub(super) fn explain(
         Skipped::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    // A refusal that ended the search says more than one that did not, else the best candidate's counts.
+    // A refusal that ended the search explains more than one that did not; otherwise the best candidate's refusal
+    // counts.
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {
@@ -199,7 +200,7 @@ pub(super) fn explain(
     Error::new(ErrorKind::NoCupti, not_found(surroundings, search, tried))
 }
 
-/// What to do about a refusal.
+/// Returns advice on a refusal.
 fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&surroundings.mapped) {
@@ -229,7 +230,7 @@ fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> St
     }
 }
 
-/// A refusal in words that a user of no profiler knows.
+/// Describes a refusal in words that need no knowledge of profilers.
 fn in_words(status: Status) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
@@ -239,7 +240,7 @@ fn in_words(status: Status) -> String {
     }
 }
 
-/// Who else may hold CUPTI, told by the files that tools map into the process.
+/// Guesses which tool has subscribed to CUPTI, by the files that tools map into the process.
 fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
     const TOOLS: [(&str, &str); 8] = [
         ("libToolsInjection", "Nsight Systems (nsys)"),
@@ -258,7 +259,7 @@ fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
 fn not_found(surroundings: &Surroundings, search: &Search, tried: &[(Candidate, Skipped)]) -> String {
     let majors = surroundings.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
-    // A bare name that the linker does not know was no candidate worth a reason.
+    // A bare name that the linker does not know needs no reason in the message.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {
@@ -285,7 +286,7 @@ fn not_found(surroundings: &Surroundings, search: &Search, tried: &[(Candidate, 
     [vec![what], reasons, vec![next]].concat().join("; ")
 }
 
-/// The first few of a list of folders; all of them would fill a screen.
+/// Lists the first few folders; all folders would fill a screen.
 fn listing(folders: &[PathBuf]) -> String {
     const SHOWN: usize = 4;
     let shown: Vec<_> = folders.iter().take(SHOWN).map(|folder| folder.display().to_string()).collect();
@@ -295,7 +296,7 @@ fn listing(folders: &[PathBuf]) -> String {
     }
 }
 
-/// A version in the driver's numbers (12040), as people write it (12.4).
+/// Formats a version in the driver's numbers (12040) as 12.4.
 fn cuda(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -1,16 +1,16 @@
-//! All that gpuflame knows about NVIDIA CUPTI: where it lies, which releases there are, how it is set
-//! up, what its callbacks and records look like.
+//! All that gpuflame knows about NVIDIA CUPTI: the search for its library, its releases, how it is set
+//! up, and the layout of its callbacks and records.
 //!
-//! Upwards there is a [`Tracer`], told of API calls and buffers; an [`Api`], to flush and to turn
-//! buffers into [`Row`](crate::record::Row)s; and an error in one sentence. No type of CUPTI's and no
-//! test of its version stands outside this module.
+//! Its users see a [`Tracer`], which receives API calls and buffers; an [`Api`], to flush and to turn buffers into
+//! [`Row`](crate::record::Row)s; and errors of one sentence. No CUPTI type and no test of a CUPTI version appears
+//! outside this module.
 //!
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
 //!                        |      |   \-> calls              (which API calls, by name)
 //!                        |      \-> host_calls -> tracer       (graphs, waits, memory)
 //!                        |-> activity -> names -> rows     (buffers, on gpuflame's thread)
-//!                        \-> records <- clients             (who has the records; others that come and go)
+//!                        \-> records <- clients             (who owns the records; clients that come and go)
 //! ```
 
 mod activity;
@@ -53,51 +53,51 @@ use crate::tracer::Tracer;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What to ask CUPTI for, and where to find it.
+/// Settings of a subscription: what CUPTI shall record, and where its library is.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The CUPTI to use (`GPUFLAME_CUPTI`), a path or a name for the dynamic linker. Default: none, search.
+    /// The CUPTI to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`, search for
+    /// one.
     pub library: Option<PathBuf>,
-    /// Whether to load the driver where the program has not done so: right when gpuflame is called by
-    /// the program, wrong when it is injected, where a process without the driver has no need of us.
-    /// Default: `false`.
+    /// Whether to load the driver if the program has not loaded it: right when the program calls gpuflame, wrong when
+    /// gpuflame is injected, as a process without the driver does not need it. Default: `false`.
     pub load_driver: bool,
-    /// Whether to record a graph launch as one activity, and none of its nodes: cheap, and blind to what is
-    /// in the graph. Default: `false`.
+    /// Whether to record a graph launch as a single activity, without its nodes: cheap, but hides which kernels the
+    /// graph runs. Default: `false`.
     pub whole_graphs: bool,
-    /// Whether to tell of calls about events, and to record events and waits. Default: `false`.
+    /// Whether to report calls about events, and to record events and waits. Default: `false`.
     pub events: bool,
-    /// Whether to record what moves in memory that the host and GPUs share, and faults. Default: `false`.
+    /// Whether to record transfers of memory that the host and GPUs share, and page faults. Default: `false`.
     pub unified: bool,
-    /// Whether nothing counts that the environment says of where CUDA is, as in a process with rights that whoever started it has
-    /// not. Default: `false`.
+    /// Whether to ignore environment variables that name CUDA's location. Needed in a process with more rights than
+    /// the user who started it. Default: `false`.
     pub without_environment: bool,
-    /// What is left to other clients. Default: [`Deference::Records`].
+    /// Deference to other clients. Default: [`Deference::Records`].
     pub others: Deference,
 }
 
-/// How much of CUPTI is left to other clients in the process, and for how long.
+/// How much is released to other CUPTI clients in the process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
-    /// The records if they take them, until they are asked for again.
+    /// The records if a client takes them, until we ask for them again.
     None,
-    /// The records until they are done.
+    /// The records, until the client that took them is done.
     #[default]
     Records,
-    /// The subscription too, if they ask for it.
+    /// The records as above, and the subscription if a client asks for it.
     Subscription,
 }
 
-/// Whether there is a subscription. One at a time: CUPTI has one set of buffer callbacks a process.
+/// Whether there is a subscription. At most one: CUPTI has one set of buffer callbacks per process.
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 
-/// Finds CUPTI, subscribes to it, and has it tell `T` of every call that makes GPU work, from the middle
-/// of this function on.
+/// Finds CUPTI, subscribes to it, and enables the callbacks that report every call that creates GPU work to `T`. The
+/// first callbacks may arrive before this function returns.
 ///
-/// Makes no CUDA call but `cuDriverGetVersion`; CUPTI initialises the driver.
+/// The only CUDA call that it makes is `cuDriverGetVersion`; CUPTI initialises the driver.
 ///
-/// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another
-/// profiler, no permission), and [`ErrorKind::State`] while subscribed.
+/// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another profiler, no
+/// permission), and [`ErrorKind::State`] while subscribed.
 pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
     if SUBSCRIBED.swap(true, Ordering::AcqRel) {
         return Err(Error::new(ErrorKind::State, "gpuflame is recording in this process already"));
@@ -114,7 +114,7 @@ fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     load::attach::<T>(driver, &here::surroundings(driver, options), options)
 }
 
-/// The subscription is over: another may come.
+/// Marks the subscription as ended, which allows another one.
 fn release() {
     SUBSCRIBED.store(false, Ordering::Release);
 }

@@ -1,27 +1,28 @@
-//! Kernel names: from the pointers in activity records to [`NameId`]s.
+//! Interns kernel names: maps the pointers in activity records to [`NameId`]s.
 //!
-//! CUPTI gives every record of a kernel the same pointer, so a name is found by its pointer first. The
-//! pointer alone is not enough: after a module is unloaded its address may come back with another
-//! name. So the bytes are compared each time, which costs a `memcmp` off the application's threads.
+//! CUPTI uses the same pointer in every record of a kernel, so a name is looked up by its pointer first. The pointer
+//! alone is not enough: after a module is unloaded its address may be reused for another name. So the bytes are
+//! compared each time, which costs a `memcmp` outside the application's threads.
 
 use crate::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
 use std::ffi::c_char;
 
-/// Names longer than this are cut: a pointer to anything but a name must not make us read for ever.
+/// Maximum length of a name in bytes. Longer ones are truncated, so that a bad pointer cannot make us read without
+/// end.
 const LONGEST: usize = 64 * 1024;
 
-/// What a kernel without a name is called.
+/// Name of a kernel without a name.
 const UNNAMED: &str = "[unnamed kernel]";
 
-/// All kernel names seen so far, each with an id, but for those that it was told to forget.
+/// All kernel names seen so far, each with an id, except names that were removed by [`KernelNames::forget`].
 #[derive(Debug, Default)]
 pub struct KernelNames {
-    /// Positions in `names`.
+    /// Index into `names` by pointer.
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
     names: Vec<Name>,
-    /// Positions that are free again. Ids never are: a record with an old one may be under way.
+    /// Free indexes. Ids are never reused: a record with an old id may still be in flight.
     free: Vec<u32>,
     next: u32,
     text_bytes: usize,
@@ -33,29 +34,29 @@ struct Name {
     bytes: Box<[u8]>,
 }
 
-/// A name looked up: its id, and its text if this is the first time.
+/// Result of a look-up: the id of a name, and its text if it is new.
 pub(super) struct Interned<'a> {
     pub(super) id: NameId,
     pub(super) new_text: Option<std::borrow::Cow<'a, str>>,
 }
 
 impl KernelNames {
-    /// A table without names.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many names there are.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.by_bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.by_bytes.is_empty()
     }
 
-    /// Forgets the names but those that `keep` names. One that comes again is a new one.
+    /// Removes all names except those for which `keep` is true. A removed name that is seen again gets a new id.
     pub fn forget(&mut self, keep: impl Fn(NameId) -> bool) {
         let names = &mut self.names;
         self.by_pointer.retain(|_, at| keep(names[*at as usize].id));
@@ -72,7 +73,7 @@ impl KernelNames {
         self.by_bytes.shrink_to_fit();
     }
 
-    /// Bytes held on the heap.
+    /// Returns the heap memory used, in bytes.
     pub fn heap_bytes(&self) -> usize {
         let buckets = (self.by_bytes.capacity() * 8 / 7).next_power_of_two();
         map_bytes(&self.by_pointer)
@@ -81,15 +82,15 @@ impl KernelNames {
             + 2 * self.text_bytes
     }
 
-    /// The id of the C string at `name`; null and the empty string are one unnamed kernel.
+    /// Interns the C string at `name`. Null and the empty string are one unnamed kernel.
     ///
     /// # Safety
-    /// `name` is null, or its bytes up to a NUL, or else 64 KiB of them, can be read now.
+    /// `name` is null, or its bytes are readable now up to a NUL or for 64 KiB.
     pub(super) unsafe fn intern(&mut self, name: *const c_char) -> Interned<'_> {
         let bytes = if name.is_null() {
             &[]
         } else {
-            // SAFETY: strnlen reads up to the first NUL or the limit, which the caller promises.
+            // SAFETY: strnlen reads up to the first NUL or the limit, which the caller guarantees to be readable.
             let length = unsafe { libc::strnlen(name, LONGEST) };
             // SAFETY: strnlen has just read these bytes.
             unsafe { std::slice::from_raw_parts(name.cast::<u8>(), length) }
@@ -137,7 +138,7 @@ mod tests {
     use std::ffi::CStr;
 
     fn intern(names: &mut KernelNames, name: *const c_char) -> (u32, Option<String>) {
-        // SAFETY: the tests pass null and C strings only.
+        // SAFETY: the tests pass only null and C strings.
         let interned = unsafe { names.intern(name) };
         (interned.id.0, interned.new_text.map(|text| text.into_owned()))
     }

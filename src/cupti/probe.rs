@@ -1,5 +1,5 @@
-//! What a recording would meet here, without recording: for `gpuflame doctor`. To be asked in a process of its own, since it
-//! loads the driver and initialises CUDA.
+//! Checks for `gpuflame doctor` whether a recording would work here, without recording. Run it in a process of its
+//! own, since it loads the driver and initialises CUDA.
 
 use std::path::PathBuf;
 
@@ -12,44 +12,44 @@ use super::{Options, here, load, no_driver};
 use crate::error::{Error, Result};
 use crate::tracer::{Buffer, Call, Filled, Tracer};
 
-/// What there is of CUDA, and whether it can be recorded.
+/// State of CUDA on this machine, and whether it can be recorded.
 #[derive(Debug)]
 pub struct Probe {
-    /// The newest CUDA that the driver supports, in its own numbers (12040 = 12.4), if it says so.
+    /// Newest CUDA version that the driver supports, in its own numbers (12040 = 12.4); `None` if it provides none.
     pub driver: Option<u32>,
-    /// The names of the GPUs that this process may use, or what the driver answered.
+    /// Names of the GPUs that this process may use, or the driver's status code.
     pub gpus: std::result::Result<Vec<String>, u32>,
-    /// The CUPTI that was started, whether or not it went on.
+    /// The CUPTI that was started, whether or not it then refused.
     pub cupti: Option<Cupti>,
     /// Why nothing can be recorded.
     pub refused: Option<(Refusal, Error)>,
-    /// What cannot be recorded, a sentence each.
+    /// Things that cannot be recorded, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// A CUPTI.
+/// A CUPTI library.
 #[derive(Debug)]
 pub struct Cupti {
-    /// Where it lies.
+    /// Path of the library.
     pub file: PathBuf,
-    /// Why that one.
+    /// Why this library was chosen.
     pub source: Source,
-    /// Which one it is.
+    /// Version of the library.
     pub version: Version,
 }
 
-/// Why CUPTI does not record.
+/// Category of CUPTI's refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Another tool has the subscription.
+    /// Another tool owns the subscription.
     OtherTool,
-    /// This user may not.
+    /// The user lacks the permission.
     Permission,
-    /// There is none, or something else.
+    /// There is no CUPTI, or it refused for another reason.
     Other,
 }
 
-/// Looks, with the CUPTI that `library` names or the one that is found.
+/// Checks with the CUPTI that `library` names, or with the one that is found.
 ///
 /// # Errors
 /// `NoDriver`.
@@ -86,7 +86,7 @@ impl Refusal {
     }
 }
 
-/// Nothing is launched, so there is nothing to tell.
+/// A tracer that ignores everything: a probe launches nothing.
 struct Nobody;
 
 impl Tracer for Nobody {

@@ -1,5 +1,5 @@
-//! Against a real `libcupti`, in the few functions that need neither driver nor GPU (up to 13.1).
-//! Run by `tests/cupti-wheels.sh`, which names the library.
+//! Tests against a real `libcupti`, limited to the few functions that need neither driver nor GPU (up to 13.1). Run
+//! by `tests/cupti-wheels.sh`, which sets the library.
 
 use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
@@ -13,7 +13,7 @@ use std::ptr;
 fn library() -> Library {
     let file = std::env::var_os("GPUFLAME_TEST_CUPTI").expect("GPUFLAME_TEST_CUPTI names a libcupti");
     let file = CString::new(file.into_vec()).unwrap();
-    // SAFETY: the user says that it is a libcupti.
+    // SAFETY: the user guarantees that the file is a libcupti.
     unsafe { Library::open(&file) }.unwrap()
 }
 
@@ -22,7 +22,7 @@ fn next(library: &Library, buffer: *mut u8, valid: usize, record: &mut *mut u8) 
     unsafe { library.activity_get_next_record.unwrap()(buffer, valid, record) }
 }
 
-/// How long the library's record of a kind is: two steps into a buffer in which every word is the kind.
+/// Returns the size of the library's record of a kind: two steps into a buffer in which every word is the kind.
 fn size(library: &Library, kind: ActivityKind) -> usize {
     let mut buffer = [kind.0; 1024];
     let (start, mut record) = (buffer.as_mut_ptr().cast::<u8>(), ptr::null_mut());
@@ -57,12 +57,12 @@ fn the_pattern_picks_launches_copies_and_fills_from_all_names() {
     for domain in [Domain::RUNTIME_API, Domain::DRIVER_API] {
         for id in 1.. {
             let mut name: *const c_char = ptr::null();
-            // SAFETY: there is room for one pointer.
+            // SAFETY: `name` has room for one pointer.
             let status = unsafe { library.get_callback_name.unwrap()(domain, CallbackId(id), &raw mut name) };
             if !status.is_success() {
                 break;
             }
-            // SAFETY: the library gives a C string of its own.
+            // SAFETY: the library returns a C string of its own.
             let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap();
             let is_like_one =
                 ["Launch", "Memcpy", "Memset", "Prefetch"].iter().any(|word| name.contains(word));
@@ -79,7 +79,7 @@ fn the_pattern_picks_launches_copies_and_fills_from_all_names() {
     }
     eprintln!("  {picked} calls picked, {left} left, of them {} look-alikes", look_alikes.len());
     assert!(picked > 200 && picked < 350);
-    // The last is a name of 13.1 for a call that no header declares.
+    // The last is a name in 13.1 for a call that no header declares.
     let explained = ["HostFunc", "Node", "cuSubgridScheduleLaunch"];
     look_alikes.retain(|name| !explained.iter().any(|word| name.contains(word)));
     assert_eq!(look_alikes, [""; 0]);
@@ -87,17 +87,18 @@ fn the_pattern_picks_launches_copies_and_fills_from_all_names() {
 
 extern "C" fn ours() {}
 
-/// By its own table of symbols, which is read-only: who asks for one of these functions afterwards is given ours.
+/// Interposes through the library's own symbol table, which is read-only: later look-ups of these functions return
+/// ours.
 #[test]
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
 fn functions_of_ours_stand_before_those_of_a_real_library() {
     let file = CString::new(std::env::var_os("GPUFLAME_TEST_CUPTI").unwrap().into_vec()).unwrap();
     library();
-    // SAFETY: it is loaded.
+    // SAFETY: the file is loaded.
     let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     let ask = |name: &str| {
         let name = CString::new(name).unwrap();
-        // SAFETY: the handle is one, and the name ends.
+        // SAFETY: the handle is open, and the name ends with NUL.
         unsafe { libc::dlsym(handle, name.as_ptr()) }.addr()
     };
     let ours = ours as *const () as usize;

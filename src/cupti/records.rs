@@ -1,4 +1,4 @@
-//! Having CUPTI hand its records to us, and leaving them to another client as that would have found them.
+//! Takes CUPTI's records for us, and leaves them to another client in the state that it would have found without us.
 
 use super::Options;
 use super::callback::buffer_functions;
@@ -7,16 +7,16 @@ use crate::tracer::Tracer;
 use cupti_sys::{ActivityAttribute, ActivityKind, FlushFlag, Status};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A step of the set-up that CUPTI refused.
+/// A set-up step that CUPTI refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The step that failed.
+    /// Name of the step.
     pub(super) step: &'static str,
-    /// CUPTI's answer to it.
+    /// CUPTI's status.
     pub(super) status: Status,
 }
 
-/// What is recorded. Kernels by the kind that leaves them concurrent.
+/// Kinds that are always recorded. Kernels by the kind that keeps them concurrent.
 const KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::CONCURRENT_KERNEL, "kernels"),
     (ActivityKind::MEMCPY, "copies"),
@@ -24,24 +24,24 @@ const KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::MEMSET, "fills"),
 ];
 
-/// What is recorded besides, where it is asked for.
+/// Kinds that are recorded in addition if `Options::events` is set.
 const DEPENDENCIES: [(ActivityKind, &str); 2] =
     [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
 
-/// Kinds asked for where `Options::unified` is set, and what they are called when CUPTI refuses them.
+/// Kinds that are recorded if `Options::unified` is set, and their names in messages when CUPTI refuses them.
 const UNIFIED: [(ActivityKind, &str); 1] = [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
 
-/// Whether buffers are zero when CUPTI is handed them.
+/// Attribute that tells CUPTI that buffers are zeroed when it gets them.
 const ZEROED: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 
-/// What that was before we set it; [`NOT_SET`]: we have not, or it was put back.
+/// Value of that attribute before we set it; [`NOT_SET`] if we have not set it or have restored it.
 static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
 /// Kinds that are enabled for us, one bit each. CUPTI has one switch per kind for all clients.
 static ENABLED: AtomicU64 = AtomicU64::new(0);
 
-/// A kind as one bit of a set.
+/// Returns a kind as one bit of a set.
 pub(super) fn bit(kind: ActivityKind) -> u64 {
     1_u64.checked_shl(kind.0).unwrap_or(0)
 }
@@ -52,8 +52,8 @@ fn enable_kind(shared: &Shared, kind: ActivityKind) -> Result<(), Status> {
     Ok(())
 }
 
-/// Asks for the records, at first or again. Gives what could not be set up, one sentence each. `is_flushed`: CUPTI holds no record
-/// of another client.
+/// Asks for the records, for the first time or again. Returns one sentence for each thing that could not be set up.
+/// `is_flushed`: CUPTI holds no record of another client.
 pub(super) fn take<T: Tracer>(
     shared: &'static Shared,
     options: &Options,
@@ -63,11 +63,12 @@ pub(super) fn take<T: Tracer>(
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     declare_buffers_zeroed(shared);
     shared.make_current();
-    // SAFETY: all find their `Shared` in what was just made current, and that is never freed.
+    // SAFETY: the functions find their `Shared` through `make_current`, called above, and it is never freed.
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| Refusal { step: "cuptiActivityRegisterCallbacks", status })?;
     if !is_flushed && shared.seen_work.load(Ordering::Relaxed) {
-        // The client's last buffers, or our records would be written to them. It may have freed their memory.
+        // Flushes the client's last buffers. Otherwise our records would be written to them, and the client may have
+        // freed their memory.
         let _ = functions.flush(FlushFlag::NONE);
     }
 
@@ -75,7 +76,8 @@ pub(super) fn take<T: Tracer>(
         let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
-    // First of all: who shares is refused nodes where another has graphs as a whole, and the other way round.
+    // Must be first: a client that shares is refused nodes while another records whole graphs, and the other way
+    // round.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
@@ -86,8 +88,8 @@ pub(super) fn take<T: Tracer>(
         return Err(Refusal { step: "cuptiActivityEnable", status: refused[0].1 });
     }
     if options.events {
-        // From 12.8 on there would be a record of each query of an event that has not happened yet, and programs
-        // ask in loops.
+        // From 12.8 on, every query of an event that has not happened yet would produce a record, and programs query
+        // in loops.
         let _ = functions.record_unfinished_queries(false);
         refused.extend(enable(&DEPENDENCIES));
     }
@@ -101,8 +103,8 @@ pub(super) fn take<T: Tracer>(
     Ok(notes)
 }
 
-/// Spares CUPTI a memset of every buffer on the application's thread: ours are zero. Old releases do not know it, and then only take
-/// longer.
+/// Spares CUPTI a memset of every buffer on the application's thread, as ours are already zero. Releases that do not
+/// know the attribute are merely slower.
 fn declare_buffers_zeroed(shared: &Shared) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
@@ -112,11 +114,12 @@ fn declare_buffers_zeroed(shared: &Shared) {
     let _ = functions.set_attribute(subscriber, ZEROED, 1);
 }
 
-/// Restores all settings that were made for us alone, and disables all kinds but `theirs`, which other clients have enabled. Returns
-/// the kinds that it disabled, one bit each. Leaves no error for a client that asks CUPTI for its last error.
+/// Restores all settings that were made only for us, and disables all kinds except `theirs`, which other clients have
+/// enabled. Returns the kinds that it disabled, one bit each. Leaves no error for a client that asks CUPTI for its
+/// last error.
 ///
-/// CUPTI calls the functions that were registered last for each record of an enabled kind. With our kinds off it calls a client
-/// for that client's records alone, and never after the client has disabled its kinds.
+/// CUPTI calls the functions that were registered last for each record of an enabled kind. With our kinds off it
+/// calls a client only for that client's own records, and never after the client has disabled its kinds.
 pub(super) fn leave(shared: &Shared, theirs: u64) -> u64 {
     let functions = &shared.functions;
     let ours = ENABLED.fetch_and(theirs, Ordering::AcqRel) & !theirs;
@@ -152,7 +155,7 @@ fn kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
     (0..u64::BITS).map(ActivityKind).filter(move |kind| set & bit(*kind) != 0)
 }
 
-/// Nothing of ours is set: so it is at first, and after CUPTI was ended.
+/// Resets our state to "nothing is set": initially, and after a client has ended CUPTI.
 pub(super) fn begin() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
     ENABLED.store(0, Ordering::Release);

@@ -1,4 +1,4 @@
-//! What callbacks reach, whatever they are about: the library, the calls that are enabled, and whether to go on.
+//! State that all of CUPTI's callbacks share: the library, the table of enabled calls, and whether tracing has ended.
 
 use super::calls::CallTable;
 use super::family::Functions;
@@ -13,31 +13,31 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What callbacks reach. Made before the subscription and never freed, since a callback may be under
-/// way at any time.
+/// State shared with CUPTI's callbacks. Created before subscribing and never freed, because a callback may be running
+/// at any time.
 pub(super) struct Shared {
     pub(super) calls: CallTable,
     pub(super) functions: Functions,
     /// Whether events and waits are recorded.
     pub(super) events: bool,
-    /// The subscription; null until there is one.
+    /// The subscription; null if there is none.
     pub(super) subscriber: AtomicPtr<c_void>,
-    /// An API call or a context was seen. A flush before that can hang.
+    /// Whether an API call or a context was seen. A flush before that can hang.
     pub(super) seen_work: AtomicBool,
-    /// No CUPTI call may be made any more.
+    /// Whether CUPTI calls are permanently forbidden.
     pub(super) retired: AtomicBool,
-    /// Another client has ended CUPTI: no call is made until it is subscribed to again.
+    /// Whether another client has ended CUPTI: no call is made until we subscribe again.
     pub(super) is_ended: AtomicBool,
-    /// Number of our threads that are in a CUPTI call, and of clients that are in cuptiFinalize. No thread is in a call during
-    /// cuptiFinalize.
+    /// Number of our threads that are in a CUPTI call, and of clients that are in cuptiFinalize. None of our threads
+    /// is in a call during cuptiFinalize.
     in_flight: AtomicU32,
     finalizing: AtomicU32,
-    /// Id of the process that made this.
+    /// Id of the process that created this.
     process: u32,
     panicked: AtomicBool,
 }
 
-/// Counts something for as long as it lives.
+/// Increments a counter for as long as it lives.
 pub(super) struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {
@@ -53,18 +53,18 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// The buffers that CUPTI has. Outlives a subscription, as they may come back after it.
+/// Buffers that CUPTI holds. Outlives a subscription, as buffers may be returned after it.
 pub(super) static LENT: Lent = Lent::new();
 
-/// The one subscription, for the buffer callbacks: CUPTI hands them no pointer of ours.
+/// The current subscription, for the buffer callbacks: CUPTI passes them no pointer of ours.
 static CURRENT: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
-/// The one that was made current.
+/// Returns the state that was last made current.
 ///
 /// # Safety
 /// [`Shared::make_current`] was called.
 pub(super) unsafe fn current() -> &'static Shared {
-    // SAFETY: the caller says that it is one, and `make_current` that it is never freed.
+    // SAFETY: the caller guarantees that `make_current` stored a pointer, whose target is never freed.
     unsafe { &*CURRENT.load(Ordering::Acquire) }
 }
 
@@ -85,31 +85,31 @@ impl Shared {
         }
     }
 
-    /// Makes these what the buffer callbacks use.
+    /// Makes the buffer callbacks use this state.
     pub(super) fn make_current(&'static self) {
         CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// The subscription; null if there is none.
+    /// Returns the subscription; null if there is none.
     pub(super) fn subscriber(&self) -> Subscriber {
         Subscriber(self.subscriber.load(Ordering::Acquire))
     }
 
-    /// Runs `calls`, which calls CUPTI. `None`: no call may be made now.
+    /// Runs `calls`, which calls CUPTI. Returns `None` if no call may be made now.
     pub(super) fn call<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         self.call_even_if_ended(|| (!self.is_ended.load(Ordering::SeqCst)).then(calls)).flatten()
     }
 
-    /// Runs `calls` even if another client has ended CUPTI, which works again after a subscription.
+    /// Runs `calls` even if another client has ended CUPTI, which works again after subscribing.
     pub(super) fn call_even_if_ended<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = Counted::new(&self.in_flight);
-        // Counted first: cuptiFinalize announces itself first, and then looks at the count.
+        // We count first and then check; cuptiFinalize announces itself first and then reads the count.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }
 
-    /// Waits until we are in no CUPTI call, for at most `limit`. We begin no call before the result is dropped. For a client that is
-    /// about to call cuptiFinalize.
+    /// Waits until no thread of ours is in a CUPTI call, for at most `limit`, and allows no new call until the result
+    /// is dropped. For a client that is about to call cuptiFinalize.
     pub(super) fn await_calls(&self, limit: Duration) -> Counted<'_> {
         let finalizing = Counted::new(&self.finalizing);
         let begin = Instant::now();
@@ -119,7 +119,7 @@ impl Shared {
         finalizing
     }
 
-    /// Whether this is a forked child, which inherited the state of its parent's driver.
+    /// Whether this is a forked child, which inherited its parent's driver state.
     pub(super) fn is_inherited(&self) -> bool {
         self.process != std::process::id()
     }
@@ -128,13 +128,13 @@ impl Shared {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// From now on no CUPTI call is made, and callbacks do nothing.
+    /// From now on no CUPTI call is made and callbacks do nothing.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
         self.calls.clear();
     }
 
-    /// The library's way from record to record; once retired, a way that ends at once.
+    /// Returns the library's function that steps from record to record; once retired, it ends every walk at once.
     pub(super) fn stepper(&self) -> impl Fn(*mut u8, usize, &mut *mut u8) -> Status {
         move |buffer, valid, record| {
             if self.retired.load(Ordering::Acquire) {
@@ -154,17 +154,18 @@ impl Shared {
     }
 
     pub(super) fn note_work(&self) {
-        // Loaded first: a store in every callback would make all threads fight for one cache line.
+        // Loaded first: a store in every callback would make all threads compete for one cache line.
         if !self.seen_work.load(Ordering::Relaxed) {
             self.seen_work.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs what belongs to the tracer, and leaves errno as it was. The catch is a table entry: nothing on the way through.
+    /// Runs code of the tracer and preserves errno. The catch costs only a table entry, no instruction on the normal
+    /// path.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::kept(|| catch_unwind(AssertUnwindSafe(body))) {
-            // Its destructor might panic in turn.
+            // The panic's destructor might panic in turn.
             std::mem::forget(panic);
             self.panicked::<T>();
         }
@@ -183,8 +184,8 @@ impl Shared {
     }
 }
 
-/// What the call returned; 0 before.
+/// Returns the result of the call; 0 before it has returned.
 pub(super) fn result_of(data: &CallbackData) -> u32 {
-    // SAFETY: null, or after the call its 32-bit result.
+    // SAFETY: the pointer is null or, after the call, points to its 32-bit result.
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
 }

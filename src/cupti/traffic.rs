@@ -1,8 +1,8 @@
-//! What passes between CUPTI and us, counted: it tells when another client has the records.
+//! Counts the buffers and callbacks that CUPTI and we exchange, which reveals when another client has the records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows.
+/// A counter that only grows.
 pub(super) struct Count(AtomicU64);
 
 impl Count {
@@ -15,31 +15,31 @@ impl Count {
     }
 }
 
-/// Buffers that were asked for or came back.
+/// Buffers that CUPTI requested or returned.
 pub(super) static MOVES: Count = Count(AtomicU64::new(0));
-/// Buffers that came back and are not ours, or came back twice.
+/// Buffers that were returned and are not ours, or were returned twice.
 pub(super) static STRANGERS: Count = Count(AtomicU64::new(0));
-/// Calls that have waited for all that a GPU had to do.
+/// Calls that have waited for all work of a GPU.
 pub(super) static WHOLE_WAITS: Count = Count(AtomicU64::new(0));
-/// Callbacks about a call or a resource that did not say which.
+/// Callbacks about a call or a resource that came without data.
 pub(super) static WITHOUT_DATA: Count = Count(AtomicU64::new(0));
-/// Records of kinds that CUPTI has, and that we do not ask for.
+/// Records of kinds that CUPTI has but we do not ask for.
 pub(super) static UNASKED: Count = Count(AtomicU64::new(0));
 
-/// What has passed between CUPTI and us so far.
+/// Counts of buffers and callbacks exchanged with CUPTI so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Buffers that CUPTI asked for or gave back.
+    /// Number of buffers that CUPTI requested or returned.
     pub moves: u64,
-    /// How many it has now.
+    /// Number of buffers that CUPTI holds now.
     pub lent: u64,
-    /// Buffers that it gave back and did not have from us, or gave back twice.
+    /// Number of buffers that CUPTI returned without having them from us, or returned twice.
     pub strangers: u64,
-    /// Calls of the program that have waited for all that a GPU had to do.
+    /// Number of calls of the program that have waited for all work of a GPU.
     pub whole_waits: u64,
-    /// Callbacks about a call or a resource that did not say which.
+    /// Number of callbacks about a call or a resource that came without data.
     pub without_data: u64,
-    /// Records of kinds that it has, and that we do not ask for: another client does, and does not get them.
+    /// Number of records of kinds that we do not ask for. Another client asks for them and does not get them.
     pub unasked: u64,
 }
 

@@ -1,10 +1,10 @@
-//! CUPTI's two ways of numbering itself, what a version can do, and what is known to be broken in it.
+//! CUPTI's two numbering schemes, the capabilities of each version, and its known bugs.
 //!
-//! Every version test of gpuflame stands here. It decides by the number the library itself gives.
+//! All of gpuflame's version checks are here. They use the number that the library itself reports.
 
 use std::fmt;
 
-/// The number that `cuptiGetVersion` gives: counted up to 28 (CUDA 12.9), then `MMmmpp`.
+/// Number that `cuptiGetVersion` returns: counted up to 28 (CUDA 12.9), then `MMmmpp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
@@ -12,16 +12,16 @@ pub struct Version(pub u32);
 const COUNTED: [(u32, u32, u32); 8] =
     [(18, 11, 8), (20, 12, 2), (21, 12, 3), (22, 12, 4), (23, 12, 5), (24, 12, 6), (26, 12, 8), (28, 12, 9)];
 
-/// Where the second way of numbering begins.
+/// First number of the second scheme.
 const DATED: u32 = 130_000;
 
 impl Version {
-    /// The oldest that gpuflame reads (CUDA 11.8): its records have every field we rely on.
+    /// Oldest version that gpuflame reads (CUDA 11.8): its records have every field we rely on.
     pub const OLDEST: Self = Self(18);
 
-    /// The CUDA release it came with, as (major, minor); `None` before 11.8.
+    /// Returns the CUDA release it came with, as (major, minor); `None` before 11.8.
     ///
-    /// 11.8, 12.0 and 12.1 cannot be told apart and are all given as (11, 8).
+    /// 11.8, 12.0 and 12.1 cannot be distinguished and are all returned as (11, 8).
     pub fn cuda(self) -> Option<(u32, u32)> {
         if self.0 >= DATED {
             return Some((self.0 / 10_000, self.0 / 100 % 100));
@@ -30,24 +30,24 @@ impl Version {
         Some((newest.1, newest.2))
     }
 
-    /// Whether it is made for a later major CUDA release than the driver. Such a CUPTI does not start;
-    /// a later minor release does. `driver` is in the driver's own numbers (12040 = 12.4).
+    /// Whether it is made for a later major CUDA release than the driver. Such a CUPTI does not start; one for a
+    /// later minor release does. `driver` is in the driver's own numbers (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }
 
-    /// Whether it tells of its own fatal errors (the STATE domain, 12.2 on).
+    /// Whether it reports its own fatal errors (the STATE domain, from 12.2 on).
     pub fn has_state_callbacks(self) -> bool {
         self.0 >= 20
     }
 
-    /// Whether several tools can record at once (13.3 on, with a driver of r610 or later, which is for CUDA 13.3).
-    /// `driver` as above.
+    /// Whether several tools can record at once (from 13.3 on, with a driver of r610 or later, which is for CUDA
+    /// 13.3). `driver` as above.
     pub fn can_share(self, driver: u32) -> bool {
         self.0 >= 130_300 && driver >= 13_030
     }
 
-    /// What is known to be broken in this version and can touch a recording; for `doctor` and reports.
+    /// Returns the known bugs of this version that can affect a recording, for `doctor` and reports.
     pub fn hazards(self) -> impl Iterator<Item = &'static str> {
         HAZARDS.iter().filter(move |h| (h.from..h.fixed).contains(&self.0)).map(|h| h.text)
     }
@@ -63,14 +63,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// A known bug, for the versions `from..fixed`.
+/// A known bug of the versions `from..fixed`.
 struct Hazard {
     from: u32,
     fixed: u32,
     text: &'static str,
 }
 
-/// From NVIDIA's release notes and the trackers of tools that met them.
+/// From NVIDIA's release notes and the issue trackers of affected tools.
 const HAZARDS: &[Hazard] = &[
     Hazard {
         from: 22,

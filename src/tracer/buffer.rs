@@ -1,63 +1,64 @@
-//! The memory that activity records come in, and who owns it when.
+//! Memory for activity records, and who owns it when.
 //!
-//! A [`Buffer`] is zeroed memory that the tracer owns; while the vendor's library fills it, the ledger here holds it
-//! as a bare address; it comes back as [`Filled`]. The library is believed about neither address nor size: a
-//! buffer that was not lent is not taken back, and no more than was lent is read.
+//! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills it, the ledger of loans here
+//! keeps it as a bare address; it is returned as [`Filled`]. Neither the address nor the size that the library passes
+//! is trusted: a buffer that was not lent is not taken back, and no more bytes are read than were lent.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of all buffers that the library has, and of the others as far as they were ever written.
+/// Bytes of lent buffers in full, plus the bytes ever written of the tracer's own buffers.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that buffers take: those that the library has in full, the others as far as they were ever written.
+/// Returns the memory that buffers use, in bytes: lent buffers count in full, the tracer's own as far as they were
+/// ever written.
 pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Bytes of spare buffers that the library has: their records are dropped.
+/// Bytes of spare buffers that the library holds; their records are dropped.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of spare buffers, which are part of [`bytes_held`].
+/// Returns the memory of spare buffers, in bytes, which is part of [`bytes_held`].
 pub fn spare_bytes() -> usize {
     SPARE.load(Ordering::Relaxed)
 }
 
-/// What of a buffer stays in memory when it lies ready and others keep all of theirs. More goes back to the
-/// kernel, so that what is held does not follow the largest burst.
+/// Bytes that an idle buffer may keep resident once [`WARM_ROOM`] is used up. Any more is returned to the kernel, so
+/// that memory use does not stay at the level of the largest burst.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// How much memory buffers that lie ready may keep in all: two of 1 MiB, which is what a steady stream of
-/// records goes through. The application's threads fill them, and would pay 256 page faults for each that went
-/// back to the kernel: 70 ns a record.
+/// Maximum bytes that idle buffers keep resident in total: two buffers of 1 MiB, between which a steady stream of
+/// records alternates. The application's threads fill them, and would incur 256 page faults for each buffer that was
+/// returned to the kernel: 70 ns per record.
 const MOST_WARM: usize = 2 << 20;
-/// The same under the ceiling that the user asked for.
+/// `MOST_WARM`, or less under the memory ceiling that the user asked for.
 static WARM_ROOM: AtomicUsize = AtomicUsize::new(MOST_WARM);
 
-/// Limits what buffers that are ready keep in memory to `bytes`, or 2 MiB if that is less.
+/// Limits the memory that idle buffers keep resident to `bytes`, but to at most 2 MiB.
 pub fn keep_warm(bytes: usize) {
     WARM_ROOM.store(bytes.min(MOST_WARM), Ordering::Relaxed);
 }
 
-/// Bytes of buffers that lie ready with more than [`KEPT_BYTES`] in memory.
+/// Resident bytes of idle buffers that hold more than [`KEPT_BYTES`].
 static WARM: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
-/// It comes from the C library's allocator: the vendor's library hands buffers to whoever asked for records last, and that
-/// may be another client, which calls `free` on whatever it is handed. What lies in it costs nothing until it is written,
-/// for the allocator has so large a block from the kernel; and its pages go back to the kernel as those of a mapping
-/// would. It is freed as seldom as can be: the first large block that is freed raises the size up to which the
-/// allocator keeps memory for itself, the application's with it.
+/// It is allocated with `calloc`: the vendor's library hands completed buffers to the client that asked for records
+/// last, which may be another client that calls `free` on every buffer. Unwritten parts cost nothing, because the
+/// allocator maps a block of this size from the kernel, and its pages can be returned to the kernel like those of a
+/// mapping. A buffer is freed as rarely as possible: the first large block that is freed raises the size up to which
+/// the allocator keeps freed memory for itself, including the application's.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
     words: usize,
-    /// How many bytes were ever written.
+    /// Number of bytes that were ever written.
     written: usize,
-    /// How many of them count as [`WARM`].
+    /// Number of bytes that count towards [`WARM`].
     warm: usize,
 }
 
@@ -65,24 +66,24 @@ pub struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// A buffer of `bytes`, rounded up to a multiple of 8; `None` for 0, or where the kernel gives none.
-    /// NVIDIA recommends 1 to 10 MB. It costs nothing until the library writes to it.
+    /// Creates a buffer of `bytes`, rounded up to a multiple of 8; `None` for 0 bytes or if no memory is left. NVIDIA
+    /// recommends 1 to 10 MB. It costs nothing until the library writes to it.
     pub fn new(bytes: usize) -> Option<Self> {
         let words = bytes.div_ceil(8);
         if words == 0 {
             return None;
         }
-        // SAFETY: no memory in use is touched.
+        // SAFETY: `calloc` may be called with any two numbers.
         let start = unsafe { libc::calloc(words, 8) };
         Some(Self { start: NonNull::new(start.cast())?, words, written: 0, warm: 0 })
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         8 * self.words
     }
 
-    /// Whether it may keep all its pages, as it lies ready.
+    /// Whether this idle buffer may keep all its pages.
     fn keep_warm(&mut self) -> bool {
         let keep =
             |warm: usize| Some(warm + self.written).filter(|warm| *warm <= WARM_ROOM.load(Ordering::Relaxed));
@@ -91,22 +92,22 @@ impl Buffer {
         kept
     }
 
-    /// Lets the kernel take the pages, which are zero when they are next touched, and makes zero what lies on pages that
-    /// others have a part of. False: it refused.
+    /// Returns the pages to the kernel, which makes them zero when they are next touched, and zeroes the parts that
+    /// are on pages shared with other blocks. Returns `false` if the kernel refused.
     pub(crate) fn give_pages_back(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();
-        // SAFETY: no memory is touched.
+        // SAFETY: `sysconf` touches no memory.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
         let (inner, inner_end) = (first.next_multiple_of(page), end / page * page);
         if inner >= inner_end {
             return false;
         }
-        // SAFETY: whole pages within a block of ours that nobody else knows; their content may become zero.
+        // SAFETY: whole pages inside a block that only `self` refers to; their content may become zero.
         let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
         let written = self.written.div_ceil(8).min(self.words);
         let (before, behind) = ((inner - first) / 8, (inner_end - first) / 8);
-        // An allocator of the application's may lie in memory that comes back as it was.
+        // The application's own allocator may use memory that keeps its content.
         if answer != 0 || self.words()[before] != 0 {
             return false;
         }
@@ -119,12 +120,12 @@ impl Buffer {
     }
 
     fn words(&self) -> &[u64] {
-        // SAFETY: so many words, zero at first, that live as long as `self`.
+        // SAFETY: `start` points to `words` initialised words that live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 
     fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as in `words`, and `&mut self` means that nobody else reads them.
+        // SAFETY: as in `words`, and `&mut self` excludes any other access.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
     }
 }
@@ -133,12 +134,12 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         HELD.fetch_sub(self.written, Ordering::Relaxed);
         WARM.fetch_sub(self.warm, Ordering::Relaxed);
-        // SAFETY: it came from `calloc`, and its owner is gone.
+        // SAFETY: the block came from `calloc`, and its owner is being dropped.
         unsafe { libc::free(self.start.as_ptr().cast()) };
     }
 }
 
-/// Records that the library is done with, in the buffer that it filled or in a copy.
+/// Records that the library has completed, in the buffer that it filled or in a copy.
 #[derive(Debug)]
 pub struct Filled {
     content: Content,
@@ -152,24 +153,24 @@ enum Content {
 }
 
 impl Filled {
-    /// How many bytes of it hold records; may be 0.
+    /// Returns the number of bytes that hold records; may be 0.
     pub fn valid(&self) -> usize {
         self.valid
     }
 
-    /// The bytes of the records, without the room behind them.
+    /// Returns the bytes of the records, without the unused rest of the buffer.
     pub fn bytes(&self) -> &[u8] {
         let words = match &self.content {
             Content::Whole(buffer) => buffer.words(),
             Content::Copied(words) => words,
         };
         let valid = self.valid.min(size_of_val(words));
-        // SAFETY: the bytes of initialised words, and no more of them than there are.
+        // SAFETY: bytes of initialised words, limited to their size.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
 
-    /// Copies the records out of the buffer, which is free again at once. Early deliveries and flushes
-    /// return buffers of a few records, by the thousand.
+    /// Copies the records out, so that the buffer is free for reuse at once. Early deliveries and flushes return
+    /// buffers with few records, by the thousand.
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
@@ -179,7 +180,7 @@ impl Filled {
         (Self { content: Content::Copied(copy), valid: self.valid }, self.recycle())
     }
 
-    /// The buffer, zeroed as far as it was written for its next use; `None` where the records were a copy.
+    /// Returns the buffer, zeroed as far as it was written, for its next use; `None` if the records were a copy.
     pub fn recycle(self) -> Option<Buffer> {
         let Content::Whole(mut buffer) = self.content else { return None };
         let words = self.valid.div_ceil(8).min(buffer.words);
@@ -190,14 +191,14 @@ impl Filled {
     }
 }
 
-/// What is lent when the tracer has no buffer: enough for some 300 records, which are counted and lost.
-/// (To lend nothing crashes CUPTI before 12.9.)
+/// Size of the buffer that is lent when the tracer has none: enough for about 300 records, which are counted and
+/// lost. (CUPTI before 12.9 crashes if it gets no buffer.)
 const SPARE_BYTES: usize = 64 * 1024;
 
-/// The buffers that the library has.
+/// Buffers that the library holds.
 ///
-/// Its lock is taken in the library's own buffer callbacks, where the library holds a lock of its own; so nothing is
-/// called while it is held.
+/// Its lock is taken in the library's own buffer callbacks, where the library holds a lock of its own, so nothing may
+/// be called while it is held.
 #[derive(Debug, Default)]
 pub(crate) struct Lent(Mutex<Vec<Loan>>);
 
@@ -210,7 +211,7 @@ struct Loan {
 }
 
 impl Loan {
-    /// The library does not have it any more.
+    /// Subtracts a spare buffer that the library no longer holds.
     fn count_out(&self) {
         if self.is_spare {
             SPARE.fetch_sub(8 * self.words, Ordering::Relaxed);
@@ -218,17 +219,17 @@ impl Loan {
     }
 }
 
-// SAFETY: a loan owns the memory it points to, as a box would; nothing in it belongs to a thread.
+// SAFETY: a loan owns the memory it points to, as a box would, and is not bound to a thread.
 unsafe impl Send for Loan {}
 
-/// A buffer that the tracer has filled and handed back.
+/// A buffer that the library has returned.
 #[derive(Debug)]
 pub(crate) enum Returned {
-    /// One of the tracer's.
+    /// A buffer of the tracer.
     Filled(Filled),
-    /// One of ours, lent when the tracer had none; its records are lost.
+    /// A spare buffer, lent when the tracer had none; its records are lost.
     Spare(Filled),
-    /// Nothing that was lent.
+    /// A buffer that was not lent.
     Stranger,
 }
 
@@ -237,8 +238,8 @@ impl Lent {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Lends `buffer`, or a spare one: its address and size in bytes, which are 0 where the kernel gives no
-    /// memory at all.
+    /// Lends `buffer`, or a spare one. Returns its address and its size in bytes, which are 0 if no memory is left at
+    /// all.
     pub(crate) fn lend(&self, buffer: Option<Buffer>) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         let Some(buffer) = buffer.or_else(|| Buffer::new(SPARE_BYTES)) else { return (null_mut(), 0) };
@@ -246,7 +247,7 @@ impl Lent {
         WARM.fetch_sub(warm, Ordering::Relaxed);
         HELD.fetch_add(8 * words - written, Ordering::Relaxed);
         let mut loans = self.loans();
-        // One that another client was handed, and has freed.
+        // A loan that another client received and has freed.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
             let freed = loans.swap_remove(at);
             HELD.fetch_sub(8 * freed.words, Ordering::Relaxed);
@@ -260,14 +261,15 @@ impl Lent {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// A spare buffer that nobody will know when it comes back: where no lock may be waited for.
+    /// Returns a spare buffer that is not entered as a loan and so not recognised when it is returned. For a process
+    /// in which no lock may be waited for.
     pub(crate) fn give_away() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
         let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Takes back what the library returns.
+    /// Takes back a buffer that the library returns.
     pub(crate) fn take_back(&self, address: *mut u8, valid: usize) -> Returned {
         let loan = {
             let mut loans = self.loans();
@@ -279,14 +281,14 @@ impl Lent {
         loan.count_out();
         let Loan { start, words, .. } = loan;
         let valid = valid.min(8 * words);
-        // `lend` took these from a buffer, and the loan was struck off, so this happens once.
+        // `lend` took these fields from a buffer, and the loan was removed, so this happens once.
         let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
         HELD.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
         let filled = Filled { content: Content::Whole(buffer), valid };
         if loan.is_spare { Returned::Spare(filled) } else { Returned::Filled(filled) }
     }
 
-    /// How many buffers the library has now.
+    /// Returns the number of buffers that the library holds now.
     pub(crate) fn count(&self) -> usize {
         self.loans().len()
     }

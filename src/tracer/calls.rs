@@ -1,6 +1,6 @@
-//! Which calls of the vendor's interface matter, by what they do.
+//! Kinds of API calls that matter, by their effect.
 
-/// What an API call does to a GPU.
+/// Effect of an API call on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
     /// Launches a kernel.
@@ -9,7 +9,7 @@ pub enum CallKind {
     GraphLaunch,
     /// Copies memory.
     Copy {
-        /// Whether its name says that it waits. (One to or from pageable memory may wait all the same.)
+        /// Whether its name says that it waits. (A copy to or from pageable memory may wait even if it does not.)
         sync: bool,
     },
     /// Fills memory.
@@ -17,25 +17,25 @@ pub enum CallKind {
         /// Whether its name says that it waits.
         sync: bool,
     },
-    /// Resets a device: whatever was not flushed by then is lost.
+    /// Resets a device: unflushed records are lost.
     DeviceReset,
-    /// Destroys, resets or releases a context: the same.
+    /// Destroys, resets or releases a context: unflushed records are lost.
     ContextDestroy,
-    /// Asks tools to record from now on.
+    /// Asks tools to start recording (`cudaProfilerStart`).
     ProfilerStart,
-    /// Asks tools to record no more.
+    /// Asks tools to stop recording (`cudaProfilerStop`).
     ProfilerStop,
     /// Adds a node to a graph.
     GraphNode,
-    /// Copies a graph with all its nodes: instantiates or clones it, or makes it a node of another.
+    /// Copies a graph with all its nodes: instantiates or clones it, or adds it to another graph as a node.
     GraphCopy,
-    /// Has an instantiation take over what another graph does.
+    /// Updates an executable graph from another graph.
     GraphUpdate,
     /// Waits for a GPU.
     Wait,
-    /// Puts an event on a stream.
+    /// Records an event on a stream.
     EventRecord,
-    /// Has a stream wait for an event; the host does not.
+    /// Makes a stream wait for an event; does not block the host.
     EventWait,
     /// Allocates memory.
     Allocate(AllocationKind),
@@ -43,26 +43,26 @@ pub enum CallKind {
     Free,
 }
 
-/// What memory a call allocates, and where its arguments say how much.
+/// Type of memory that a call allocates, which also determines where its arguments hold the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationKind {
-    /// Of the GPU.
+    /// Device memory.
     Device,
-    /// Of the GPU, in rows: so many of the length that the call answers.
+    /// Device memory in rows: a number of rows, each of the pitch that the call returns.
     Pitched,
-    /// Of the host, locked.
+    /// Page-locked host memory.
     Pinned,
     /// Memory that the host and devices share.
     Managed,
 }
 
 impl CallKind {
-    /// Whether activities may come of it.
+    /// Whether the call may cause activities.
     pub fn makes_work(self) -> bool {
         !self.is_control() && !self.is_host_call()
     }
 
-    /// Whether no activity comes of it by itself, and it ends no context.
+    /// Whether the call causes no activities of its own and ends no context.
     pub fn is_host_call(self) -> bool {
         self.edits_graph()
             || matches!(
@@ -71,22 +71,22 @@ impl CallKind {
             )
     }
 
-    /// Whether it makes or changes graphs, which run later.
+    /// Whether the call creates or changes graphs, which run later.
     pub fn edits_graph(self) -> bool {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }
 
-    /// Whether it is about what is recorded, or for how long it can be, and is told when it begins.
+    /// Whether the call starts, stops or limits recording. Such calls are reported when they begin.
     pub fn is_control(self) -> bool {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
-    /// Whether it is time for a last flush.
+    /// Whether the call is the last chance for a flush.
     pub fn ends_context(self) -> bool {
         matches!(self, Self::DeviceReset | Self::ContextDestroy)
     }
 }
 
-/// An enabled API call: the index of its label. Calls that differ in a suffix only share one.
+/// Index of an enabled API call's label. Calls whose names differ only in a suffix share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiCall(pub u16);

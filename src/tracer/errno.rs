@@ -1,6 +1,6 @@
-//! What the host's last call has left in errno, which is nobody's to change but its own.
+//! Preserves errno: it belongs to the host's last call, and only the host's own calls may change it.
 
-/// Runs `action`, and puts errno back: around all that the host or its libraries call of ours, on their threads.
+/// Runs `action` and restores errno. Wraps all of our code that the host or its libraries call on their threads.
 #[inline(always)]
 pub fn kept<T>(action: impl FnOnce() -> T) -> T {
     // SAFETY: errno's location is valid for as long as the thread runs.

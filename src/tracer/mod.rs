@@ -1,6 +1,7 @@
-//! What a vendor's tracing library tells, in our words, and who is told: the [`Tracer`] and all that it is handed.
+//! The interface between a vendor's tracing library and its users: the [`Tracer`] that is notified, and the types
+//! that it receives.
 //!
-//! `cupti` calls a tracer, `capture` is one; neither knows the other. What is here names no vendor's type.
+//! `cupti` calls a tracer and `capture` implements one; neither knows the other. No type of a vendor appears here.
 
 mod buffer;
 mod calls;
@@ -15,11 +16,11 @@ use crate::record::{CorrelationId, GraphId, GraphNodeId};
 use std::cell::Cell;
 use std::ffi::c_char;
 
-/// Who is told what the vendor's library tells us. Associated functions only: there is one tracer a process.
+/// Receiver of all notifications of the vendor's library. Associated functions only: there is one tracer per process.
 ///
-/// All may be called on any thread of the application, at any time from the middle of the subscription on, and
-/// several at once. None may call the vendor's interface. A panic in one of them ends tracing (see
-/// [`Tracer::panicked`]) and never reaches the application.
+/// Each function may be called on any thread of the application, concurrently, as soon as subscribing has begun. None
+/// may call the vendor's interface. A panic in one ends tracing (see [`Tracer::panicked`]) and never reaches the
+/// application.
 pub trait Tracer: 'static {
     /// Whether [`Tracer::graph`] is wanted. Default: `false`.
     const GRAPHS: bool = false;
@@ -27,119 +28,120 @@ pub trait Tracer: 'static {
     /// An enabled API call begins.
     fn enter(call: &Call<'_>);
 
-    /// An enabled API call is over. [`Call::return_value`] says whether it worked.
+    /// An enabled API call has returned. [`Call::return_value`] says whether it succeeded.
     ///
-    /// Its activity records may have been delivered already. A call that is under way when tracing
-    /// begins or ends (also by [`Tracer::fatal`]) has one of its two ends told only.
+    /// Its activity records may have been delivered already. For a call that is in flight when tracing begins or ends
+    /// (including by [`Tracer::fatal`]) only its entry or only its exit is reported.
     fn exit(call: &Call<'_>);
 
-    /// Whether nothing will be asked for or taken any more, as in a forked child: no lock may be waited for there.
+    /// Whether the tracer has ended for this process, as in a forked child. No lock may be waited for there.
     fn is_over() -> bool {
         false
     }
 
-    /// The library needs memory for records. `None`: there is none left; the records are then counted to
+    /// The library needs memory for records. `None`: no memory is left; the records are then counted by
     /// [`Tracer::records_discarded`].
     ///
-    /// It holds a lock of its own: no call to it here, and no lock that is held around one elsewhere.
+    /// The library holds a lock of its own: make no call to it here, and take no lock that is held elsewhere around
+    /// such a call.
     fn request_buffer() -> Option<Buffer>;
 
-    /// It gives records back, on the application's thread or one of its own: keep and return. The
-    /// same about locks as for [`Tracer::request_buffer`].
+    /// The library returns records, on a thread of the application or its own: store them and return. The same rules
+    /// about locks apply as for [`Tracer::request_buffer`].
     fn buffer_completed(filled: Filled);
 
-    /// That many records came back in memory that was not the tracer's, and are lost.
+    /// `count` records were returned in memory that was not the tracer's, and are lost.
     fn records_discarded(count: u64);
 
-    /// A context was made.
+    /// A context was created.
     fn context_created() {}
 
-    /// A context is about to go. Too late for a flush, which was due when the call that ends it began
-    /// ([`CallKind::ends_context`]).
+    /// A context is about to be destroyed. Too late for a flush, which was due at the start of the call that destroys
+    /// it ([`CallKind::ends_context`]).
     fn context_ending() {}
 
-    /// Something happened to a graph, on this thread.
+    /// A graph was created, changed or destroyed on this thread.
     fn graph(event: GraphEvent<'_>) {
         let _ = event;
     }
 
-    /// A call that makes no GPU work, but waits for it, has to do with events or memory: only where asked for.
+    /// A call that creates no GPU work: it waits, or is about events or memory. Reported only if asked for.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
 
-    /// Another client of the library is about to have this; what the tracer wants before, it is to have now, from another
-    /// thread of its own. In no callback.
+    /// Another client of the library is about to take this over. The tracer must get all it still wants now, from
+    /// another thread of its own. Not called inside a callback.
     fn approached(approach: Approach) {
         let _ = approach;
     }
 
-    /// The library met an error it cannot go on after, and has finalised itself. No call is made to it any
-    /// more; what was not delivered is lost.
+    /// The library met a fatal error and has finalised itself. No more calls are made to it; undelivered records are
+    /// lost.
     fn fatal(reason: &str) {
         let _ = reason;
     }
 
-    /// A function of this trait panicked: a bug of ours. Said once, and the last thing that is said:
-    /// API callbacks and buffers are ignored from now on.
+    /// A function of this trait panicked, which is a bug in gpuflame. The last notification: API callbacks and
+    /// buffers are ignored from then on.
     fn panicked() {}
 }
 
-/// What another client of the library asks for.
+/// What another client of the library is about to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Approach {
     /// All records from now on.
     Records,
-    /// The subscription, which it has if we let go of it.
+    /// The subscription, which the client gets if we release it.
     Subscription,
-    /// That the library tells and records nothing more, for anybody.
+    /// The library itself, which then reports and records nothing for any client.
     End,
 }
 
-/// An API call that begins or is over.
+/// An API call at its entry or its exit.
 ///
-/// The one that a [`Tracer`] is handed lies in the frame of the function that the library called: frames further in
-/// are ours.
+/// The `Call` that a [`Tracer`] receives is stored in the frame of the function that the library called: all frames
+/// further in are ours.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
-    /// What the call does.
+    /// Kind of call, by its effect.
     pub kind: CallKind,
-    /// Which call, as an index of its label.
+    /// Index of the call's label.
     pub api: ApiCall,
-    /// Whether it is of the driver API or the runtime API.
+    /// Whether the call belongs to the driver API or the runtime API.
     pub layer: Layer,
-    /// The id that its activities will carry.
+    /// Correlation id that its activities will carry.
     pub correlation: CorrelationId,
     /// A word that the library keeps from `enter` to `exit` of one call; 0 at `enter` unless set there.
     pub slot: &'a Cell<u64>,
-    /// At `exit`: what it returned (`CUresult`, `cudaError_t`); 0 = it worked. At `enter`: 0.
+    /// At `exit`: the result (`CUresult`, `cudaError_t`), 0 for success. At `enter`: 0.
     pub return_value: u32,
-    /// For launches: the kernel's mangled name, valid during the callback; else null.
+    /// For launches: the kernel's mangled name, valid during the callback; null for other calls.
     pub symbol_name: *const c_char,
 }
 
-/// A call that makes no GPU work.
+/// Entry or exit of a call that creates no GPU work.
 pub enum HostCallEvent<'a> {
     /// The call begins.
     Begins {
         /// The call.
         call: &'a Call<'a>,
-        /// What it frees, if it frees.
+        /// The address that it frees; 0 for a call that does not free.
         address: u64,
     },
-    /// The call is over.
+    /// The call has returned.
     Ends {
         /// The call.
         call: &'a Call<'a>,
-        /// What the call did.
+        /// Effect of the call.
         done: HostCallDone,
     },
 }
 
-/// What a call did that makes no GPU work.
+/// Effect of a call that creates no GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCallDone {
-    /// It waited or freed, or it failed.
+    /// The call waited or freed, or it failed.
     Nothing,
     /// The call allocated memory.
     Allocated {
@@ -148,7 +150,7 @@ pub enum HostCallDone {
         /// The size of the memory in bytes.
         bytes: u64,
     },
-    /// It had to do with an event and a stream, which these are the handles of.
+    /// The call was about an event and a stream; these are their handles.
     Event {
         /// The event.
         event: u64,
@@ -157,40 +159,40 @@ pub enum HostCallDone {
     },
 }
 
-/// What happens to a graph. Graphs and nodes are named by the ids that records carry.
+/// A change to a graph. Graphs and nodes are identified by the ids that records carry.
 pub enum GraphEvent<'a> {
     /// A call begins that adds a node or copies a graph.
     CallBegins {
         /// The call.
         call: &'a Call<'a>,
-        /// The graph that it adds to; none where it makes a graph by itself.
+        /// The graph that the call adds to; `None` if it creates a new graph.
         into: Option<GraphId>,
     },
-    /// The call is over.
+    /// The call has returned.
     CallEnds(&'a Call<'a>),
-    /// A node was made: by the call that has begun or, between `enter` and `exit` of a launch, by its
-    /// capture, so that the launch has no activity of its own.
+    /// A node was created: by the graph call that has begun or, between `enter` and `exit` of a launch, because the
+    /// launch was captured and so has no activity of its own.
     NodeCreated {
-        /// Which. None: the library does not say.
+        /// Ids of the graph and the node. `None`: the library does not provide them.
         ids: Option<(GraphId, GraphNodeId)>,
-        /// Lies in the frame of the function that the library called: frames further in are ours.
+        /// A value in the frame of the function that the library called: frames further in are ours.
         frame: &'a u32,
     },
-    /// A node was copied. None: the library does not say which.
+    /// A node was copied. `None`: the library does not say which.
     NodeCloned(Option<ClonedNode>),
-    /// A graph is about to go.
+    /// A graph is about to be destroyed.
     GraphEnds(GraphId),
-    /// The graph that was last copied on this thread is now an instantiation, and known by this address.
+    /// The graph that was last copied on this thread is now an executable graph, identified by this address.
     ExecCreated(u64),
-    /// An instantiation is about to go.
+    /// An executable graph is about to be destroyed.
     ExecEnds(u64),
-    /// An instantiation took over what a graph does.
+    /// An executable graph was updated from a graph.
     ExecUpdated {
-        /// The executable graph's address.
+        /// Address of the executable graph.
         exec: u64,
-        /// The graph that it was made of.
+        /// The graph that it was updated from.
         source: GraphId,
-        /// The id of the call.
+        /// Correlation id of the call.
         correlation: CorrelationId,
     },
 }
@@ -198,15 +200,15 @@ pub enum GraphEvent<'a> {
 /// A copy of a graph node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClonedNode {
-    /// The graph of the copy.
+    /// The graph that contains the copy.
     pub graph: GraphId,
-    /// The node that is the copy.
+    /// The copy.
     pub node: GraphNodeId,
-    /// What it was copied from.
+    /// The node that was copied.
     pub original: GraphNodeId,
 }
 
-/// The two levels of CUDA's interface. A call of the upper one makes calls of the lower.
+/// The two layers of CUDA's interface. Calls of the runtime layer make calls of the driver layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layer {
     /// `cu…`
