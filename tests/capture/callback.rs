@@ -1,7 +1,7 @@
-//! The hot path by itself: the callback is called as the tracer would call it, without a tracer.
+//! The hot path alone: the test calls the callback as the tracer would, without a tracer.
 //!
-//! One test, in a process of its own: it counts every allocation of its thread. (The test harness allocates
-//! on another, whenever it gets a processor.)
+//! There is one test, in a process of its own: it counts every allocation of its thread. (The test harness allocates on
+//! another thread, at any time.)
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -34,12 +34,12 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -47,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One API call: enter, perhaps a call inside it, exit. As in the tracer, the call's description lies in a
-/// frame of its own.
+/// One API call: enter, optionally a nested call, exit. As in the tracer, the call's description is in a stack frame of its
+/// own.
 #[inline(never)]
 fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     let slot = Cell::new(0);
@@ -63,7 +63,7 @@ fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     Capture::exit(&made(kind, outer, &slot, result));
 }
 
-/// A frame below the caller's, as the driver's are below the runtime's.
+/// A frame deeper than the caller's, like the driver's below the runtime's.
 #[inline(never)]
 fn deeper(inside: &dyn Fn()) {
     let mut room = [0u8; 256];
@@ -96,7 +96,7 @@ struct Drained {
 }
 
 impl Drained {
-    /// First and last id, and count.
+    /// First id, last id, and count of each range.
     fn ranges(&self) -> Vec<(u32, u32, u32)> {
         self.outside.iter().map(|range| (range.first.0, range.last.0, range.count)).collect()
     }
@@ -118,7 +118,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame::unwind::prepare();
     capture::refill();
 
-    // A closed window: launches are counted, with the ids that they and the calls nested in them had.
+    // With a closed window launches are counted, with the ids of the launches and of the calls nested in them.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
     assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
@@ -140,7 +140,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     assert!(first.launches[..10].iter().all(|launch| launch.duration > 0), "recorded when it returned");
     assert!(first.launches[10..].iter().all(|launch| launch.duration == 0), "recorded when it began");
 
-    // A nested call counts once, whether it shares the id or has its own.
+    // A nested call counts once, whether it shares the outer id or has its own.
     call(CallKind::Launch, 30, Some(30), 0);
     call(CallKind::Launch, 31, Some(32), 0);
     call(CallKind::Set { sync: true }, 33, Some(34), 0);
@@ -155,13 +155,13 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     let failed = capture::losses().find(|(loss, _)| *loss == gpuflame::record::Loss::LaunchesFailed);
     assert_eq!(failed.map(|(_, count)| count), Some(1));
 
-    // A call that never returned does not swallow those that follow.
+    // A call that never returned does not hide the following ones.
     abandon(50);
     decode(51..53);
     let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
     assert_eq!(after, [51, 52]);
 
-    // What is outside before a window and what is after it are two ranges: ids between them are nobody's.
+    // Launches before a window and after it form two ranges: the ids between them belong to neither.
     assert!(window::close());
     call(CallKind::Launch, 60, None, 0);
     assert!(window::open());
@@ -173,8 +173,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     around.sort_unstable();
     assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
 
-    // Steady state: nothing is allocated, and nothing lost. The time is read off a line, as after the second visit
-    // of the collector.
+    // Steady state: nothing is allocated and nothing lost. The time is computed from the clock's calibration, as after the
+    // collector's second visit.
     capture::renew_clock();
     thread::sleep(Duration::from_millis(5));
     let mut seen = 0;
@@ -196,7 +196,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     launches_of_python_allocate_nothing();
 }
 
-/// The same from functions of Python, at the leaf others than at the launch before.
+/// Launches from Python functions, whose leaf differs from the previous launch's.
 #[cfg(target_arch = "x86_64")]
 fn launches_of_python_allocate_nothing() {
     use gpuflame::record::FrameKind;
@@ -227,11 +227,11 @@ fn launches_of_python_allocate_nothing() {
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn decode_these(ids: *mut std::ffi::c_void) {
-    // SAFETY: the caller hands over such a range, which lives as long as the call.
+    // SAFETY: the caller passes a pointer to such a range, which outlives the call.
     decode(unsafe { (*ids.cast::<std::ops::Range<u32>>()).clone() });
 }
 
-/// Enters a call and never leaves it.
+/// Enters a call and never exits it.
 #[inline(never)]
 fn abandon(id: u32) {
     deeper(&|| {

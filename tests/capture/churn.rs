@@ -1,5 +1,5 @@
-//! Threads that come and go, each with fibers that come and go, while libraries are loaded and unloaded and the
-//! collector reads all the time: each launch comes out once, in its thread's order, of its thread, and with its stack.
+//! Threads that come and go, each with fibers that come and go, while libraries are loaded and unloaded and the collector
+//! reads continuously: each launch is read exactly once, in its thread's order, attributed to its thread, and with its stack.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 #[path = "../support/api_call.rs"]
@@ -20,13 +20,13 @@ use gpuflame::capture;
 use gpuflame::control::window;
 use gpuflame::record::{ContextId, Launch, Row, ThreadId};
 
-/// Threads in all, those that run at once, the fibers of each, and the launches of each of those.
+/// Total number of threads, number that run at once, fibers per thread, and launches per fiber.
 const THREADS: u32 = 1600;
 const AT_ONCE: u32 = 4;
 const FIBERS: u32 = 2;
 const LAUNCHES: u32 = 40;
 
-/// One of a thread's fibers, and where it goes back to.
+/// A fiber of a thread, and the context that it returns to.
 struct Fiber {
     own: libc::ucontext_t,
     back: libc::ucontext_t,
@@ -38,11 +38,11 @@ thread_local! {
     static CURRENT: Cell<*mut Fiber> = const { Cell::new(null_mut()) };
 }
 
-/// What a fiber runs. It never returns: its thread leaves it where it stands.
+/// Body of a fiber. It never returns: its thread simply stops switching to it.
 extern "C" fn fiber() {
     let current = CURRENT.get();
     for n in 0..=LAUNCHES {
-        // SAFETY: the fiber lives as long as its thread goes to it, and that waits meanwhile.
+        // SAFETY: the fiber outlives every switch to it, and its thread waits meanwhile.
         unsafe {
             (*current).is_done = n == LAUNCHES;
             if n % 10 == 0 {
@@ -55,14 +55,14 @@ extern "C" fn fiber() {
 
 const STACK_BYTES: usize = 128 << 10;
 
-/// Runs the fibers of a thread in turns, each on a stack of its own.
+/// Runs a thread's fibers in turns, each on a stack of its own.
 fn run_fibers(thread: u32) {
-    // SAFETY: all-zero is a valid context, to be filled.
+    // SAFETY: all-zero is a valid context, which getcontext then fills.
     let mut fibers: Vec<Fiber> = (0..FIBERS).map(|_| unsafe { zeroed() }).collect();
     for (number, fiber_of) in (0..).zip(&mut fibers) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         fiber_of.first = (thread * FIBERS + number) * LAUNCHES;
-        // SAFETY: fresh memory for a stack, and a context that is told of it.
+        // SAFETY: the stack is fresh memory, and the context is set up to run on it.
         unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let stack = libc::mmap(null_mut(), STACK_BYTES, protection, flags, -1, 0);
@@ -76,20 +76,20 @@ fn run_fibers(thread: u32) {
     while let Some(next) = fibers.iter_mut().filter(|fiber| !fiber.is_done).min_by_key(|fiber| fiber.first) {
         let next: *mut Fiber = next;
         CURRENT.set(next);
-        // SAFETY: a context that was made, or that its fiber has left.
+        // SAFETY: the context was made by makecontext or saved when its fiber left.
         unsafe { libc::swapcontext(&raw mut (*next).back, &raw const (*next).own) };
     }
     for fiber in &fibers {
-        // SAFETY: mapped above, and its fiber does not go on.
+        // SAFETY: the stack was mapped above, and its fiber never runs again.
         unsafe { libc::munmap(fiber.own.uc_stack.ss_sp, STACK_BYTES) };
     }
 }
 
-/// What the collector has been told.
+/// Rows that the collector has read.
 #[derive(Default)]
 struct Told {
     threads: BTreeMap<ThreadId, String>,
-    /// By id: whose it was when it came, and the addresses.
+    /// By id: the thread that sent the context, and its addresses.
     contexts: BTreeMap<ContextId, (String, Vec<u64>)>,
     launches: BTreeMap<String, Vec<u32>>,
 }

@@ -1,4 +1,4 @@
-//! What a graph costs, by the allocator's own count.
+//! Memory cost of a graph, by the allocator's own count.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,20 +11,20 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counted.
+/// The system's allocator with a counter.
 struct Counting;
 
-// SAFETY: all calls are handed on unchanged.
+// SAFETY: all calls are passed on unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size() as isize);
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as isize);
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(memory, layout) }
     }
 }

@@ -1,8 +1,8 @@
-//! Signal handlers that come in the middle of the callback, and what they do there: each thing is counted as what it
-//! is, nothing is lost without a count, and a thread that jumps out of the callback launches on.
+//! Signal handlers that interrupt the callback, and API use inside them: every such use is counted under its kind, nothing is
+//! lost uncounted, and a thread that jumps out of the callback can still launch.
 //!
-//! They come at a place that is known: the word that a call's two ends share lies in memory that cannot be written
-//! to, so that the callback stops where it writes there, which is inside.
+//! The interruption happens at a known place: the word that a call's enter and exit share is in memory that is not writable,
+//! so the callback faults where it writes to it, which is inside.
 #![cfg(target_os = "linux")]
 
 #[path = "../support/api_call.rs"]
@@ -28,28 +28,28 @@ use gpuflame::tracer::{Call, CallKind, Layer, Tracer as _};
 
 const USER: RangeDomain = RangeDomain::USER;
 
-/// The page that the callback stops at, and what is done when it does.
+/// The page whose access faults, and the function that the fault handler runs.
 static PAGE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static THERE: AtomicUsize = AtomicUsize::new(0);
 
 const PAGE_BYTES: usize = 4096;
 
 extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the kernel passes what it stopped at.
+    // SAFETY: the kernel passes a description of the fault, which includes its address.
     let at = unsafe { (*info).si_addr() };
     let page = PAGE.load(Ordering::Relaxed);
     if at.addr() & !(PAGE_BYTES - 1) != page.addr() {
-        // SAFETY: a fault that is none of this test's: it ends the process at once.
+        // SAFETY: abort has no precondition; this fault is not one of this test's, so the process must end.
         unsafe { libc::abort() };
     }
-    // SAFETY: a page of this test's own.
+    // SAFETY: the page belongs to this test.
     unsafe { libc::mprotect(page, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
-    // SAFETY: only `interrupted` stores here, and what it stores is a `fn()`.
+    // SAFETY: only `interrupted` stores here, and it stores a `fn()`.
     let there: fn() = unsafe { transmute(THERE.load(Ordering::Relaxed)) };
     there();
 }
 
-/// What a test needs, which is the process's: one test at a time.
+/// Process-wide state that a test needs: one test runs at a time.
 struct Scene {
     _alone: MutexGuard<'static, ()>,
     lost: BTreeMap<&'static str, u64>,
@@ -66,7 +66,7 @@ impl Scene {
         gpuflame::unwind::prepare();
         capture::refill();
         window::open();
-        // SAFETY: a page at a place of the kernel's choice, and a handler of the right type.
+        // SAFETY: the kernel chooses the page's address, and the handler has the right type.
         unsafe {
             let flags_of_page = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let page = libc::mmap(null_mut(), PAGE_BYTES, libc::PROT_NONE, flags_of_page, -1, 0);
@@ -81,14 +81,14 @@ impl Scene {
         Self { _alone: alone, lost: counted() }
     }
 
-    /// What was lost since.
+    /// Counts of losses since the scene was set.
     fn lost(&self) -> Vec<(&'static str, u64)> {
         let more = counted().into_iter().map(|(label, count)| (label, count - self.lost[label]));
         more.filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// The ids of the launches that were recorded since.
+/// Ids of the launches recorded since the last call.
 fn launches() -> Vec<u32> {
     let mut ids = Vec::new();
     while capture::drain(|row| {
@@ -99,12 +99,12 @@ fn launches() -> Vec<u32> {
     ids
 }
 
-/// A launch in the middle of whose beginning a handler does this.
+/// A launch that a handler interrupts on entry, where it runs `there`.
 #[inline(never)]
 fn interrupted(id: u32, there: fn()) {
     THERE.store(there as *const () as usize, Ordering::Relaxed);
     let page = PAGE.load(Ordering::Relaxed);
-    // SAFETY: the page is mapped as long as the process lives, and only this thread uses it.
+    // SAFETY: the page stays mapped until the process ends, and only this thread uses it.
     let slot = unsafe { &*page.cast::<Cell<u64>>() };
     // SAFETY: as above.
     unsafe { libc::mprotect(page, PAGE_BYTES, libc::PROT_NONE) };
@@ -113,7 +113,7 @@ fn interrupted(id: u32, there: fn()) {
     Capture::exit(&call);
 }
 
-/// A launch that goes through both of CUDA's interfaces.
+/// A launch that passes through both of CUDA's interfaces.
 #[inline(never)]
 fn nested_launch(outer: u32, inner: u32) {
     let (slot, slot_within) = (Cell::new(0), Cell::new(0));
@@ -196,11 +196,11 @@ fn jumps() -> (ComeBack, fn()) {
     let library = Library::open(&compile("jump.c", &["-O2"]));
     JUMP.store(library.symbol("jump"), Ordering::Relaxed);
     let jump = || {
-        // SAFETY: a C function of this type.
+        // SAFETY: the address is that of a C function of this type.
         let jump: extern "C-unwind" fn() = unsafe { transmute(JUMP.load(Ordering::Relaxed)) };
         jump();
     };
-    // SAFETY: a C function of this type.
+    // SAFETY: the symbol is a C function of this type.
     (unsafe { transmute::<*mut c_void, ComeBack>(library.symbol("come_back")) }, jump)
 }
 
@@ -211,7 +211,7 @@ extern "C-unwind" fn interrupted_by_a_jump() {
     interrupted(1, jump.unwrap());
 }
 
-/// One test, as only so many states are left behind in a process.
+/// A single test, since the number of thread states that may be abandoned is limited per process.
 #[test]
 fn a_thread_that_jumps_out_of_the_callback_launches_on_and_one_that_does_so_too_often_is_counted() {
     for flags in [0, libc::SA_ONSTACK] {
@@ -224,7 +224,7 @@ fn a_thread_that_jumps_out_of_the_callback_launches_on_and_one_that_does_so_too_
                 if round % 2 == 0 {
                     launch(10 + round);
                 } else {
-                    // Deeper than the callback was that it left.
+                    // Deeper on the stack than the callback that was left.
                     far_deeper(&|| launch(10 + round));
                 }
                 nested_launch(20 + round, 30 + round);
@@ -252,9 +252,9 @@ fn a_thread_that_jumps_out_of_the_callback_launches_on_and_one_that_does_so_too_
     .unwrap();
     let kept = launches().len() as u64;
     let [("stacks_nested", nested)] = scene.lost()[..] else { panic!("{:?}", scene.lost()) };
-    // 64 in all, of which the launches above took ten.
+    // The limit is 64, of which the launches above used ten.
     assert_eq!((kept, nested), (54, u64::from(ROUNDS) - 54));
-    // And the next thread is not inside.
+    // A new thread is not marked as inside.
     thread::spawn(|| launch(7)).join().unwrap();
     assert_eq!(launches(), [7]);
 }
@@ -280,16 +280,16 @@ fn the_heirs_of_a_thread_that_ended_inside_the_callback_launch() {
     assert_eq!(scene.lost(), []);
 }
 
-/// Runs `body` as a handler on a signal stack that lies higher than the thread's own.
+/// Runs `body` in a handler on a signal stack at a higher address than the thread's own stack.
 fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     static BODY: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn handler(_signal: c_int) {
-        // SAFETY: only stored below, a `fn()`.
+        // SAFETY: only the code below stores here, and it stores a `fn()`.
         let body: fn() = unsafe { transmute(BODY.load(Ordering::Relaxed)) };
         body();
     }
     BODY.store(body as *const () as usize, Ordering::Relaxed);
-    // SAFETY: the stack is memory of the caller's, and the handler of the right type.
+    // SAFETY: the stack is memory of the caller, and the handler has the right type.
     unsafe {
         let stack = libc::stack_t { ss_sp: stack as *mut c_void, ss_flags: 0, ss_size: bytes };
         assert_eq!(libc::sigaltstack(&stack, null_mut()), 0);
@@ -301,7 +301,7 @@ fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     }
 }
 
-/// An array in this frame is a stack that lies higher than all that `below` calls.
+/// An array in this frame serves as a stack at a higher address than everything that `below` calls.
 #[inline(never)]
 fn with_a_stack_above(below: fn(usize, usize)) {
     let mut stack = vec_on_the_stack();
@@ -322,7 +322,7 @@ fn a_handlers_launch_from_a_higher_stack_leaves_the_launch_that_it_came_into() {
             let call = made(CallKind::Launch, 1, &slot, 0);
             Capture::enter(&call);
             on_a_higher_stack(stack, bytes, || nested_launch(2, 3));
-            // The driver's part of the first one comes only now.
+            // The driver's part of the first launch only follows now.
             deeper(&|| {
                 let slot = Cell::new(0);
                 let within = Call { layer: Layer::Driver, ..made(CallKind::Launch, 4, &slot, 0) };
@@ -342,7 +342,7 @@ fn a_handlers_launch_from_a_higher_stack_leaves_the_launch_that_it_came_into() {
     assert_eq!((found, scene.lost()), (vec![(2, 2), (3, 2), (1, 1), (4, 1)], vec![]));
 }
 
-/// What the handler below has launched, which it numbers from here on.
+/// Number of launches made by the handler below; their ids start at `OF_HANDLER`.
 static IN_HANDLER: AtomicUsize = AtomicUsize::new(0);
 const OF_HANDLER: u32 = 1 << 30;
 
@@ -352,14 +352,14 @@ extern "C" fn launches_and_names(_signal: c_int) {
     capture::pop_range(USER);
 }
 
-/// Whatever a handler comes into: what it interrupts is recorded, and of its own launches those that came in the middle
-/// of our own work are counted, the others are recorded.
+/// Wherever the handler interrupts: the interrupted launch is recorded. The handler's own launches are counted if they
+/// interrupt our code, and recorded otherwise.
 #[test]
 fn a_handler_that_launches_at_any_instruction_of_the_callback_takes_nothing_from_it() {
     const REFUSED: u64 = 2000;
     let scene = Scene::new(0);
     IN_HANDLER.store(0, Ordering::Relaxed);
-    // SAFETY: the handler is of the right type.
+    // SAFETY: the handler has the right type.
     unsafe {
         let mut action: libc::sigaction = zeroed();
         action.sa_sigaction = launches_and_names as *const () as usize;
@@ -369,7 +369,7 @@ fn a_handler_that_launches_at_any_instruction_of_the_callback_takes_nothing_from
     let (is_done, launching) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (launched, recorded) = thread::scope(|scope| {
         let launcher = scope.spawn(|| {
-            // SAFETY: it only says which thread this is.
+            // SAFETY: pthread_self has no precondition.
             launching.store(unsafe { libc::pthread_self() } as usize, Ordering::Release);
             let ids = (1..OF_HANDLER).take_while(|_| !is_done.load(Ordering::Relaxed));
             ids.inspect(|id| {
@@ -385,7 +385,7 @@ fn a_handler_that_launches_at_any_instruction_of_the_callback_takes_nothing_from
             if thread == 0 {
                 continue;
             }
-            // SAFETY: the thread is there until it is joined.
+            // SAFETY: the thread exists until it is joined.
             unsafe { libc::pthread_kill(thread as libc::pthread_t, libc::SIGUSR2) };
             while IN_HANDLER.load(Ordering::Relaxed) == came && !launcher.is_finished() {
                 thread::yield_now();

@@ -1,7 +1,7 @@
-//! A collector that does not come: launches are recorded as long as there is room, counted when there is none,
-//! and recorded again once somebody has read.
+//! Without a collector: launches are recorded while there is room, counted when there is none, and recorded again after a
+//! read.
 //!
-//! One test, in a process of its own: the room is the process's.
+//! There is one test, in a process of its own: the room is shared by the whole process.
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -15,7 +15,7 @@ fn lost(kind: Loss) -> u64 {
     capture::losses().filter(|(loss, _)| *loss == kind).map(|(_, count)| count).sum()
 }
 
-/// The ids of all launches that were not read before.
+/// Ids of all launches not read before.
 fn read() -> Vec<u32> {
     let mut ids = Vec::new();
     while capture::drain(|row| {
@@ -29,7 +29,7 @@ fn read() -> Vec<u32> {
 #[test]
 fn launches_for_which_there_is_no_room_are_counted_and_later_ones_recorded() {
     gpuflame::unwind::prepare();
-    // No chunk was ever laid ready: not even a first one can be had.
+    // No chunk was ever prepared: not even the first one is available.
     window::open();
     launch(1);
     assert_eq!((lost(Loss::LaunchesDropped), read().len()), (1, 0));

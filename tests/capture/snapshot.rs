@@ -1,5 +1,4 @@
-//! A snapshot of what is explained may be taken at any time: everything in it adds up, and whoever comes later
-//! does not notice that it was taken.
+//! A snapshot may be taken at any time: everything in it adds up, and taking it does not affect later results.
 
 use gpuflame::explain::{Explain, Ledger, Options, Snapshot};
 use gpuflame::export::{self, ActivityTable, FOLDED, Root, SVG};
@@ -14,10 +13,10 @@ use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 
 const SNAPSHOTS: usize = 1_000;
 const LAUNCHES: u32 = 20_000;
-/// The first id of a launch.
+/// First id of a launch.
 const FIRST: u32 = 1_000;
 
-/// Repeatable chance (xorshift64*).
+/// Repeatable random numbers (xorshift64*).
 struct Chance(u64);
 
 impl Chance {
@@ -29,16 +28,16 @@ impl Chance {
     }
 }
 
-/// Frames that live as long as the rows.
+/// Frames that outlive the rows.
 const STACKS: [[u32; 3]; 5] = [[3, 1, 0], [3, 2, 0], [4, 1, 0], [4, 2, 0], [3, 2, 1]];
 
 fn frames() -> Vec<[Frame; 3]> {
     STACKS.iter().map(|stack| stack.map(|label| Frame::label(LabelId(label)))).collect()
 }
 
-/// A run of 4 threads on 2 devices, in which everything comes that a row can say: activities before their
-/// launch, long after it, and never; launches without one, under two ids, and outside of windows; nodes of
-/// graphs that were made, copied, destroyed, or that nobody has heard of.
+/// A run of 4 threads on 2 devices that contains every kind of row: activities before their launch, long after it, and never;
+/// activities without a launch, under two ids, and outside of windows; nodes of graphs that were created, cloned, destroyed,
+/// or never announced.
 fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     let chance = &mut Chance(0x9e37_79b9_7f4a_7c15);
     let mut rows = vec![Row::Process { id: 7, name: "program" }];
@@ -58,7 +57,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     }
     let mut is_open = true;
     rows.push(Row::Window { edge: WindowEdge::Open, time: Nanos(900) });
-    // What is still to come, with the launch after which it does.
+    // Rows that are still to follow, with the launch after which they do.
     let mut later: Vec<(u32, Row<'_>)> = Vec::new();
     for number in 0..LAUNCHES {
         let (ready, rest) = later.into_iter().partition(|(when, _)| *when <= number);
@@ -112,7 +111,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     rows
 }
 
-/// A graph of 8 nodes, an instantiation of it, and the end of the one before.
+/// A graph of 8 nodes, an instantiation of it, and the end of the previous one.
 fn made(rows: &mut Vec<Row<'_>>, graph: GraphId, context: ContextId) {
     let first = u64::from(graph.0) * 16;
     for node in first..first + 8 {
@@ -157,7 +156,7 @@ fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph:
         graph: GraphId(if is_node { graph.0 + (1 << 20) } else { 0 }),
         graph_node: GraphNodeId(match chance.below(20) {
             _ if !is_node => 0,
-            // Older than all that are announced.
+            // An id lower than all announced ones.
             0 => 5,
             other => u64::from(graph.0) * 16 + other,
         }),
@@ -168,7 +167,7 @@ fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph:
     }
 }
 
-/// Every file that is made at exit, and the table.
+/// Every file that is written at exit, and the table.
 fn files(profile: &Profile) -> Vec<Vec<u8>> {
     let root = vec![Root::Thread, Root::Device, Root::Stream];
     let options = export::Options { root, ..export::Options::default() };
@@ -189,13 +188,13 @@ fn files(profile: &Profile) -> Vec<Vec<u8>> {
     files
 }
 
-/// What was pushed so far, counted by hand.
+/// Counts of the rows pushed up to now, independent of the code under test.
 #[derive(Default)]
 struct Pushed {
     launches: u64,
     activities: u64,
     ranges_dropped: u64,
-    /// Told as a total each time.
+    /// Each row holds a total, not an increment.
     dropped: u64,
 }
 
@@ -230,7 +229,8 @@ impl Pushed {
     }
 }
 
-/// All rows, with so many snapshots on the way; what it all comes to, and the table of all activities.
+/// Pushes all rows, taking `snapshots` snapshots on the way. Returns the final ledger, the files, and the table of all
+/// activities.
 fn explain(rows: &[Row<'_>], options: Options, snapshots: usize) -> (Ledger, Vec<Vec<u8>>) {
     let mut explain = Explain::new(options);
     let mut symbolizer = Symbolizer::new(SymbolizeOptions::default());
@@ -282,8 +282,8 @@ fn a_thousand_snapshots_in_mid_run_add_up_and_change_nothing() {
 
 const MANY: u32 = 6_000;
 
-/// `MANY` stacks of 20 frames on two threads, each with a kernel of its own; every seventh launches three times, every
-/// 1,000th makes a node of a graph that runs long after. Activities come before their launch, and never.
+/// `MANY` stacks of 20 frames on two threads, each with a kernel of its own; every seventh launches three times, and every
+/// 1,000th creates a node of a graph that runs much later. Some activities precede their launch, some never arrive.
 fn many<'a>(frames: &'a [Vec<Frame>], names: &'a [String]) -> Vec<Row<'a>> {
     let mut rows = vec![Row::Window { edge: WindowEdge::Open, time: Nanos(900) }];
     for (id, text) in (0..).zip(["cudaLaunchKernel", "cudaGraphLaunch"]) {
@@ -339,7 +339,7 @@ fn nanos_of(rows: &[Row<'_>]) -> u64 {
     nanos.sum()
 }
 
-/// That of the folded stacks with `label` in them.
+/// GPU time of the folded stacks that contain `label`.
 fn nanos_under(folded: &str, label: &str) -> u64 {
     let lines = folded.lines().filter(|line| !line.starts_with('#') && line.contains(label));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()

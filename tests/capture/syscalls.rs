@@ -1,9 +1,8 @@
-//! The callback makes no system call: each one that the launching thread tried would be caught.
+//! The callback makes no system call: any that the launching thread attempted would be caught.
 //!
-//! Linux can have every system call of a thread sent back as a signal while a byte says so (*syscall user
-//! dispatch*, since 5.11). The byte is set around launches of every kind, with all their stacks known, and
-//! what the signal handler counts must be nothing. So no lock is waited for, no memory mapped, no file read and
-//! no clock asked but through the vdso.
+//! Linux can return every system call of a thread as a signal while a byte is set (*syscall user dispatch*, since 5.11). The
+//! byte is set around launches of every kind whose stacks are all cached, and the signal handler must count none. So the
+//! callback waits for no lock, maps no memory, reads no file, and reads no clock except through the vdso.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "../support/api_call.rs"]
@@ -27,15 +26,15 @@ use gpuflame::control::window;
 use gpuflame::tracer::{CallKind, Tracer as _};
 use support::is_ci;
 
-/// What the kernel looks at: system calls pass, or come back as signals.
+/// Selector that the kernel checks: system calls pass, or return as signals.
 static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
 const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
-/// The number of the system call that came back; -1 = none did.
+/// Number of the system call that was caught; -1 for none.
 static CAUGHT: AtomicI64 = AtomicI64::new(-1);
 
-/// Notes what was tried, and lets everything pass from now on, the handler's own return too.
+/// Notes the attempted call, and lets all calls pass from now on, including the handler's own return.
 extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     SELECTOR.store(PASS, Ordering::Relaxed);
     // SAFETY: the kernel passes the interrupted registers.
@@ -43,7 +42,7 @@ extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut 
     CAUGHT.store(registers[libc::REG_RAX as usize], Ordering::Relaxed);
 }
 
-/// Has system calls of this thread come back while the selector says so. False: this kernel cannot.
+/// Makes system calls of this thread return as signals while the selector is set. False: this kernel does not support it.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
     const ON: usize = 1;
@@ -57,7 +56,7 @@ fn catch_on_this_thread() -> bool {
     }
 }
 
-/// The first system call that `work` makes.
+/// Number of the first system call that `work` makes.
 fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
     CAUGHT.store(-1, Ordering::Relaxed);
     SELECTOR.store(CATCH, Ordering::SeqCst);
@@ -66,7 +65,7 @@ fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
     Some(CAUGHT.load(Ordering::Relaxed)).filter(|number| *number >= 0)
 }
 
-/// One API call, with one inside it that has an id of its own.
+/// One API call, with a nested call that has an id of its own.
 #[inline(never)]
 fn launch(kind: CallKind, id: u32, result: u32) {
     let (outer, inner) = (Cell::new(0), Cell::new(0));
@@ -94,7 +93,7 @@ fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
     black_box(deep(black_box(calls - 1), leaf)) + 1
 }
 
-/// Launches of every kind, from stacks of 40 depths in turn, so that some of each is new to the memo.
+/// Launches of every kind, from stacks of 40 depths in turn, so that each launch differs in part from the last stack.
 fn launches(first: u32) {
     for turn in 0..1000 {
         let id = first + turn * 10;
@@ -107,7 +106,7 @@ fn launches(first: u32) {
     }
 }
 
-/// The same from functions of Python, of 12 depths in turn: others at the leaf than at the launch before.
+/// Launches from Python functions, at 12 depths in turn: the leaf differs from the previous launch's.
 fn launches_of_python(evaluate: interpreter::Evaluate, first: u32) {
     for turn in 0..1000 {
         let mut id = first + turn * 10 + 8;
@@ -116,25 +115,25 @@ fn launches_of_python(evaluate: interpreter::Evaluate, first: u32) {
 }
 
 extern "C" fn launch_in_python(id: *mut c_void) {
-    // SAFETY: the caller hands over a number that lives as long as the call.
+    // SAFETY: the caller passes a pointer to a number that outlives the call.
     launch(CallKind::Launch, unsafe { *id.cast::<u32>() }, 0);
 }
 
-/// What was recorded so far is read, empty memory laid ready, and the clock's line renewed, as the collector does.
+/// Does the collector's work: reads the launches recorded up to now, prepares empty chunks, and renews the clock calibration.
 fn collect() {
     capture::renew_clock();
     while capture::drain(|_| {}) {}
     capture::refill();
 }
 
-/// Whether the kernel is as new as syscall user dispatch, which it then has on every x86-64.
+/// Whether the kernel version includes syscall user dispatch, which every x86-64 kernel then supports.
 fn kernel_can_send_them_back() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next(), numbers.next()) >= (Some(5), Some(11))
 }
 
-/// Whether the kernel keeps time by something that the C library can read without it.
+/// Whether the C library can read the kernel's clock source without a system call.
 fn clock_needs_no_syscall() -> bool {
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = fs::read_to_string(source).unwrap_or_default();
@@ -155,7 +154,7 @@ fn no_launch_makes_a_system_call_once_its_stack_is_known() {
         eprintln!("skipped: this kernel cannot send system calls back (it can since Linux 5.11)");
         return;
     }
-    // SAFETY: getppid only returns a number.
+    // SAFETY: getppid has no precondition and only returns a number.
     let made = first_syscall_of(|| _ = unsafe { libc::syscall(libc::SYS_getppid) });
     assert_eq!(made, Some(libc::SYS_getppid), "what is made is caught");
     if first_syscall_of(|| _ = capture::now()).is_some() {
@@ -166,12 +165,12 @@ fn no_launch_makes_a_system_call_once_its_stack_is_known() {
         eprintln!("skipped: this machine's clock can only be read by a system call");
         return;
     }
-    // With the second visit of the collector there is a line that callbacks read the time off.
+    // From the collector's second visit on, callbacks compute the time from the calibration.
     thread::sleep(Duration::from_millis(5));
     collect();
     window::open();
-    // The first round learns the stacks, and the last finds the window closed. They are one loop, with a number
-    // of rounds that no compiler knows, since another place of call would be another stack.
+    // The first round fills the stack caches, and in the last the window is closed. One loop with a number of rounds that the
+    // compiler cannot know, since a second call site would be another stack.
     let mut round = 0;
     while black_box(round) < 10 {
         if round == 9 {

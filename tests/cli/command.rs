@@ -1,4 +1,4 @@
-//! The command as a user meets it: what it says, what it leaves, and with which code it ends.
+//! The command as a user runs it: its messages, its output files and its exit codes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,7 +28,7 @@ fn the_folded_stacks_of_a_recording_are_those_by_hand() {
     assert_eq!(names(&folder), ["hand.gfr", "out.folded"], "no temporary file is left");
 }
 
-/// `gemm<float>` is drawn as `gemm`; what else is a kernel has no other name.
+/// `gemm<float>` is drawn as `gemm`; a name that is not a kernel's has no short form.
 #[test]
 fn a_picture_draws_kernels_by_their_short_names_and_tells_their_whole_ones() {
     let folder = scratch("cli");
@@ -41,11 +41,11 @@ fn a_picture_draws_kernels_by_their_short_names_and_tells_their_whole_ones() {
     );
     assert!(svg.contains("<title>add [GPU1_Kernel] (5,000 ns, "), "{svg}");
     assert!(!svg.contains('\u{2028}'), "{svg}");
-    // The script that `inferno` brings asks for names in three places, where ours stand now.
+    // `inferno`'s script asks for names in three places, which now call our function.
     assert_eq!(svg.matches("function drawn_name(e) {").count(), 1, "{svg}");
     assert_eq!(svg.matches("var txt = drawn_name(e);").count(), 2, "{svg}");
     assert_eq!(svg.matches("if (func.match(re) || drawn_name(e).match(re)) {").count(), 1, "{svg}");
-    // Text that was folded elsewhere is drawn the same way.
+    // Text that another tool folded is drawn the same way.
     fs::write(folder.join("in.folded"), "main;[GPU_Kernel]lib::gemm<float, 128> 7\n").unwrap();
     gpuflame(&folder, ["-q", "flamegraph", "in.folded", "-o", "again.svg"]).ok();
     let again = fs::read_to_string(folder.join("again.svg")).unwrap();
@@ -138,7 +138,7 @@ fn a_file_of_another_user_that_everybody_may_write_to_is_replaced_by_one_that_on
     }
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o644);
-    // One of our own keeps what its owner has chosen.
+    // A file of our own keeps the mode that its owner has chosen.
     fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o666);
@@ -205,7 +205,7 @@ fn what_cannot_be_read_is_one_line_with_a_next_step() {
 fn a_cut_recording_gives_what_came_before_the_cut() {
     let folder = scratch("cli");
     let whole = hand::bytes();
-    // The last row says that all is there; before it stands the closing of the window.
+    // The end row marks the recording as complete; the row before it closes the window.
     fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 10]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "cut.gfr", "--format", "folded"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, hand::FOLDED), "only the closing of the window is lost");

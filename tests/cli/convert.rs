@@ -1,4 +1,4 @@
-//! What `gpuflame convert` writes, held against the recording by hand. Formats that have a viewer are in
+//! Output of `gpuflame convert`, compared with the hand-made recording. Formats that have a viewer are covered in
 //! `viewers.rs` as well.
 use std::fs;
 
@@ -44,7 +44,7 @@ fn the_order_in_which_buffers_came_in_does_not_show_in_any_format() {
         }
         let [a, b] = ["hand", "back"].map(|name| fs::read(folder.join(format!("{name}.parquet"))).unwrap());
         let (a, b) = match format {
-            // It names the file.
+            // The output names its input file.
             "speedscope" => (String::from_utf8(a).unwrap().replace("hand.gfr", "back.gfr").into_bytes(), b),
             _ => (a, b),
         };
@@ -113,7 +113,7 @@ fn chromes_times_are_exact_to_the_nanosecond_and_flows_join_calls_and_work() {
     };
     assert_eq!(of("kernel", "X").len(), 5);
     assert_eq!(of("cuda_runtime", "X").len(), 7);
-    // An f64 of microseconds since 1970 could not hold this; the text does.
+    // An f64 of microseconds since 1970 could not represent this; the text does.
     assert!(text.contains("\"ts\":30.000,\"dur\":10.001"), "{text}");
     for end in of("ac2g", "f") {
         let begin = of("ac2g", "s").into_iter().find(|begin| begin["id"] == end["id"]).unwrap();
@@ -124,7 +124,7 @@ fn chromes_times_are_exact_to_the_nanosecond_and_flows_join_calls_and_work() {
     assert_eq!((&copy["pid"], &copy["tid"], &copy["args"]["bytes"]), (&0.into(), &8.into(), &4096.into()));
 }
 
-/// Reads SBT as it is drawn in the exporter.
+/// Reads SBT according to the drawing in the exporter.
 struct Sbt<'a>(&'a [u8]);
 
 impl Sbt<'_> {
@@ -228,7 +228,7 @@ fn what_chrome_is_given_has_the_same_stacks_when_it_is_read_again() {
     hand::recording(&folder);
     let drawn = |name: &str| gpuflame(&folder, ["-q", "flamegraph", name]).ok().stdout;
     gpuflame(&folder, ["convert", "hand.gfr", "-o", "hand.json"]).ok();
-    // What has no times has no place in a time line, and what lost its launch has no stack.
+    // Work without times is not on a time line, and work that lost its launch has no stack.
     let timed = |text: String| -> Vec<String> {
         let is_timed = |line: &&str| line.starts_with("main;") && !line.ends_with(" 0");
         text.lines().filter(is_timed).map(str::to_owned).collect()

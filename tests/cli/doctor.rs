@@ -1,4 +1,4 @@
-//! `gpuflame doctor`: each of its lines, provoked on the simulated stack, and on a machine without a GPU.
+//! `gpuflame doctor`: each of its lines, provoked on the simulated stack and on a machine without a GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use crate::support::{cuda, gpuflame, scratch, stage};
 
-/// What doctor says: its exit code, and of each thing the result, what was found and what to do.
+/// Output of doctor: its exit code, and for each check its subject, result, finding and remedy.
 struct Said {
     code: i32,
     lines: Vec<(String, String, String, String)>,
 }
 
-/// In an empty folder, with the simulated stack and these variables.
+/// Runs doctor in an empty folder, with the simulated stack and these variables.
 fn doctor(variables: &[(&str, &str)]) -> Said {
     doctor_in(&scratch("doctor"), cuda(), &gpuflame(), variables)
 }
@@ -42,8 +42,8 @@ fn doctor_in(folder: &Path, libraries: &Path, library: &Path, variables: &[(&str
 }
 
 impl Said {
-    /// One line about `what` has this result and these words, in what was found or in what to do; and what is not ok has a
-    /// remedy.
+    /// Asserts that exactly one line about `what` has this result and these words, in its finding or its remedy, and that a
+    /// line that is not ok has a remedy.
     fn has(&self, what: &str, result: &str, words: &[&str]) -> &Self {
         let of_it = |line: &&(String, String, String, String)| line.0 == what && line.1 == result;
         let said: Vec<_> =
@@ -196,7 +196,7 @@ fn what_the_environment_says_is_looked_at() {
 #[test]
 fn what_killed_processes_have_left_is_told() {
     let folder = scratch("left");
-    // A recording without an end, and one with it.
+    // A recording without an end row, and one with it.
     let head = b"gpuflame\x01\x00\x00\x00\x00\x00\x00\x00";
     fs::write(folder.join("killed.gfr"), [&head[..], &[15, 9, 0, 0, 0]].concat()).unwrap();
     fs::write(folder.join("whole.gfr"), [&head[..], &[23, 0, 0, 0, 0]].concat()).unwrap();
@@ -208,7 +208,7 @@ fn what_killed_processes_have_left_is_told() {
 fn a_folder_that_cannot_be_written_is_told_to_those_who_may_not() {
     let folder = scratch("locked");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
-    // Root may write everywhere.
+    // Root may write to any folder.
     let may = fs::write(folder.join("x"), "").is_ok();
     let said = doctor_in(&folder, cuda(), &gpuflame(), &[]);
     said.has("outputs", if may { "ok" } else { "fail" }, &["files"]);

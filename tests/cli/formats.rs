@@ -1,5 +1,5 @@
-//! What each format carries, held against the table in `docs/formats.md`: a recording that has something of everything
-//! is converted to all, and what is written is looked at for each.
+//! Content of each format, compared with the table in `docs/formats.md`: a recording that contains every kind of row is
+//! converted to all formats, and each output is searched for its data.
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 
 const BASE: u64 = 1_760_000_000_000_000_000;
-/// What is in no file by chance: an id, a size of a grid, a number of bytes, and a duration.
+/// Values that appear in no file by coincidence: an id, a grid size, a number of bytes, and a duration.
 const ID: u32 = 987_650_000;
 const GRID: u32 = 791_919;
 const BYTES: u64 = 40_960_123;
@@ -24,7 +24,7 @@ fn at(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 
-/// Launches of two threads, a graph, a wait, an event that a stream waits for, a launch that never ran.
+/// Launches of two threads, a graph, a wait, an event that a stream waits for, and a launch that never ran.
 fn everything() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: Row<'_>| writer.row(&row).unwrap();
@@ -147,7 +147,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A file, and how numbers stand in it.
+/// A file, and how it encodes numbers.
 struct Written {
     bytes: Vec<u8>,
     word: String,
@@ -192,7 +192,7 @@ impl Written {
     }
 }
 
-/// All of what is written for a format.
+/// Everything that is written for a format.
 fn written(folder: &Path, word: &str) -> Written {
     let name = match word {
         "csv" => "out.csv",
@@ -250,7 +250,7 @@ fn each_format_carries_what_the_table_says() {
     assert_eq!(formats, 13, "a row for each format");
 }
 
-/// Lines of folded stacks, as they are drawn of a file.
+/// Lines of folded stacks drawn from a file.
 fn drawn(folder: &Path, name: &str) -> Vec<String> {
     gpuflame(folder, ["-q", "flamegraph", name]).ok().stdout.lines().map(str::to_owned).collect()
 }
@@ -262,13 +262,13 @@ fn formats_that_are_read_again_have_the_same_stacks_of_graphs_and_of_pending_lau
     let before = drawn(&folder, "all.gfr");
     assert!(before.iter().any(|line| line.contains("cudaGraphLaunch;[graph];capture_fn")), "{before:?}");
     assert!(before.iter().any(|line| line.contains("never_fn")), "{before:?}");
-    // What was lost is no line of what is read again.
+    // Losses are not kept as lines when the file is read again.
     let kept = |line: &&String| !line.contains("lost:") && !line.contains("dropped]");
     let kept: Vec<_> = before.iter().filter(kept).cloned().collect();
     for name in ["all.json", "all.sbt"] {
         gpuflame(&folder, ["-q", "convert", "all.gfr", "-o", name]).ok();
         assert_eq!(drawn(&folder, name), kept, "{name}");
-        // And once more.
+        // And a second time, from its own output.
         gpuflame(&folder, ["-q", "convert", name, "-o", "again.json"]).ok();
         assert_eq!(drawn(&folder, "again.json"), kept, "{name} again");
     }

@@ -1,4 +1,4 @@
-//! `gpuflame gpuperf`: the tutorial's runner, by its options, its files and its exit code.
+//! `gpuflame gpuperf`: the runner of the eBPF tutorial, with its options, files and exit code.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn gpuperf(options: &[&str], command: &[&str]) -> Run {
         .args(command.iter().copied())
 }
 
-/// The tutorial's names, and which of them are there.
+/// The tutorial's file names that exist after a run.
 fn files(done: &Done) -> Vec<&'static str> {
     let all = ["cpu_results.txt", "gpu_results.json", "gpu_results.txt", "merged_trace.folded"];
     all.into_iter().filter(|name| done.folder.join(name).exists()).collect()

@@ -1,4 +1,4 @@
-//! Graphs that were captured while another file was written, by hand.
+//! Graphs whose capture was recorded in another file: hand-made traces.
 use std::fs;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn slice(category: &str, name: &str, from: u64, nanos: u64, args: &str) -> Strin
     )
 }
 
-/// A launch of `kernel` that is captured.
+/// A captured launch of `kernel`.
 fn captured(at: u64, kernel: &str, more: &str) -> String {
     let kernel = if kernel.is_empty() { String::new() } else { format!(r#","kernel":"{kernel}""#) };
     slice(
@@ -24,7 +24,7 @@ fn captured(at: u64, kernel: &str, more: &str) -> String {
     )
 }
 
-/// A graph of one layer, `name`, with these kernels; takes 100.
+/// A layer `name` whose graph captures these kernels; it takes 100 us.
 fn layer(at: u64, name: &str, kernels: &[&str]) -> Vec<String> {
     let mut events = vec![
         slice("python_function", &format!("nn.Module: {name}"), at, 99, ""),
@@ -59,7 +59,7 @@ fn drawn(folder: &Path) -> Ran {
 #[test]
 fn operations_of_a_graph_hang_under_the_calls_that_were_captured_by_order_and_name() {
     let folder = scratch("graph-capture");
-    // Two layers are the same kernels: which is which only the order of the launches tells.
+    // Two layers have the same kernels: only the order of the launches tells which is which.
     let captures = [
         layer(0, "Embed", &["embed"]),
         layer(100, "Layer_0", &["norm", "gemm"]),
@@ -77,7 +77,7 @@ fn operations_of_a_graph_hang_under_the_calls_that_were_captured_by_order_and_na
                     hipGraphLaunch;[graph];nn.Module: Layer_1;hipModuleLaunchKernel;[GPU_Kernel]norm 20000\n";
     assert_eq!(ran.stdout, expected);
     assert!(ran.stderr.contains("100.0 % of the 100"), "{}", ran.stderr);
-    // Without the file there is one launch, and no model.
+    // Without the capture file there is one launch and no model.
     let alone = gpuflame(&folder, ["flamegraph", "run.json"]).ok().stdout;
     assert!(!alone.contains("nn.Module"), "{alone}");
 }

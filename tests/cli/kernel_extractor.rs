@@ -1,6 +1,6 @@
-//! `extract` and `stats` beside an independent reading of what `kernel_extractor` does with Paddle's traces:
-//! `serde_json` for the JSON, `f64` microseconds throughout, and the `csv` crate for the table. With
-//! `compat` every byte is the same; without it only noise and what that tool has wrong differ.
+//! `extract` and `stats` compared with an independent implementation of what `kernel_extractor` does with Paddle's traces:
+//! `serde_json` for the JSON, `f64` microseconds throughout, and the `csv` crate for the table. With `compat` every byte is
+//! the same; without it only noise and that tool's errors differ.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const READING: JsonOptions = JsonOptions { buffer: 1 << 16, accept_cut: false };
 
-/// A generator of numbers below a bound.
+/// A generator of random numbers below a bound.
 struct Random(u64);
 
 impl Random {
@@ -20,7 +20,7 @@ impl Random {
     }
 }
 
-/// An event as Paddle writes it, from and to in nanoseconds.
+/// An event in Paddle's format; `from` and `to` are in nanoseconds.
 fn event(category: &str, name: String, from: u64, to: u64) -> Value {
     let micros = |nanos: u64| format!("{}.{:03} us", nanos / 1000, nanos % 1000);
     json!({
@@ -29,8 +29,8 @@ fn event(category: &str, name: String, from: u64, to: u64) -> Value {
     })
 }
 
-/// Steps of a server: most of them alike, some longer, some without the operation that a step is trimmed to,
-/// some with one more, and operations over the edge. `overlap`: on two streams.
+/// Steps of a server: most of them alike, some longer, some without the operation that a step is trimmed to, some with an
+/// extra one, and operations that cross a step's edge. `overlap`: on two streams.
 fn trace(random: &mut Random, overlap: bool) -> Value {
     const NAMES: [&str; 5] =
         ["gemm<float, [4]>", "MEMCPY_DtoH", "say \"hi\", you", "softmax [fast]", "x[3 cm]"];
@@ -57,14 +57,14 @@ fn trace(random: &mut Random, overlap: bool) -> Value {
         events.push(event("Operator", "matmul".to_owned(), start, start + 9));
         at = end + 1_000;
     }
-    // Paddle writes as its threads come along.
+    // Paddle writes events in the order in which its threads reach the file.
     for from in (1..events.len()).rev() {
         events.swap(from, random.below(from as u64 + 1) as usize);
     }
     json!({"schemaVersion": "1.0.2", "traceEvents": events, "span_indx": "0"})
 }
 
-/// Name, start and end of what has both times, of these categories, by start.
+/// Name, start and end of the events of these categories that have both times, by start.
 fn found(trace: &Value, categories: &[&str]) -> Vec<(String, f64, f64)> {
     let time = |event: &Value, key: &str| -> Option<f64> {
         event["args"][key].as_str()?.split_whitespace().next()?.parse().ok()
@@ -100,7 +100,7 @@ fn their_extract(trace: &Value, first: f64, last: f64) -> String {
     )
 }
 
-/// `None` where two lengths of steps are equally frequent: that tool then takes either.
+/// Result of that tool; `None` if two lengths of steps are equally frequent, because it then takes either.
 fn their_stats(trace: &Value, trim: Option<&str>, max_ms: f64) -> Option<String> {
     let steps = found(trace, &["ProfileStep"]).into_iter().filter(|step| step.2 - step.1 <= max_ms * 1000.0);
     let ops = found(trace, &OPS);

@@ -1,4 +1,4 @@
-//! GPU time by line of source, and lines in what is exported: of a recording and a trace that can be worked out by hand.
+//! GPU time by source line, and lines in exported files: a recording and a trace that can be worked out by hand.
 
 use std::fs;
 use std::io::Read as _;
@@ -20,7 +20,7 @@ use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
 use crate::support::{hand, scratch};
 
-/// The name of a kernel, the stack that launched it and its time in microseconds, one after the other.
+/// Name of a kernel, the stack that launched it and its time in microseconds, one after the other.
 const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
 
 /// `main` calls `Block.forward`, which launches in its lines 12 and 13 (stacks 2 and 3; the second by way
@@ -34,7 +34,7 @@ fn recording() -> Vec<u8> {
     for (id, text) in [(1, "gemm"), (2, "relu"), (3, "add"), (4, "mul")] {
         row(&Row::Name { id: NameId(id), text });
     }
-    // Two bytes of the line 12, and two of the line 13, as CPython 3.11 writes them; `main` has no table.
+    // Two bytes of line 12, and two of line 13, as CPython 3.11 encodes them; `main` has no table.
     let code = |id, name, file, first_line, lines| Code {
         id: CodeId(id),
         version: 0x030b,
@@ -133,7 +133,7 @@ fn arrow_places(folder: &Path) -> Vec<String> {
     places
 }
 
-/// The same of Parquet.
+/// Language, file and line of each row of `lines.gfr` as a Parquet table.
 fn parquet_places(folder: &Path) -> Vec<String> {
     gpuflame(folder, ["-q", "convert", "lines.gfr", "--to", "parquet", "-o", "lines.parquet"]).ok();
     let file = fs::File::open(folder.join("lines.parquet")).unwrap();
@@ -161,7 +161,7 @@ fn files_and_lines_are_exported() {
     let places: Vec<_> =
         stacks.lines().map(|line| line.split(',').skip(8).collect::<Vec<_>>().join(",")).collect();
     assert_eq!(places, ["language,file,line", "Python,/srv/model.py,12", "Python,/srv/model.py,13", ",,"]);
-    // A row for each kernel, in the order of time.
+    // A row for each kernel, in order of time.
     let [twelve, thirteen] = ["Python,/srv/model.py,12", "Python,/srv/model.py,13"];
     let of_kernels = [twelve, twelve, thirteen, ",,", twelve, twelve];
     assert_eq!(arrow_places(&folder), of_kernels);
@@ -178,7 +178,7 @@ fn files_and_lines_are_exported() {
     }
 }
 
-/// Functions that say their files are no code of the host's when they are read again.
+/// Functions with files of their own must not count as the host's code when the export is read again.
 #[test]
 fn functions_of_python_stay_so_in_what_was_exported() {
     let folder = scratch("lines");
@@ -196,8 +196,8 @@ fn functions_of_python_stay_so_in_what_was_exported() {
     }
 }
 
-/// The fields of a protobuf message, by number: numbers, and texts or messages. As its encoding is documented, and not as we
-/// write it.
+/// Fields of a protobuf message by number, as numbers or as bytes of texts and messages. Written from the documentation of
+/// the encoding, not from our writer.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap();
@@ -228,7 +228,7 @@ fn parts(message: &[u8], number: u64) -> Vec<&[u8]> {
     fields(message).into_iter().filter(|(field, ..)| *field == number).map(|(.., bytes)| bytes).collect()
 }
 
-/// The number in field `number` of a message; 0 where it has none.
+/// The number in field `number` of a message; 0 if the field is missing.
 fn number(message: &[u8], number: u64) -> u64 {
     fields(message).into_iter().find(|(field, ..)| *field == number).map_or(0, |(_, value, _)| value)
 }
@@ -269,7 +269,7 @@ fn pprof_has_the_files_and_lines_of_functions_of_python() {
     );
 }
 
-/// Perfetto's `trace.proto`: packets (1) with interned (12) places of source (4): file (2), function (3), line (4).
+/// Perfetto's `trace.proto`: packets (1) with interned (12) source locations (4): file (2), function (3), line (4).
 #[test]
 fn perfetto_has_the_files_and_lines_of_functions_of_python() {
     let folder = scratch("lines");

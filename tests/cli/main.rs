@@ -1,4 +1,4 @@
-//! The command as a user meets it: its verbs, on recordings and traces that can be worked out by hand.
+//! The command as a user runs it: its verbs, on recordings and traces that can be worked out by hand.
 #![cfg(feature = "cli")]
 
 #[path = "../support/mod.rs"]

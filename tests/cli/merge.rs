@@ -1,4 +1,4 @@
-//! `gpuflame merge`, on traces as the eBPF tutorial makes them.
+//! `gpuflame merge`, on traces in the formats of the eBPF tutorial.
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// A launch as the test knows it: when, by which thread, from which of the stacks, and how long its kernel.
+/// A launch as the test made it: its time, thread, stack and kernel duration.
 #[derive(Clone, Copy)]
 struct Truth {
     time: u64,
@@ -26,7 +26,7 @@ const STACKS: [&str; 7] = [
     "main;warm;cudaLaunchKernel",
 ];
 
-/// Repeatable chance.
+/// Repeatable random numbers.
 fn chance(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
@@ -44,7 +44,7 @@ fn truth(count: usize, threads: u32) -> Vec<Truth> {
         .collect()
 }
 
-/// The CPU's side, `late` ns after the launch; every `keep`th line is there.
+/// Writes the CPU side, `late` ns after each launch, with the lines that `keep` selects.
 fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl Fn(usize) -> bool) {
     let mut text = String::new();
     for (at, launch) in truth.iter().enumerate().filter(|(at, _)| keep(*at)) {
@@ -55,7 +55,7 @@ fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl
     fs::write(path, text).unwrap();
 }
 
-/// The tutorial's JSON: microseconds with three places.
+/// The tutorial's JSON: microseconds with three decimals.
 fn write_gpu(path: &Path, truth: &[Truth]) {
     let mut events = Vec::new();
     let micros = |nanos: u64| format!("{}.{:03}", nanos / 1000, nanos % 1000);
@@ -88,7 +88,7 @@ fn folded(path: &Path) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// What should come out: every kernel under the stack that launched it.
+/// Expected result: every kernel under the stack that launched it.
 fn expected(truth: &[Truth]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for launch in truth {
@@ -129,7 +129,7 @@ fn as_many_launches_as_the_tutorial_saw_become_its_seven_stacks() {
 #[test]
 fn threads_are_matched_each_by_itself() {
     let (folder, truth) = setting(5_000, 8);
-    // Probes of different threads are late by more than the gap between launches.
+    // Probes of different threads are delayed by more than the gap between launches.
     write_cpu(&folder.join("cpu.txt"), &truth, 90_000, false, |_| true);
     assert_eq!(merged(&folder, &[]).0, expected(&truth));
 }
@@ -184,7 +184,7 @@ fn the_unit_is_asked_for() {
     }
 }
 
-/// What the tutorial's first script does, as slowly as it does it.
+/// Result of the tutorial's first script, with the same slow algorithm.
 fn as_the_script(truth: &[Truth], late: i64, tolerance: u64) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for stack in truth {
@@ -274,7 +274,7 @@ fn times_that_count_from_a_base_meet_the_stacks_and_clocks_that_do_not_are_told(
         (1..=4).map(|at| format!("main;f{at};cudaLaunchKernel;[GPU_Kernel]k 5000\n")).collect();
     assert_eq!(found.stdout, expected);
     assert!(found.stderr.contains("4 of 4 stacks") && found.stderr.contains("100.0 %"), "{}", found.stderr);
-    // Without a base nothing says how the clocks lie, but by how much they seem to be apart.
+    // Without a base time nothing relates the two clocks except the shift that fits best.
     write("relative.json", 0);
     let more = fs::read_to_string(folder.join("cpu.txt")).unwrap()
         + &format!("{} app 1 1 0 main;g\n", base + 9_000_000);

@@ -1,4 +1,4 @@
-//! Names of two runs meet: numbers that are others in every run are folded when a view is drawn, and only then.
+//! Names of two runs are matched: numbers that differ from run to run are folded when a view is drawn, and only then.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::harmless::{assert_harmless, assert_harmless_tables};
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// Two steps of a program, with everything in it that has another number in another run.
+/// Two steps of a program, with every kind of number that differs from run to run.
 fn run(path: &Path, first_step: u32, address: &str, operation: u32, us: u64) {
     let mut trace = Trace::default();
     for at in 0..2 {
@@ -117,7 +117,7 @@ fn threads_of_two_runs_meet_where_their_frames_are_asked_for() {
     assert!(kept.contains("[thread llm 14508];") && kept.contains("[thread loader 14510];"), "{kept}");
 }
 
-/// A name that drives a terminal, turns the direction of what follows, and ends lines.
+/// A name that controls a terminal, reverses the text after it, and ends lines.
 fn odd(name: &str) -> String {
     format!("{name}\x1b[31mred\rover\u{202e}turned\u{2066}x\u{2028}y\nz")
 }
@@ -137,13 +137,13 @@ fn odd_trace(folder: &Path, file: &str, kernels: [&str; 2]) {
     trace.write(&folder.join(file));
 }
 
-/// No name of those has an end of a line left in it.
+/// Asserts that none of those names still contains a line break.
 fn assert_one_line_each(text: &str, by: &str) {
     assert_harmless(text, by);
     assert!(text.lines().all(|line| !line.starts_with(['y', 'z'])), "{by}: {text}");
 }
 
-/// All that the command has written there, of which each has one of the names.
+/// Asserts that all files that the command wrote into `folder`, each of which contains one of the names, are harmless.
 fn assert_files_are_harmless(folder: &Path) {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let ends = [".csv", ".svg", ".folded", ".speedscope", ".chrome", ".txt", ".extended"];
@@ -160,7 +160,7 @@ fn assert_files_are_harmless(folder: &Path) {
     }
 }
 
-/// What a terminal is sent is what a pipe is: the command asks which of them it has for pictures and progress alone.
+/// A terminal gets the same text as a pipe: the command checks which of them it has only for pictures and progress.
 #[test]
 fn names_that_drive_terminals_are_harmless_text_wherever_the_command_prints_them() {
     let folder = scratch("odd_names");
@@ -202,7 +202,7 @@ fn names_that_drive_terminals_are_harmless_text_wherever_the_command_prints_them
                 continue;
             }
             let ran = gpuflame(&folder, args.iter().chain(format.iter().flatten()));
-            // `check` ends with 1 where something is to be doubted.
+            // `check` ends with 1 if it doubts something.
             assert!(ran.code == 0 || (args[0], ran.code) == ("check", 1), "{args:?} {}", ran.stderr);
             assert_one_line_each(&ran.stderr, args[0]);
             assert_one_line_each(&ran.stdout, args[0]);

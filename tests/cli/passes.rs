@@ -1,4 +1,4 @@
-//! The backward pass under the forward pass, Python functions in arguments, and communication that nothing hides: by
+//! The backward pass under the forward pass, Python functions in arguments, and communication that no computation hides:
 //! traces of a few lines.
 
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// Gives the event that was added last these arguments.
+/// Sets the arguments of the event that was added last.
 fn args(trace: &mut Trace, args: Value) {
     trace.0.last_mut().unwrap()["args"] = args;
 }
@@ -25,8 +25,8 @@ fn operator(
     args(trace, json!({ "Sequence number": sequence, "Fwd thread id": forward_thread }));
 }
 
-/// Two layers: their forward pass on thread 1 and their backward pass on thread 2, with 10, 20, 30 and 40 us of GPU
-/// time, and 5 us for a gradient that is no operator's.
+/// Two layers: their forward pass on thread 1 and their backward pass on thread 2, with 10, 20, 30 and 40 us of GPU time, and
+/// 5 us for a gradient that belongs to no operator.
 fn training() -> Trace {
     let mut trace = Trace::default();
     trace.python("model.py(1): forward", 1, 0, 100).python("nn.Module: Linear_0", 1, 1, 40);
@@ -88,21 +88,21 @@ fn which_forward_thread_is_meant_is_told_by_its_numbers_or_not_at_all() {
         let ran = gpuflame(&folder, ["flamegraph", "a.json"].iter().chain(&BACKWARD)).ok();
         ran.stdout.lines().filter(|line| line.contains("[backward]")).count()
     };
-    // Another thread has operator 7 as well, but not 8: it is not the one that thread 2 speaks of.
+    // Another thread has operator 7 as well, but not 8, so thread 2 cannot refer to it.
     let mut trace = training();
     operator(&mut trace, "aten::other", 3, (0, 10), 7, 0);
     assert_eq!(back(&trace), 2);
-    // It has both.
+    // That thread now has both.
     operator(&mut trace, "aten::other", 3, (20, 30), 8, 0);
     assert_eq!(back(&trace), 0, "nothing is guessed");
-    // Arrows say which.
+    // Arrows decide between the two.
     for (id, thread, time, phase) in [(1, 1, 51, "s"), (1, 2, 200, "f"), (2, 1, 3, "s"), (2, 2, 250, "f")] {
         trace.0.push(json!({
             "ph": phase, "cat": "fwdbwd", "name": "fwdbwd", "id": id, "pid": 1, "tid": thread, "ts": time, "bp": "e"
         }));
     }
     assert_eq!(back(&trace), 2);
-    // A number that comes again later is not what was undone before.
+    // A later reuse of a number is not the operator that was differentiated earlier.
     let mut trace = training();
     operator(&mut trace, "aten::later", 1, (500, 510), 7, 0);
     assert_eq!(back(&trace), 2);
@@ -159,11 +159,11 @@ fn communication_is_exposed_where_nothing_is_computed() {
     assert_eq!((row(0, "stack"), row(0, "exposed_ns")), (json!("a;cudaLaunchKernel"), json!(80_000)));
     assert_eq!((row(1, "stack"), row(1, "exposed_ns")), (json!("b;cudaLaunchKernel"), json!(30_000)));
     assert_eq!(row(1, "total_ns"), 70_000);
-    // By the pattern the other is a computation.
+    // With this pattern the other kernel counts as computation.
     let found = comm(&["--comm", "NCCL"]);
     assert_eq!(found["comm"][0]["exposed_ns"], 50_000);
     assert_eq!(found["comm"][0]["compute_ns"], 80_000);
-    // What the trace calls a collective is one.
+    // A kernel that the trace marks as a collective counts as one.
     trace.0[6]["args"]["Collective name"] = json!("allreduce");
     trace.write(&folder.join("a.json"));
     assert_eq!(trace.0[6]["name"], "ncclDevKernel_AllReduce");

@@ -1,4 +1,4 @@
-//! `gpuflame run`: the command as without it, and a picture of every process of it.
+//! `gpuflame run`: the command runs as without it, and each of its processes gets a picture.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::support::command::gpuflame as command;
 use crate::support::{self, Done, Run, Way, compile, scratch};
 
-/// Launches kernels of 1,000 ns and ends in many ways; see there.
+/// Launches kernels of 1,000 ns and ends in many ways; see its source.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
@@ -75,7 +75,7 @@ fn a_command_none_of_whose_launches_were_in_a_window_is_told() {
     assert!(line.contains(" launches, none in a window; "), "{line}");
 }
 
-/// A folder with nothing in it but an `xdg-open` that notes what it is to open, and ends so.
+/// A folder that contains only an `xdg-open`, which notes what it is asked to open and exits with this code.
 fn desktop(ends_with: i32) -> PathBuf {
     let folder = scratch("desktop");
     let opener = folder.join("xdg-open");
@@ -113,7 +113,7 @@ fn a_window_and_a_file_of_settings_say_what_the_variables_do() {
     let config = scratch("config").join("nightly.toml");
     fs::write(&config, "output = 'night/%e'\nformats = ['folded', 'csv']\nsteps = '1..3'\n").unwrap();
     let options = ["--config", config.to_str().unwrap(), "--window", "steps=2..4", "--formats", "folded"];
-    // Of what several say the options count, then the environment, then the file.
+    // Options override the environment, which overrides the settings file.
     let done = run(&options, &[timed.to_str().unwrap(), "steps", "5"]).env("GPUFLAME_STEPS", "4..5").done();
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let (launches, parts) = done.sum("launches");
@@ -201,7 +201,7 @@ fn what_a_terminal_sends_to_all_is_left_to_the_command_and_what_is_sent_to_us_is
         let (mut command, folder) = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).into_command();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_for_launches(&folder);
-        // To us alone: a terminal's would reach the command as well, which would end.
+        // To `gpuflame run` alone: from a terminal the signal would reach the command as well, which would end.
         send(&child, libc::SIGINT);
         send(&child, libc::SIGQUIT);
         send(&child, signal);
@@ -209,7 +209,7 @@ fn what_a_terminal_sends_to_all_is_left_to_the_command_and_what_is_sent_to_us_is
         assert_eq!(done.code, Some(code), "{}", done.stderr);
         assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
         let folded = done.file("out.folded");
-        // The program may have been stopped inside the tracer, which then hands over nothing more.
+        // The program may have been stopped inside the tracer, which then delivers nothing more.
         assert!(
             folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"),
             "{folded}{}",
@@ -221,7 +221,7 @@ fn what_a_terminal_sends_to_all_is_left_to_the_command_and_what_is_sent_to_us_is
 #[test]
 fn what_ends_without_a_word_is_recovered_in_the_formats_that_were_asked_for() {
     let program = program().to_str().unwrap();
-    // With rows the recording itself is what is left.
+    // With rows the recording itself is what remains.
     for (formats, files) in [
         ("svg", &["out.gfr", "out.set.json", "out.svg"][..]),
         ("gfr,csv", &["out.csv", "out.gfr", "out.set.json"]),
@@ -263,19 +263,19 @@ fn what_ends_without_a_word_is_recovered_in_the_formats_that_were_asked_for() {
     }
 }
 
-/// A name that is no text.
+/// A name that is not UTF-8.
 fn odd_name(rest: &str) -> OsString {
     OsString::from_vec([b"\xff", rest.as_bytes()].concat())
 }
 
-/// A folder for runs, of such a name, and with a percent sign.
+/// A folder for runs whose name is not UTF-8 and contains a percent sign.
 fn odd_folder() -> PathBuf {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9%p"));
     fs::create_dir(&folder).unwrap();
     folder
 }
 
-/// The files of such names in it.
+/// Files in `folder` whose names are not UTF-8.
 fn odd_files(folder: &Path) -> Vec<OsString> {
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     files.retain(|name| name.as_bytes()[0] == 0xff);
@@ -283,7 +283,7 @@ fn odd_files(folder: &Path) -> Vec<OsString> {
     files
 }
 
-/// `gpuflame run -o PREFIX --formats gfr,svg --open -- ending HOW` there.
+/// `gpuflame run -o PREFIX --formats gfr,svg --open -- ending HOW` in `folder`.
 fn run_odd(folder: &Path, prefix: OsString, how: &[&str]) -> Run {
     let ours = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None).in_folder(folder);
     let ours = ours.arg("run").arg("--library").arg(support::gpuflame()).arg("-o").arg(prefix);
@@ -342,14 +342,14 @@ fn what_lives_on_is_named_and_not_awaited() {
     assert!(begun.elapsed() < Duration::from_secs(200));
     let number: i32 = done.stdout.trim().parse().unwrap();
     let lines = said(&done, "still running, and not awaited: processes ");
-    // SAFETY: kill takes any two numbers; the process is the one that the shell of this test left.
+    // SAFETY: kill takes any two numbers; the process is the one that this test's shell left running.
     unsafe { libc::kill(number, libc::SIGKILL) };
     assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
 }
 
 #[test]
 fn what_is_becoming_another_program_lives_on() {
-    // It becomes itself again and again: most of its life it is between two programs.
+    // The program executes itself again and again: most of its life it is in the middle of an `exec`.
     let folder = scratch("run-becoming");
     let again = folder.join("again");
     fs::write(&again, "#!/bin/sh\nexec \"$0\"\n").unwrap();
@@ -359,7 +359,7 @@ fn what_is_becoming_another_program_lives_on() {
         let done = run(&[], &["sh", "-c", &becomes]).ok();
         let number: i32 = done.stdout.trim().parse().unwrap();
         let lines = said(&done, "still running, and not awaited: processes ");
-        // SAFETY: kill takes any two numbers; the process is the one that the shell of this test left.
+        // SAFETY: kill takes any two numbers; the process is the one that this test's shell left running.
         unsafe { libc::kill(number, libc::SIGKILL) };
         assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
     }
@@ -379,12 +379,12 @@ fn a_command_line_that_cannot_be_run_is_one_line() {
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
     run(&["--library", library, "--cpu-samples", "20000", "true"]).fails(2, &["--cpu-samples", "10000 Hz"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
-    // Neither a program nor somebody else's library has what the driver calls.
+    // Neither a program nor another library exports the entry points that the driver calls.
     let own = env!("CARGO_BIN_EXE_gpuflame");
     run(&["--library", own, "true"]).fails(1, &["gpuflame is another library, or a program", "--library"]);
     let other = support::cuda().join("libcudart.so.13");
     run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
-    // An option that is misspelt is no command; what stands behind the command is the command's.
+    // A misspelt option is not taken for the command; options after the command belong to the command.
     let said = run(&["--library", library, "--format", "svg", "true"]);
     assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
     let ran = run(&["--library", library, "echo", "-o", "--formats", "--", "x"]).ok();
@@ -399,7 +399,7 @@ fn start(run: Run, stderr: Stdio) -> (Child, PathBuf) {
     (command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap(), folder)
 }
 
-/// Its exit code, if it ends at all.
+/// Exit code of the child; `None` if a signal ended it. Fails if the child does not end.
 pub(crate) fn code_of(mut child: Child) -> Option<i32> {
     let deadline = Instant::now() + Duration::from_secs(100);
     loop {
@@ -414,7 +414,7 @@ pub(crate) fn code_of(mut child: Child) -> Option<i32> {
     }
 }
 
-/// A pipe that no process reads any more.
+/// A pipe whose read end is closed.
 fn broken_pipe() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
@@ -455,7 +455,7 @@ fn every_verb_ends_with_its_own_status_when_its_output_cannot_be_written() {
         assert_eq!(code(verb(&["no-such-verb"]).stderr(unwritable())), Some(2));
         assert_eq!(code(verb(&["settings", "-o", "/dev/null"]).stderr(unwritable())), Some(0));
     }
-    // As with other tools: a reader that has enough is not an error, a full disk is.
+    // As with other tools: a reader that stops reading is not an error, a full disk is.
     for words in [&["--help"][..], &["settings"]] {
         assert_eq!(code(verb(words).stdout(broken_pipe())), Some(0), "{words:?}");
         assert_eq!(code(verb(words).stdout(full_disk())), Some(1), "{words:?}");
@@ -466,7 +466,7 @@ fn every_verb_ends_with_its_own_status_when_its_output_cannot_be_written() {
 fn a_full_stderr_that_no_process_reads_does_not_keep_it_from_ending() {
     use std::os::fd::AsRawFd;
     let (reader, writer) = std::io::pipe().unwrap();
-    // SAFETY: both calls are about a pipe of ours; O_NONBLOCK is set for the filling only.
+    // SAFETY: both calls use a pipe of this test; O_NONBLOCK is set only while the pipe is filled.
     unsafe {
         libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
         while libc::write(writer.as_raw_fd(), [0_u8; 512].as_ptr().cast(), 512) > 0 {}
@@ -483,14 +483,14 @@ fn pipes_and_files_without_an_end_among_the_reports_are_skipped() {
         "mkfifo pipe $GPUFLAME_REPORT/a.1.1.json; printf %s \"$PWD/pipe\" > $GPUFLAME_REPORT/a.2.2.2.begun
         ln -s /dev/zero $GPUFLAME_REPORT/a.3.3.json; truncate -s 1T $GPUFLAME_REPORT/a.4.4.json; exit 9";
     let (mut command, _folder) = run(&[], &["sh", "-c", script]).into_command();
-    // An endless file that is read must not take the memory of the machine.
+    // Reading an endless file must not use up the machine's memory.
     let limit = || {
         let limit = libc::rlimit { rlim_cur: 2 << 30, rlim_max: 2 << 30 };
         // SAFETY: setrlimit reads the limit.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
         Ok(())
     };
-    // SAFETY: between fork and exec only setrlimit is called, which may be called there.
+    // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe.
     unsafe { command.pre_exec(limit) };
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     assert_eq!(code_of(child), Some(9));
@@ -501,7 +501,7 @@ fn the_command_inherits_what_it_would_inherit_without_us() {
     let shown =
         ["sh", "-c", "grep -E 'SigIgn|SigBlk|SigCgt' /proc/self/status; ls /proc/self/fd | head -3; exit 4"];
     let odd = || {
-        // SAFETY: each may be called between fork and exec, and takes no memory but its own.
+        // SAFETY: each of these calls is allowed between fork and exec, and allocates nothing.
         unsafe {
             for signal in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGUSR1] {
                 libc::signal(signal, libc::SIG_IGN);
@@ -515,7 +515,7 @@ fn the_command_inherits_what_it_would_inherit_without_us() {
         Ok(())
     };
     let shows = |mut command: Command| {
-        // SAFETY: see there.
+        // SAFETY: `odd` only makes calls that are allowed between fork and exec.
         unsafe { command.pre_exec(odd) };
         let output = command.output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
@@ -550,7 +550,7 @@ fn a_command_runs_in_a_removed_folder_and_without_a_folder_for_temporary_files()
 
 #[test]
 fn a_command_runs_without_proc() {
-    // The library is beside the command, or named: both are found.
+    // The library is found next to the command, and by its path.
     let script = format!(
         "mount -t tmpfs none /proc || exit 99; exec {} run -- sh -c 'exit 6'",
         env!("CARGO_BIN_EXE_gpuflame")
@@ -630,7 +630,7 @@ fn a_report_arrives_from_a_command_that_changes_its_user() {
 
 #[test]
 fn processes_that_called_cuda_and_left_no_file_are_counted() {
-    // The window is closed, so that there is no checkpoint at whatever moment the process ends.
+    // The window is closed, so that no checkpoint exists at any moment at which the process may end.
     let options = ["--window", "off", "--formats", "csv"];
     for (how, code, count) in [("_exit", 7, 1), ("exec", 0, 1), ("abort", 134, 1)] {
         let run = run(&options, &[program().to_str().unwrap(), "left", how]);
@@ -642,7 +642,7 @@ fn processes_that_called_cuda_and_left_no_file_are_counted() {
         );
         assert_eq!((done.code, said(&done, &words).len()), (Some(code), 1), "{how}: {}", done.stderr);
     }
-    // What refuses to be recorded says why.
+    // A program that refuses to be recorded gets an explanation.
     let done = run(&[], &[program().to_str().unwrap(), "quick"])
         .with_libraries(&support::stage("run-none", &[]))
         .done();

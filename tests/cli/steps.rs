@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// An event as Paddle's logger writes it: `ts` cut to microseconds, the truth in the arguments.
+/// An event as Paddle's logger writes it: `ts` is truncated to microseconds, exact times are in the arguments.
 fn event(category: &str, name: &str, start: &str, end: &str, stream: u32) -> String {
     let ts = start.split('.').next().unwrap();
     format!(
@@ -100,7 +100,7 @@ fn stats_average_steps_that_are_alike() {
     assert!(ran.stderr.contains("left out 1 steps that have no `recover_decode_task`"), "{}", ran.stderr);
     assert!(ran.stderr.contains("1 operations begin in a step and end behind it"), "{}", ran.stderr);
     let none = gpuflame(&folder, ["stats", "trace.json", "-", "NONE"]).ok();
-    // Untrimmed, most steps have one operation, and the first of those is step 3's.
+    // Untrimmed, most steps have one operation, and the first such step is step 3.
     assert!(none.stdout.ends_with("recover_decode_task,10.0,20.0,10.0,10.0\n"), "{}", none.stdout);
 }
 
@@ -123,7 +123,7 @@ fn names_are_harmless_where_a_spreadsheet_or_a_terminal_shows_them() {
     let harmless = ["'=1+1", "''@x", " [31mred", "a-b"];
     assert_eq!(names(&["extract", "trace.json", "-", "0,1e9"]), harmless);
     assert_eq!(names(&["stats", "trace.json", "-", "none"]), harmless);
-    // As the tool does that is followed to the letter.
+    // `--compat` follows that tool exactly.
     assert_eq!(names(&["extract", "trace.json", "-", "0,1e9", "--compat"])[0], "=1+1");
 }
 
@@ -215,7 +215,7 @@ fn decode_steps_of_servers_are_told_by_their_frames() {
         )
     };
     let sglang = "python/sglang/srt/managers/scheduler.py(2174): get_next_batch_to_run";
-    // 12, 14, 40 (too long), 16 in the first half; the rest lies behind it.
+    // 12, 14, 40 (too long), 16 in the first half; the rest comes after it.
     let starts = [100, 112, 126, 166, 182, 270];
     let events: Vec<String> = starts
         .iter()
@@ -295,7 +295,7 @@ fn the_gap_before_the_first_operation_that_is_kept_can_be_had() {
         out.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.to_owned()).collect()
     };
     assert_eq!(bubbles(&[]), ["0.0", "5.0"]);
-    // 6 us behind what was left out, and 8 from the step's start where nothing was.
+    // 6 us after the operations that were left out, and 8 from the step's start if none were.
     for kind in ["union", "order", "stream"] {
         assert_eq!(bubbles(&["--gap-before-trim", "--bubbles", kind]), ["7.0", "5.0"], "{kind}");
     }

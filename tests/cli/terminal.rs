@@ -1,4 +1,4 @@
-//! `gpuflame run` at a terminal: what a shell sees of the command is what it would see without us.
+//! `gpuflame run` at a terminal: a shell sees the command as it would see it without gpuflame.
 
 use std::fs::{self, File};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -19,7 +19,7 @@ fn for_ever() -> [&'static str; 3] {
     [program.to_str().unwrap(), "for_ever", "1"]
 }
 
-/// Waits until that is so.
+/// Waits until the condition holds.
 fn until(is_so: impl Fn() -> bool, otherwise: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -39,13 +39,13 @@ fn is_child_stopped(process: u32) -> bool {
 /// Waits until the process is stopped, continued or ended, as a shell does.
 fn waited(process: u32, how: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: the process is our child, which no other thread waits for, and there is a place for its status.
+    // SAFETY: the process is our child, which no other thread waits for, and `status` is a valid place to write to.
     let mut has_changed =
         || unsafe { libc::waitpid(process as i32, &mut status, how | libc::WNOHANG) } == process as i32;
     let deadline = Instant::now() + Duration::from_secs(60);
     while !has_changed() {
         if Instant::now() > deadline {
-            // SAFETY: kill takes any two numbers; the group, if there is one, is our child's.
+            // SAFETY: kill takes any two numbers; the group, if it exists, is our child's.
             unsafe { libc::kill(-(process as i32), libc::SIGKILL) };
             panic!("it neither stops nor ends");
         }
@@ -78,13 +78,12 @@ fn it_stops_with_its_command_and_goes_on_with_it() {
 /// Both ends of a terminal.
 fn terminal() -> (OwnedFd, OwnedFd) {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: there are places for two descriptors; the rest is left to the system.
+    // SAFETY: there is room for two descriptors; null pointers leave the rest to the system.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(opened, 0, "a terminal");
-    // Else the command would keep our end open.
-    // SAFETY: the call is about a descriptor of ours.
+    // Otherwise the command would inherit our end and keep it open. SAFETY: the call concerns a descriptor of ours.
     assert_eq!(unsafe { libc::fcntl(ours, libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
-    // SAFETY: both were just opened, and are nobody else's.
+    // SAFETY: openpty has just opened both, and nothing else owns them.
     unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) }
 }
 
@@ -131,7 +130,7 @@ fn exit_code(status: i32) -> Option<i32> {
 #[test]
 fn a_command_that_stops_itself_is_shown_as_stopped() {
     for signal in [libc::SIGSTOP, libc::SIGTSTP] {
-        // `fg` continues the job; `kill -CONT` continues us alone, or the command alone.
+        // `fg` continues the job; `kill -CONT` continues `gpuflame run` alone, or the command alone.
         for continued in ["job", "us", "command"] {
             let (child, folder) = job(&format!("echo $$ > started; kill -{signal} $$; exit 5"));
             let status = waited(child.id(), libc::WUNTRACED);
@@ -168,14 +167,15 @@ fn a_command_that_ignores_the_stop_key_is_not_shown_as_stopped() {
 
 /// Makes standard input the controlling terminal of a new session, in the child.
 fn take_terminal() -> std::io::Result<()> {
-    // SAFETY: neither takes memory: a session of its own, whose terminal is standard input.
+    // SAFETY: neither call allocates: they create a session and make standard input its terminal.
     let is_taken = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 };
     if is_taken { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 #[test]
 fn a_signal_after_the_commands_end_ends_it() {
-    // On a terminal that stops background jobs that write, it is stopped after the command's end, as it prints its line.
+    // On a terminal that stops background jobs when they write, `gpuflame run` is stopped after the command's end, as it
+    // prints its line.
     let (ours, theirs) = terminal();
     let script = format!(
         "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & wait -f $!; echo $? > status",
@@ -200,7 +200,7 @@ fn a_signal_after_the_commands_end_ends_it() {
         libc::kill(job, libc::SIGCONT);
     }
     until(|| !Path::new(&format!("/proc/{job}")).exists() || is_child_stopped(child.id()), "it hangs");
-    // SAFETY: as above.
+    // SAFETY: kill takes any two numbers; the process is the job of this test's shell.
     unsafe { libc::kill(job, libc::SIGKILL) };
     assert_eq!(code_of(child), Some(0));
     assert_eq!(fs::read_to_string(folder.join("status")).unwrap().trim(), (128 + libc::SIGTERM).to_string());

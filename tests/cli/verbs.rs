@@ -1,4 +1,4 @@
-//! `check`, `diff`, `view`, `merge-ranks` and differential flame graphs, on the recording by hand.
+//! `check`, `diff`, `view`, `merge-ranks` and differential flame graphs, on the hand-made recording.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,8 +89,8 @@ fn a_sound_trace_passes_and_a_sick_one_does_not() {
     assert_eq!(gpuflame(&folder, ["check", "sound.json", "--strict"]).code, 0);
     let found = json(&folder, &["check", "sound.json"]);
     assert_eq!(row(&found["findings"], "what", "times are in whole microseconds")["result"], "note");
-    // The second begins before it was launched, and has two kernels; the third begins while the first runs. That
-    // the second's run beside others is no matter: launches with several are graphs, whose nodes may.
+    // The second launch's work begins before the launch and has two kernels; the third's begins while the first runs. Overlap
+    // with the second's kernels is not an error: launches with several kernels are graphs, whose nodes may run at once.
     let graph = [call(2, 30), kernel(2, 25, 5), kernel(2, 50, 5)];
     let rest = [call(1, 10), kernel(1, 20, 15), call(3, 12), kernel(3, 33, 1)];
     write("sick.json", &[&graph[..], &rest[..]].concat());
@@ -150,7 +150,7 @@ fn single_activities_are_listed_filtered_and_drawn_in_letters() {
     let copy = json(&folder, &["view", "hand.gfr", "--kind", "copy"]);
     assert_eq!(copy["activities"].as_array().unwrap().len(), 1);
     assert_eq!(copy["activities"][0]["launched_by"], "main;load;cudaMemcpyAsync");
-    // From the first activity, which begins at 0 in the picture.
+    // Relative to the first activity, which begins at 0 in the picture.
     assert_eq!(copy["activities"][0]["start_ns"], 20_000);
     let late = json(&folder, &["view", "hand.gfr", "--from", "50", "--to", "60", "--device", "1"]);
     assert_eq!(late["activities"].as_array().unwrap().len(), 2);
@@ -160,7 +160,7 @@ fn single_activities_are_listed_filtered_and_drawn_in_letters() {
     let lines: Vec<_> = text.lines().skip(1).collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].starts_with("GPU 0 stream    7 ####"), "{text}");
-    // 85 us in 80 letters: the copy runs from 20 to 32.
+    // 85 us in 80 characters: the copy runs from 20 to 32.
     let copy = lines[1].rsplit(' ').next().unwrap();
     assert_eq!((copy.find(|c| c != '.'), copy.rfind(|c| c != '.')), (Some(18), Some(30)), "{text}");
     gpuflame(&folder, ["view", "hand.gfr", "--from", "5", "--to", "5"]).fails(2, &["--from 5", "--to 5"]);
@@ -169,7 +169,8 @@ fn single_activities_are_listed_filtered_and_drawn_in_letters() {
 #[test]
 fn ranks_become_frames_and_the_one_that_others_wait_for_is_named_with_the_collective() {
     let folder = scratch("verbs");
-    // Ten steps of 100 us, of which rank 1 works 90 and the other 40; the rest is one collective, but for a short other.
+    // Ten steps of 100 us, of which rank 1 works 90 us and the other rank 40 us; the rest is one collective, except for a
+    // second, short one.
     let write = |steps: u64, rank: u64| {
         let mut events = Vec::new();
         for step in 0..steps {
@@ -194,7 +195,7 @@ fn ranks_become_frames_and_the_one_that_others_wait_for_is_named_with_the_collec
         let text = format!("{{\"traceEvents\":[{}]}}", events.join(","));
         fs::write(folder.join(format!("rank{rank}.json")), text).unwrap();
     };
-    // Nine steps say too little.
+    // Nine steps are too few for a verdict.
     [0, 1].into_iter().for_each(|rank| write(9, rank));
     let few = gpuflame(&folder, ["merge-ranks", ".", "--format", "json"]).ok();
     assert!(!few.stdout.contains("others wait"), "{}", few.stdout);
@@ -235,12 +236,12 @@ fn a_rank_that_a_trace_states_counts_more_than_its_name() {
     write("rank0.json", "\"distributedInfo\": {\"backend\": \"nccl\", \"rank\": 34, \"world_size\": 300}, ");
     write("rank1.json", "\"distributedInfo\": {\"rank\": 7}, ");
     assert_eq!(names(), ["rank1.json", "rank0.json"], "7 comes before 34");
-    // One that says nothing: then all are told from their names.
+    // If one file has no rank, all ranks are named after their files.
     write("rank1.json", "");
     assert_eq!(names(), ["rank0.json", "rank1.json"]);
 }
 
-/// A job of two ranks: the recording by hand, and the same with its activities the other way round.
+/// A job of two ranks: the hand-made recording, and the same with its activities in the opposite order.
 fn two_ranks() -> PathBuf {
     let folder = folder();
     fs::rename(folder.join("hand.gfr"), folder.join("rank0.gfr")).unwrap();
@@ -248,11 +249,11 @@ fn two_ranks() -> PathBuf {
     folder
 }
 
-/// Asks the questions of `examples/ranks` over Parquet, and compares with `merge-ranks`.
+/// Runs the queries of `examples/ranks` over Parquet, and compares the answers with `merge-ranks`.
 fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
     let python = viewers().join("venv/bin/python");
     gpuflame(folder, ["convert", ".", "--to", "parquet", "-o", "data"]).ok();
-    // The rows of a file keep their names as they are.
+    // The Parquet rows keep numbers in names.
     let merged = json(folder, &["merge-ranks", ".", "-n", "10", "--keep-numbers"]);
     let script = root().join(format!("examples/ranks/{engine}_ranks.py"));
     let output = Command::new(&python).arg(script).arg(folder.join("data")).output().unwrap();
@@ -268,7 +269,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
         }
     }
     let straggler = ours.iter().find(|rank| rank["straggler"] != "");
-    // They name one always, we only whose steps differ by more than chance.
+    // The scripts always name a straggler; `merge-ranks` does only if its steps differ by more than chance.
     if let Some(straggler) = straggler {
         assert_eq!(answer["straggler"].to_string(), straggler["rank"].as_str().unwrap(), "{engine}");
     }
@@ -285,7 +286,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
             let cause = row["cause"].as_str().unwrap().to_owned();
             (cause, row["total_ns"].as_u64().unwrap(), row["gaps"].as_u64().unwrap())
         };
-        // Windows are not in the table, so that it knows only what lies between two pieces of work.
+        // Windows are not in the table, so it only has gaps between two pieces of work.
         rows(table).iter().map(row).filter(|(cause, ..)| !cause.contains("_the_")).collect()
     };
     assert_eq!(causes(&answer["idle"]), causes(&merged["idle"]), "{engine}");
@@ -296,7 +297,7 @@ fn viewers() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers")
 }
 
-/// Whether Python has `module`; where it has not, it says how to install it. An error in CI.
+/// Whether Python has `module`; prints how to install it if not. An error in CI.
 fn has(module: &str, install: &str) -> bool {
     let python = viewers().join("venv/bin/python");
     let import = format!("import {module}");
@@ -317,7 +318,7 @@ fn duckdb_over_many_ranks_agrees_with_merge_ranks() {
     // 2 x 20,001 ns under decode, of two ranks.
     let decode = serde_json::json!({"stack": "main;decode;cudaLaunchKernel", "total_ns": 40_002, "ranks": 2});
     assert_eq!(answer["stacks"][0], decode);
-    // gemm was launched at 12 us into a gap of GPU 0 from 10 to 20; nobody knows who launched `lone`.
+    // gemm was launched at 12 us, in a gap of GPU 0 from 10 to 20; the launch of `lone` is unknown.
     let idle = |cause: &str| row(&answer["idle"], "cause", cause)["total_ns"].as_u64().unwrap();
     assert_eq!((idle("host_late"), idle("launch_latency"), idle("unknown")), (4_000, 16_000, 40_000));
 }
@@ -331,7 +332,7 @@ fn spark_over_many_ranks_agrees_with_merge_ranks() {
     }
 }
 
-/// The eight ranks of a public DLRM run, in which rank 7 is the last to come to collectives.
+/// The eight ranks of a public DLRM run, in which rank 7 arrives last at collectives.
 #[test]
 fn the_ranks_of_a_real_job_agree_as_well() {
     let beside = root().join("../shared/traces");
@@ -350,7 +351,8 @@ fn the_ranks_of_a_real_job_agree_as_well() {
     assert!(tar.status().unwrap().success());
     let answer = agrees_with_merge_ranks(&folder, "duckdb");
     assert_eq!(answer["ranks"].as_array().unwrap().len(), 8);
-    // Its 262 operations are 2.825 ms (see tests/import/real_traces.rs), 1.746 of them in NCCL, as Python's json adds up.
+    // Its 262 operations total 2.825 ms (see tests/import/real_traces.rs), 1.746 ms of them in NCCL, as summed with Python's
+    // json.
     let last = &answer["ranks"][7];
     assert_eq!((&answer["straggler"], &last["communication_ns"]), (&7.into(), &1_746_000.into()));
     assert_eq!(last["work_ns"], 2_825_000 - 1_746_000);
@@ -375,7 +377,7 @@ fn folded_stacks_are_drawn_and_compared_as_they_are() {
     gpuflame(&folder, ["flamegraph", "a.folded", "--idle"]).fails(2, &["a.folded", "idle"]);
 }
 
-/// Two that were folded by other flags meet nowhere, which looks like a change of everything.
+/// If two stacks were folded with different flags none of their names match, which looks as if everything had changed.
 #[test]
 fn what_was_folded_by_other_flags_than_what_it_is_compared_with_is_remarked_on() {
     let folder = scratch("misfit");
@@ -404,7 +406,7 @@ fn what_was_folded_by_other_flags_than_what_it_is_compared_with_is_remarked_on()
     assert!(other_way.contains("kernels have short names after and whole ones before (1), "), "{other_way}");
     let frames = said("whole.folded", "all.folded");
     assert!(frames.starts_with("gpuflame: no stack is in both files, although 1 kernels are: "), "{frames}");
-    // Of those that fit, and of programs that have nothing in common, there is nothing to be said.
+    // Nothing is reported for files that fit, nor for programs that have nothing in common.
     for (before, after) in
         [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]
     {
@@ -416,7 +418,7 @@ fn what_was_folded_by_other_flags_than_what_it_is_compared_with_is_remarked_on()
     );
 }
 
-/// A mistake on purpose for each verb: one line, the right code, and nothing written.
+/// A deliberate mistake for each verb: one line, the right exit code, and nothing written.
 #[test]
 fn each_verb_says_what_is_wrong_in_one_line() {
     let folder = folder();
@@ -445,7 +447,7 @@ fn each_verb_says_what_is_wrong_in_one_line() {
     for (args, code, words) in mistakes {
         let ran = gpuflame(&folder, args);
         match ran.stderr.contains("error: ") {
-            // The command line's own parser says it in more lines, with the usage.
+            // The command line's own parser prints more lines, with the usage.
             true => assert_eq!((ran.code, code), (2, 2), "{args:?}: {}", ran.stderr),
             false => ran.fails(code, words),
         }
@@ -460,7 +462,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// 1,000 kernels in a row on one stream, each 1 us, the first of which lasts into the second as long as is said.
+/// 1,000 kernels in a row on one stream, 1 us each; the first one overlaps the second by `overlap_ns`.
 fn in_a_row(overlap_ns: u64, with_launches: u64) -> String {
     let mut events = Vec::new();
     for at in 0..1000 {
@@ -489,10 +491,10 @@ fn what_is_a_thousandth_of_a_trace_is_a_note_and_what_is_more_is_bad() {
         let found: Value = serde_json::from_str(&ran.stdout).unwrap();
         (row(&found["findings"], "what", what)["result"].as_str().unwrap().to_owned(), ran.code)
     };
-    // One of 1,000 operations, for 0.05 % of the time; then for 0.2 % of it.
+    // One of 1,000 operations: first for 0.05 % of the time, then for 0.2 % of it.
     assert_eq!(result(500, 1000, "overlaps on a stream"), ("note".to_owned(), 0));
     assert_eq!(result(2000, 1000, "overlaps on a stream"), ("BAD".to_owned(), 1));
-    // One without a launch is a thousandth by number and by time; two are more.
+    // One activity without a launch is a thousandth by number and by time; two are more.
     assert_eq!(result(0, 999, "activities without a launch"), ("note".to_owned(), 0));
     assert_eq!(result(0, 998, "activities without a launch"), ("BAD".to_owned(), 1));
 }

@@ -1,5 +1,5 @@
-//! What `gpuflame convert` writes, opened in the viewers that it is for. `tests/viewers/install` installs
-//! them; without them these tests skip, but not in CI.
+//! Output of `gpuflame convert`, opened in the viewers that each format is for. `tests/viewers/install` installs them;
+//! without them these tests skip, but not in CI.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::support::command::gpuflame;
 use crate::support::{hand, is_ci, root, scratch};
 use serde_json::Value;
 
-/// Where `tests/viewers/install` puts things; `None`, with a sentence, where it was not run.
+/// Folder that `tests/viewers/install` fills; `None`, after printing a sentence, if it was not run.
 fn viewers(needed: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers");
     if folder.join(needed).exists() {
@@ -44,7 +44,7 @@ fn script(name: &str) -> PathBuf {
     root().join("tests/viewers").join(name)
 }
 
-/// The recording by hand, converted to files of these names.
+/// Converts the hand-made recording to files with these names.
 fn converted(names: &[&str]) -> PathBuf {
     let folder = scratch("viewers");
     hand::recording(&folder);
@@ -81,7 +81,7 @@ fn the_picture_zooms_and_searches() {
     assert!(seen["zoomed"]["shown"].as_u64() < seen["before"]["shown"].as_u64(), "{seen}");
     // 20,001 of 57,001 ns.
     assert!(seen["matched"].as_str().unwrap().contains("35.1"), "{seen}");
-    // The script draws the short name, before and after; one of the two has no width that shows it.
+    // The script draws the short name, before zooming and after; one of the two is too narrow to show it.
     for when in ["before", "unzoomed"] {
         let drawn: Vec<[String; 2]> = serde_json::from_value(seen[when]["drawn"].clone()).unwrap();
         let is_short = |[title, text]: &[String; 2]| {

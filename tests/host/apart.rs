@@ -1,5 +1,5 @@
-//! Windows that have files of their own: each set holds what was launched in its window, is there while the process runs,
-//! and all together hold what all windows do.
+//! Output files per window: each set holds the launches of its window and is written while the process runs, and all sets
+//! together hold the launches of all windows.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -27,7 +27,7 @@ fn run(program: &Path, args: &[&str], settings: &[(&str, &str)]) -> Running {
     Running::of(settings.iter().fold(run, |run, (name, value)| run.env(name, value)))
 }
 
-/// What the stacks of a window's file come to, if it is there.
+/// GPU time of all stacks in a window's folded file; `None` if the file does not exist.
 fn nanos(folder: &Path, window: &str) -> Option<u64> {
     let text = fs::read_to_string(folder.join(format!("out.{window}.folded"))).ok()?;
     Some(text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum())
@@ -47,7 +47,7 @@ fn ended(running: Running) -> Done {
     done
 }
 
-/// A window's launches and its graph.
+/// GPU time of a window's launches and of its graph, in ns.
 fn expected(window: usize) -> u64 {
     (window as u64 + 3) * 20_000
 }
@@ -77,11 +77,11 @@ fn each_window_has_files_of_its_own_while_the_process_runs() {
     assert_eq!(set["files"], serde_json::json!(["out.7.folded", "out.7.csv"]));
     let edges = set["windows"][0].as_array().unwrap();
     assert!(edges[0].as_u64() < edges[1].as_u64(), "{set}");
-    // Rows of all windows have one recording.
+    // One recording holds the rows of all windows.
     assert!(done.folder.join("out.all.gfr").exists());
 }
 
-/// The numbers before this word in what the program said.
+/// Numbers that the program printed before `word`.
 fn numbers(done: &Done, word: &str) -> Vec<f64> {
     let word = format!(" {word}");
     let before = done.stdout.lines().filter_map(|line| line.split_once(&word));
@@ -106,15 +106,14 @@ fn a_thousand_windows_are_all_right_and_take_no_more_descriptors_and_memory() {
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["dropped"]), (90_000, 60_000, 0), "{}", done.stderr);
     assert!(done.stderr.contains("windows 1000, late: 0 launches, 0 activities"), "{}", done.stderr);
-    // Of the moment at which a file is being written there may be one or two more, and of each window there would be a
-    // thousand.
+    // One or two more may be open while a file is being written. If windows kept theirs open, there would be a thousand more.
     let descriptors = numbers(&done, "descriptors");
     assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8.0, "{}", done.stdout);
-    // The same launches in one window: 8 MiB would be 8 KiB a window.
+    // The same launches in one window, for comparison: 8 MiB would be 8 KiB per window.
     let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
     let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
     assert!(resident < beside + 8192.0, "{resident} KiB, in one window {beside} KiB");
-    // What is held when all are drawn does not depend on how many waited for that.
+    // Memory held once all windows are drawn does not depend on how many waited to be drawn.
     let held = |done: &Done| -> f64 {
         let cost = done.ledger("own cost:")[0];
         cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost).parse().unwrap()
@@ -122,7 +121,7 @@ fn a_thousand_windows_are_all_right_and_take_no_more_descriptors_and_memory() {
     assert!(held(&done) < held(&one) + 4.0, "{} MiB, in one window {} MiB", held(&done), held(&one));
 }
 
-/// A measurement, which only says how it is.
+/// A measurement: it prints its figures and asserts nothing about them.
 #[test]
 #[ignore = "takes 30 s"]
 fn what_a_thousand_windows_take_of_the_processors_beside_one() {
@@ -139,7 +138,7 @@ fn what_a_thousand_windows_take_of_the_processors_beside_one() {
     eprintln!("1,000 windows take {:.2} times what one takes", many / one);
 }
 
-/// A run whose first window's files a file system does not let go of, and that is told to end after so many seconds.
+/// A run in which writing the first window's files hangs in the file system, and which is told to end after `seconds`.
 fn with_files_that_hang(formats: &str, seconds: u64) -> Done {
     let run = Run::new(program(), Way::Injected).args(["20"]).env("GPUFLAME_OUTPUT", "out.%w");
     let run = run.env("GPUFLAME_ENABLED", "0").env("GPUFLAME_FORMATS", formats);
@@ -161,7 +160,7 @@ fn assert_all_but_windows(done: &Done) {
 
 #[test]
 fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
-    // What a window holds goes to the thread that hangs when all is flushed, some seconds after it closed; or at the end.
+    // A window's outputs reach the hanging thread at the next flush, some seconds after the window closed, or at the exit.
     for seconds in [0, 8] {
         assert_all_but_windows(&with_files_that_hang("folded", seconds));
     }
@@ -216,7 +215,7 @@ fn windows_of_all_threads_hold_what_was_launched_in_them() {
     let truth = truth(&done);
     let mut expected = vec![0; 12];
     for (id, time) in launches {
-        // Whoever began while a window was open did so before that was noted to be over.
+        // A launch that began while a window was open began before that window's close was noted.
         let window = windows.iter().position(|(_, closed)| time <= *closed).unwrap();
         expected[window] += truth[&id].nanos;
     }
@@ -225,7 +224,7 @@ fn windows_of_all_threads_hold_what_was_launched_in_them() {
     assert!(expected.iter().all(|nanos| *nanos > 0), "{expected:?}");
 }
 
-/// Since when the recording says that launches are not told of, if it does so for the `time`th time.
+/// Whether the recording shows that launch callbacks were switched off `times` times.
 fn is_quiet(folder: &Path, times: usize) -> bool {
     let Ok(file) = File::open(folder.join("out.all.gfr")) else { return false };
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return false };
@@ -236,8 +235,8 @@ fn is_quiet(folder: &Path, times: usize) -> bool {
     found >= times
 }
 
-/// Waits until callbacks are off, which is two seconds after a window closed; that they are makes no difference here but
-/// in what a launch costs.
+/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. Whether they are on changes nothing here
+/// except the cost of a launch.
 fn wait_for_quiet(running: &mut Running, times: usize) {
     running.wait_for(|running| (is_quiet(&running.folder, times), "launches are told of".to_owned()));
     let begun = Instant::now();
@@ -257,7 +256,7 @@ fn launches_between_windows_are_not_seen_and_their_work_is_known_by_its_ids() {
     let truth = truth(&done);
     let found: Vec<_> = (1..=3).map(|window| nanos(&done.folder, &window.to_string())).collect();
     assert_eq!(found, [Some(5 * 20_000), Some(10 * 20_000), Some(11 * 20_000)], "{}", done.stderr);
-    // Who captures is seen, whether or not launches are.
+    // A stream capture is seen whether or not launch callbacks are on.
     let folded = done.folded_file("out.2.folded");
     let captured = folded.iter().map(|(frames, _)| frames.join(";")).find(|stack| stack.contains("[graph];"));
     assert!(
@@ -266,13 +265,13 @@ fn launches_between_windows_are_not_seen_and_their_work_is_known_by_its_ids() {
     );
     let (activities, of) = done.sum("activities");
     let (launches, parts) = done.sum("launches");
-    // The three of the graph have one id.
+    // The graph's three activities share one id.
     assert_eq!((activities, of["matched"]), (truth.len() as u64 + 2, 5 + 10 + 11), "{}", done.stderr);
     assert_eq!(of["outside"], activities - of["matched"], "{}", done.stderr);
     assert_eq!((parts["matched"], parts["outside"]), (5 + 8 + 11, launches - 24), "{}", done.stderr);
     let line = done.ledger("closed: for")[0];
     let not_seen: u64 = line.rsplit("; ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(not_seen > 0 && not_seen <= of["outside"], "{line}");
-    // All that is no work of a launch that was seen; of the graph's three only one is its launch's.
+    // The others belong to launches whose callbacks were off. Of the graph's three activities only one counts as a launch.
     assert!(activities - not_seen <= launches + 2, "{}", done.stderr);
 }

@@ -1,9 +1,8 @@
-//! Nothing that gpuflame meets may change how the application ends, be it a machine without CUPTI, a full
-//! disk, or records that make no sense: the program returns its own code, one line says what is wrong, and
-//! what is left behind is whole.
+//! Bad input never changes how the application ends, be it a machine without CUPTI, a full disk or nonsensical records: the
+//! program returns its own exit code, one line names the problem, and files left on disk are complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7 and launches 50 kernels of 1,200 ns, 50 of 301 ns, in
-//! turn, and a fill after every tenth.
+//! The program, `tests/programs/odd.c`, returns 7. It launches 50 kernels of 1,200 ns and 50 of 301 ns in turn, and a fill
+//! after every tenth.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,9 +16,9 @@ use std::sync::OnceLock;
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile, gpuflame, is_ci, scratch, stage};
 
-/// The program's own code.
+/// The program's own exit code.
 const CODE: Option<i32> = Some(7);
-/// Of the program's activities.
+/// Total duration in ns of the program's kernels `add` and `mul`.
 const ADDS: u64 = 50 * 301;
 const MULS: u64 = 50 * 1200;
 
@@ -32,7 +31,7 @@ fn odd(how: &str) -> Run {
     Run::new(program(), Way::Injected).arg(how)
 }
 
-/// Runs it with these variables, and expects its own code.
+/// Runs the program with these variables and asserts that it returns its own exit code.
 fn run(how: &str, variables: &[(&str, &str)]) -> Done {
     let done = variables.iter().fold(odd(how), |run, (name, value)| run.env(name, value)).done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
@@ -57,7 +56,8 @@ fn assert_no_remains(folder: &Path) {
     assert!(!files(folder).iter().any(|name| name.contains(".part")), "{:?}", files(folder));
 }
 
-/// The program ran on, and one line of ours says why there is nothing: it has all these parts.
+/// Asserts that the program ran on and that one line from gpuflame, which contains all of `parts`, explains why there are no
+/// outputs.
 fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let lines = done.ledger("");
@@ -69,7 +69,7 @@ fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!(files(&done.folder), [""; 0]);
 }
 
-/// The number after `word` in the ledger's line of what was lost.
+/// Number after `word` in the ledger's line of losses.
 fn lost(done: &Done, word: &str) -> u64 {
     let lines = done.ledger("lost: ");
     let mut parts = lines[0].split(", ").map(|part| part.rsplit_once(' ').unwrap());
@@ -97,7 +97,7 @@ fn assert_parts(done: &Done, word: &str, total: u64, expected: &[(&str, u64)]) {
     assert_eq!((sum, parts), (total, expected), "{word}\n{}", done.stderr);
 }
 
-/// The 110 launches and activities are there, and these are the times of the kernels.
+/// Asserts that all 110 launches and activities are present, and that the kernels take this long.
 fn assert_whole(done: &Done, adds: u64, muls: u64) {
     let leaves = by_leaf(done);
     assert_eq!(leaves["[GPU_Kernel]add_d301"], adds, "{leaves:?}");
@@ -105,7 +105,7 @@ fn assert_whole(done: &Done, adds: u64, muls: u64) {
     assert_parts(done, "launches", 110, &[("matched", 110)]);
 }
 
-// What keeps gpuflame from recording.
+// Conditions that keep gpuflame from recording.
 
 #[test]
 fn without_cupti_the_line_says_where_it_was_looked_for_and_how_to_get_it() {
@@ -153,7 +153,7 @@ fn without_a_gpu_the_line_says_so() {
 
 #[test]
 fn a_driver_that_is_older_than_cupti_is_named() {
-    // The runtime does not get as far as loading us on such a driver: only its own interface does.
+    // On such a driver the runtime fails before it loads gpuflame; only the driver's own interface loads it.
     let folder = stage("old-driver", &["libcupti.so.13"]);
     let cupti = folder.join("libcupti.so.13");
     let done = odd("driver").env("GPUSIM_DRIVER", "12020").with_libraries(&folder).done();
@@ -273,9 +273,9 @@ fn the_unit_may_be_microseconds_or_a_count() {
     assert_eq!(by_leaf(&done), expected.map(|(leaf, count)| (leaf.to_owned(), count)).into());
 }
 
-// Places to write to.
+// Output paths.
 
-/// The lines that say that something could not be written: the rest of stderr is the ledger.
+/// Lines on failed writes: the rest of stderr is the ledger.
 fn refusals(done: &Done) -> Vec<&str> {
     done.ledger("cannot write ")
 }
@@ -305,10 +305,10 @@ fn streamed_outputs_share_that_line() {
     assert!(refusals(&done)[0].contains(".gfr"), "{}", done.stderr);
 }
 
-/// What is written by default.
+/// Files written by default.
 const WRITTEN: [&str; 6] =
     ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
-/// The same where a name without a number is taken.
+/// Files written by default if the name without a number is taken.
 const NUMBERED: [&str; 6] =
     ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.set.json", "out.1.svg"];
 
@@ -325,7 +325,7 @@ fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
     assert_eq!(done.ledger("wrote ").len(), 5);
 }
 
-/// Paths are bytes: what is no text is neither replaced nor left out.
+/// Paths are bytes: bytes that are not UTF-8 are neither replaced nor dropped.
 #[test]
 fn a_folder_whose_name_is_no_text_gets_the_files_and_so_does_a_prefix_that_is_none() {
     let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
@@ -374,7 +374,7 @@ fn all_settings_that_are_paths_are_taken_as_bytes() {
     let run = run.env("GPUFLAME_FLAG", named(b"f\xe9")).env("CUPTI_TRACE_OUTPUT_FILE", named(b"t\xe9"));
     let done = run.done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
-    // There is no flag, so there is no window.
+    // The flag file does not exist, so no window opens.
     assert_parts(&done, "launches", 110, &[("outside", 110)]);
     assert_eq!(fs::read_dir(&report).unwrap().count(), 1, "{}", done.stderr);
     assert!(named(b"t\xe9").exists(), "{}", done.stderr);
@@ -411,7 +411,8 @@ fn processes_that_end_together_take_names_of_their_own() {
     assert_eq!(files(&folder).len(), 6 * runs, "{:?}", files(&folder));
 }
 
-/// A file system of `kib` KiB, as long as this lives. `None`, with a sentence: it cannot be had here.
+/// A mounted file system of `kib` KiB, unmounted on drop. `new` returns `None` and prints a sentence if this machine cannot
+/// mount one.
 pub(crate) struct Disk(pub(crate) PathBuf);
 
 impl Disk {
@@ -439,7 +440,7 @@ impl Drop for Disk {
 
 #[test]
 fn what_still_fits_on_a_disk_is_written_and_the_rest_leaves_nothing() {
-    // Pages of 4 KiB: the folded file and the table take one each, the picture some five.
+    // Pages of 4 KiB: the folded file and the table take one each, the picture about five.
     let Some(disk) = Disk::new(16) else { return };
     let formats = "folded,svg,csv";
     let done =
@@ -487,8 +488,8 @@ fn a_disk_that_fills_up_in_mid_run_costs_only_what_is_on_it() {
     assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
 }
 
-// Launches and records that are wrong. Each tenth launch is a short kernel, and so is each eleventh
-// piece of work; of each twentieth piece of work the last of five is a long one, the others are short.
+// Launches and records that are wrong. Every tenth launch is a short kernel, and so is every eleventh piece of work. Of every
+// twentieth piece of work, four of five are short ones and the fifth is a long one.
 
 #[test]
 fn launches_that_fail_are_counted() {
@@ -518,7 +519,7 @@ fn records_without_usable_times_are_counted_and_have_no_weight() {
     }
 }
 
-/// Of 1970, of next year, and a hundred years long: nothing of it is time of a GPU, busy or idle.
+/// Records dated 1970, dated next year or a hundred years long: none of their time counts as GPU time, busy or idle.
 #[test]
 fn records_of_times_at_which_nothing_can_have_run_are_counted_and_have_no_weight() {
     for fault in ["epoch", "next_year", "endless"] {
@@ -535,7 +536,7 @@ fn records_of_times_at_which_nothing_can_have_run_are_counted_and_have_no_weight
 
 const HOUR: u64 = 3_600_000_000_000;
 
-/// What the clock did and time did not is in no window, of the process or of its recording.
+/// A jump of the clock extends no window, neither of the process nor of its recording.
 #[test]
 fn a_clock_that_is_set_by_an_hour_is_said_and_makes_no_window_an_hour_longer() {
     let program = compile("tests/programs/clock.c", &["-O2", "-rdynamic"]);
@@ -605,7 +606,7 @@ fn records_that_come_twice_are_counted_and_count_once() {
     assert_whole(&done, ADDS, MULS);
 }
 
-/// What CUPTI told that cannot be so: buffers that were not ours, and callbacks without data.
+/// Impossible input from CUPTI: the number of buffers that were not ours, and of callbacks without data.
 fn cannot_be(done: &Done) -> [u64; 2] {
     let lines = done.ledger("CUPTI gave back ");
     let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
@@ -618,14 +619,14 @@ fn callbacks_that_do_not_say_what_about_are_counted_and_no_launch_is_lost() {
     for every in [1, 3] {
         let done = with_faults(&format!("null_data:every={every}"));
         let without = done.truth().fault("null_data");
-        // An enter and an exit of each launch and fill, by the runtime and by the driver.
+        // Each launch and fill has an enter and an exit callback, from the runtime and from the driver.
         assert!(without >= 110 * 4 / every, "{without}");
         assert_eq!(cannot_be(&done), [0, without], "{}", done.stderr);
         assert_parts(&done, "activities", 110, &[("matched", 110)]);
         assert_whole(&done, ADDS, MULS);
         done.assert_exact();
     }
-    // In graphs, resources are told of by the hundred.
+    // With graphs there are hundreds of resource callbacks.
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
     let graphs = |faults| {
         let done = Run::new(&program, Way::Injected).env("GPUSIM_FAULTS", faults).ok();
@@ -639,7 +640,7 @@ fn callbacks_that_do_not_say_what_about_are_counted_and_no_launch_is_lost() {
 
 #[test]
 fn buffers_that_come_back_twice_are_counted_and_nothing_in_them_is() {
-    // With early deliveries each record has a buffer.
+    // With early deliveries each record has a buffer of its own.
     for (every, variable, value) in [
         (1, "GPUSIM_EARLY", "1"),
         (3, "GPUSIM_EARLY", "1"),
@@ -654,7 +655,7 @@ fn buffers_that_come_back_twice_are_counted_and_nothing_in_them_is() {
         assert_whole(&done, ADDS, MULS);
         done.assert_exact();
     }
-    // Buffers that are full, and lent again.
+    // Buffers are full here, and each is lent to CUPTI again.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "buffer_twice:every=1").done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let twice = done.truth().fault("buffer_twice");
@@ -693,7 +694,7 @@ fn a_kind_that_cupti_does_not_record_is_said_and_its_launches_are_pending() {
 
 #[test]
 fn what_a_broken_cupti_had_delivered_is_kept_and_the_rest_is_pending() {
-    // From its fatal error on it neither delivers nor calls back: work 100,000 is the first that is not seen.
+    // After its fatal error CUPTI neither delivers nor calls back: work 100,000 is the first that is not seen.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
     assert_eq!(done.code, CODE);
     assert_eq!(done.ledger("CUPTI gave up").len(), 1, "{}", done.stderr);
@@ -703,7 +704,7 @@ fn what_a_broken_cupti_had_delivered_is_kept_and_the_rest_is_pending() {
     assert!(parts["matched"] > 0);
     let matched = parts["matched"];
     assert_parts(&done, "activities", matched, &[("matched", matched)]);
-    // Nor can a buffer be read that was handed over and not read until then: that is counted.
+    // A buffer that was delivered but not read by then cannot be read either: its activities are counted.
     if matched < truth.count("delivered") {
         assert!(lost(&done, "activities_unreadable") > 0, "{}", done.stderr);
     } else {
@@ -753,7 +754,7 @@ fn no_name_can_break_the_folded_file() {
     assert_eq!(names, ["# lost 31_d300", "two lines 99  _d200", "evil;main;fake 12_d100"]);
 }
 
-// Ways to end.
+// Ways for a program to end.
 
 #[test]
 fn a_program_that_does_not_use_cuda_leaves_no_trace() {
@@ -802,7 +803,7 @@ fn what_was_recorded_before_a_device_reset_is_there() {
     run("reset", &[]).assert_exact();
 }
 
-/// It is asked by a thread of ours, and waited for once.
+/// A thread of ours calls CUPTI, and gpuflame waits for it only once.
 #[test]
 fn a_cupti_that_does_not_answer_does_not_hold_up_device_resets_for_ever() {
     let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");

@@ -1,5 +1,5 @@
-//! Far more stacks, kernels and threads than there is memory for: gpuflame stays below the ceiling that the user sets, the
-//! sums are those of the truth file to the nanosecond, and the work that matters is still in the picture.
+//! Far more stacks, kernels and threads than memory for them: gpuflame stays below the ceiling that the user sets, sums equal
+//! those of the truth file to the nanosecond, and the work that matters is still in the picture.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,9 +14,9 @@ use crate::running::{FILE, Running, starved_for};
 use crate::support::{Done, Run, Way, compile, is_ci, plugin};
 
 const CEILING_MIB: f64 = 24.0;
-/// How often `before` and `after` launch.
+/// Number of launches of `before`, and of `after`.
 const PLANTED: u64 = 1000;
-/// Of how many of the many things one is followed by `between`.
+/// `between` is launched after every `BETWEEN`th of the many stacks, kernels or threads.
 const BETWEEN: u64 = 64;
 
 fn program() -> &'static Path {
@@ -30,7 +30,7 @@ fn flood(what: &str, count: u64, settings: &[(&str, &str)]) -> Done {
     settings.iter().fold(run, |run, (name, value)| run.env(name, value)).ok()
 }
 
-/// The most MiB that the ledger says were held at once.
+/// Peak memory in MiB, as the ledger reports it.
 fn most_held(done: &Done) -> f64 {
     let cost = done.ledger("own cost:")[0];
     cost.rsplit(", ").next().unwrap().trim_end_matches(" at most").parse().expect(cost)
@@ -45,10 +45,10 @@ fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) 
     leaves
 }
 
-/// Asserts what holds whatever there is too much of: memory, sums, the ledger, and the work that was planted, with its
-/// exact time. Returns GPU time by call site and leaf.
+/// Asserts the properties shared by all of these floods: memory, sums, the ledger, and the exact time of the planted work.
+/// Returns GPU time by call site and leaf.
 fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), u64> {
-    // `second` launches once more.
+    // `second` launches one more.
     let all = count + count / BETWEEN + 3 * PLANTED + 1;
     eprintln!("{:.1} MiB at most; {}", most_held(done), done.stderr);
     assert!(most_held(done) <= CEILING_MIB, "{}", done.stderr);
@@ -63,7 +63,7 @@ fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), 
         let key = (format!("main;{site}"), format!("[GPU_Kernel]{kernel}"));
         assert_eq!(found.get(&key), Some(&nanos), "{key:?}\n{}", done.stderr);
     }
-    // What it did before the flood may be forgotten, what it does now is not.
+    // The work of `second` before the flood may be forgotten, its work afterwards may not.
     let second = ("other_thread;second".to_owned(), "[GPU_Kernel]second_d51".to_owned());
     let nanos = found.get(&second).copied().unwrap_or(0);
     assert!((PLANTED * 51..=(PLANTED + 1) * 51).contains(&nanos), "{nanos}\n{}", done.stderr);
@@ -86,10 +86,10 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
     assert_between(&found, "flood_stacks", count);
     let others = ("[other stacks]".to_owned(), "[GPU_Kernel]junk_d101".to_owned());
     let shown = found.iter().filter(|((_, leaf), _)| *leaf == others.1).count() as u64;
-    // The lines of single stacks, and one for the rest.
+    // One line per stack that is still listed, and one for the rest.
     assert!(shown > 1000, "{shown} lines");
     assert_eq!(found[&others], (count + 1 - shown) * 101);
-    // So has the other thread's stack, if it was forgotten before it came again.
+    // The other thread's stack also counts there if it was forgotten before it launched again.
     let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
     let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
     let line = done.ledger("not kept apart:")[0];
@@ -111,7 +111,7 @@ fn ten_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
     assert_many_stacks(10_000_000, &[]);
 }
 
-/// What it leaves is of its last second, or says that it is not.
+/// The checkpoint ends within the last second before the kill, or reports how much is missing.
 #[test]
 fn a_flood_that_is_killed_at_a_ceiling_of_24_mib_says_how_much_is_missing() {
     let run = Run::new(program(), Way::Injected).args(["stacks", "10000000"]);
@@ -124,7 +124,7 @@ fn a_flood_that_is_killed_at_a_ceiling_of_24_mib_says_how_much_is_missing() {
         while !matches!(reader.next_row(), Ok(None)) {}
         let now = UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let mark = reader.mark().unwrap();
-        // A thread that waits for a processor can write nothing.
+        // A thread that waits for a processor cannot write.
         let missing_ms = now.saturating_sub(mark.time.0 + starved_for(running.process())) / 1_000_000;
         let said = u64::from(mark.interval_ms);
         eprintln!("{missing_ms} ms, said {said}, late {}: {}", reader.standing().is_late, running.stderr());
@@ -136,11 +136,11 @@ fn a_flood_that_is_killed_at_a_ceiling_of_24_mib_says_how_much_is_missing() {
     running.signalled(libc::SIGKILL);
 }
 
-/// A control group below the one of this process, as long as this lives.
+/// A control group below that of this process, removed on drop.
 struct Group(PathBuf);
 
 impl Group {
-    /// One with so much memory. `None`, with a sentence: it cannot be had here.
+    /// Creates a group limited to `bytes` of memory. Returns `None` and prints a sentence if this machine does not allow it.
     fn new(bytes: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let places = own.lines().filter_map(|line| {
@@ -150,7 +150,7 @@ impl Group {
                 "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                 _ => return None,
             };
-            // In a container the path is often that outside, and only the root is there.
+            // In a container the path is often the one outside, and only the root is mounted.
             let around = [Path::new(root).join(path.trim_start_matches('/')), root.into()];
             Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
         });
@@ -178,7 +178,7 @@ impl Drop for Group {
     }
 }
 
-/// Who exceeds what the group may have is killed.
+/// The kernel kills a process that exceeds the group's limit.
 #[test]
 fn in_a_control_group_of_96_mib_a_program_of_20_mib_lives_and_its_sums_are_exact() {
     let Some(group) = Group::new(96 << 20) else { return };
@@ -186,7 +186,7 @@ fn in_a_control_group_of_96_mib_a_program_of_20_mib_lives_and_its_sums_are_exact
     let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(program());
     let done = run.args(["stacks", &count.to_string()]).env("FLOOD_MIB", "20").ok();
-    // Whoever counts says that it has been as much as that.
+    // Peak usage, which is listed only if the kernel counts it.
     let most =
         ["memory.max_usage_in_bytes", "memory.peak"].map(|name| fs::read_to_string(group.0.join(name)).ok());
     let most: u64 = most.into_iter().flatten().next().map_or(20 << 20, |text| text.trim().parse().unwrap());
@@ -201,10 +201,10 @@ fn load() -> &'static Path {
     PROGRAM.get_or_init(|| compile("tests/programs/load.c", &["-O2"]))
 }
 
-/// Eight threads launch without a pause: more than the collector can read.
+/// Eight threads that launch without a pause: more than the collector can read.
 const FLAT_OUT: [&str; 4] = ["--threads", "8", "--launches", "2000000"];
 
-/// The most memory that the process took beyond pages of files, by the kernel, in MiB.
+/// Peak anonymous memory of the process (without pages of files), as the kernel counts it, in MiB.
 fn most_anonymous(done: &Done) -> f64 {
     let kib = |name: &str| {
         let line = done.stdout.lines().find_map(|line| line.strip_prefix(name)).expect(&done.stdout);
@@ -213,14 +213,14 @@ fn most_anonymous(done: &Done) -> f64 {
     (kib("VmHWM:") - kib("RssFile:")) / 1024.0
 }
 
-/// Memory of buffers that CUPTI fills only to have their records dropped, until its own thread hands them back: the less of a
-/// processor that thread gets, the more there are. CUPTI before 12.9 crashes when it gets no buffer at all.
+/// Memory of the buffers that CUPTI fills even though their records will be dropped, until CUPTI's own thread returns them:
+/// the less processor time that thread gets, the more there are. CUPTI before 12.9 crashes if it is given no buffer at all.
 const SPARE_MIB: f64 = 24.0;
 
 /// Beyond the ceiling launches and activities are dropped and counted, and incomplete figures are marked.
 #[test]
 fn launches_that_outrun_the_collector_stay_below_the_ceiling_by_the_kernel() {
-    // Freed memory goes back to the kernel at once.
+    // Makes the allocator return freed memory to the kernel at once.
     let quiet = |run: Run| {
         let run = run.args(FLAT_OUT).env("GPUSIM_TRUTH", "").env("MALLOC_ARENA_MAX", "1");
         run.env("MALLOC_TRIM_THRESHOLD_", "0").env("MALLOC_TOP_PAD_", "0")
@@ -233,7 +233,7 @@ fn launches_that_outrun_the_collector_stay_below_the_ceiling_by_the_kernel() {
         let (launches, parts) = done.sum("launches");
         eprintln!("{ceiling} MiB: {most:.1} MiB, {launches} launches, {parts:?}");
         assert!(most <= f64::from(ceiling) + SPARE_MIB, "{most} MiB\n{}", done.stderr);
-        // Of each 1,024 launches 16 are followed by a copy and a fill, and one by a copy more.
+        // Out of 1,024 launches 16 are followed by a copy and a fill, and one by another copy.
         assert_eq!(launches, 2_000_000 + 8 * (2 * 3907 + 245));
         assert_eq!(done.sum("activities").0, launches);
         assert!(!done.stderr.contains("another client of CUPTI"), "{}", done.stderr);
@@ -316,7 +316,7 @@ fn assert_many_unloads(count: u64) {
     assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     assert!(done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
-    // 500, `before`, `between`, `after`, and `second` from two places, a free and a wait; none lies in the plugin.
+    // 500 plus `before`, `between`, `after`, `second` from two places, a free and a wait. None of them is in the plugin.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 
@@ -331,7 +331,7 @@ fn threads_that_are_not_kept_apart_have_one_root() {
     let others: Vec<_> = others.collect();
     let [(frames, nanos)] = others[..] else { panic!("{others:?}") };
     assert_eq!(frames[1..], ["[other stacks]", "cudaLaunchKernel", "[GPU_Kernel]junk_d101"]);
-    // The kernel may give a number to several threads in turn.
+    // The kernel may reuse a thread id.
     let single = folded.iter().filter(|(frames, _)| frames[0].starts_with("[thread w") && is_junk(frames));
     let (count, single) = single.fold((0, 0), |(count, sum), (_, nanos)| (count + 1, sum + nanos));
     assert!(count > 100, "{count}");
@@ -350,7 +350,7 @@ fn what_is_below_the_ceiling_is_all_kept_apart() {
     assert!(small.lines().count() > 2000 && !small.contains("[other"));
 }
 
-/// What the command makes of a recording under this ceiling.
+/// Output of the command that reads a recording under this ceiling.
 #[cfg(feature = "cli")]
 fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuflame"));

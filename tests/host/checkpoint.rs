@@ -1,6 +1,7 @@
-//! What a process leaves that ends without a word: all that had come to it by then, where every verb reads it.
+//! The checkpoint of a process that dies without running its exit handlers: everything recorded by then, readable by every
+//! verb.
 //!
-//! The program is `tests/programs/ending.c`: it launches 1,100 kernels of 1,000 ns and ends when it is told.
+//! The program is `tests/programs/ending.c`: it launches 1,100 kernels of 1,000 ns and ends when it is told to.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -25,7 +26,7 @@ fn left(how: &str) -> Run {
     Run::new(program(), Way::Injected).args(["left", how]).env("GPUFLAME_CHECKPOINT", "0.05")
 }
 
-/// What there is when all 1,100 launches are written down and then this happens.
+/// Ends the program in this way once the checkpoint holds all 1,100 launches.
 fn ends(how: &str) -> Done {
     let mut running = Running::of(left(how));
     running.until(1100);
@@ -48,7 +49,7 @@ fn cli(folder: &Path, args: &[&str]) -> Ran {
     command(folder, args)
 }
 
-/// Everything is in the files that `recover` writes.
+/// Asserts that `recover` writes files that hold everything.
 fn assert_recovered(done: &Done, launches: u64) {
     let told = cli(&done.folder, &["recover", FILE]).ok().stderr;
     assert!(told.contains("its process ended without its exit hooks, after "), "{told}");
@@ -92,7 +93,7 @@ fn whatever_ends_a_process_without_a_word_all_that_it_did_before_is_in_a_file() 
     }
 }
 
-/// Some leave a core, and all would be the program's own business if it had an action for them.
+/// Some of these signals dump core. All of them would be the program's own business if it had installed an action.
 #[test]
 fn signals_that_nobody_takes_leave_what_a_kill_does() {
     let signals = [
@@ -127,8 +128,8 @@ fn an_exception_that_nobody_catches_leaves_all_that_was_done_before() {
     assert_recovered(&done, 1100);
 }
 
-/// Nobody can be asked what generated code was called once its process is gone. An address that has got another function
-/// meanwhile has no name.
+/// Generated code cannot be named after its process is gone. An address that has since been reused for another function gets
+/// no name.
 #[test]
 fn generated_code_is_called_what_the_process_had_written_down_until_then() {
     let program = compile("tests/programs/generated.c", &["-O2", "-fomit-frame-pointer"]);
@@ -150,7 +151,8 @@ fn generated_code_is_called_what_the_process_had_written_down_until_then() {
     }
 }
 
-/// A page of a file that cannot be read any more, on a server that is gone, would be a SIGBUS in the program.
+/// Touching a mapped page that can no longer be read, for example on a server that is gone, would raise SIGBUS in the
+/// program.
 #[test]
 fn no_file_of_ours_is_mapped_while_it_is_written() {
     for formats in ["svg", "gfr", "chrome", "cupti-text"] {
@@ -165,14 +167,14 @@ fn no_file_of_ours_is_mapped_while_it_is_written() {
     }
 }
 
-/// When recording began, and the last moment that is in the file.
+/// Start of the recording, and the last moment that the file covers.
 fn moments(folder: &Path) -> Option<(u64, u64)> {
     let mut reader = Reader::new(BufReader::new(File::open(folder.join(FILE)).ok()?)).ok()?;
     while reader.next_row().ok()?.is_some() {}
     reader.mark().map(|mark| (mark.began.0, mark.time.0))
 }
 
-/// A worker may end by `_exit` soon after its first launch. The next checkpoint would come in a year.
+/// A worker may call `_exit` soon after its first launch. The second checkpoint would only come in a year.
 #[test]
 fn the_first_is_written_a_tenth_of_a_second_after_the_first_launch() {
     let is_soon = |_| {
@@ -184,11 +186,11 @@ fn the_first_is_written_a_tenth_of_a_second_after_the_first_launch() {
         assert_eq!(running.ended().code, Some(7));
         time - began < 1_500_000_000
     };
-    // On a busy machine one may come later.
+    // On a busy machine a checkpoint may be delayed.
     assert!((0..20).any(is_soon));
 }
 
-/// As a worker of `torch.compile` does, which needs CUDA for its version alone.
+/// Like a worker of `torch.compile`, which uses CUDA only to ask for its version.
 #[test]
 fn a_process_that_launches_nothing_writes_no_file() {
     let all = "svg,folded,idle,csv,wait,alloc,activities,chrome,cupti-text,gfr";
@@ -199,7 +201,7 @@ fn a_process_that_launches_nothing_writes_no_file() {
             let run = run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_ENABLED", window);
             let mut running = Running::of(run);
             running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
-            // Ten intervals.
+            // Ten checkpoint intervals.
             std::thread::sleep(Duration::from_millis(500));
             assert_eq!(names(&running.folder), [""; 0], "{formats}, {how}: while it runs");
             let done = match how {
@@ -259,7 +261,7 @@ fn a_process_lives_as_long_as_its_exit_takes() {
         hold_outputs(&running);
         running.tell("go");
         wait_until_it_writes(&mut running);
-        // Whoever has ended by then has had the time.
+        // A process that is ending has had the time to do so by now.
         std::thread::sleep(Duration::from_millis(200));
         let info = cli(&running.folder, &["info", FILE]).ok();
         assert!(info.stderr.contains("its process is still running"), "{formats}: {}", info.stderr);
@@ -268,11 +270,11 @@ fn a_process_lives_as_long_as_its_exit_takes() {
     }
 }
 
-/// As by whoever runs jobs: SIGTERM, and SIGKILL when that takes too long.
+/// A job scheduler ends a job with SIGTERM, and with SIGKILL if that takes too long.
 #[test]
 fn whoever_is_killed_while_it_writes_its_outputs_leaves_all_that_it_had_launched() {
     for how in ["SIGTERM", "exit"] {
-        // The next would come in a year.
+        // The next checkpoint would come in a year.
         let run = Run::new(program(), Way::Injected).args(["left", "exit"]);
         let mut running = Running::of(in_trouble(run.env("GPUFLAME_CHECKPOINT", "1000"), "later"));
         running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
@@ -280,7 +282,7 @@ fn whoever_is_killed_while_it_writes_its_outputs_leaves_all_that_it_had_launched
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
         running.wait_for(|running| {
             let launched = fs::read(running.folder.join("launched")).unwrap();
-            // One number for each thread: main launches 1,000 as the second.
+            // One counter per thread: `main`, which launches 1,000, is the second.
             let launched = u64::from_ne_bytes(launched[8..16].try_into().unwrap());
             (launched == 1001, format!("{launched} launches"))
         });
@@ -328,12 +330,12 @@ fn what_was_cut_short_or_is_of_others_keeps_its_name_and_recover_takes_a_number(
         ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.set.json", "out.1.svg"];
     assert_eq!(names(&done.folder), [&drawn[..], &["out.gfr", "out.svg"]].concat());
     assert_eq!(launches_in(&done.folder, "out.1.folded"), 1100);
-    // Again is no harm.
+    // A second `recover` is harmless.
     cli(&done.folder, &["recover", FILE]).ok();
     assert_eq!(launches_in(&done.folder, "out.2.folded"), 1100);
 }
 
-/// Its exit leaves the name to what the one before left.
+/// The exit of the second run does not overwrite the first run's checkpoint.
 #[test]
 fn a_program_that_comes_after_another_of_the_same_name_leaves_it_what_it_left() {
     for how in ["exec", "another run"] {
@@ -362,7 +364,7 @@ fn a_file_grows_by_what_is_new_and_is_left_alone_and_closed_when_nothing_is() {
     running.until(1100);
     let path = running.folder.join(FILE);
     let length = |path: &Path| fs::metadata(path).unwrap().len();
-    // The last activity may have come after the last look. Six times the interval is a while without a change.
+    // The last activity may arrive after the last checkpoint. Six intervals count as unchanged.
     let (mut before, mut since) = (0, Instant::now());
     running.wait_for(|_| {
         let now = length(&path);
@@ -407,7 +409,7 @@ fn a_file_that_has_grown_too_large_for_what_it_says_is_written_anew() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // Twice what it takes when it is written anew, and what was written before that was seen.
+    // At most twice the size of a complete rewrite; the sizes before each rewrite were sampled too.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -471,7 +473,7 @@ fn where_the_collector_never_answers_again_the_end_names_the_file() {
         Running::of(left("exit").env("GPUSIM_FAULTS", faults).env("GPUFLAME_EXIT_LIMIT", "0.5"));
     running.until(1100);
     running.tell("more");
-    // The launch is in the file, and its activity is what the collector hangs at.
+    // The launch is in the file; its activity is where the collector hangs.
     running.wait_for(|running| {
         let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
         let launches = read.map(|run| run.ledger().tally.launches);
@@ -534,7 +536,7 @@ fn a_place_that_cannot_be_written_is_told_once_and_the_program_goes_on() {
     assert_eq!(done.sum("launches").0, 1100);
 }
 
-/// `tests/programs/filesystem.c`, preloaded.
+/// Preloads `tests/programs/filesystem.c`, which makes the file system misbehave as `trouble` names.
 pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -548,12 +550,12 @@ pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     run.env("LD_PRELOAD", library).env("TROUBLE", trouble)
 }
 
-/// Whoever begins to write outputs waits, of a program that runs with the trouble `later`.
+/// Makes a program that runs with the trouble `later` hang when it begins to write its outputs.
 pub(crate) fn hold_outputs(running: &Running) {
     fs::write(running.folder.join("wait"), "").unwrap();
 }
 
-/// Waits until it is about to write its outputs.
+/// Waits until the program is about to write its outputs.
 pub(crate) fn wait_until_it_writes(running: &mut Running) {
     running.wait_for(|running| (running.folder.join("waits").exists(), "it does not write yet".to_owned()));
 }
@@ -572,7 +574,7 @@ fn where_an_output_hangs_for_good_the_process_dies_of_its_signal_and_says_why() 
     assert_eq!(done.ledger("writing the outputs came to a halt").len(), 1, "{}", done.stderr);
     assert_eq!(done.ledger("wrote "), [""; 0], "{}", done.stderr);
     cli(&done.folder, &["recover", FILE]).ok();
-    // Its name is free, unless there was a file before the one that hung.
+    // Its name is free, unless a file before the hanging one took it.
     let name = if done.folder.join("out.1.folded").exists() { "out.1.folded" } else { "out.folded" };
     assert_eq!(launches_in(&done.folder, name), 1100);
 }
@@ -580,7 +582,7 @@ fn where_an_output_hangs_for_good_the_process_dies_of_its_signal_and_says_why() 
 #[test]
 fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
     let running = Running::of(in_trouble(left("exit"), "hang"));
-    // The thread hangs after 0.1 s; what is launched then is collected all the same.
+    // The thread hangs after 0.1 s; later launches are collected nevertheless.
     std::thread::sleep(Duration::from_millis(500));
     running.tell("more");
     std::thread::sleep(Duration::from_millis(300));
@@ -617,7 +619,7 @@ fn what_is_written_down_already_is_not_written_again_while_somebody_waits_for_th
 
 #[test]
 fn rows_on_a_file_system_that_hangs_hold_up_neither_the_start_nor_the_exit() {
-    // Each of what is written while the program runs, by a part of its temporary name.
+    // Each file that is written while the program runs, identified by a part of its temporary name.
     for (format, held) in
         [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
     {
@@ -668,7 +670,8 @@ fn a_file_system_that_takes_no_more_is_told_once_and_what_was_written_before_is_
     }
 }
 
-/// A program that goes on launching when its recording, which has 1,100 launches by then, cannot grow any more and says so.
+/// A program that continues to launch after its recording, with 1,100 launches by then, cannot grow any more and gpuflame has
+/// reported it.
 fn until_rows_have_no_room(run: Run) -> Running {
     let mut running = Running::of(in_trouble(run, "full"));
     running.until(1100);
@@ -708,7 +711,7 @@ fn rows_of_a_program_that_came_to_its_exit_are_not_said_to_be_of_one_that_did_no
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     let [line] = done.ledger("cannot write ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.contains("out.gfr: No space left on device"), "{line}");
-    // What there was room for is all there, and what was recorded before is not given up for it.
+    // All rows that fit are present, and earlier ones are not sacrificed for them.
     assert_eq!(names(&done.folder), ["out.folded", FILE, "out.set.json"]);
     let launches = done.sum("launches").0;
     assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
@@ -729,7 +732,7 @@ fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_what_is_missing(
 
 #[test]
 fn the_checkpoint_of_threads_that_launched_on_until_the_signal_has_all_that_the_ledger_has() {
-    // The picture alone has more.
+    // The picture alone is larger than this disk.
     let Some(disk) = Disk::new(24) else { return };
     let run = Run::new(program(), Way::Injected).args(["beside", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");
     let run = run.env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", "svg");
@@ -742,7 +745,7 @@ fn the_checkpoint_of_threads_that_launched_on_until_the_signal_has_all_that_the_
     let (launches, became) = done.sum("launches");
     let found = read.ledger().tally.launches;
     assert_eq!((found.seen, found.matched), (launches, became["matched"]), "{}", done.stderr);
-    // Each thread may be in the midst of a launch, and CUPTI in the midst of answering.
+    // Each thread may be in the middle of a launch, and CUPTI in the middle of a reply.
     let pending = became["launch_pending"];
     assert!(pending <= 4 || done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
     let missing = match pending {
@@ -753,7 +756,8 @@ fn the_checkpoint_of_threads_that_launched_on_until_the_signal_has_all_that_the_
     assert!(remark.ends_with(&missing), "{remark}\n{}", done.stderr);
 }
 
-/// On a disk that is full when a program ends, which launched once more where its checkpoint cannot grow either.
+/// Runs a program whose disk is full when it ends. If `more`, it launches again at a point where its checkpoint cannot grow
+/// either.
 fn assert_stays(more: bool, missing: &str) {
     let Some(disk) = Disk::new(512) else { return };
     let run = left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out"));
@@ -796,12 +800,12 @@ fn assert_told_once(trouble: &str, why: &str) {
         running.tell("more");
         (running.stderr().contains("checkpoints stop: "), running.stderr())
     });
-    // And some that nothing is written of.
+    // And launches of which nothing is written.
     for _ in 0..2 {
         running.tell("more");
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
     }
-    // No more comes, and the process lives all the same.
+    // The checkpoint receives nothing more although the process is alive.
     let info = cli(&running.folder, &["info", FILE]).ok();
     assert!(info.stderr.contains("its process is still running"), "{}", info.stderr);
     running.tell("go");
@@ -817,7 +821,7 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
-    // What is there already can be written over where there is no room for more; else the program's own word counts.
+    // Existing bytes can be overwritten on a full disk; otherwise the note at the start of the file is what counts.
     let said = match trouble {
         "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
         _ => "are missing, unless it printed that checkpoints stop",

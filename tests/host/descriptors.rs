@@ -1,4 +1,4 @@
-//! A host keeps its descriptors, its files and its stderr to itself, and its exit, whatever it does with them.
+//! A host keeps its descriptors, files, stderr and exit status to itself, whatever it does with its descriptors.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,17 +21,17 @@ fn run(mode: &str) -> Done {
     prepare(mode).ok()
 }
 
-/// The host's own files have what the host wrote, and nothing else.
+/// Asserts that the host's own files hold what the host wrote and nothing else.
 fn assert_its_own(done: &Done, files: usize) {
     for number in 0..files {
         assert_eq!(done.file(&format!("mine{number}")), "mine\n", "mine{number}");
     }
 }
 
-/// The recording and the table are whole, wherever the descriptors went on the way.
+/// Asserts that the recording and the table are complete, whatever happened to the descriptors.
 fn assert_all_written(done: &Done, launches: u64) {
     let folded = done.file("out.folded");
-    // What lies between is the mode's function, inlined.
+    // The frame in between is the mode's function, inlined.
     let values =
         folded.lines().map(|line| match line.split_once(";work;cudaLaunchKernel;[GPU_Kernel]step_d1000 ") {
             Some((outer, nanos)) if outer.starts_with("main") => nanos.parse::<u64>().unwrap(),
@@ -58,7 +58,7 @@ fn a_data_file_on_descriptor_2_does_not_get_the_ledger() {
     assert_all_written(&done, 1_000);
 }
 
-/// Asserts that the ledger is next to the outputs and in the recording.
+/// Asserts that the ledger is in a file next to the outputs and in the recording.
 fn assert_in_ledger_file(done: &Done) {
     assert_eq!(done.ledger("launches ").len(), 0, "{}", done.stderr);
     let written = done.file("out.ledger.txt");
@@ -81,7 +81,7 @@ fn a_data_file_that_has_descriptor_2_before_cuda_starts_gets_nothing_and_a_file_
     }
 }
 
-/// The same command with more, or less, in its environment.
+/// Runs the same command with a changed environment.
 fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) -> &mut Command) -> Done {
     let mut again = Command::new(command.get_program());
     again.args(command.get_args()).current_dir(&folder);
@@ -95,7 +95,7 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
     Done::of(output, folder)
 }
 
-/// Ways to start the program with a regular file on descriptor 2, and whether the ledger belongs there.
+/// Ways to start the program with a regular file as descriptor 2, and whether the ledger belongs in that file.
 #[test]
 fn a_regular_file_gets_the_ledger_if_it_is_appended_to_or_was_there_at_the_start() {
     let shipped = crate::preload::shipped().join("libgpuflame-preload.so");
@@ -125,13 +125,13 @@ fn a_regular_file_gets_the_ledger_if_it_is_appended_to_or_was_there_at_the_start
     assert_in_ledger_file(&done);
 }
 
-/// Device and inode, as `gpuflame run` passes them on.
+/// Device and inode, in the form in which `gpuflame run` passes them on.
 fn identity(file: &File) -> String {
     let facts = file.metadata().unwrap();
     format!("{:x}:{:x}", facts.dev(), facts.ino())
 }
 
-/// As under pytest, which has descriptor 2 in a temporary file while CUDA starts.
+/// As under pytest, where descriptor 2 is a temporary file while CUDA starts.
 #[test]
 fn messages_that_cannot_be_printed_meanwhile_are_printed_at_the_exit_or_in_the_ledger_file() {
     let run = || prepare("captured").env("GPUFLAME_NO_SUCH_SETTING", "1");
@@ -163,7 +163,7 @@ fn the_reason_for_not_recording_is_in_the_ledger_file_if_stderr_takes_no_message
 fn the_ledger_does_not_continue_a_line_that_is_not_finished() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
-    // A pipe cannot be asked for its last line, and a heading comes first.
+    // The last line of a pipe cannot be read back, so a heading is printed first.
     assert!(done.stderr.starts_with("half a linegpuflame: ledger of process "), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("\n{begins}")), "{}", done.stderr);
     for (before, expected) in [("", ""), ("a line\n", "a line\n"), ("half a line", "half a line\n")] {
@@ -205,21 +205,21 @@ fn descriptors_0_1_and_2_that_were_closed_at_the_start_are_not_taken() {
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
 }
 
-/// The program ends itself by a signal where its exit hangs.
+/// A signal ends the program if its exit hangs.
 #[test]
 fn a_full_pipe_that_nobody_reads_does_not_hold_up_the_exit_for_ever() {
     let done = run("full");
     assert_all_written(&done, 1_000);
 }
 
-/// The program looks at its flags after we have written, and fails where one is gone.
+/// The program checks its flags after we have written, and fails if one is gone.
 #[test]
 fn a_stderr_that_does_not_block_gets_the_whole_ledger_and_stays_as_it_is() {
     let done = run("nonblocking");
     assert_whole_ledger(&fs::read_to_string(done.folder.join("read")).unwrap());
 }
 
-/// Behind what the pipe held before.
+/// Asserts that the complete ledger follows the earlier content of the pipe.
 fn assert_whole_ledger(read: &str) {
     let ledger = read.trim_start_matches("filling\n");
     let line =
@@ -231,21 +231,21 @@ fn assert_whole_ledger(read: &str) {
     assert!(ledger.ends_with('\n'), "{read}");
 }
 
-/// A pipe of two pages, neither of which is empty, with 4,000 bytes free: where to read, where to write, and what it holds.
+/// A pipe of two pages, neither empty, with 4,000 bytes free: its read end, its write end, and the number of bytes it holds.
 fn nearly_full_pipe() -> (File, File, usize) {
     let mut ends = [0; 2];
-    // SAFETY: there is room for two numbers.
+    // SAFETY: `ends` has room for the two numbers that pipe2 writes.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: the kernel has just made them, for us alone.
+    // SAFETY: pipe2 has just created both descriptors, and nothing else owns them.
     let [from, mut to] = ends.map(|end| unsafe { File::from_raw_fd(end) });
-    // SAFETY: both are numbers.
+    // SAFETY: fcntl takes two integers here and writes no memory.
     assert_eq!(unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, 8192) }, 8192);
     let filling = "filling\n".repeat((8192 - 4000) / 8);
     to.write_all(filling.as_bytes()).unwrap();
     (from, to, filling.len())
 }
 
-/// Reads a little at a time, until nobody is left who writes and nothing is there.
+/// Reads a little at a time, until no writer is left and the pipe is empty.
 fn read_slowly(mut from: &File, child: &mut Child) -> String {
     let mut text = Vec::new();
     let mut part = [0; 128];
@@ -261,16 +261,16 @@ fn read_slowly(mut from: &File, child: &mut Child) -> String {
     }
 }
 
-/// How many bytes wait in a pipe.
+/// Number of bytes in a pipe.
 fn held(pipe: &File) -> usize {
     let mut bytes = 0;
-    // SAFETY: it writes one int, for which there is room.
+    // SAFETY: FIONREAD writes one int, and `bytes` has room for it.
     assert_eq!(unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut bytes) }, 0);
     bytes as usize
 }
 
-/// How often it was looked, until `is_over`, and whether a write to the pipe ever blocked no longer. What the program has is the
-/// same open file, whose flags are seen from here.
+/// Polls the pipe's flags until `is_over`. Returns the number of polls, and whether O_NONBLOCK was ever set. The program has
+/// the same open file description, so its changes are visible here.
 fn watch_flags(pipe: &File, is_over: &AtomicBool) -> (u64, bool) {
     let (mut looks, mut was_changed) = (0, false);
     while !is_over.load(Ordering::Relaxed) || looks <= 1000 {
@@ -283,7 +283,7 @@ fn watch_flags(pipe: &File, is_over: &AtomicBool) -> (u64, bool) {
     (looks, was_changed)
 }
 
-/// Waits until it is there; a minute at most.
+/// Waits until the file exists, for at most a minute.
 fn wait_for_file(path: &Path) {
     for _ in 0..60_000 {
         if path.exists() {
@@ -301,7 +301,7 @@ fn a_pipe_that_is_nearly_full_and_read_slowly_gets_the_whole_ledger_and_blocks_a
     let is_over = AtomicBool::new(false);
     let (waiting, read, (looks, was_changed)) = thread::scope(|scope| {
         let watch = scope.spawn(|| watch_flags(&to, &is_over));
-        // The files are there before the ledger.
+        // The files are written before the ledger.
         wait_for_file(&folder.join("out.folded"));
         thread::sleep(Duration::from_millis(200));
         let waiting = (held(&from), child.try_wait().unwrap());

@@ -1,7 +1,7 @@
-//! However the program ends, the picture is there, and the end is the one that it would have had without us.
+//! However the program ends, the picture is written, and the program ends as it would without gpuflame.
 //!
-//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns and counts in a file how many launches have
-//! returned; it exits with code 7.
+//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns and counts in a file how many launches have returned.
+//! It exits with code 7.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -35,19 +35,19 @@ fn end(done: &Done) -> (Option<i32>, Option<i32>) {
     (done.code, done.signal)
 }
 
-/// How many launches had returned on each thread when the process ended.
+/// Number of launches that had returned when the process ended, by thread.
 fn launched(done: &Done) -> Vec<u64> {
     let bytes = fs::read(done.folder.join("launched")).unwrap();
     bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
 }
 
-/// The files are there and say the same as the ledger, which adds up. Returns how many launches there were.
+/// Asserts that the files exist and agree with the ledger, which adds up. Returns the number of launches.
 fn assert_written(done: &Done) -> u64 {
     let (launches, became) = done.sum("launches");
     let (_, activities) = done.sum("activities");
     let folded = done.folded();
     let nanos: u64 = folded.iter().map(|(_, nanos)| nanos).sum();
-    // A launch that was under way in the end may have no stack.
+    // A launch in flight at the end may have no stack.
     assert_eq!(nanos, 1000 * (activities["matched"] + activities["no_launch_stack"]), "{}", done.stderr);
     let ours = folded.iter().filter(|(frames, _)| frames.contains(&"launch".to_owned()));
     assert_eq!(ours.map(|(_, nanos)| nanos).sum::<u64>(), 1000 * activities["matched"], "{folded:?}");
@@ -84,7 +84,7 @@ fn a_quick_exit_is_an_exit() {
     assert_eq!(assert_written(&done), 100);
 }
 
-/// Without us it ends with code 0 when the last thread does.
+/// Without gpuflame the process ends with code 0 when its last thread does.
 #[test]
 fn a_process_whose_main_has_ended_ends_with_its_last_thread() {
     let done = ending(&["main_ends"]).done();
@@ -93,7 +93,7 @@ fn a_process_whose_main_has_ended_ends_with_its_last_thread() {
     assert!(!done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
 }
 
-/// A thread that takes no signals and starts during set-up looks like one of CUPTI's, but belongs to the program.
+/// A thread that blocks all signals and starts during set-up looks like one of CUPTI's, but belongs to the program.
 #[test]
 fn a_thread_of_the_program_that_outlives_main_ends_the_process() {
     let program = compile("tests/programs/left.c", &["-O2", "-rdynamic"]);
@@ -118,7 +118,7 @@ fn a_tracer_that_does_not_answer_holds_an_exit_up_by_the_limit() {
     assert_eq!(done.ledger("the tracer"), [&line["the tracer ".len()..]], "{}", done.stderr);
 }
 
-/// It dies of the signal, says nothing more, and all that it had launched by then is in the files.
+/// Asserts that the program dies of the signal and prints nothing more, and that the files hold everything launched by then.
 fn assert_dies_of(signal: i32, done: &Done) {
     assert_eq!((end(done), done.stdout.as_str()), ((None, Some(signal)), "ready\n"), "{}", done.stderr);
     let launches = assert_written(done);
@@ -153,8 +153,8 @@ fn a_signal_inside_malloc_leaves_the_files() {
     }
 }
 
-/// Whatever arena it is whose lock the stopped thread holds, and however long: no thread of ours asks for memory there, or
-/// gives any back. What the simulated CUPTI does for its answer it asks for.
+/// Whichever arena's lock the stopped thread holds, and for however long: none of our threads allocates or frees memory
+/// there. The simulated CUPTI allocates to answer, so it is part of the check.
 #[test]
 fn a_signal_on_a_thread_that_holds_the_heap_leaves_the_files() {
     let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);
@@ -252,13 +252,13 @@ fn children_die_of_their_signals_and_write_nothing() {
     }
 }
 
-/// As the kernel has it: which signals a handler is on, by number.
+/// Numbers of the signals that have a handler, as the kernel lists them.
 fn caught(done: &Done) -> Vec<i32> {
-    // Two are the C library's own.
+    // Two more belong to the C library.
     set_of_signals(done, "SigCgt:").into_iter().filter(|signal| *signal < 32).collect()
 }
 
-/// Those in a set that the kernel shows of the program's main thread.
+/// Signals in one of the sets that the kernel lists for the program's main thread.
 fn set_of_signals(done: &Done, name: &str) -> Vec<i32> {
     let status = done.file("status");
     let set = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -278,7 +278,7 @@ fn no_signal_is_taken_that_leaves_a_core_or_whose_action_is_not_the_default() {
     assert_eq!(caught(&ending(&["status", "1"]).env("GPUFLAME_SIGNALS", "0").done()), [0; 0]);
 }
 
-/// There the default kills nobody. Needs leave to make a container.
+/// In such a process the default action kills nothing. The test needs permission to create a container.
 #[test]
 fn in_the_first_process_of_a_container_signals_are_left_alone() {
     let script = "unshare --user --map-root-user --pid --fork --mount-proc $1 status 1";
@@ -297,7 +297,7 @@ fn signals_are_left_alone_on_request() {
     assert_nothing_written(&done);
 }
 
-/// Starts `shell` with the program's path as `$1`, waits until the program is ready, and sends its group a signal.
+/// Starts `shell` with the program's path as `$1`, waits until the program is ready, and sends its process group a signal.
 fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
     let script = Run::new(Path::new("/bin/bash"), Way::Injected).args(["-c", shell, "bash"]).arg(program());
     let (mut command, folder) = script.into_command();
@@ -309,7 +309,7 @@ fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(5));
         }
-        // SAFETY: it is the group of the child, which was not waited for.
+        // SAFETY: the group is that of the child, which has not been waited for, so the id is still in use.
         assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
     }
     Done::of(child.wait_with_output().unwrap(), folder)
@@ -326,7 +326,7 @@ fn ctrl_c_on_a_shell_that_runs_the_program_ends_both() {
 #[test]
 fn a_program_that_a_time_limit_ends_leaves_the_files() {
     for (signal, code) in [("-s INT", 124), ("-s TERM", 124), ("--preserve-status -s HUP", 129)] {
-        // SIGALRM is how it is told that the time is over. Without jobs of their own, programs in the background ignore SIGINT.
+        // SIGALRM ends `timeout`. Without job control, background programs ignore SIGINT.
         let shell = format!(
             "set -m; timeout {signal} 1000 $1 told 2 >ready & while ! [ -s ready ]; do sleep 0.01; done; \
              kill -ALRM $!; wait $!"

@@ -1,11 +1,11 @@
-//! Forked children where no session exists yet: none waits for a lock that a thread held which did not follow it,
-//! and one that turns to CUDA is recorded like any other process.
+//! Children forked where no session exists yet: none waits for a lock held by a thread that does not exist in the child, and
+//! a child that uses CUDA is recorded like any other process.
 
 use std::fs;
 
 use crate::support::{Run, Way, compile, gpuflame};
 
-/// Those that run fork handlers, those that do not, and those of which the C library knows nothing.
+/// Calls that create a child: one runs fork handlers, one does not, and one bypasses the C library.
 const WAYS: [&str; 3] = ["fork", "_Fork", "clone"];
 
 #[test]
@@ -20,13 +20,13 @@ fn no_child_waits_for_a_name_that_another_thread_was_giving() {
     }
 }
 
-/// A child of a process with a session, made in whatever way, writes nothing, ends as it would have, and changes nothing of
-/// what its parent counts.
+/// A child of a process with a session, however it is created, writes nothing, ends as it would without gpuflame, and changes
+/// none of its parent's counts.
 #[test]
 fn children_that_are_forked_after_launches_leave_nothing_and_end_as_without_us() {
     let program = compile("tests/programs/forked.c", &["-O2"]);
     let all = ["_exit", "exit", "quick_exit", "SIGTERM"];
-    // What handlers of exits would do in it they would do to the parent.
+    // A vfork child shares its parent's memory, so exit handlers would act on the parent: it ends without them.
     let ways = WAYS.iter().map(|way| (*way, &all[..])).chain([("vfork", &["_exit", "SIGTERM"][..])]);
     for (way, end) in ways.flat_map(|(way, ends)| ends.iter().map(move |end| (way, *end))) {
         let run = |with| Run::new(&program, with).args([way, end]);

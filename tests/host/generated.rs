@@ -15,7 +15,7 @@ fn program() -> &'static Path {
         .get_or_init(|| compile("tests/programs/odd_frames.c", &["-O2", "-fomit-frame-pointer", "-pthread"]))
 }
 
-/// Runs the program `RUNS` times. Its exit status is the same as without gpuflame.
+/// Runs the program `RUNS` times and asserts that its exit status is the same as without gpuflame.
 fn runs(how: &str) -> Vec<Done> {
     assert_eq!(Run::new(program(), Way::None).arg(how).done().code, Some(CODE));
     let run = |_| {
@@ -50,7 +50,7 @@ fn stacks_reach_main_through_functions_that_keep_a_number_in_rbp() {
 fn stacks_reach_main_through_functions_that_replaced_functions_with_other_frames() {
     for done in runs("replaced") {
         let (whole, all) = whole(&done);
-        // The first launches through a function may be cut, until its rule is checked.
+        // The first launches through a function may be truncated until its rule is verified.
         assert!(whole * 10 >= all * 9, "{whole} of {all} ns\n{}", done.stderr);
     }
 }

@@ -1,5 +1,5 @@
-//! A program's own handlers of SIGINT, SIGTERM and SIGHUP: it sees and calls them as without gpuflame, and a signal that it
-//! sends itself again, with the default restored, ends it with its files written.
+//! A program's own handlers of SIGINT, SIGTERM and SIGHUP: the program sees and calls them as without gpuflame, and a signal
+//! that it sends itself again after restoring the default ends it with its files written.
 //!
 //! The program is `tests/programs/handlers.c`; its kernels take 1,000 ns.
 
@@ -59,7 +59,8 @@ fn a_handler_that_restores_the_previous_action_and_raises_again_ends_with_files(
     }
 }
 
-/// As uvicorn ends: its handler is there before CUDA, so that gpuflame finds no default when it starts.
+/// Like uvicorn, whose handler is installed before CUDA starts, so that gpuflame does not find the default action when it
+/// starts.
 #[test]
 fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files() {
     for way in WAYS {

@@ -1,4 +1,5 @@
-//! What the application has forbidden itself, or others have forbidden it, holds for us too, and does it no harm.
+//! Limits that the application or its environment imposes apply to gpuflame too, and gpuflame does not make the application
+//! break them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +22,7 @@ fn threads_that_are_cancelled_before_their_first_launch_end_behind_it_and_it_is_
     }
 }
 
-/// It is set up with frames of ours on that thread's stack, which is not unwound before they are gone.
+/// The first call sets gpuflame up with our frames on that thread's stack, which may only be unwound once they have returned.
 #[test]
 fn a_thread_that_is_cancelled_in_the_first_call_of_all_ends_behind_it_and_all_is_there() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
@@ -40,7 +41,7 @@ fn threads_that_are_cancelled_in_a_call_of_ours_end_behind_it() {
     assert_eq!(done.stdout, "20\n", "{}", done.stderr);
 }
 
-/// What the host's last call has left in it is nobody's to change; 77 is no error of this system's.
+/// `errno` after the host's last call must not change. 77 is not an error number of this system.
 #[test]
 fn errno_is_as_it_was_after_every_way_in() {
     let program = compile("tests/programs/errno.c", &["-O2", "-DLINKED"]);
@@ -52,7 +53,7 @@ fn errno_is_as_it_was_after_every_way_in() {
     assert_eq!(done.sum("launches").1["matched"], 112, "{}", done.stderr);
 }
 
-/// A write beyond the limit sends a signal that ends who does not expect it.
+/// A write past the limit raises a signal that ends a program without a handler.
 #[test]
 fn a_limit_on_the_size_of_files_costs_the_files_that_are_larger_and_nothing_else() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
@@ -79,7 +80,7 @@ fn a_process_that_is_not_to_be_recorded_is_as_it_would_be_without_us() {
         files.retain(|name| name != "truth.json");
         assert!(files.is_empty(), "{files:?}");
     }
-    // Nor does NVTX bring us in.
+    // NVTX does not load gpuflame either.
     let program = compile("tests/programs/ranges.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());
     let done = run.env("GPUFLAME_DISABLE", "1").done();
@@ -89,7 +90,8 @@ fn a_process_that_is_not_to_be_recorded_is_as_it_would_be_without_us() {
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
 }
 
-/// A program that runs as its owner, whoever starts it. Whoever starts it could have our files written where only the owner may.
+/// A program that runs as its owner, whoever starts it. Its starter could otherwise make gpuflame write files where only the
+/// owner may.
 #[test]
 fn where_a_program_has_rights_that_its_starter_has_not_nothing_of_the_environment_counts() {
     const NOBODY: u32 = 65_534;
@@ -98,7 +100,7 @@ fn where_a_program_has_rights_that_its_starter_has_not_nothing_of_the_environmen
     fs::create_dir_all(&outputs).unwrap();
     let rights = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let owned = |program: &Path| chown(program, Some(NOBODY), None).map(|()| rights(program, 0o4755));
-    // Others reach neither the tests' folders nor, by a variable, the libraries in them.
+    // Users other than root can reach neither the tests' folders nor, by a variable, the libraries in them.
     rights(&folder, 0o755);
     rights(&outputs, 0o777);
     for library in ["libcuda.so.1", "libcudart.so.13", "libcupti.so.13"] {
@@ -131,7 +133,7 @@ fn where_a_program_has_rights_that_its_starter_has_not_nothing_of_the_environmen
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Such a program that is linked to us and starts us by itself: nobody's folders are looked in for libraries that it would load.
+/// Such a program that is linked to gpuflame and starts it: libraries are never looked for in folders that its starter chose.
 #[test]
 fn where_a_program_has_rights_no_library_comes_from_where_its_starter_says() {
     const NOBODY: u32 = 65_534;
@@ -171,7 +173,7 @@ fn where_a_program_has_rights_no_library_comes_from_where_its_starter_says() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// What binds a thread is what binds all that it makes, unless they see to it.
+/// A thread passes its affinity on to every thread that it creates, unless they change it.
 #[test]
 fn our_threads_run_where_the_process_does_and_not_where_the_first_call_was_made() {
     let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
@@ -180,7 +182,7 @@ fn our_threads_run_where_the_process_does_and_not_where_the_first_call_was_made(
     let main = lines.next().unwrap();
     let ours: Vec<_> = lines.collect();
     assert!(ours.len() >= 2, "{}", done.stdout);
-    // Who may not be less nice than its maker stays as nice; root may.
+    // A thread that may not lower its nice value keeps its creator's; root may lower it.
     let nicer = main.rsplit_once(' ').map(|(binds, _)| format!("{binds} 7")).unwrap();
     // SAFETY: geteuid has no precondition.
     let may_be_as_nice = unsafe { libc::geteuid() } != 0;
@@ -188,7 +190,7 @@ fn our_threads_run_where_the_process_does_and_not_where_the_first_call_was_made(
     assert!(ours.iter().all(is_right), "{}", done.stdout);
 }
 
-/// Where there is no more memory to be had the program goes on without us, and what was recorded is in the checkpoint.
+/// Without memory the program continues without gpuflame, and the checkpoint holds the recording up to then.
 #[test]
 fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
     let program = compile("tests/programs/starved.c", &["-O1"]);
@@ -197,7 +199,7 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
         let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("MALLOC_ARENA_MAX", arenas);
         let run = run.env("GPUFLAME_FORMATS", formats);
         let (mut command, folder) = run.into_command();
-        // The simulation keeps what it is to say in the end.
+        // The simulation keeps its truth in memory until the end.
         let ran = command.env_remove("GPUSIM_TRUTH").output().unwrap();
         let (said, printed) = (String::from_utf8_lossy(&ran.stderr), String::from_utf8_lossy(&ran.stdout));
         assert_eq!((ran.status.code(), &*printed), (Some(0), "0 failed\n"), "{kib} KiB: {said}");
@@ -210,7 +212,7 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
         assert!(!is_out || !names.iter().any(|name| name.ends_with(".part")), "{kib} KiB: {names:?} {said}");
         assert!(is_out || names.iter().any(|name| name == "out.folded"), "{kib} KiB: {names:?} {said}");
     }
-    // All threads have one heap, which grows no more.
+    // All threads share one heap, which cannot grow any more.
     for (kib, formats) in
         [(0, "folded,svg"), (64, "folded,activities"), (512, "folded"), (2048, "folded,svg"), (64, "gfr")]
     {
@@ -230,12 +232,12 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
         let info = info.stdout;
         let launches = info.lines().find_map(|line| line.strip_prefix("launches  ")).unwrap();
         let launches: u64 = launches.trim().replace(',', "").parse().unwrap();
-        // How many of the first 20,000 there were at the last checkpoint follows the machine.
+        // How many of the first 20,000 are in the last checkpoint depends on the machine.
         assert!((1..80_000).contains(&launches), "{kib} KiB: {info}");
     }
 }
 
-/// The threads of gpuflame begin when the C library has no memory left.
+/// gpuflame's threads start when the C library has no memory left.
 #[test]
 fn memory_that_ends_right_after_cuda_has_started_costs_the_recording_and_not_the_process() {
     let program = compile("tests/programs/constructor.c", &["-O2", "-rdynamic"]);
@@ -251,7 +253,7 @@ fn memory_that_ends_right_after_cuda_has_started_costs_the_recording_and_not_the
     }
 }
 
-/// Others may have used up the little room that the loader has for what libraries keep for each thread.
+/// Other libraries may have used up the loader's static reserve for thread-local storage.
 #[test]
 fn where_the_loader_has_no_static_room_for_variables_of_threads_all_is_recorded_as_elsewhere() {
     let folder = scratch("late_tls");
@@ -278,7 +280,8 @@ fn confined(how: &str) -> Run {
     Run::new(program, Way::Injected).arg(how)
 }
 
-/// Coroutines and threads of some runtimes have little stack. Of the optimized library, as stacks are what the optimizer makes.
+/// Coroutines and threads of some runtimes have small stacks. Measured on the optimized library, since the optimizer decides
+/// the frame sizes.
 #[test]
 fn a_first_call_takes_8_kib_of_the_stack_and_a_launch_4_at_most() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
@@ -295,13 +298,13 @@ fn a_first_call_takes_8_kib_of_the_stack_and_a_launch_4_at_most() {
     let without = depths(confined("depth").env("CUDA_INJECTION64_PATH", "none"));
     let with = depths(confined("depth").env("CUDA_INJECTION64_PATH", release));
     let more: Vec<_> = with.iter().zip(without).map(|(with, without)| with - without).collect();
-    // The first of all, which sets up; the first of another thread; those after it, whose way is known, or new; and launches on
-    // an alternate stack.
+    // The first call of all, which sets up; the first of another thread; later ones, whose path is cached or new; and
+    // launches on an alternate stack.
     assert_eq!(more.len(), 26);
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
-    // The first one there learns rules below the frame of the walk of the thread's own stack. To keep that frame off the
-    // alternate stack costs each launch 40 instructions.
+    // The first launch there learns unwind rules below the frame of the walk of the thread's own stack. Keeping that frame
+    // off the alternate stack would cost each launch 40 instructions.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }
@@ -323,7 +326,7 @@ fn where_no_thread_is_to_be_had_one_line_says_so_and_the_program_ends_as_ever() 
     assert_eq!((done.code, names(&done.folder)), (Some(7), vec!["truth.json".to_owned()]));
 }
 
-/// Each launch is a call of the runtime's and one of the driver's in it.
+/// Each launch is a runtime call with a driver call nested in it.
 #[test]
 fn launches_of_threads_for_which_no_state_is_to_be_had_are_counted_once() {
     for nested in ["shared", "distinct"] {
@@ -344,7 +347,7 @@ fn launches_of_threads_for_which_no_state_is_to_be_had_are_counted_once() {
     }
 }
 
-/// The system calls that the documentation names; those of samples are asked for by themselves.
+/// System calls that the documentation lists; those of samples are in a separate list.
 fn documented_calls(of_samples: bool) -> Vec<String> {
     let text = fs::read_to_string(root().join("docs/inside-the-process.md")).unwrap();
     let table = text.split("\n## ").find(|section| section.starts_with("Sandboxes")).unwrap();
@@ -356,7 +359,7 @@ fn documented_calls(of_samples: bool) -> Vec<String> {
 
 const ALL_FORMATS: &str = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
 
-/// A call that is not among them ends the process.
+/// The sandbox kills the process on a call that is not listed.
 #[test]
 fn a_sandbox_that_lets_pass_what_the_documentation_names_costs_nothing() {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
@@ -391,14 +394,14 @@ fn a_sandbox_that_lets_pass_what_the_documentation_names_costs_nothing() {
             assert_eq!(nanos, 604 * 700);
         }
     }
-    // And the filter is one.
+    // Without one documented call the filter does kill the process, so it works.
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
     let done = sandboxed(Way::Injected, &fewer, None);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
-/// What strace sees of a program that sets its filter after its first launch, the runtime's own set-up done by then; some calls
-/// are refused, so that others are made for them.
+/// System calls, traced by strace, of a program that sets its filter after its first launch, when the runtime's own set-up is
+/// over. Some calls are refused, so that the library makes others instead.
 #[test]
 fn no_kind_of_system_call_is_made_first_when_set_up_is_over() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -425,13 +428,14 @@ fn no_kind_of_system_call_is_made_first_when_set_up_is_over() {
     }
 }
 
-/// Asserts that none is of a kind that was not made before, and that those of some kinds are made. False: nothing can be traced.
+/// Asserts that no kind of call first appears after set-up, and that the `expected` kinds do appear. Returns false if nothing
+/// can be traced here.
 fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
-    // As on a machine with much to do, threads that set-up creates run when it is over.
+    // As on a busy machine, threads that set-up creates only start running when it is over.
     run = run.args(["-e", "inject=set_robust_list:delay_enter=300000"]);
-    // What strace has refused is no call that a filter would let pass.
+    // Calls that strace refuses are not calls that a filter must allow.
     let calls = if refused.is_none() { documented_calls(true) } else { Vec::new() };
     if let Some(refused) = refused {
         run = run.arg("-e").arg(format!("inject={refused}"));
@@ -447,7 +451,7 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
         eprintln!("{settings:?}: {:?} {}", done.code, done.stderr);
         return false;
     }
-    // `PID NAME(...`; what goes on after a line of another thread's is `PID <... NAME resumed>`.
+    // `PID NAME(...`; a call that another thread's line interrupts continues as `PID <... NAME resumed>`.
     let made = |line: &str| {
         let (_, call) = line.split_once(char::is_whitespace)?;
         let (name, _) = call.trim_start().split_once('(')?;
@@ -456,14 +460,14 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
     let (before, after) = text.split_once("SECCOMP").expect("the program sets a filter");
     let before: BTreeSet<_> = before.lines().filter_map(made).collect();
     let after: BTreeSet<_> = after.lines().filter_map(made).collect();
-    // The program itself waits, its threads end, and so does it.
+    // The program's own calls: it sleeps, its threads end, and it exits.
     let own = ["clock_nanosleep", "exit", "exit_group"].map(str::to_owned);
     let late: Vec<_> = after.difference(&before).filter(|name| !own.contains(name)).collect();
     assert!(late.is_empty(), "{settings:?} {refused:?}: {late:?}");
     let documented = documented_calls(true);
     let unknown: Vec<_> = after.iter().filter(|name| !documented.contains(name)).collect();
     assert!(unknown.is_empty(), "{settings:?} {refused:?}: {unknown:?}");
-    // The end was seen, with what is made there.
+    // The trace includes the exit, with the calls made there.
     let is_made = |name: &&str| after.contains(*name);
     assert!(expected.iter().all(is_made) && !after.contains("flock"), "{expected:?}: {after:?}");
     true
@@ -471,8 +475,8 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
-/// The limit on the address space is lowered in steps, in the midst of launches, ranges, marks and questions, from so much to nothing.
-/// The numbers are so many; CI takes few.
+/// The limit on the address space is lowered in steps down to nothing, in the middle of launches, ranges, marks and queries.
+/// GPUFLAME_STARVED is the number of starting values; CI uses few.
 #[test]
 fn a_limit_that_shrinks_costs_the_recording_and_not_the_process() {
     let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());

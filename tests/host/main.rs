@@ -1,4 +1,4 @@
-//! The application is not harmed, and loses nothing, whatever it is and does.
+//! Hosts: whatever the application is and does, gpuflame does not harm it, and nothing is lost uncounted.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,5 @@
-//! What gpuflame holds: bounded by the number of distinct stacks, whatever the number of launches. Measured
-//! twice: by what the ledger says, and by what the kernel says of the process, less the same without us.
+//! Memory that gpuflame holds: bounded by the number of distinct stacks, whatever the number of launches. Measured twice:
+//! from the ledger, and from the kernel's figures for the process, less those without gpuflame.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -7,21 +7,21 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, compile};
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// What it may hold whatever the program does, and for each distinct (context, name, device).
+/// Maximum memory held whatever the program does, and in addition for each distinct (context, name, device).
 const MOST: f64 = 64.0 * MIB;
 const MOST_PER_CELL: f64 = 256.0;
-/// How much more it may hold after more of the same.
+/// Maximum growth after more launches of the same kind.
 const MOST_GROWTH: f64 = 2.0 * MIB;
 
-/// The default ceiling, which holds while more comes than is read.
+/// The default ceiling, which applies while records arrive faster than they are read.
 const MOST_BEHIND: f64 = 256.0 * MIB;
-/// Nanoseconds that cudaLaunchKernel takes with a CUPTI client, as others measured it on hardware.
+/// Nanoseconds that cudaLaunchKernel takes with a CUPTI client: a published measurement on hardware.
 const TRACED_DRIVER: u32 = 4_000;
-/// Of each 1,024 launches of `load` 16 are followed by a copy and a fill, and one by a copy more; each of eight
-/// threads has 2,500,000 of them: 39,063 times two and 2,442 times one.
+/// Out of 1,024 launches of `load` 16 are followed by a copy and a fill, and one by another copy; each of eight threads makes
+/// 2,500,000 launches: 39,063 times two and 2,442 times one.
 const LAUNCHED_BY_20_M: u64 = 20_000_000 + 8 * (2 * 39_063 + 2_442);
 
-/// What it held at the end of `main`, in bytes.
+/// Memory held at the end of `main`, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     by_ledger: f64,
@@ -44,34 +44,34 @@ fn held(args: &str) -> Held {
     held_at(&format!("{args} --flush 4096"), 0)
 }
 
-/// Has the simulation keep no truth, which takes memory of its own.
+/// Makes the simulation keep no truth, which takes memory too.
 fn quiet(run: Run) -> Run {
     run.env("GPUSIM_TRUTH", "")
 }
 
-/// What the program takes by itself.
+/// Memory of the program without gpuflame.
 fn without() -> f64 {
     static WITHOUT: OnceLock<f64> = OnceLock::new();
     *WITHOUT.get_or_init(|| resident(&quiet(Run::new(program(), Way::None)).ok().stdout))
 }
 
-/// Runs `load` with `args`; a launch takes `launch_ns` at least.
+/// Runs `load` with `args`; a launch takes at least `launch_ns`.
 fn load(args: &str, launch_ns: u32) -> crate::support::Done {
     let run = Run::new(program(), Way::Injected).args(args.split(' '));
-    // A checkpoint copies the sums, and the allocator keeps the room: few launches are to have met one as well.
+    // A checkpoint copies the sums, and the allocator keeps that memory: the short runs must include a checkpoint as well.
     let run = quiet(run).env("GPUFLAME_CHECKPOINT", "0.1");
     run.env("GPUSIM_LAUNCH_NS", launch_ns.to_string()).ok()
 }
 
-/// The number of MiB that the ledger calls `what`, in bytes.
+/// Value in MiB that the ledger labels `what`, in bytes.
 fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
     let cost = done.ledger("own cost:")[0];
     let mib = cost.split(", ").find_map(|part| part.strip_suffix(what)).expect(cost);
     mib.trim_end_matches(" MiB").parse::<f64>().unwrap() * MIB
 }
 
-/// Runs `load` and takes the least of two runs: by when the collector got a processor, a table was full a moment longer,
-/// which differs by up to 1 MiB from run to run. What grows with the number of launches is in both of them.
+/// Runs `load` twice and returns the smaller result: depending on when the collector gets a processor, a table is full a
+/// moment longer, which differs by up to 1 MiB from run to run. Growth with the number of launches shows in both runs.
 fn held_at(args: &str, launch_ns: u32) -> Held {
     let run = |_| {
         let done = load(args, launch_ns);
@@ -92,7 +92,7 @@ fn assert_bounded(held: Held, cells: u32) {
     assert!(held.by_ledger <= most && held.by_kernel <= most, "{held:?} with {cells} cells");
 }
 
-/// Whether as much is held after many launches as after few.
+/// Checks that many launches hold as much memory as few.
 fn stays(few: Held, many: Held) -> Result<(), String> {
     for (who, growth) in
         [("ledger", many.by_ledger - few.by_ledger), ("kernel", many.by_kernel - few.by_kernel)]
@@ -107,7 +107,7 @@ fn stays(few: Held, many: Held) -> Result<(), String> {
 #[test]
 fn what_is_held_does_not_follow_the_number_of_launches() {
     let few = held("--launches 1000000");
-    // Some ten call paths from each of eight threads.
+    // About ten call paths from each of eight threads.
     assert_bounded(few, 80);
     stays(few, held("--launches 4000000")).unwrap();
 }
@@ -138,13 +138,13 @@ fn eight_threads_that_never_wait_hold_64_mib_at_most_after_twenty_million_launch
     let few = held_at("--launches 1000000", TRACED_DRIVER);
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
-    // Not "the same": whenever the collector gets no processor for a while, more launches wait at once than
-    // ever before, and the join's table of those grows by up to 17 MiB.
+    // Not "the same": when the collector gets no processor for a while, more launches wait at once than ever before, and the
+    // join's table of pending launches grows by up to 17 MiB.
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
-/// Eight threads on two processors, each of which launches four times as fast as a driver lets it, leave the
-/// collector a ninth of the machine, where it needs a sixth.
+/// Eight threads on two processors, each launching four times as fast as a driver allows, leave the collector a ninth of the
+/// machine, and it needs a sixth.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn launches_that_outrun_the_collector_are_counted_and_hold_64_mib_at_most_in_the_end() {

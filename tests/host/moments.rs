@@ -1,8 +1,9 @@
-//! Whatever ends a program, at whatever moment, it leaves what it had launched by then, thread by thread, under the
-//! function that launched it, and nothing that never ran. The witness is the truth of the simulated stack, which has a
-//! line on each piece of work from its start on.
+//! Whatever ends a program, at whatever moment, its outputs hold every launch made by then, by thread and launching function,
+//! and nothing that never ran. The reference is the truth of the simulated stack, which has a line for each piece of work
+//! from the moment it starts.
 //!
-//! `GPUFLAME_MOMENTS=200 cargo test --test host moments` takes a quarter of an hour; without, it is ten of each.
+//! `GPUFLAME_MOMENTS=200 cargo test --test host moments` takes a quarter of an hour; without the variable each test runs ten
+//! moments.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,9 +19,9 @@ use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile, is_ci, root};
 
 const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
-/// In a graph of the program.
+/// Number of nodes in the program's graph.
 const NODES: u64 = 3;
-/// The clock of the truth and ours differ by less.
+/// Upper bound on the difference between the truth's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
 /// Maximum delay of a checkpoint, without the time in which its thread has waited for a processor.
 const SLACK_MS: u64 = 1000;
@@ -29,7 +30,7 @@ fn turns() -> u64 {
     std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
 }
 
-/// Below 300 ms. A multiple of the golden section: no two moments are near each other.
+/// Moment to end the process at, below 300 ms. Multiples of the golden section, so that moments spread evenly.
 fn moment(turn: u64, process: u32) -> Duration {
     Duration::from_micros((turn * 618_034 + u64::from(process)) % 1_000_000 * 300 / 1000)
 }
@@ -38,12 +39,12 @@ fn now() -> u64 {
     std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
 }
 
-/// A program's work, by the number of the thread and the function that launched it.
+/// A program's work, by thread number and launching function.
 type Work = BTreeMap<(u64, String), Count>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
-    /// That was launched before a moment.
+    /// Number launched before a given moment.
     before: u64,
     all: u64,
 }
@@ -55,7 +56,7 @@ fn is_pending(frames: &[String]) -> bool {
 fn truth(path: &Path, moment: u64) -> Work {
     let mut work = Work::new();
     for line in fs::read_to_string(path).unwrap().lines() {
-        // The last may be cut.
+        // The last line may be truncated.
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
         let site = line["site"].as_str().unwrap_or_default().to_owned();
         let count = work.entry((line["tid"].as_u64().unwrap(), site)).or_default();
@@ -65,14 +66,14 @@ fn truth(path: &Path, moment: u64) -> Work {
     work
 }
 
-/// What is in folded stacks that count, and begin with their thread: all of `work`, but for what each thread was
-/// launching at the moment; and nothing else.
+/// Asserts that folded stacks, which begin with their thread, hold all of `work`, except the launch that each thread may have
+/// been making at that moment, and nothing else.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();
     let thread_of = |frames: &[String]| {
         let label = frames[0].strip_prefix("[thread ")?.strip_suffix(']')?;
-        // The number is there where threads share a name.
+        // Threads that share a name have a number in their label.
         label.rsplit(' ').next()?.parse().ok().or_else(|| (threads.len() == 1).then(|| threads[0]))
     };
     let mut found: BTreeMap<(u64, String), u64> = BTreeMap::new();
@@ -90,7 +91,7 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
         let site = site.unwrap_or_else(|| panic!("nobody launched {frames:?}: {work:?}"));
         *found.entry(site.clone()).or_default() += pieces;
     }
-    // One that is under way, and one whose last pieces the tracer still has.
+    // One launch in flight, and one whose last activities the tracer still holds.
     let slack = 2 * NODES;
     assert!(without_stack <= slack * threads.len() as u64, "{stacks:?}");
     for (site, Count { before, all }) in work {
@@ -99,12 +100,12 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     }
 }
 
-/// What a file of a process that ended without a word after `ended` says, in numbers, and the moment it is of: no longer
-/// before the end than the file says, and what a loaded machine takes to write it.
+/// Ledger counts and stacks of the recovered file of a process that was killed at `ended`. Asserts that the file's last mark
+/// is no older than the file states, plus the time that a loaded machine takes to write it.
 fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
     let mut reader = gpuflame::record::Reader::new(file).unwrap();
-    // A chunk may be cut short.
+    // A chunk may be truncated.
     while !matches!(reader.next_row(), Ok(None)) {}
     let mark = reader.mark().expect("a moment");
     let (moment, interval_ms) = (mark.time.0, u64::from(mark.interval_ms));
@@ -152,7 +153,7 @@ fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
         assert_eq!(became["dropped"], 0, "{}", done.stderr);
         assert_all_is_there(&done.folded(), &truth(&truth_file, before));
     }
-    // The truth is 10 MB and more.
+    // The truth file is 10 MB or more.
     fs::remove_dir_all(&done.folder).unwrap();
 }
 
@@ -190,8 +191,7 @@ fn workers(way: Way) -> Option<Run> {
     Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
 }
 
-/// Sends each worker the signal at a moment of its own. Returns which they were, when that was, and how long they had been
-/// starved.
+/// Sends each worker the signal at a different moment. Returns the process id, the moment and the starved time of each.
 fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64, u64)>) {
     let workers = |running: &Running| -> Vec<u32> {
         let names = fs::read_dir(&running.folder).unwrap();
@@ -225,7 +225,7 @@ fn workers_of_python_are_ended_at_any_moment() {
             assert_eq!((done.code, &done.stdout), (without.code, &without.stdout), "{}", done.stderr);
             for (worker, before, starved) in workers {
                 let left = format!("out-{worker}.gfr");
-                // Python has an action of its own for an interrupt, and its workers end by `_exit`.
+                // Python installs its own action for SIGINT, and its workers end by `_exit`.
                 let (moment, stacks) = match signal == libc::SIGKILL {
                     true => recovered(&done.folder, &left, before - starved),
                     false => (before, done.folded_file(&format!("out-{worker}.folded"))),

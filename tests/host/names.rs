@@ -1,7 +1,7 @@
-//! No name does anything where it is shown, whoever gave it: neither to a terminal, nor to a page of text, nor to a
-//! spreadsheet.
+//! Names from any source are harmless wherever they are shown: on a terminal, in text files and in spreadsheets.
 //!
-//! The program, `tests/programs/named.c`, gives such names to its kernels, ranges and threads, and has one itself.
+//! The program, `tests/programs/named.c`, gives such names to its kernels, ranges and threads, and has such a file name
+//! itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use crate::support::command::gpuflame as command;
 use crate::support::harmless::{assert_harmless, assert_harmless_tables};
 use crate::support::{self, Done, Run, Way, compile, gpuflame, scratch};
 
-/// Of one turn of the program's two threads.
+/// GPU time of one turn of the program's two threads, in ns.
 const NANOS: u64 = 2 * 10_600;
-/// Of a file, where nothing but a slash is forbidden.
+/// A file name, in which only slashes are forbidden.
 const FILE: &str = "=file\x1b[31m\u{202e}turned\rback";
-/// What is left of them.
+/// The names once their control characters have been replaced.
 const KERNEL: &str = "gemm mmeg iso late r_d3000";
 const RANGE: &str = "=range [31m turned back";
 const THREAD: &str = "-b+ [3m t x";
@@ -22,7 +22,7 @@ const PROCESS: &str = "=file [31m turned back";
 
 fn program() -> PathBuf {
     let program = scratch("named").join(FILE);
-    // Not a copy, which a child of another test might have open for writing.
+    // Renamed, not copied: a child that another test forks could still have the copy open for writing (ETXTBSY).
     fs::rename(compile("tests/programs/named.c", &["-O2"]), &program).unwrap();
     program
 }
@@ -41,7 +41,7 @@ fn on_the_stack(folder: &Path, args: &[&str]) -> Done {
         .done()
 }
 
-/// What was shown, and by what.
+/// Texts that were shown, each with its source.
 #[derive(Default)]
 struct Shown(Vec<(String, String)>);
 
@@ -56,7 +56,7 @@ impl Shown {
         self.0.push((by.to_owned(), text));
     }
 
-    /// A file: by its name a table, text, or bytes that may be anything but parts of these names as they are.
+    /// Adds a file: a table or text according to its name, otherwise bytes that may hold anything but these names unchanged.
     fn file(&mut self, path: &Path) {
         let name = path.display().to_string();
         let bytes = fs::read(path).unwrap();
@@ -70,7 +70,7 @@ impl Shown {
         }
     }
 
-    /// All files of a folder but recordings, which hold names as they are, and what the simulated stack wrote.
+    /// Adds all files of a folder except recordings, which hold names unchanged, and the files of the simulated stack.
     fn files(&mut self, folder: &Path) {
         let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
@@ -80,17 +80,17 @@ impl Shown {
         paths.iter().filter(is_shown).for_each(|path| self.file(path));
     }
 
-    /// What the command prints, having done it.
+    /// Adds the output of a command.
     fn command(&mut self, folder: &Path, args: &[&str]) {
         let ran = command(folder, args.iter().copied());
         let by = args.join(" ");
-        // `check` ends with 1 where something is to be doubted.
+        // `check` ends with 1 if it doubts something.
         assert!(ran.code == 0 || (args[0], ran.code) == ("check", 1), "{by}: {}", ran.stderr);
         self.text(&by, ran.stderr);
         if args.contains(&"csv") { self.table(&by, ran.stdout) } else { self.text(&by, ran.stdout) }
     }
 
-    /// That what is left of each name is in so many of them at least.
+    /// Asserts that the harmless form of each name appears in at least this many of the texts.
     fn assert_holding(&self, least: [(&str, usize); 4]) {
         for (words, least) in least {
             let by: Vec<_> =

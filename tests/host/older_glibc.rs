@@ -1,7 +1,8 @@
-//! On a C library of years ago: the loader finds all that the library asks for there, and what is recorded is what ran.
+//! On a C library that is years old: the loader finds every symbol that the library needs, and the recording matches what
+//! ran.
 //!
-//! Programs and the simulated stack are linked to this machine's C library. Copies of them are made to look for their
-//! functions in the older one (`tests/older-glibc.py`); the library of gpuflame is as it is shipped.
+//! Programs and the simulated stack are linked to this machine's C library. Copies of them are patched to look for their
+//! functions in the older one (`tests/older-glibc.py`); gpuflame's library is used as it is shipped.
 
 use std::env::join_paths;
 use std::fs;
@@ -11,7 +12,7 @@ use std::process::Command;
 
 use crate::support::{Run, Way, cuda, gpuflame, root, scratch};
 
-/// What the older one has not.
+/// Functions that the older C library lacks.
 const SHIM: &str = "\
 struct stat;
 int __xstat(int, const char *, struct stat *);
@@ -20,7 +21,7 @@ int stat64(const char *path, struct stat *found) { return __xstat(1, path, found
 int fstat64(int file, struct stat *found) { return __fxstat(1, file, found); }
 ";
 
-/// Where an older C library lies; `None`, with a sentence: it cannot be had.
+/// Path of an older C library; `None`, after printing a sentence, if it is not available.
 fn older() -> Option<PathBuf> {
     let output = Command::new(root().join("tests/older-glibc")).output().unwrap();
     if output.status.success() {
@@ -44,7 +45,7 @@ fn gcc(folder: &Path, args: &[&str]) {
 fn on_an_older_c_library_all_is_recorded_as_elsewhere() {
     let Some(older) = older() else { return };
     let (new, old) = (scratch("newer"), scratch("older"));
-    // The older one's start does not call what the main program's constructors are: so they are a library's.
+    // The older one's start-up code does not call a new main program's constructors, so they are in a library.
     let source = root().join("tests/programs/odd.c");
     gcc(&new, &["-g", "-O2", "-std=gnu99", "-shared", "-fPIC", "-o", "libodd.so", source.to_str().unwrap()]);
     let loader = format!("-Wl,--dynamic-linker={}", older.join("ld-linux-x86-64.so.2").display());

@@ -1,5 +1,5 @@
-//! Preloading asks the driver and NVTX to load the library, by their variables, and harms nobody who reads the
-//! environment meanwhile.
+//! Preloading makes the driver and NVTX load the library, through their environment variables, and harms no thread that reads
+//! the environment at the same time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,13 +13,13 @@ use crate::support::{Run, Way, compile, gpuflame, is_ci, preload, root, scratch}
 fn a_thread_that_reads_the_environment_while_the_library_is_loaded_reads_on() {
     let program = compile("tests/programs/environment.c", &["-O2"]);
     let library = std::fs::canonicalize(gpuflame()).unwrap();
-    // What is freed is filled with a pattern that no address has.
+    // Freed memory is filled with a pattern that is not a valid address.
     let run = Run::new(&program, Way::None).env("MALLOC_PERTURB_", "165");
     let done = run.arg(library).arg("100").done();
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), "read on\n"), "{}", done.stderr);
 }
 
-/// A folder with the library for shells and, beside it, the library.
+/// A folder with the library for shells and, next to it, the library itself.
 pub(crate) fn shipped() -> std::path::PathBuf {
     let folder = scratch("shipped");
     fs::copy(preload(), folder.join("libgpuflame-preload.so")).unwrap();
@@ -36,7 +36,7 @@ fn a_shell_into_which_the_small_library_is_preloaded_has_programs_recorded_that_
         let shell = Run::new(Path::new("/bin/sh"), Way::None).env("LD_PRELOAD", list);
         let (mut shell, at) = shell.env("GPUFLAME_FORMATS", "folded").into_command();
         symlink(&folder, at.join("beside")).unwrap();
-        // It goes elsewhere, and what the driver is told still names the file.
+        // The shell changes its folder, and the variable for the driver still names the file.
         shell.args(["-c", "mkdir deep && cd deep && exec \"$0\""]).arg(&program);
         let ran = shell.output().unwrap();
         let said = String::from_utf8_lossy(&ran.stderr);
@@ -46,7 +46,7 @@ fn a_shell_into_which_the_small_library_is_preloaded_has_programs_recorded_that_
     }
 }
 
-/// What a program finds in its environment beside what it was given.
+/// Variables that a program finds in its environment in addition to those it was given.
 fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
     let mut env = Command::new("env");
     env.env_clear().env("LD_PRELOAD", preloaded).envs(given.iter().copied());
@@ -63,7 +63,7 @@ fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
 
 const STDERR: &str = "_GPUFLAME_STDERR=";
 
-/// The device and inode of `/dev/null`, which the programs have as their stderr.
+/// The device and inode of `/dev/null`, which is the programs' stderr.
 fn stderr_of_null() -> String {
     let facts = fs::metadata("/dev/null").unwrap();
     format!("{:x}:{:x}", facts.dev(), facts.ino())
@@ -79,15 +79,15 @@ fn the_small_library_adds_four_variables_and_touches_no_other() {
     let own = format!("_GPUFLAME_PRELOAD={} {library}", env!("CARGO_PKG_VERSION"));
     let all = BTreeSet::from([driver.clone(), nvtx, own.clone(), STDERR.to_owned()]);
     assert_eq!(added(&[("A", "1"), ("B", "")], &preloaded), all);
-    // More than there is room for in its own page.
+    // More variables than fit into the page reserved for them.
     let names: Vec<_> = (0..2000).map(|number| format!("NAME_{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
     assert_eq!(added(&many, &preloaded), all);
-    // Who names a library has chosen.
+    // A user who names an NVTX library has made a choice.
     let without_nvtx = BTreeSet::from([driver, own, STDERR.to_owned()]);
     assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), without_nvtx);
     assert!(added(&[("CUDA_INJECTION64_PATH", "none")], &preloaded).is_empty());
-    // What an ancestor has added is about another descriptor 2.
+    // A value set by an ancestor refers to another descriptor 2.
     let mut env = Command::new("env");
     env.env_clear()
         .env("LD_PRELOAD", &preloaded)
@@ -118,12 +118,12 @@ fn a_library_of_another_version_than_the_small_one_is_refused_in_one_line() {
             && lines[0].contains("install both"),
         "{lines:?}"
     );
-    // Another library than the one that it chose is none of its business.
+    // A library other than the one that the user chose does not start.
     let chosen = Run::new(&program, Way::Injected).env("LD_PRELOAD", &other).arg("plain").done();
     assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }
 
-/// What all programs of a shell print while they start is what the shell's user sees.
+/// A shell's user sees all that its programs print while they start.
 #[test]
 fn programs_with_another_c_library_or_none_to_load_start_as_ever() {
     let folder = shipped();

@@ -1,7 +1,7 @@
-//! A program of Python leaves its picture, however it ends, and ends as it would have without us. Ctrl+C on it is an
-//! end of its own: Python takes the signal before there is CUDA, and at its very end sends it to itself.
+//! A Python program leaves its picture, however it ends, and ends as it would without gpuflame. Ctrl+C is a special case:
+//! Python installs its handler before CUDA starts, and at its very end sends itself the signal.
 //!
-//! The program is `tests/programs/interrupted.py`, on each Python that is here; its kernels take 1,000 ns.
+//! The program is `tests/programs/interrupted.py`, run with each Python on this machine; its kernels take 1,000 ns.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::support::pythons::{pythons, unpacked};
 use crate::support::{Done, Run, Way, compile, is_ci, root};
 
 const SCRIPT: &str = "tests/programs/interrupted.py";
-/// What it has launched when it is ready.
+/// Number of launches made when the program is ready.
 const LAUNCHES: u64 = 200;
 
 fn all() -> Vec<PathBuf> {
@@ -28,7 +28,7 @@ fn run(python: &Path, way: Way, how: &str) -> Run {
     run.env("GPUSIM_TRUTH", "started:truth.jsonl").env("GPUFLAME_UNIT", "ns")
 }
 
-/// Waits until it is ready and has these files, and interrupts it.
+/// Waits until the program is ready and these files exist, and interrupts it.
 fn interrupted(run: Run, files: &[&str]) -> Done {
     let mut running = Running::of(run);
     running.wait_for(|running| {
@@ -38,8 +38,8 @@ fn interrupted(run: Run, files: &[&str]) -> Done {
     running.signalled(libc::SIGINT)
 }
 
-/// All that ran is in the files, to the nanosecond, and nothing else, and what a killed process would have left is gone.
-/// Returns how many kernels that were.
+/// Asserts that the files hold all work that ran, to the nanosecond, and nothing else, and that the checkpoint is gone.
+/// Returns the number of kernels.
 fn assert_written(done: &Done) -> u64 {
     let ran = done.file("truth.jsonl").lines().count() as u64;
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
@@ -52,7 +52,7 @@ fn assert_written(done: &Done) -> u64 {
     ran
 }
 
-/// What it said without our lines.
+/// Lines of stderr that are not gpuflame's.
 fn own_words(done: &Done) -> Vec<&str> {
     done.stderr.lines().filter(|line| !line.starts_with("gpuflame: ")).collect()
 }
@@ -72,7 +72,7 @@ fn an_interrupt_that_nobody_catches_leaves_the_files_and_python_dies_of_it() {
             let done = interrupted(run(&python, Way::Injected, how), &[]);
             assert_ends_as_without_us(&done, &without);
             assert_eq!(assert_written(&done), LAUNCHES, "{python:?}");
-            // And once there was a checkpoint.
+            // And again with a checkpoint on disk.
             let kept = run(&python, Way::Injected, how).env("GPUFLAME_CHECKPOINT", "0.05");
             let done = interrupted(kept, &[FILE]);
             assert_ends_as_without_us(&done, &without);
@@ -115,7 +115,7 @@ fn a_child_that_python_forks_and_ends_does_so_whoever_had_the_loader() {
     }
 }
 
-/// Python has given the signal back by then, and its default action would end the process at once.
+/// Python has restored the signal's default action by then, and it would end the process at once.
 #[test]
 fn a_second_interrupt_while_the_files_are_written_takes_nothing() {
     for python in all() {
@@ -132,7 +132,7 @@ fn a_second_interrupt_while_the_files_are_written_takes_nothing() {
     }
 }
 
-/// The second comes while Python still handles the first, or ends, with the signal's default restored.
+/// The second arrives while Python still handles the first, or while it ends, after the default action was restored.
 #[test]
 fn two_interrupts_in_short_succession_leave_the_files() {
     let pythons = all();
@@ -148,7 +148,7 @@ fn two_interrupts_in_short_succession_leave_the_files() {
     }
 }
 
-/// `tests/programs/finalizes.c` with each Python that has a library.
+/// Runs `tests/programs/finalizes.c` with each Python that has a shared library.
 fn embedded(arguments: &[&str], each: impl Fn(Done)) {
     let program = compile("tests/programs/finalizes.c", &["-O2"]);
     let asked = "import sys, sysconfig; print(sys.base_prefix); \

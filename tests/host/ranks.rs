@@ -1,4 +1,5 @@
-//! Processes of one job: each leaves a set of files, beside each stands whose it is, and a folder of them is one profile.
+//! Processes of one job: each writes a set of files and a description of the process next to it, and a folder of them is one
+//! profile.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +12,15 @@ use crate::support::{Run, Way, compile, is_ci, scratch};
 
 const PROCESSES: u64 = 8;
 
-/// Runs eight at once in one folder, of 1 to 8 steps: in step I there are I launches of 20,000 ns. Returns how long all took.
+/// Runs eight processes at once in one folder, of 1 to 8 steps: step I has I launches of 20,000 ns. Returns how long all of
+/// them took together.
 fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u64 {
     let program = compile("tests/programs/timed.c", &["-O2"]);
     let start = |process: u64| {
         let run = Run::new(&program, Way::Injected).in_folder(folder).args(["steps", &process.to_string()]);
         let run = run.env("GPUFLAME_OUTPUT", "%e.%p").env("GPUFLAME_FORMATS", formats);
         let (mut command, _) = ranked(run, process - 1).into_command();
-        // Nothing but what is ours is to lie there.
+        // Only gpuflame's files may be in the folder.
         command.env_remove("GPUSIM_TRUTH").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     let all: Vec<_> = (1..=PROCESSES).map(start).collect();
@@ -26,7 +28,7 @@ fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u6
     (1..=PROCESSES).map(|steps| steps * (steps + 1) / 2 * 20_000).sum()
 }
 
-/// What stands beside each set.
+/// Descriptions (`.set.json`) that are next to the sets.
 fn sets(folder: &Path) -> Vec<Value> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let sets = paths.filter(|path| path.to_str().unwrap().ends_with(".set.json"));
@@ -76,7 +78,7 @@ fn eight_processes_of_a_launcher_give_eight_sets_and_one_profile_by_rank() {
     }
 }
 
-/// The launcher itself, which tells each process its rank and reads what it writes to its standard error.
+/// The launcher itself, which gives each process its rank and reads its standard error.
 #[test]
 fn eight_processes_of_mpirun_give_eight_sets_and_one_profile_by_rank() {
     let version = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status();
@@ -98,7 +100,7 @@ fn eight_processes_of_mpirun_give_eight_sets_and_one_profile_by_rank() {
     assert_eq!(ranks, ["0", "1", "2", "3", "4", "5", "6", "7"]);
     assert_eq!(said.matches("gpuflame: launches 6 = matched 6 ").count(), 8, "{said}");
     let merged = merged(&folder);
-    // In step I there are I launches of 20,000 ns.
+    // Step I has I launches of 20,000 ns.
     for rank in 0..8 {
         let under = format!("rank {rank};");
         let of_rank = merged.iter().filter(|(stack, _)| stack.starts_with(&under));

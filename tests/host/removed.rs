@@ -1,5 +1,5 @@
 //! The folder of the outputs is removed or renamed while they grow. Messages at the exit are true, and content that the open
-//! files still hold is in files again.
+//! files still hold is written to files again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn changed(run: Run, change: impl FnOnce(&Path)) -> Done {
     done
 }
 
-/// Every file that the ledger names is there. Returns them.
+/// Asserts that every file that the ledger names exists. Returns their paths.
 fn assert_written(done: &Done) -> Vec<PathBuf> {
     let files: Vec<_> = done.ledger("wrote").into_iter().map(PathBuf::from).collect();
     for file in &files {
@@ -78,7 +78,7 @@ fn a_recording_that_is_moved_during_the_run_is_named_where_it_is() {
     assert!(fs::read_dir(done.folder.join("elsewhere")).unwrap().count() == 1, "no temporary file is left");
 }
 
-/// Without a descriptor beyond the host's reach the file is opened for each write, and its content goes with its name.
+/// Without a descriptor above the host's range the file is opened for each write, and its content is lost with its name.
 #[test]
 fn a_recording_that_is_lost_with_its_folder_is_reported_as_not_written() {
     let script = r#"ulimit -n 900 && exec "$0" left exit"#;
@@ -113,7 +113,8 @@ fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     assert_eq!(nanos, 1000 * 1101);
 }
 
-/// A name of the file in another folder keeps it: it is copied from there, since nothing says where that is.
+/// A hard link in another folder keeps the content alive: the content is copied from the open file, since the link's place is
+/// unknown.
 #[test]
 fn a_recording_with_a_second_name_is_written_again_under_its_own() {
     let done = changed(prepare("folded,gfr"), |folder| {

@@ -1,4 +1,4 @@
-//! Another client of CUPTI in the same process: it has its records, the program lives, and what is missing is said.
+//! Another CUPTI client in the same process: it gets its records, the program survives, and missing records are reported.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ fn passing() -> [PathBuf; 3] {
     [compile("tests/programs/passing.c", &["-O2"]), plugin(), plugin()]
 }
 
-/// What stands under stacks that end so; `None` if there are none.
+/// GPU time of stacks with this leaf; `None` if there are none.
 fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
     let folded = done.folded();
     let under = folded.iter().filter(|(frames, _)| frames.last().is_some_and(|frame| frame.starts_with(tip)));
     under.map(|(_, nanos)| *nanos).reduce(|a, b| a + b)
 }
 
-/// It frees what it is handed, and some of that is ours.
+/// The client frees the buffers that it is handed, and some of them are ours.
 #[test]
 fn a_client_that_takes_the_records_over_may_free_them_and_it_is_said_at_the_end() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -30,7 +30,7 @@ fn a_client_that_takes_the_records_over_may_free_them_and_it_is_said_at_the_end(
     }
 }
 
-/// The program says so too before anything is flushed, and the two lines lie in one pipe in the order of time.
+/// The program prints a line at the same moment, before anything is flushed, and both lines are in one pipe in order of time.
 #[test]
 fn that_the_records_are_gone_is_said_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -39,7 +39,7 @@ fn that_the_records_are_gone_is_said_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// It reads the attribute before it takes the records, and when that was noticed.
+/// It reads the attribute before it takes the records, and again once the takeover was noticed.
 #[test]
 fn who_took_the_records_finds_no_setting_of_ours() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -58,13 +58,13 @@ fn a_window_that_opens_anew_has_the_records_again() {
     }
 }
 
-/// From 13.3 on, where the driver plays along.
+/// Runs with CUPTI 13.3 or later and a driver that supports several subscribers.
 fn sharing(program: &Path, when: &str) -> Run {
     let run = Run::new(program, Way::Injected).arg(when);
     run.env("GPUSIM_CUPTI_VERSION", "13.4").env("GPUSIM_DRIVER", "13030")
 }
 
-/// 50 launches of 1,000 ns, then 5,000 of 2,000.
+/// 50 launches of 1,000 ns, then 5,000 of 2,000 ns.
 #[test]
 fn two_clients_that_share_have_all_records_each_whoever_comes_first() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -79,7 +79,7 @@ fn two_clients_that_share_have_all_records_each_whoever_comes_first() {
     }
 }
 
-/// 39: it cannot subscribe. 14: calls that name no subscriber do not mix with those that do.
+/// Error 39: it cannot subscribe. Error 14: calls that name no subscriber cannot be combined with calls that do.
 #[test]
 fn a_client_of_the_old_interface_is_told_that_it_cannot_share_and_takes_nothing() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -88,7 +88,7 @@ fn a_client_of_the_old_interface_is_told_that_it_cannot_share_and_takes_nothing(
     done.assert_exact();
 }
 
-/// Its records stay with it, and we say why there are none of ours.
+/// The client keeps its records, and a line explains why gpuflame has none.
 #[test]
 fn where_a_client_of_the_old_interface_came_first_we_take_nothing_from_it() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -97,7 +97,7 @@ fn where_a_client_of_the_old_interface_came_first_we_take_nothing_from_it() {
     assert!(done.stderr.contains("in a way that cannot be shared"), "{}", done.stderr);
 }
 
-/// A driver that does not play along: there is one subscriber, as before.
+/// With a driver that does not support several subscribers there is only one, as before.
 #[test]
 fn with_an_older_driver_the_second_client_is_refused() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -106,20 +106,23 @@ fn with_an_older_driver_the_second_client_is_refused() {
     assert_eq!(done.code, Some(21), "{}", done.stderr);
 }
 
-/// One that was linked to CUPTI, whose table the linker filled before we came, and one that asks the linker later.
+/// One client linked to CUPTI, whose table the linker filled before gpuflame was loaded, and one that looks CUPTI's functions
+/// up later.
 fn clients() -> [PathBuf; 2] {
     let linked = ["-O2", "-DTO_CUPTI", "-Wl,--no-as-needed", "-l:libcupti.so.13"];
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// What it launches 50 times before the client comes, and 70 times when it is done; of the 40 between nothing is known.
+/// Asserts that the program's 50 launches before the client and 70 launches after it are there; of the 40 in between nothing
+/// is known.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]after"), Some(afters * 70 * 1000), "{}", done.stderr);
 }
 
-/// It gets its own records and no other, finds no setting of ours, and when it is done the records come to us again.
+/// The client gets exactly its own records and sees no setting of ours, and when it is done the records come to gpuflame
+/// again.
 #[test]
 fn who_takes_the_records_has_all_that_are_its_own_and_when_it_is_done_we_have_them_again() {
     for program in clients() {
@@ -140,7 +143,7 @@ fn who_takes_the_records_has_all_that_are_its_own_and_when_it_is_done_we_have_th
     }
 }
 
-/// Whoever opens it does not know of the client, which is at work.
+/// The thread that opens the window does not know of the client, which is active.
 #[test]
 fn a_window_that_opens_leaves_the_records_to_a_client_that_is_at_work() {
     let [program, _] = clients();
@@ -150,7 +153,8 @@ fn a_window_that_opens_leaves_the_records_to_a_client_that_is_at_work() {
     assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
 }
 
-/// Nobody is told of who registered before. It is found by what it asked for.
+/// A client that registered before gpuflame was loaded was not intercepted. It is detected by the record kinds that it
+/// enabled.
 #[test]
 fn a_client_that_came_before_us_and_gets_nothing_is_said() {
     let [program, _] = clients();
@@ -163,11 +167,11 @@ fn a_client_that_came_before_us_and_gets_nothing_is_said() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // It switches off what it wanted, and there is one switch for all.
+    // The client switches off its own kinds, and there is only one switch per kind.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
-/// It does not register its functions anew, and does not know that ours were meanwhile.
+/// The client does not register its functions again, and does not know that ours were registered in between.
 #[test]
 fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {
     for program in clients() {
@@ -182,7 +186,7 @@ fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {
     }
 }
 
-/// CUPTI turns all times into those of a client's clock; ours go on in nanoseconds.
+/// CUPTI converts all times to a client's clock; ours continue in nanoseconds.
 #[test]
 fn a_client_that_brings_a_clock_of_its_own_takes_it_away_again() {
     for program in clients() {
@@ -196,7 +200,8 @@ fn a_client_that_brings_a_clock_of_its_own_takes_it_away_again() {
     }
 }
 
-/// One that flushes late, one whose functions take their time, one that switched a kind before it came, and one that subscribed as well.
+/// Clients that flush late, whose functions are slow, that switched a kind on before they registered, or that subscribed as
+/// well.
 #[test]
 fn a_client_has_all_that_is_its_own_however_it_goes_about_it() {
     let [program, _] = clients();
@@ -205,14 +210,15 @@ fn a_client_has_all_that_is_its_own_however_it_goes_about_it() {
         let (_, rest) = done.stdout.split_once("zeroed 0; kernels 40 of 40, calls ").expect(&done.stdout);
         assert!(rest.ends_with(", at another time 0\n"), "{how}: {}", done.stdout);
         assert_eq!(done.stdout.starts_with("subscribe 0"), subscribes, "{how}: {}", done.stdout);
-        // Who flushes late is not done before.
+        // A client that flushes late is not done before it flushes.
         let afters = if how == "late" { "[GPU_Kernel]after" } else { "[GPU_Kernel]" };
         assert!(nanos_under(&done, afters) >= Some(70 * 1000), "{how}\n{}", done.stderr);
         assert_before_and_after(&done, 1);
     }
 }
 
-/// Where it is not known when a client is done, it keeps the records; and that another subscribes meanwhile takes none from it.
+/// If gpuflame cannot know when a client is done, the client keeps the records; a client that subscribes meanwhile takes none
+/// from it either.
 #[test]
 fn no_record_is_taken_from_a_client_that_may_be_at_work() {
     let [program, _] = clients();
@@ -237,7 +243,7 @@ fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done(
         );
         done.assert_exact();
     }
-    // With a CUPTI and a driver that could share, too.
+    // Including a CUPTI and a driver that support sharing.
     let ways = [
         (&asking, Way::Injected, "13.0"),
         (&linked, Way::Preloaded, "13.0"),
@@ -247,7 +253,7 @@ fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done(
     for (program, way, version) in ways {
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
-        // At least 40 launches and a wait, at both ends.
+        // At least 40 launches and a wait, with an enter and an exit each.
         let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
         let calls = calls.split(',').next().unwrap();
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
@@ -261,14 +267,14 @@ fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done(
     }
 }
 
-/// Another thread launches when the client comes, while it is there and when it goes: of no launch is more or less than one end
-/// told, and no work is taken for another launch's.
+/// Another thread launches when the client arrives, while it is there and when it leaves: every launch is seen with both
+/// enter and exit or not at all, and no work is attributed to another launch.
 #[test]
 fn what_is_launched_meanwhile_is_seen_whole_or_not_at_all() {
     for program in clients() {
         for how in ["records", "subscription", "finalize"] {
             let run = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1");
-            // So that the thread is in a launch nearly all the time.
+            // Slow launches, so that the thread is inside one nearly all the time.
             let done = run.env("GPUSIM_LAUNCH_NS", "100000").ok();
             let (launches, parts) = done.sum("launches");
             let (activities, all) = done.sum("activities");
@@ -299,7 +305,7 @@ fn when_a_client_ends_cupti_it_is_subscribed_to_again() {
     }
 }
 
-/// It is seen all the same, so that none of our settings and kinds is left to it.
+/// The client is detected nevertheless, so that it sees none of our settings and record kinds.
 #[test]
 fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     let [program, _] = clients();
@@ -310,13 +316,13 @@ fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), None);
 }
 
-/// How often the acceptance runs repeat each case; CI runs it once.
+/// Number of times that each case runs: several in acceptance runs, once in CI.
 fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. Its functions are still registered with CUPTI, and gpuflame's own
-/// kinds, flushes and questions for the time would call them.
+/// A client that is done may free its state and be unloaded. Its functions are still registered with CUPTI, and gpuflame's
+/// own kinds, flushes and timestamp queries would call them.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();
@@ -382,7 +388,7 @@ fn no_flush_is_in_flight_while_a_client_finalizes_cupti() {
     }
 }
 
-/// The linker's tables are read while CUDA starts, whatever the program has made of the pages that they name.
+/// The linker's tables are read while CUDA starts, whatever protection the program has set on the pages that they name.
 #[test]
 fn a_relocated_word_in_a_page_that_may_not_be_read_is_exchanged() {
     let program = compile("tests/programs/protected.c", &["-O2", "-Wl,--no-as-needed", "-l:libcupti.so.13"]);

@@ -1,4 +1,4 @@
-//! A program that runs until it is told, or gets a signal.
+//! A program that runs until a file or a signal tells it to continue.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Done, Run};
 
-/// What a process leaves that ends without a word.
+/// Checkpoint of a process that dies without running its exit handlers.
 pub(crate) const FILE: &str = "out.gfr";
 
-/// A program that runs, and the folder that it runs in.
+/// A running program, and the folder that it runs in.
 pub(crate) struct Running {
     child: Child,
     pub(crate) folder: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn of(run: Run) -> Self {
         let (mut command, folder) = run.into_command();
-        // A regular file gets our lines only if it is open for appending.
+        // A regular file gets the ledger only if it is open for appending.
         let stderr = File::options().create(true).append(true).open(folder.join("stderr")).unwrap();
         let child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         Self { child, folder }
@@ -29,19 +29,19 @@ impl Running {
         self.child.id()
     }
 
-    /// What it has said so far.
+    /// Standard error up to now.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
     }
 
-    /// Whether it handles this signal.
+    /// Whether the process has a handler for this signal.
     pub(crate) fn takes(&self, signal: i32) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
         u64::from_str_radix(caught, 16).unwrap() >> (signal - 1) & 1 == 1
     }
 
-    /// Waits until its file says that so many activities have found their launch.
+    /// Waits until the process's file reports at least `matched` matched activities.
     pub(crate) fn until(&mut self, matched: u64) {
         self.wait_for(|running| {
             let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
@@ -50,7 +50,7 @@ impl Running {
         });
     }
 
-    /// Waits until that is so; it says what is instead.
+    /// Waits until the condition holds. It also returns a description of the present state, for the message on timeout.
     pub(crate) fn wait_for(&mut self, mut is_so: impl FnMut(&Self) -> (bool, String)) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -64,27 +64,27 @@ impl Running {
         }
     }
 
-    /// Makes a file of this name.
+    /// Creates the file `what`, which the program waits for.
     pub(crate) fn tell(&self, what: &str) {
         fs::write(self.folder.join(what), "").unwrap();
     }
 
-    /// What it leaves when it is over.
+    /// Waits for the end. Returns the outputs.
     pub(crate) fn ended(self) -> Done {
         let mut output = self.child.wait_with_output().unwrap();
         output.stderr = fs::read(self.folder.join("stderr")).unwrap();
         Done::of(output, self.folder)
     }
 
-    /// The same after this signal.
+    /// Sends a signal and waits for the end. Returns the outputs.
     pub(crate) fn signalled(self, signal: i32) -> Done {
         send(self.child.id(), signal);
         self.ended()
     }
 }
 
-/// How long the threads of gpuflame in this process, and this one, have waited for a processor so far, in ns. A delay of that length is
-/// the machine's.
+/// Time that gpuflame's threads in this process, and this thread, have waited for a processor up to now, in ns. A delay of
+/// that length is due to the machine.
 pub(crate) fn starved_for(process: u32) -> u64 {
     let waited = |folder: &Path| {
         let figures = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
@@ -96,8 +96,8 @@ pub(crate) fn starved_for(process: u32) -> u64 {
     tasks.filter(is_ours).map(|task| waited(&task)).sum::<u64>() + waited(Path::new("/proc/thread-self"))
 }
 
-/// Sends a signal to a process that nobody has waited for.
+/// Sends a signal to a process that has not been waited for.
 pub(crate) fn send(process: u32, signal: i32) {
-    // SAFETY: whoever calls this has not waited for that process, so that its number is its own.
+    // SAFETY: callers have not waited for the process yet, so its id cannot have been reused.
     assert_eq!(unsafe { libc::kill(process as i32, signal) }, 0);
 }

@@ -1,6 +1,6 @@
-//! Programs whose stacks are not what the system gave a thread: Python's greenlets, Boost's fibers, Go, Java.
+//! Programs whose stacks are not the ones that the system gave a thread: Python's greenlets, Boost's fibers, Go, Java.
 //!
-//! No launch is lost, every stack is what libgcc sees of it, and each ends as the runtime lets it.
+//! No launch is lost, every stack equals libgcc's unwind of it, and each stack ends where the runtime permits unwinding.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::process::Command;
 
 use crate::support::{Done, Run, Way, compile, cuda, installed, root, scratch};
 
-/// The library by which they launch.
+/// The library that these programs launch with.
 fn launcher() -> PathBuf {
     compile("tests/runtimes/launch.c", &["-O2", "-shared", "-fPIC"])
 }
 
-/// Runs a program that is to make so many launches, every stack of which is taken again.
+/// Runs a program that must make `launches` launches, and unwinds every stack a second time.
 fn run(program: &Path, args: &[&str], launches: u64) -> Done {
     let run = Run::new(program, Way::Injected).args(args.iter().copied());
     let done = run.env("GPUFLAME_VERIFY", "1").ok();
@@ -23,7 +23,7 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
         assert_eq!((total, parts["matched"]), (launches, launches), "{}", done.stderr);
     }
     let unlike = "0 unlike a walk of every frame, 0 unlike libgcc's";
-    // That of the call which waits for the GPU in the end as well.
+    // One more for the call that waits for the GPU at the end.
     let taken = launches + 1;
     assert_eq!(done.ledger("verified: "), [format!("{taken} stacks taken again, {unlike}")]);
     let stacks = done.folded();
@@ -35,15 +35,15 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
     done
 }
 
-/// How many distinct stacks were marked as `what` in the ledger.
+/// Number of distinct stacks that the ledger lists as `what`.
 fn marked(done: &Done, what: &str) -> u64 {
     let line = done.ledger("lost: ")[0];
     let count = line.split(", ").find_map(|part| part.strip_prefix(what)?.strip_prefix(' '));
     count.unwrap_or_else(|| panic!("no {what} in {line}")).parse().unwrap()
 }
 
-/// Greenlets share the thread's own stack: what one has on it is moved aside when another runs. So stacks reach
-/// `main`, through the frames in which the thread switched to the greenlet.
+/// Greenlets share the thread's own stack: the part that belongs to one greenlet is moved aside when another runs. So stacks
+/// reach `main` through the frames in which the thread switched to the greenlet.
 #[test]
 fn greenlets_are_seen_to_the_bottom_of_the_thread() {
     let Some(python) = installed("greenlet", None) else { return };
@@ -57,8 +57,8 @@ fn greenlets_are_seen_to_the_bottom_of_the_thread() {
     }
 }
 
-/// What Numba compiles keeps no frame pointer, and what it says of its frames it says to libgcc alone: a native stack ends in
-/// it, and is marked as cut. The functions of Python around it are there all the same.
+/// Numba's code keeps no frame pointer and registers its unwind information only with libgcc: a native stack ends in it, and
+/// is marked as truncated. The Python functions around it are present nevertheless.
 #[test]
 #[ignore = "installs Numba, 80 MB"]
 fn machine_code_of_numba_stands_under_the_functions_that_call_it() {
@@ -84,7 +84,7 @@ fn machine_code_of_numba_stands_under_the_functions_that_call_it() {
     assert_eq!((is_main, is_cut), (800 * 100, stacks.len() as u64), "{stacks:?}");
 }
 
-/// Only PyPy itself finds its functions: none are shown, in one line, and native frames are as they are.
+/// Only PyPy itself can find its functions: none are shown, one line reports that, and native frames are unaffected.
 #[test]
 fn launches_of_pypy_have_native_frames_and_one_line_says_so() {
     let Some(python) = installed("pypy", None) else { return };
@@ -95,7 +95,7 @@ fn launches_of_pypy_have_native_frames_and_one_line_says_so() {
     assert_eq!(done.stderr.matches("python frames off").count(), 1, "{}", done.stderr);
 }
 
-/// A fiber of Boost has a stack of its own, which begins in hand-written code without unwind information: cut there.
+/// A Boost fiber's stack starts in hand-written code without unwind information: stacks are truncated there.
 #[test]
 fn fibers_of_boost_are_seen_to_where_they_were_made_and_cut_there() {
     if installed("boost", None).is_none() {
@@ -113,8 +113,8 @@ fn fibers_of_boost_are_seen_to_where_they_were_made_and_cut_there() {
     }
 }
 
-/// C is called on a stack of the thread, by hand-written code without unwind information that has left the
-/// goroutine's: cut there.
+/// Go calls C on the thread's stack, through hand-written code without unwind information that has left the goroutine's
+/// stack: truncated there.
 #[test]
 fn a_go_program_is_seen_to_where_it_leaves_the_goroutine_and_cut_there() {
     let Some(go) = installed("go", None) else { return };
@@ -134,8 +134,8 @@ fn a_go_program_is_seen_to_where_it_leaves_the_goroutine_and_cut_there() {
     }
 }
 
-/// Java's methods have no unwind information. Where the virtual machine is told to keep frame pointers, stacks reach the
-/// bottom and are marked as guessed; where it is not, methods that it has compiled well may cut them.
+/// Java's methods have no unwind information. If the virtual machine is told to keep frame pointers, stacks reach the bottom
+/// and are marked as guessed; otherwise methods that it has optimized may truncate them.
 #[test]
 #[ignore = "installs a JDK"]
 fn a_java_program_is_seen_to_the_bottom_of_its_threads_by_frame_pointers() {

@@ -14,7 +14,7 @@ use crate::support::{Done, Run, Way, is_ci, root};
 /// Number of launches of each process that launches.
 const LAUNCHES: u64 = 200;
 
-/// Numbers of the processes that have launched.
+/// Ids of the processes that have launched.
 fn ready(folder: &Path) -> Vec<u32> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter_map(|name| name.strip_prefix("ready-")?.parse().ok()).collect()
@@ -29,12 +29,13 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn signal(to: i32, signal: i32) {
-    // SAFETY: a process that was not waited for, or its group.
+    // SAFETY: `to` is a process that has not been waited for, or its group, so the id cannot have been reused.
     assert_eq!(unsafe { libc::kill(to, signal) }, 0, "{}", io::Error::last_os_error());
 }
 
-/// Runs a server until it has launched, then stops it: by SIGTERM to it alone, or as a terminal's Ctrl+C to its group. A time in
-/// between, as the first checkpoint must make no difference.
+/// Runs a server until it has launched, waits for `after`, then stops it: by SIGTERM to the server alone, or by SIGINT to its
+/// group, as Ctrl+C in a terminal does. The time in between must make no difference, whether it covers the first checkpoint
+/// or not.
 fn stopped(way: Way, args: &[&str], serving: usize, by: i32, after: Duration) -> (Done, Vec<u32>) {
     let run = Run::new(Path::new("python3"), way).arg(root().join("tests/programs/served.py"));
     let run = run.args(args.iter().copied()).env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_UNIT", "ns");

@@ -1,5 +1,5 @@
-//! Everything at once that programs do to an unwinder, for a while: nothing crashes or hangs, the ledger is exact, and
-//! names are right or said to be unknown. With `GPUFLAME_STRESS=600`, as `.ci/long` does it, for ten minutes each.
+//! Everything that programs do to an unwinder, all at once: nothing crashes or hangs, the ledger is exact, and names are
+//! right or marked unknown. `GPUFLAME_STRESS=600`, as in `.ci/long`, runs each test for ten minutes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,20 +25,20 @@ fn stressed(flags: &[&str]) -> Done {
     let program = compile("tests/programs/stress.c", flags);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame()).env(
         "ASAN_OPTIONS",
-        // Stacks made by hand are none that it knows; and a crash is to look like one.
+        // The sanitizer does not know hand-made stacks, and a crash must look like one.
         "detect_stack_use_after_return=0:detect_leaks=0:handle_segv=0",
     );
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()
 }
 
-/// What the program says that it did, and how often.
+/// Counts that the program prints of its own actions.
 fn counts(done: &Done) -> BTreeMap<&str, u64> {
     let parts = done.stdout.lines().filter_map(|line| line.split_once(' '));
     parts.map(|(what, count)| (what, count.parse().unwrap())).collect()
 }
 
-/// The call site and the work, of those in the truth, that a stack is of. The site is its leaf end: a stack made by
-/// hand has no root, nor has one that wrong information leads out of. Only a plugin's module may be unknown.
+/// The call site and the work in the truth that a stack belongs to. The site is searched from the leaf end: a hand-made stack
+/// has no root, nor has one that wrong unwind information leads out of. Only a plugin's module may be unknown.
 fn site_of(mut frames: Vec<String>, truth: &Truth) -> (String, String) {
     let work = frames.pop().unwrap();
     frames.retain(|frame| frame != "cudaLaunchKernel");

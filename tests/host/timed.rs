@@ -1,5 +1,5 @@
-//! Windows that the settings open and close: what was launched in them is in the files, and nothing else. Beside what
-//! the simulated stack has really run, launch by launch.
+//! Windows that settings open and close: the files hold exactly the launches made in them. Compared launch by launch with the
+//! truth of the simulated stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::running::{Running, send};
 use crate::support::{Done, Run, Way, compile};
 
-/// At an edge the window has turned, and the time is yet to be noted: a thread may lose its processor in between.
+/// Time in which a window may already have turned before that is noted: a thread may lose its processor in between.
 const SLACK: u64 = 150_000_000;
 
 fn program() -> &'static PathBuf {
@@ -31,14 +31,14 @@ fn run(args: &[&str], settings: &[(&str, &str)]) -> Run {
 /// A piece of work as it really ran.
 pub(crate) struct Work {
     thread: u64,
-    /// When it was launched, and how long it took.
+    /// Time of the launch, and duration of the work.
     entered: u64,
     pub(crate) nanos: u64,
 }
 
-/// What was recorded.
+/// Content of a recording.
 struct Recorded {
-    /// From and to when.
+    /// Start and end of each window.
     windows: Vec<(u64, u64)>,
     /// Ids of launches in windows.
     launches: BTreeSet<u32>,
@@ -49,10 +49,10 @@ fn recorded(done: &Done) -> Recorded {
     Recorded { windows, launches: launches.into_iter().map(|(id, _)| id).collect() }
 }
 
-/// From when to when.
+/// Start and end.
 type Span = (u64, u64);
 
-/// When windows were open, and launches in them: their ids, and when they began.
+/// Spans in which windows were open, and launches in them as (id, start).
 pub(crate) fn recorded_launches(done: &Done, file: &str) -> (Vec<Span>, Vec<(u32, u64)>) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join(file)).unwrap())).unwrap();
     let (mut windows, mut launches) = (Vec::new(), Vec::new());
@@ -83,7 +83,7 @@ pub(crate) fn truth(done: &Done) -> BTreeMap<u32, Work> {
     .collect()
 }
 
-/// Holds what was recorded against what ran. Returns how many launches each window has.
+/// Compares the recording with the truth. Returns the number of launches of each window.
 fn assert_exact(done: &Done) -> Vec<usize> {
     let (found, truth) = (recorded(done), truth(done));
     let mut counts = vec![0; found.windows.len()];
@@ -111,14 +111,14 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     let (activities, of) = done.sum("activities");
     let (all, inside) = (truth.len() as u64, found.launches.len() as u64);
     assert_eq!((activities, of["matched"], of["outside"]), (all, inside, all - inside), "{}", done.stderr);
-    // Where windows are closed for long, launches are not seen meanwhile.
+    // While windows are closed for a long time, launches are not seen.
     let is_all_seen = !done.stderr.contains("gpuflame: closed: for ");
     assert!(launches == all || launches < all && !is_all_seen, "{launches} of {all}: {}", done.stderr);
     assert_eq!((parts["matched"], parts["outside"]), (inside, launches - inside), "{}", done.stderr);
     counts
 }
 
-/// Runs the program on so many threads until its own windows have come and gone, by `until`.
+/// Runs the program with `threads` threads until its windows have opened and closed, as `until` waits for.
 fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
     let mut running = Running::of(run(&["run", threads], settings));
     until(&mut running);
@@ -128,7 +128,7 @@ fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&m
     done
 }
 
-/// How many windows the recording says were opened and how many closed so far; it is written every second.
+/// Number of windows that were opened and closed, from the recording, which is written every second.
 fn edges(running: &Running) -> (usize, usize) {
     let Ok(file) = File::open(running.folder.join("out.gfr")) else { return (0, 0) };
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return (0, 0) };
@@ -183,7 +183,7 @@ fn graphs_that_were_captured_before_the_first_window_have_both_their_stacks() {
 fn calls_to_cudas_profiler_open_and_close_a_window_unless_they_are_not_to() {
     for (settings, expected) in [
         (&[("GPUFLAME_ENABLED", "0")][..], vec![7]),
-        // One is open from the start, which the program then closes.
+        // A window is open from the start, and the program then closes it.
         (&[], vec![5 + 7]),
         (&[("GPUFLAME_PROFILER_CALLS", "0")], vec![5 + 7 + 11]),
         (&[("GPUFLAME_PROFILER_CALLS", "0"), ("GPUFLAME_ENABLED", "0")], vec![]),
@@ -207,8 +207,8 @@ fn time_opens_and_closes_windows_on_all_threads() {
 
 #[test]
 fn calls_that_are_under_way_at_an_edge_are_of_the_window_in_which_they_began() {
-    // A call takes 2 ms, and the pause before the next 0.3 ms: nearly always all threads are in one. Between windows
-    // callbacks are off, and come on in the middle of calls.
+    // A call takes 2 ms, and the pause before the next 0.3 ms: nearly always every thread is in one. Callbacks are off
+    // between windows, and are switched on in the middle of calls.
     let settings = [
         ("GPUFLAME_DELAY", "2.6"),
         ("GPUFLAME_DURATION", "0.4"),
@@ -234,7 +234,7 @@ fn a_window_closes_when_it_has_its_launches() {
     let settings = [("GPUFLAME_MAX_LAUNCHES", "500")];
     let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));
     let counts = assert_exact(&done);
-    // It is looked every 2 ms, by a thread that gets its turn when it does.
+    // The file is polled every 2 ms, by a thread that may have to wait for a processor.
     assert!(counts.len() == 1 && recorded(&done).launches.len() >= 500, "{counts:?}");
     assert!(done.sum("launches").1["outside"] > 0, "{}", done.stderr);
 }
@@ -276,7 +276,7 @@ fn with_a_file_a_length_counts_from_each_time_it_is_made() {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
             fs::remove_file(&flag).unwrap();
-            // It is to be seen gone: looked for once a second.
+            // Its absence must be noticed: the file is polled once per second.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
         }
@@ -292,7 +292,7 @@ fn with_a_file_steps_count_from_each_time_it_is_made_and_stop_until_the_next() {
         for window in 1..=2 {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
-            // The file is looked for once a second: as long as it is there no other window opens.
+            // The file is polled once per second: while it exists no other window opens.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
             assert_eq!(edges(running), (window, window));
@@ -351,8 +351,8 @@ fn what_cannot_be_is_said_and_the_program_runs() {
     }
 }
 
-/// It begins in the window and lasts for three seconds after that: callbacks that were switched off under it would not tell
-/// of its end.
+/// The call begins in the window and lasts for three seconds after it: if callbacks were switched off meanwhile, its exit
+/// would not be seen.
 #[test]
 fn a_call_under_way_keeps_callbacks_on_until_it_has_returned() {
     let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];

@@ -1,4 +1,4 @@
-//! A program that unloads CUDA's libraries while it is recorded lives, and what it launched is all there.
+//! A program that unloads CUDA's libraries while it is recorded survives, and all its launches are in the outputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use crate::support::{Done, Run, Way, compile, stage};
 const RUNTIME: &str = "libcudart.so.13";
 const CUPTI: &str = "libcupti.so.13";
 
-/// The simulated stack with a runtime and a CUPTI that may go away when nobody has them open, as NVIDIA's may; else those
-/// of the tests say that they stay.
+/// The simulated stack with a runtime and a CUPTI that are unloaded when their last handle is closed, as NVIDIA's are.
+/// Normally the tests' libraries are marked as not unloadable.
 fn unloadable() -> PathBuf {
     let folder = stage("unloadable", &[CUPTI]);
     for name in [RUNTIME, CUPTI] {
@@ -18,14 +18,14 @@ fn unloadable() -> PathBuf {
         let entry = dynamic_entry(&library, 0x6fff_fffb).expect("it has DT_FLAGS_1");
         assert_ne!(library[entry] & 8, 0, "DF_1_NODELETE");
         library[entry] &= !8;
-        // What lies there is a link to the tests' own.
+        // The path is a link to the tests' own library.
         fs::remove_file(&path).unwrap();
         fs::write(&path, library).unwrap();
     }
     folder
 }
 
-/// Where in a library's file the value of its dynamic section's entry with this tag stands.
+/// File offset of the value of a library's dynamic entry with this tag.
 fn dynamic_entry(library: &[u8], tag: u64) -> Option<usize> {
     const DYNAMIC: u64 = 2;
     let word = |at: usize, bytes: usize| {
@@ -44,7 +44,8 @@ fn run(program: &Path, libraries: &Path, way: Way, rounds: u32) -> Done {
     run.args([RUNTIME, CUPTI]).env("GPUFLAME_FORMATS", "folded,activities,gfr").ok()
 }
 
-/// The runtime goes, with the code that was on the stacks and that CUPTI's callbacks came from. CUPTI is ours as well, and stays.
+/// The runtime is unloaded, with code that was on the stacks and that CUPTI's callbacks came from. gpuflame holds CUPTI open
+/// as well, so CUPTI stays.
 #[test]
 fn a_program_that_unloads_the_runtime_and_cupti_in_each_round_lives_and_its_sums_are_right() {
     const ROUNDS: u32 = 50;

@@ -39,7 +39,7 @@ fn with_ending(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files.filter(|path| name(path).starts_with("out-") && name(path).ends_with(ending)).collect()
 }
 
-/// What each worker launched, by its folded stacks.
+/// Asserts that the folded stacks of each worker hold its launches.
 fn assert_each_has_its_launches(done: &Done) {
     let mut folded = with_ending(&done.folder, ".folded");
     folded.retain(|path| !path.to_string_lossy().ends_with(".idle.folded"));
@@ -52,7 +52,7 @@ fn assert_each_has_its_launches(done: &Done) {
     }
 }
 
-/// They end by `_exit`, which is a forked worker's ordinary end.
+/// Forked workers ordinarily end by `_exit`.
 #[test]
 fn forked_workers_of_half_a_second_leave_all_files_and_no_checkpoint() {
     for method in ["fork", "forkserver"] {
@@ -63,7 +63,7 @@ fn forked_workers_of_half_a_second_leave_all_files_and_no_checkpoint() {
     }
 }
 
-/// Interrupted as by Ctrl+C, the worker prints what Python prints, and ends by `_exit`.
+/// Interrupted as by Ctrl+C, the worker prints Python's usual message and ends by `_exit`.
 #[test]
 fn a_worker_that_is_killed_leaves_a_checkpoint_and_one_that_is_interrupted_all_files() {
     for (signal, ending) in [(libc::SIGKILL, ".gfr"), (libc::SIGINT, ".folded")] {
@@ -77,7 +77,7 @@ fn a_worker_that_is_killed_leaves_a_checkpoint_and_one_that_is_interrupted_all_f
         let number = |path: &PathBuf| path.file_stem()?.to_str()?.strip_prefix("out-")?.parse::<u32>().ok();
         names.iter().filter_map(number).for_each(|worker| send(worker, signal));
         let done = running.ended();
-        // Main asserts that its workers end well.
+        // The main process asserts that its workers succeed.
         assert_eq!(done.code, Some(1), "{}", done.stderr);
         let mut left = with_ending(&done.folder, ending);
         left.retain(|path| !path.to_string_lossy().ends_with(".idle.folded"));
@@ -85,13 +85,13 @@ fn a_worker_that_is_killed_leaves_a_checkpoint_and_one_that_is_interrupted_all_f
     }
 }
 
-/// The numbers of the workers that have launched.
+/// Ids of the workers that have launched.
 fn launched(folder: &Path) -> Vec<u32> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter_map(|name| name.strip_prefix("launched-")?.parse().ok()).collect()
 }
 
-/// One that is killed since it is past its time, those that others take the place of, and those of the end.
+/// One worker is killed because it ran too long, some are replaced by new ones, and the rest end with the server.
 #[test]
 fn workers_of_a_server_leave_what_they_did_whenever_and_however_they_go() {
     if !has_python() {
@@ -129,7 +129,7 @@ fn workers_of_a_server_leave_what_they_did_whenever_and_however_they_go() {
     assert_eq!(with_ending(&done.folder, ".set.json").len(), 5, "{}", done.stderr);
 }
 
-/// Whatever the worker ended by: the files of its exit are there, or what it left without one becomes them.
+/// However the worker ended: its exit wrote the files, or they are recovered from its checkpoint.
 #[test]
 fn workers_leave_all_that_they_did_however_they_are_started_and_end() {
     for how in ["process", "pool"] {

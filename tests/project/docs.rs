@@ -1,5 +1,5 @@
-//! The pages in `docs/` and the README hold: links lead somewhere, what this machine can run of them is run and compared, and
-//! the rest is at least in the language that it says.
+//! The pages in `docs/` and the README are correct: links lead somewhere, blocks that this machine can run are run and their
+//! output compared, and all others at least parse in the language that their fence names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use crate::support::{compile, cuda, gpuflame, is_ci, preload, root, scratch};
 
-/// A block of a page: what stands behind the fence, and what is in it.
+/// A fenced block of a page: the words after the fence, and its text.
 struct Block {
     page: PathBuf,
     kind: String,
@@ -105,7 +105,7 @@ fn every_page_is_in_the_list_of_pages() {
     }
 }
 
-/// The command and the library as they are installed.
+/// The command and the library in the layout of an installation.
 fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -120,7 +120,7 @@ fn installed() -> &'static Path {
     })
 }
 
-/// Whether `line` is what `pattern` says, where `…` stands for anything.
+/// Whether `line` matches `pattern`, in which `…` matches any text.
 fn is_like(line: &str, pattern: &str) -> bool {
     let mut parts = pattern.split('…');
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -176,7 +176,7 @@ fn what_can_be_run_of_a_page_prints_what_it_says() {
     assert!(ran >= 5, "{ran}");
 }
 
-/// A Python with a reader of YAML, where one was installed.
+/// A Python with a YAML reader, if one was installed.
 fn python() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("python/arrow/bin/python");
@@ -191,7 +191,7 @@ fn the_other_blocks_are_in_the_language_that_they_say() {
     let folder = scratch("blocks");
     let include = root().join("include");
     for block in pages().iter().flat_map(|page| blocks(page)) {
-        // A piece of a program stands in a function.
+        // A block without includes is part of a program and goes into a function.
         let is_piece = !block.text.contains("#include");
         let inside = |head: &str| match is_piece {
             true => format!(

@@ -1,11 +1,12 @@
-//! The examples hold: built as their heads say, exact against what the simulated stack really ran.
+//! The examples work: built as their first lines tell, and exact against the simulated stack's truth.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::{Run, Way, compile, is_ci, root, scratch};
 
-/// The headers of the simulated stack, which stand for CUDA's own and are not held to strict warnings.
+/// Flags that include the simulated stack's headers in place of CUDA's; as system headers they are exempt from strict
+/// warnings.
 fn as_system() -> [String; 2] {
     ["-isystem".to_owned(), root().join("tests/gpusim/include").display().to_string()]
 }
@@ -35,7 +36,7 @@ fn the_decode_loop_is_exact_with_frame_pointers_and_without() {
     }
 }
 
-/// Linked, it sees nothing before its window; injected, it sees that and leaves it out.
+/// Linked, gpuflame sees nothing before the program's window; injected, it sees those launches and leaves them out.
 fn assert_only_the_middle_is_recorded(program: &Path) {
     for (way, before) in [(Way::None, 0), (Way::Injected, 100), (Way::Preloaded, 100)] {
         let done = Run::new(program, way).env("GPUFLAME_ENABLED", "0").ok();
@@ -67,11 +68,11 @@ fn embedding_in_strict_cpp11_records_the_middle_hundred() {
     assert_only_the_middle_is_recorded(&example("examples/embed.cpp", &flags));
 }
 
-/// Where cargo puts examples that are programs.
+/// Path of an example program as cargo builds it.
 pub(crate) fn rust_example(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap();
     let program = deps.parent().and_then(Path::parent).unwrap().join("examples").join(name);
-    // `cargo test --test project` does not.
+    // `cargo test --test project` alone does not build it.
     assert!(program.exists(), "`cargo test` builds the examples, as does `cargo build --example {name}`");
     program
 }
@@ -94,7 +95,7 @@ fn embedding_in_rust_records_the_middle_hundred_and_tells_so_in_mid_run() {
     assert_eq!((stacks.len(), done.stdout.as_str()), (2, told.as_str()));
 }
 
-/// The demo, in a folder of its own.
+/// The demo, run in a folder of its own.
 fn demo(folder: &Path) -> Command {
     let mut command = Command::new(rust_example("demo"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GPU")) {
@@ -136,7 +137,7 @@ fn the_demo_leaves_its_files_and_says_on_which_stack_it_ran() {
     assert!(stderr.contains("gpuflame: launches ") && stdout.contains("matmul_kernel"), "{stdout}{stderr}");
 }
 
-/// Has the examples' own script build one; `None` where this machine has no nvcc and cannot get one.
+/// Builds an example with the examples' own script; `None` if this machine has no nvcc and cannot get one.
 fn with_nvcc(name: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let script = root().join("examples/build-cuda.sh");
@@ -168,7 +169,7 @@ fn a_graph_that_nvcc_captures_shows_the_functions_of_its_layers() {
     // 40 layers of 8 kernels for 1,000 tokens.
     let (nodes, parts) = done.sum("graph activities");
     assert_eq!((nodes, parts["created"]), (320_000, 320_000), "{}", done.stderr);
-    // 10 us each; the second half was captured anew.
+    // 10 us each; the second half was captured again.
     let each = 500 * 40 * 10_000;
     let mut expected = Vec::new();
     for caller in ["prepare", "grow_cache"] {

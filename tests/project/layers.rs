@@ -1,6 +1,6 @@
-//! Holds the map of modules: who may import whom. The table is ARCHITECTURE.md's; they change together.
+//! Checks the module map: which module may import which. The table is the one in ARCHITECTURE.md; they change together.
 //!
-//! Only `crate::module` paths count, in any file of `src/`. Tests inside the files are held to it too.
+//! Only `crate::module` paths count, in any file of `src/`, including the tests inside those files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -105,7 +105,7 @@ fn the_table_has_no_cycle() {
     }
 }
 
-/// Inside a module too, arrows point one way: no file imports one that imports it, by whatever detour.
+/// Inside a module, too, arrows point one way: no file imports one that imports it, directly or indirectly.
 #[test]
 fn the_files_of_a_module_have_no_cycle() {
     let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
@@ -120,7 +120,7 @@ fn the_files_of_a_module_have_no_cycle() {
     }
     let mut wrong = Vec::new();
     for (folder, mut left) in folders {
-        // Whatever imports nothing that is left is below all that is.
+        // A file whose imports have all been removed is below the remaining ones.
         loop {
             let names: BTreeSet<_> = left.keys().cloned().collect();
             left.retain(|name, imported| imported.iter().any(|other| other != name && names.contains(other)));
@@ -138,7 +138,7 @@ fn the_files_of_a_module_have_no_cycle() {
 #[test]
 fn unsafe_code_stays_behind_its_fence() {
     const FENCE: [&str; 5] = ["host", "tracer", "cupti", "unwind", "capture"];
-    // Vector instructions, and nothing else.
+    // The one exception: vector instructions.
     const MASK: &str = "import/json/mask.rs";
     for path in rust_files(&source()) {
         let module = module_of(&path);
@@ -190,7 +190,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// `src/join/by_id.rs` and `src/join.rs` are `join`; `src/lib.rs` and the binary are none.
+/// Module of a file: `src/join/by_id.rs` and `src/join.rs` belong to `join`; `src/lib.rs` and the binary to none.
 fn module_of(path: &Path) -> Option<String> {
     let relative = path.strip_prefix(source()).unwrap();
     let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
@@ -198,17 +198,17 @@ fn module_of(path: &Path) -> Option<String> {
     (module != "lib" && module != "main").then(|| module.to_owned())
 }
 
-/// Whether there is such a module: paths in strings and macros of the root are none.
+/// Whether such a module exists: paths in strings and in macros of the root do not count.
 fn is_module(name: &str) -> bool {
     source().join(name).is_dir() || source().join(format!("{name}.rs")).is_file()
 }
 
-/// The modules that `crate::` paths in `text` begin with.
+/// Modules that `crate::` paths in `text` begin with.
 fn imports(text: &str) -> BTreeSet<String> {
     paths_from("crate::", text)
 }
 
-/// The modules that paths below `root` in `text` begin with.
+/// Modules that paths below `root` in `text` begin with.
 fn paths_from(root: &str, text: &str) -> BTreeSet<String> {
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
@@ -223,7 +223,7 @@ fn paths_from(root: &str, text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The first names of the items of a `{a::b, c::{d, e}}` list whose opening brace was cut off.
+/// First names of the items of a `{a::b, c::{d, e}}` list whose opening brace was cut off.
 fn top_level_names(list: &str) -> BTreeSet<String> {
     let mut depth = 0;
     let mut found = BTreeSet::new();
@@ -242,7 +242,7 @@ fn top_level_names(list: &str) -> BTreeSet<String> {
     found
 }
 
-/// The module that a path begins with; `Error` and other items of the root are none.
+/// Module that a path begins with; `None` for `Error` and other items of the root.
 fn first_name(path: &str) -> Option<String> {
     let name: String = path.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
     name.starts_with(|letter: char| letter.is_lowercase()).then_some(name)

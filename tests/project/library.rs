@@ -1,4 +1,4 @@
-//! What `libgpuflame.so` shows to the world: its symbols, its header, and what it is made of.
+//! The public surface of `libgpuflame.so`: its symbols, its header, and its size and dependencies.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ fn readelf_of(library: &Path, option: &str) -> String {
     output(Command::new("readelf").args([option, "-W"]).arg(library).env("LC_ALL", "C"))
 }
 
-/// Names of dynamic symbols by whether they are defined here.
+/// Names of dynamic symbols: those the library defines, and those it imports.
 fn symbols() -> (BTreeSet<String>, BTreeSet<String>) {
     let text = readelf("--dyn-syms");
     let mut sets = (BTreeSet::new(), BTreeSet::new());
@@ -42,7 +42,7 @@ fn symbols() -> (BTreeSet<String>, BTreeSet<String>) {
     sets
 }
 
-/// The functions that the header declares outside comments.
+/// Functions that the header declares outside comments.
 fn declared() -> BTreeSet<String> {
     let header = output(
         Command::new("gcc").args(["-E", "-P", "-x", "c", "-std=c99"]).arg(root().join("include/gpuflame.h")),
@@ -59,9 +59,9 @@ fn it_exports_its_entry_and_what_the_header_declares_and_nothing_else() {
     let declared = declared();
     assert!(declared.len() >= 5, "{declared:?}");
     let mut expected = declared;
-    // What the CUDA driver and NVTX look for.
+    // Symbols that the CUDA driver and NVTX look for.
     expected.extend(["InitializeInjection", "InitializeInjectionNvtx2"].map(str::to_owned));
-    // What a probe from outside is put on.
+    // Symbol that external probes attach to.
     expected.insert("gpuflame_launch_marker".to_owned());
     assert_eq!(symbols().0, expected);
 }
@@ -70,7 +70,7 @@ const C: [(&str, &str); 3] = [("gcc", "-std=c99"), ("gcc", "-std=c11"), ("gcc", 
 const CPP: [(&str, &str); 4] =
     [("g++", "-std=c++11"), ("g++", "-std=c++14"), ("g++", "-std=c++17"), ("g++", "-std=c++20")];
 
-/// A strict compiler that looks at `source` only.
+/// A compiler with strict warnings that compiles `source` without linking.
 fn strict((compiler, standard): (&str, &str), source: &Path) -> Command {
     let mut command = Command::new(compiler);
     command.args([standard, "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only", "-I"]);
@@ -159,7 +159,7 @@ fn installed_it_is_found_by_pkg_config_and_by_its_own_command() {
     asked.args(["--cflags", "--libs", "gpuflame"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let flags = match asked.output() {
         Ok(flags) => String::from_utf8(flags.stdout).unwrap(),
-        // Not on every machine: what it would say.
+        // Without pkg-config: the flags that it would print.
         Err(_) => format!("-I{0}/include -L{0}/lib -lgpuflame", prefix.display()),
     };
     assert!(flags.contains("-lgpuflame"), "{flags}");
@@ -176,7 +176,7 @@ fn installed_it_is_found_by_pkg_config_and_by_its_own_command() {
     builds_with_cmake(&prefix);
 }
 
-/// A project that finds the installed library, and one that takes nothing but its header.
+/// A CMake project that finds the installed library, and one that uses nothing but its header.
 fn builds_with_cmake(prefix: &Path) {
     if Command::new("cmake").arg("--version").output().is_err() {
         assert!(!is_ci(), "CI has CMake: .ci/install installs it");
@@ -220,7 +220,7 @@ fn the_error_numbers_of_the_header_are_those_of_the_library() {
 
 #[test]
 fn the_version_is_that_of_the_package() {
-    // The header's own words for it, too.
+    // The header's comment states the same version.
     let header = fs::read_to_string(root().join("include/gpuflame.h")).unwrap();
     assert!(header.contains(concat!("such as \"", env!("CARGO_PKG_VERSION"), "\"")));
     for (part, number) in [
@@ -258,7 +258,7 @@ fn nothing_of_a_command_line_is_in_it() {
     }
 }
 
-/// Also where it is built together with the command, as here and by `cargo build --release`.
+/// Even if it is built together with the command, as here and by `cargo build --release`.
 #[test]
 fn the_linker_leaves_out_what_only_the_command_has() {
     let symbols = readelf("-sW");
@@ -294,7 +294,7 @@ fn it_needs_only_what_every_machine_has() {
     assert!(!needed.is_empty());
 }
 
-/// A disk that hangs would hang whoever waited for it.
+/// A disk that hangs would block a thread that waits for it.
 #[test]
 fn it_has_nothing_written_to_a_disk() {
     let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
@@ -306,7 +306,8 @@ fn it_has_nothing_written_to_a_disk() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn it_loads_where_the_loader_has_no_static_room_for_variables_of_threads() {
-    // An offset from the thread pointer would need that room; a descriptor takes it if there is some.
+    // An offset from the thread pointer would need space in the static TLS block; a descriptor uses that space only if there
+    // is some.
     let relocations = readelf("-r");
     assert!(relocations.contains("R_X86_64_TLSDESC"), "{relocations}");
     assert!(!relocations.contains("TPOFF"), "{relocations}");
@@ -321,15 +322,15 @@ fn what_it_keeps_for_each_thread_fits_the_room_that_the_loader_has_left() {
     let pointer = symbols.lines().find(|line| line.ends_with(" gpuflame_thread_0_1")).expect("the pointer");
     let fields: Vec<_> = pointer.split_whitespace().collect();
     assert_eq!((fields[2], fields[3]), ("8", "TLS"), "{pointer}");
-    // Type, offset, two addresses, size in the file, size in memory. With the standard library's variables,
-    // which lie in the same segment. glibc gives at most 512 bytes to all that can do without.
+    // Type, offset, two addresses, size in the file, size in memory. Includes the standard library's variables, which are in
+    // the same segment. glibc gives at most 512 bytes to all libraries that can do without static TLS.
     let segments = readelf("-l");
     let segment = segments.lines().find(|line| line.trim_start().starts_with("TLS ")).expect("a segment");
     let size = segment.split_whitespace().nth(5).and_then(|size| size.strip_prefix("0x")).expect("a size");
     assert!(usize::from_str_radix(size, 16).unwrap() <= 448, "{segment}");
 }
 
-/// The functions that it looks for in other libraries: name, version (none: any will do), and whether it can do without.
+/// Functions that the library imports: name, version (if any), and whether the symbol is weak.
 fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     let text = readelf_of(library, "--dyn-syms");
     // Num: Value Size Type Bind Vis Ndx Name@VERSION (number)
@@ -343,7 +344,7 @@ fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     undefined.map(symbol).collect()
 }
 
-/// What the loader of an older C library would refuse it for, or not find when it is called.
+/// Symbols for which an older C library's loader would refuse the library, or not find when they are called.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn it_runs_on_glibc_2_17() {
@@ -351,7 +352,7 @@ fn it_runs_on_glibc_2_17() {
     assert!(all.len() > 80, "{all:?}");
     for (name, version, weak) in &all {
         match version.as_deref().map(|version| version.strip_prefix("GLIBC_").unwrap_or(version)) {
-            // libgcc's versions are of GCC 3 and 4.
+            // libgcc's versions date from GCC 3 and 4.
             Some(version) if version.starts_with("GCC_") => assert!(version < "GCC_4.3", "{name}@{version}"),
             Some(version) => {
                 let minor = version.strip_prefix("2.").and_then(|rest| rest.split('.').next());
@@ -363,7 +364,7 @@ fn it_runs_on_glibc_2_17() {
     }
 }
 
-/// Every program of a shell loads it, whatever C library it has.
+/// Every program that a shell starts loads this library, whatever its C library.
 #[test]
 fn the_library_for_shells_is_small_and_needs_nothing() {
     let library = preload();
@@ -374,7 +375,7 @@ fn the_library_for_shells_is_small_and_needs_nothing() {
     for (name, version, weak) in all {
         assert!(version.is_none() && weak, "{name}");
     }
-    // What the loader maps, and writes to: no page more than there must be.
+    // Pages that the loader maps and writes to: no more than necessary.
     let segments = readelf_of(&library, "-l");
     assert_eq!(segments.matches(" LOAD ").count(), 2, "{segments}");
     let written =
@@ -386,9 +387,9 @@ fn the_library_for_shells_is_small_and_needs_nothing() {
     output(strict.arg(root().join("capi/preload.c")));
 }
 
-/// 3.56 MiB today, 0.06 of them short names of kernels, the backward pass, the end of Python and the shared subscription; and 0.46
-/// of tables for unwinding, most of them for functions of the command that the linker leaves out and whose tables it keeps (0.1
-/// where the library is built by itself). When either grows somebody should know why.
+/// 3.56 MiB today, 0.06 of them for short names of kernels, the backward pass, the end of Python and the shared subscription;
+/// plus 0.46 of unwind tables, most of them for functions of the command that the linker leaves out but whose tables it keeps
+/// (0.1 if the library is built by itself). If either grows, the reason must be known.
 #[test]
 fn optimized_its_code_and_data_are_3_6_mib_at_most() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");

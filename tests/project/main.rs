@@ -1,4 +1,4 @@
-//! What the project promises of itself: its map, its library, its README, its examples.
+//! Promises that the project makes about itself: its module map, its library, its README and its examples.
 
 #[path = "../support/mod.rs"]
 mod support;

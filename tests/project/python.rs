@@ -1,5 +1,5 @@
-//! The Python package: installed by one command into an empty environment, of the oldest Python that it is for and of the
-//! newest that is here, and used there on the simulated stack.
+//! The Python package: installed by one command into an empty environment, with the oldest supported Python and the newest on
+//! this machine, and used there on the simulated stack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ fn run(command: &mut Command) -> String {
     said.into_owned()
 }
 
-/// A folder with the library and the command as the tests have them.
+/// A folder with the tests' library and command.
 fn built() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -29,7 +29,7 @@ fn built() -> &'static Path {
     })
 }
 
-/// An environment with nothing in it but the package, installed from here without a network. Returns its Python.
+/// An environment that contains only the package, installed from this repository without a network. Returns its Python.
 fn installed(python: &Path, how: &[&str]) -> PathBuf {
     let folder = scratch("venv");
     run(Command::new(python).args(["-m", "venv"]).arg(&folder));
@@ -42,7 +42,7 @@ fn installed(python: &Path, how: &[&str]) -> PathBuf {
     inside
 }
 
-/// That of the Python that is called so, which the tests share.
+/// Python of an environment that the tests share, made with `python3`.
 fn shared() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| installed(Path::new("python3"), &[]))
@@ -89,7 +89,7 @@ fn its_wheel_says_what_it_needs_and_has_what_it_promises() {
                 import gpuflame, os; print(os.path.exists(gpuflame.get_include() + '/gpuflame.h'))";
     let said = run(Command::new(python).args(["-c", code]));
     assert!(said.starts_with(env!("CARGO_PKG_VERSION")), "{said}");
-    // No newer glibc than the files ask for, which is what the linker of this machine gave them.
+    // The wheel's tag names the newest glibc version that the files need, which depends on this machine's linker.
     let versions = ["libgpuflame.so", "gpuflame"].map(|name| {
         run(Command::new("readelf").args(["-V", "-W"]).arg(built().join(name)).env("LC_ALL", "C"))
     });
@@ -117,7 +117,7 @@ fn installed_for_editing_it_is_the_files_of_the_clone() {
 fn its_module_runs_a_script_recorded() {
     let run = Run::new(shared(), Way::None).args(["-m", "gpuflame", "run"]);
     let done = run.arg(root().join("examples/embed.py")).ok();
-    // Injected, it is there from the beginning: the first window has what comes before the program's own.
+    // Injected, gpuflame is there from the start: the first window holds what precedes the program's own.
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["outside"]), (300, 200, 100), "{}", done.stderr);
     assert!(done.stderr.contains("300 launches"), "{}", done.stderr);
@@ -170,7 +170,7 @@ fn a_recording_and_a_trace_are_tables_with_the_sums_of_the_stacks() {
         {"ph": "X", "cat": "kernel", "name": "softmax", "pid": 0, "tid": 7, "ts": 9, "dur": 30, "args": {"correlation": 7, "device": 0, "stream": 7}}
     ]}"#;
     fs::write(&trace, events).unwrap();
-    // The package is in another environment of the same Python.
+    // The package is in a different environment of the same Python.
     let packages =
         run(Command::new(shared()).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]));
     let mut command = Command::new(python);
@@ -181,7 +181,7 @@ fn a_recording_and_a_trace_are_tables_with_the_sums_of_the_stacks() {
     assert_eq!(said, format!("{} activities\n", recorded.sum("activities").0));
 }
 
-/// Calls and fills of each timeline in `folder`.
+/// Number of calls and fills in each timeline in `folder`.
 fn timelines(folder: &Path) -> Vec<(usize, usize)> {
     let files = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let files = files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("kineto_"));
@@ -199,8 +199,8 @@ fn timelines(folder: &Path) -> Vec<(usize, usize)> {
 fn a_driver_has_two_workers_record_by_a_flag() {
     let folder = scratch("flag");
     script(shared(), Way::None, "examples/vllm_window.py").arg(&folder).ok();
-    // Two windows of each of two workers. A window opens at the first tick that sees the flag, and closes at the first
-    // that does not: two steps with the flag and one without lie between them, of ten fills each.
+    // Two windows for each of two workers. A window opens at the first tick that sees the flag file, and closes at the first
+    // that does not: in between are two steps with the file and one without, of ten fills each.
     assert_eq!(timelines(&folder), [(30, 30); 4]);
 }
 

@@ -1,5 +1,5 @@
-//! Pages say what the code does: the table of settings is made from the one that is parsed, that of costs by the benchmark. And
-//! what one part takes for granted of another holds.
+//! Pages match the code: the table of settings is generated from the one that is parsed, the table of costs by the benchmark.
+//! Also checks assumptions that one part of the code makes about another.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn the_table_of_settings_is_that_of_the_code() {
     assert_eq!(table, expected, "UPDATE_GOLDEN=1 cargo test --test project writes it");
 }
 
-/// The cells of the rows of all tables in `text`.
+/// Cells of the rows of all tables in `text`.
 fn cells(text: &str) -> Vec<Vec<String>> {
     let rows = text.lines().filter(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
@@ -38,7 +38,7 @@ fn the_table_of_costs_is_that_of_the_performance_page() {
     let machine =
         page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("it names the machine");
     assert!(short.contains(&format!("({machine})")), "{machine}");
-    // A page's table per situation: the method, then 16, 32 and 64 calls.
+    // The page has one table per situation: the method, then 16, 32 and 64 calls.
     let rows = cells(&page);
     for row in &cells(&short)[2..] {
         let on_page: Vec<_> = rows.iter().filter(|other| other[0] == row[0]).collect();
@@ -48,8 +48,8 @@ fn the_table_of_costs_is_that_of_the_performance_page() {
     }
 }
 
-/// A CUPTI that does not answer is given up by us before the simulation's watchdog aborts the program: what waits at an exit may
-/// wait for another that does, each by the limit.
+/// gpuflame gives up on a CUPTI that does not answer before the simulation's watchdog aborts the program: a wait at an exit
+/// may itself wait for another one, each up to the limit.
 #[test]
 fn the_simulations_watchdog_is_more_patient_than_two_exits_by_default() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();

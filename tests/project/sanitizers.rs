@@ -1,5 +1,5 @@
-//! The C examples as the sanitizers build them, and the demo under valgrind: with gpuflame they find what they find without it,
-//! and the program's end is the same.
+//! The C examples under the sanitizers, and the demo under valgrind: with gpuflame they find the same as without it, and the
+//! program ends the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::examples::{example, rust_example};
 use crate::support::{Done, Run, Way, gpuflame, is_ci, root, scratch};
 
-/// The runtime of a sanitizer of gcc's; `None`, with a sentence: it has none.
+/// Path of gcc's runtime for a sanitizer; `None`, after printing a sentence, if gcc lacks it.
 fn runtime(name: &str) -> Option<PathBuf> {
     let found = Command::new("gcc").arg(format!("-print-file-name=lib{name}.so")).output().unwrap();
     let found = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim());
@@ -19,7 +19,7 @@ fn runtime(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// What a sanitizer said, without addresses and numbers of processes.
+/// A sanitizer's reports, without addresses and process ids.
 fn reports(done: &Done) -> Vec<&str> {
     let lines = done.stderr.lines();
     lines.filter(|line| line.contains("Sanitizer") && !line.starts_with("==")).collect()
@@ -49,7 +49,7 @@ fn assert_clean(sanitizer: &str, options: (&str, &str), first: Option<&Path>) {
             assert_eq!((done.code, reports(&done)), (without.code, reports(&without)), "{}", done.stderr);
             assert!(done.sum("launches").1["matched"] > 0, "{}", done.stderr);
         }
-        // Alone it has gpuflame in it, too.
+        // A linked program contains gpuflame even without injection.
         assert!(!is_linked || reports(&without).is_empty(), "{}", without.stderr);
     }
 }
@@ -57,12 +57,12 @@ fn assert_clean(sanitizer: &str, options: (&str, &str), first: Option<&Path>) {
 #[test]
 fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
     if let Some(runtime) = runtime("asan") {
-        // It wants to be the first library that is loaded.
+        // The sanitizer must be the first library that is loaded.
         assert_clean("address", ("ASAN_OPTIONS", "detect_leaks=1"), Some(&runtime));
     }
 }
 
-/// It sees the memory that libraries touch and not what orders it, unless they were built for it.
+/// The thread sanitizer sees memory accesses of libraries but not what orders them, unless they were built for it.
 #[test]
 fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     if runtime("tsan").is_some() {
@@ -70,7 +70,8 @@ fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// The only thing that valgrind finds is the loop that reads the stack's slots of the last walk again: some hold nothing now.
+/// Valgrind's only finding is the loop that reads the stack slots of the last walk again: some of them are no longer
+/// initialized.
 #[test]
 fn valgrind_finds_one_loop_in_the_demo_and_nothing_where_that_is_suppressed() {
     if Command::new("valgrind").arg("--version").output().is_err() {

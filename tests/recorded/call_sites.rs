@@ -1,5 +1,5 @@
-//! Every activity under the stack of its call site, to the nanosecond, and the ledger adds up: against what
-//! the simulated stack says it really ran.
+//! Every activity is under the stack of its call site, to the nanosecond, and the ledger adds up: compared with the simulated
+//! stack's truth.
 
 use crate::support::{Run, Way, compile};
 
@@ -49,7 +49,7 @@ fn nothing_depends_on_the_order_of_delivery() {
         ("GPUSIM_FRAMES", "fp"),
         ("GPUSIM_CORR_START", "4294960000"),
     ] {
-        // Without a driver callback nobody could learn an id of the driver's own.
+        // Without a driver callback no client could learn the driver's own id.
         let hypotheses = if name == "GPUSIM_NESTED" { &["shared"][..] } else { &["shared", "distinct"] };
         for ids in hypotheses {
             let run = load().env(name, value).env("GPUSIM_CORR", ids);

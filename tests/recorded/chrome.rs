@@ -1,4 +1,4 @@
-//! Chrome's events, written while the program runs.
+//! Chrome trace events, written while the program runs.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ fn events(done: &Done) -> (u64, Vec<Value>) {
     (trace["baseTimeNanoseconds"].as_u64().unwrap(), events)
 }
 
-/// Microseconds with three places, to the nanosecond.
+/// Microseconds with three decimals, as nanoseconds.
 fn nanos(micros: &Value) -> u64 {
     (micros.as_f64().unwrap() * 1e3).round() as u64
 }
 
 type Work = (String, String, u64, u64, u64);
 
-/// Kind, name, start, end and launching thread of each piece of work by its id; flows lead from the one to the other.
+/// Kind, name, start, end and launching thread of each piece of work by its id; flows connect a launch and its work.
 fn told(done: &Done) -> BTreeMap<u64, Work> {
     let (base, events) = events(done);
     let of = |phase: &str, categories: &[&str]| -> Vec<Value> {
@@ -58,7 +58,7 @@ fn told(done: &Done) -> BTreeMap<u64, Work> {
     told.collect()
 }
 
-/// The same from what the simulation says.
+/// The same table from the simulation's truth.
 fn true_work(done: &Done) -> BTreeMap<u64, Work> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -75,7 +75,7 @@ fn true_work(done: &Done) -> BTreeMap<u64, Work> {
     .collect()
 }
 
-/// The stacks of a file by gpuflame, with what they weigh.
+/// Stacks that gpuflame draws from a file, with their weights.
 fn drawn(done: &Done, file: &str) -> Vec<String> {
     let text = gpuflame(&done.folder, ["-q", "flamegraph", file]).ok().stdout;
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()

@@ -11,8 +11,8 @@ fn copies(version: &str) -> Done {
     run.env("GPUFLAME_FORMATS", "folded,csv,activities").ok()
 }
 
-/// What the program did: the function, the tip of its flame and, after bytes, how the table tells it: from
-/// what memory to what, from which device to which, whether it is asynchronous, and how many copies it is.
+/// The program's copies and fills: the function, its leaf in the flame graph, the bytes, and the fields of the table: source
+/// and target memory, source and target device, whether it is asynchronous, and the number of copies in it.
 const DONE: [(&str, &str, u64, &str); 24] = [
     ("up_pageable", "[GPU_Memcpy HtoD]", 1000, "pageable device   0 1"),
     ("up_pageable_async", "[GPU_Memcpy HtoD]", 1001, "pageable device   1 1"),
@@ -44,17 +44,17 @@ const DONE: [(&str, &str, u64, &str); 24] = [
 fn every_form_of_copy_and_fill_has_its_leaf_its_time_and_its_bytes() {
     for version in ["11.8", "12.0", "12.9", "13.0", "13.4"] {
         let done = copies(version);
-        // Both rates are in the simulated stack's README.
+        // The simulated stack's README lists both rates.
         let expected: BTreeMap<_, _> = DONE
             .iter()
             .map(|&(function, leaf, bytes, _)| {
                 let nanos = if leaf.contains("set") { 1_000 + bytes / 1_000 } else { 2_000 + bytes / 25 };
-                // A CUPTI that is older than a call does not say who made it.
+                // A CUPTI older than a call does not report who made it.
                 let is_seen = function != "batch" || version.starts_with("13");
                 let site = if is_seen { format!("main;{function}") } else { String::new() };
                 ((site, leaf.to_owned()), nanos)
             })
-            // A copy of nothing is a launch and no activity.
+            // A copy of 0 bytes is a launch without an activity.
             .chain([(("main;nothing".to_owned(), "[GPU_Launch_Pending]".to_owned()), 0)])
             .collect();
         assert_eq!(done.by_site(), expected, "CUPTI {version}\n{}", done.stderr);
@@ -68,7 +68,7 @@ fn the_table_tells_pageable_from_pinned_and_one_from_many() {
         let text = done.file("out.activities.csv");
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let mut rows: Vec<BTreeMap<String, String>> = reader.deserialize().map(|row| row.unwrap()).collect();
-        // One stream's work is in order, and all but the synchronous calls use the same one.
+        // Work on one stream is ordered, and all calls except the synchronous ones use the same stream.
         rows.sort_by_key(|row| row["correlation"].parse::<u64>().unwrap());
         let shown = |row: &BTreeMap<String, String>| {
             let words =
@@ -77,7 +77,7 @@ fn the_table_tells_pageable_from_pinned_and_one_from_many() {
         };
         let mut expected = DONE.map(|(_, _, bytes, words)| (bytes, words.to_owned()));
         if version == "12.0" {
-            // Its records do not say how many copies they are.
+            // Records of this version do not hold the number of copies.
             expected[16].1 = "pinned device   1 1".to_owned();
         }
         assert_eq!(rows.iter().map(shown).collect::<Vec<_>>(), expected, "CUPTI {version}");

@@ -1,4 +1,4 @@
-//! The text of the tutorial's CUPTI tracer, written while the program runs, as its `gpuperf.py` asks for it.
+//! The text format of the tutorial's CUPTI tracer, written while the program runs, as its `gpuperf.py` requests it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ fn load(args: &[&str]) -> Run {
     run.env("GPUSIM_TRUTH", "detail.json,summary:truth.json").env("GPUFLAME_FORMATS", "folded")
 }
 
-/// What follows `word` in a line, up to a blank, a comma or the end.
+/// The number after `word` in a line, up to a blank, a comma or the end.
 fn number(line: &str, word: &str) -> u64 {
     let (_, rest) = line.split_once(&format!("{word} ")).unwrap_or_else(|| panic!("{word} in {line}"));
     rest.split([' ', ',']).next().unwrap().parse().unwrap()
@@ -53,7 +53,7 @@ fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     all
 }
 
-/// The same from what the simulation says.
+/// The same table from the simulation's truth.
 fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -73,7 +73,7 @@ fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
 #[test]
 fn the_tutorials_variable_gets_its_text_in_that_very_file() {
     let run = load(&["--threads", "3", "--launches", "3000"]);
-    // As whoever makes a temporary name leaves it.
+    // The file exists and is empty, as the caller of mkstemp leaves it.
     let done = run.env(VARIABLE, "trace.txt").ok();
     let (found, expected) = (told(&done.file("trace.txt")), true_work(&done));
     assert!(expected.len() > 3000);
@@ -108,7 +108,7 @@ fn standard_output_that_nobody_reads_holds_up_nobody_and_what_is_lost_is_counted
     let run = load(&["--threads", "2", "--launches", "60000"]).env(VARIABLE, "stdout");
     let (mut command, folder) = run.into_command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Held open, and not read until it has ended.
+    // The pipe is held open, and not read until the program has ended.
     let stdout = child.stdout.take().unwrap();
     let stderr = child.stderr.take().unwrap();
     let said: Vec<String> = BufReader::new(stderr).lines().map(|line| line.unwrap()).collect();

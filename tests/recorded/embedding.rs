@@ -1,11 +1,11 @@
-//! Programs that call gpuflame themselves, by its C interface: linked to the library, or to nothing.
+//! Programs that call gpuflame through its C interface, linked to the library or to nothing.
 
 use std::collections::BTreeMap;
 
 use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile};
 
-/// What the program said that it was told: by moment and name.
+/// Values that the program read and printed, by moment and name.
 fn told(done: &Done) -> BTreeMap<&str, u64> {
     done.stdout
         .lines()
@@ -17,7 +17,7 @@ fn told(done: &Done) -> BTreeMap<&str, u64> {
 #[test]
 fn what_a_program_is_told_in_mid_run_is_what_has_completed_and_its_sums_hold() {
     let program = compile("tests/programs/embedded.c", &["-O2", "-DLINKED"]);
-    // The last kernel runs for ten minutes: it has not completed, and nobody waits for it.
+    // The last kernel runs for ten minutes: it has not completed, and the exit does not wait for it.
     let run = Run::new(&program, Way::None).env("GPUSIM_CLOCK", "real").env("GPUFLAME_FORMATS", "folded,gfr");
     let done = run.ok();
     let told = told(&done);
@@ -26,10 +26,10 @@ fn what_a_program_is_told_in_mid_run_is_what_has_completed_and_its_sums_hold() {
         let now = |name: &str| at(&format!("{when}.{name}"));
         assert_eq!((now("matched"), now("pending"), now("outside")), (matched, pending, outside), "{when}");
         assert_eq!(now("launches"), matched + pending + outside + now("dropped"), "{when}");
-        // CUPTI holds back what stands in a buffer behind one that has not completed.
+        // CUPTI keeps back the records that follow an incomplete one in a buffer.
         assert!((matched..=matched + outside).contains(&now("activities")), "{when}");
         assert_eq!((now("windows"), now("steps"), now("gpus"), now("kernels")), (1, 5, 1, 2), "{when}");
-        // One after another on a stream, as the truth file has it; those outside are in another stream.
+        // Kernels run one after another on a stream, as in the truth file; those outside the window are on another stream.
         assert_eq!((now("large_d5000"), now("small_d1000")), (10 * 5000, 15 * 1000), "{when}");
         assert_eq!(now("window_ns"), now("busy_ns") + now("idle_ns"), "{when}");
         let causes = ["host_late", "launch_latency", "dependency", "unknown", "opening", "closing"];
@@ -40,14 +40,14 @@ fn what_a_program_is_told_in_mid_run_is_what_has_completed_and_its_sums_hold() {
     let inside: u64 =
         truth.sums.iter().filter(|((site, _), _)| site == "main;inside").map(|(_, nanos)| nanos).sum();
     assert_eq!((inside, at("done.busy_ns")), (65_000, 65_000), "{:?}", truth.sums);
-    // The files are where the program last said, the recording with them, and nothing is where it once was to go.
+    // The files are at the path that the program set last, including the recording, and nothing is at the earlier path.
     let found = done.folded_file("second/prefix.folded");
     let nanos: u64 = found.iter().filter(|(frames, _)| frames[1] == "inside").map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, 65_000, "{found:?}");
     assert!(done.folder.join("second/prefix.gfr").exists(), "{}", done.stderr);
     assert!(!done.folder.join("mid").exists() && !done.folder.join("out.folded").exists());
     assert_eq!(done.folder.join("first").read_dir().map_or(0, Iterator::count), 0, "{}", done.stderr);
-    // What was marked in the window is on its timeline, in order.
+    // Marks made in the window are on its timeline, in order.
     let trace = gpuflame(&done.folder, ["convert", "second/prefix.gfr", "--to", "chrome"]).ok();
     let trace: serde_json::Value = serde_json::from_str(&trace.stdout).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! Code that a process generates while it runs, without unwind information: stacks go through it, and it is called what the
-//! process wrote down for `perf`.
+//! Code generated at run time, without unwind information: stacks pass through it, and it gets the name that the process
+//! wrote down for `perf`.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ fn program(how: &str) -> Run {
     Run::new(program, Way::Injected).arg(how)
 }
 
-/// The only stack, but for the call and the kernel.
+/// Frames of the only stack, without the call and the kernel.
 fn stack(done: &Done) -> Vec<String> {
     let [(frames, 500)] = &done.folded()[..] else { panic!("{:?}\n{}", done.folded(), done.stderr) };
     assert!(done.ledger("lost: ")[0].contains(" stacks_cut 0, "), "{}", done.stderr);
@@ -34,7 +34,7 @@ fn code_without_a_file_is_called_what_the_process_wrote_down() {
 fn code_that_nobody_names_does_not_cut_a_stack() {
     let done = program("none").ok();
     let stack = stack(&done);
-    // By where the code lies in its page: right behind the two calls, less one.
+    // Offsets in the generated page: right after each of the two calls, less one.
     assert_eq!(stack, ["main", "run", "[unknown]+0x9", "step", "[unknown]+0x105", "leaf"]);
 }
 
@@ -75,7 +75,7 @@ fn files_that_are_no_maps_hold_nobody_up() {
     }
 }
 
-/// The process is gone when its recording is read.
+/// The process no longer exists when its recording is read.
 #[cfg(feature = "cli")]
 #[test]
 fn a_recording_keeps_the_names() {

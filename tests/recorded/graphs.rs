@@ -1,5 +1,5 @@
-//! CUDA graphs: every node under the stack that launched it and the one that made it, to the nanosecond,
-//! against what the simulated stack says; and what nobody can know under a label that says so.
+//! CUDA graphs: every node is under the stack that launched it and the one that created it, to the nanosecond, compared with
+//! the simulated stack's truth. A stack that cannot be known is replaced by a label that says so.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
 
-/// GPU time by (launch site, what the site of creation adds to it, leaf). No site of creation: no graph.
+/// GPU time by (launch site, frames that the site of creation adds to it, leaf). No site of creation: not part of a graph.
 type Sums = BTreeMap<(String, Option<String>, String), u64>;
 
 fn program() -> &'static Path {
@@ -41,7 +41,7 @@ fn leaf(row: &Value) -> String {
     }
 }
 
-/// What `created` has beyond what it shares with `site`.
+/// Frames of `created` beyond those it shares with `site`.
 fn rest(site: &str, created: &str) -> String {
     let frames = |path: &str| path.split(';').map(str::to_owned).collect::<Vec<_>>();
     let (site, created) = (frames(site), frames(created));
@@ -49,7 +49,7 @@ fn rest(site: &str, created: &str) -> String {
     created[shared..].join(";")
 }
 
-/// The rows of the truth that `wanted` picks.
+/// Rows of the truth that `wanted` selects.
 fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -64,7 +64,7 @@ fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     sums
 }
 
-/// The same from the folded file, whose API calls are left out.
+/// The same sums from the folded file, without API calls.
 fn found(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, weight) in done.folded() {
@@ -87,12 +87,12 @@ fn total(done: &Done, what: &str) -> u64 {
     serde_json::from_str::<Value>(&last).unwrap()["totals"][what].as_u64().unwrap()
 }
 
-/// How many nodes ran, and how many of them each way, as the ledger says.
+/// Number of nodes that ran, in total and by kind of outcome, from the ledger.
 fn ledger(done: &Done) -> (u64, BTreeMap<String, u64>) {
     done.sum("graph activities")
 }
 
-/// Every piece of work under both stacks, and every count as it should be.
+/// Asserts that every piece of work is under both stacks, and that every count is right.
 fn assert_exact(done: &Done) {
     assert_eq!(found(done), truth(done, |_| true), "{}", done.stderr);
     let work = total(done, "count");
@@ -151,15 +151,15 @@ fn a_stack_reads_from_the_launch_through_the_graph_to_where_the_node_was_made() 
     assert!(explicit.lines().any(|line| line.ends_with(added)), "{explicit}");
 }
 
-/// The file in which each native frame of each stack that launches or makes a node lies, leaf first, as it was recorded:
-/// before CUDA's own frames, and ours, are folded away.
+/// File of each native frame of each stack that launches or creates a node, leaf first, as recorded: before the frames of
+/// CUDA and gpuflame are folded away.
 fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut modules, mut stacks) = (Vec::<Module>::new(), BTreeMap::<_, Vec<u64>>::new());
     while let Some(row) = reader.next_row().unwrap() {
         match row {
             Row::Module(module) => modules.push(module.clone()),
-            // Of allocations and waits.
+            // Stacks of allocations and waits.
             Row::Called(called) => drop(stacks.remove(&called.context)),
             Row::Context { id, frames, .. } => {
                 let address = |frame: &gpuflame::record::Frame| match frame.kind() {
@@ -187,7 +187,7 @@ fn a_stack_begins_where_the_tracer_called_us_and_has_all_of_the_program() {
         for stack in stacks {
             assert!(stack[0].contains("cupti"), "{mode}: the first frame is not the tracer's: {stack:?}");
             assert!(!stack.iter().any(|file| file.contains("gpuflame")), "{mode}: one of ours: {stack:?}");
-            // main, the mode, and at least one function in it.
+            // main, the mode's function, and at least one function called from it.
             let own = stack.iter().filter(|file| *file == "graphs").count();
             assert!(own >= 3, "{mode}: {stack:?}");
         }
@@ -204,14 +204,14 @@ fn one_of_the_two_stacks_can_be_asked_for() {
     assert!(capture.file("out.folded").lines().any(|l| l == line), "{}", capture.file("out.folded"));
 }
 
-/// Nodes that allocate and free do nothing that is recorded; those in conditional nodes, and those that were changed, stand
-/// where they were made.
+/// Nodes that allocate and free run nothing that is recorded; nodes in conditional graphs, and updated nodes, keep the stack
+/// that created them.
 #[test]
 fn nodes_of_conditions_and_changed_ones_are_exact() {
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
     for version in VERSIONS {
         let done = Run::new(&program, Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
-        // Launches of which nothing came: two that only allocate, and three whose condition picks no graph.
+        // Launches without any activity: two that only allocate, and three whose condition selects no graph.
         let (_, launches) = done.sum("launches");
         assert_eq!((launches["launch_pending"], total(&done, "graph_launches")), (5, 15), "{}", done.stderr);
         let mut found = found(&done);
@@ -272,7 +272,7 @@ fn what_is_destroyed_while_it_runs_is_not_lost() {
 
 #[test]
 fn what_nobody_launched_or_made_has_a_label_of_its_own() {
-    // Two kernels in each of ten launches, of 1,000 and 3,000 ns; two of each come once more, out of nowhere.
+    // Two kernels in each of ten launches, of 1,000 and 3,000 ns; two of each also appear a second time, without a launch.
     let with = |fault: &str, version: &str| {
         run("explicitly").env("GPUSIM_FAULTS", fault).env("GPUSIM_CUPTI_VERSION", version).ok()
     };
@@ -280,7 +280,7 @@ fn what_nobody_launched_or_made_has_a_label_of_its_own() {
         done.folded().into_iter().find(|(frames, _)| frames.join(";") == stack).map(|(_, weight)| weight)
     };
     let made = "[graph];main;explicitly;build;add_kernel;cudaGraphAddKernelNode";
-    // Only from 13.0 on do records say that the GPU launched them.
+    // Records only state since 13.0 that the GPU made the launch.
     for (version, label, word) in
         [("13.0", "[device graph]", "device_graph"), ("12.9", "[no launch stack]", "no_launch_stack")]
     {
@@ -320,7 +320,7 @@ fn the_cheap_mode_has_one_piece_for_each_launch_and_says_so() {
     }
 }
 
-/// The headers of the simulated stack, as a CUDA program includes those of CUDA.
+/// Compiles the example with the simulated stack's headers in place of CUDA's.
 fn example() -> &'static Path {
     static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("examples/graph_decode.c", &["-std=c99", "-O2"]))
@@ -339,7 +339,7 @@ fn a_captured_decode_loop_is_exact_to_its_last_kernel_with_every_cupti() {
             launch == "main;generate"
                 && (created.contains(";layer;attention;") || created.contains(";layer;feed"))
         });
-        // Eight call sites of seven kernels, captured by two callers.
+        // Eight call sites for seven kernels, captured by two callers.
         assert_eq!((layers.count(), sums.len()), (16, 16), "{sums:#?}");
     }
 }
@@ -352,13 +352,13 @@ fn what_is_done_for_a_graph_launch_does_not_follow_its_nodes() {
         let calls = cost.split(", ").find_map(|part| part.strip_suffix(" calls")).unwrap().to_owned();
         let captured = done.ledger("lost:")[0].split("launches_captured ").nth(1).unwrap().to_owned();
         let captured = captured.split(',').next().unwrap().parse::<u64>().unwrap();
-        // Of 500 calls one in 61 is timed, and the captured launches before them shift which.
+        // One in 61 of the 500 calls is timed; which ones depends on the captured launches before them.
         let told = done.ledger("graph launches:")[0].to_owned();
         assert!(told.ends_with(" timed), 500 of them"), "{told}");
         assert!([8, 9].iter().any(|timed| told.contains(&format!("median of {timed} timed"))), "{told}");
         calls.parse::<u64>().unwrap() - captured
     };
-    // Our callback runs once for each of 500 launches, whatever is in the graph.
+    // Our callback runs once for each of 500 launches, whatever the size of the graph.
     assert_eq!([1, 100].map(|layers| calls(&layers.to_string())), [500, 500]);
 }
 
@@ -373,10 +373,11 @@ fn nanoseconds_a_graph_launch_by_nodes() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What a program holds at its end that makes, launches and destroys so many graphs, in MiB: gpuflame by its own
+/// Memory held at the end by a program that creates, launches and destroys `graphs` graphs, in MiB: gpuflame's by its own
 /// count, and the whole process with the simulated stack in it.
 fn held(graphs: &str) -> (f64, f64) {
-    // A checkpoint copies the sums once a second: what the allocator keeps of that comes with time, not with graphs.
+    // A checkpoint copies the sums once a second: the memory that the allocator keeps for it grows with time, not with
+    // graphs.
     let done = Run::new(linked(), Way::Injected).args(["churn", graphs]).env("GPUFLAME_CHECKPOINT", "0").ok();
     assert_exact(&done);
     let line = done.stdout.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect(&done.stdout);
@@ -386,14 +387,14 @@ fn held(graphs: &str) -> (f64, f64) {
     (gpuflame, process)
 }
 
-/// What gpuflame says that it holds.
+/// Memory that gpuflame reports to hold.
 fn own_mib(done: &Done) -> f64 {
     let cost = done.ledger("own cost:")[0].to_owned();
     let held = cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(&cost);
     held.parse().unwrap()
 }
 
-/// What is known of one graph, its nodes, its instantiation and its launch is above 300 bytes; of 30,000, 9 MiB.
+/// The state of one graph, its nodes, its instantiation and its launch is more than 300 bytes; for 30,000 graphs it is 9 MiB.
 fn assert_flat(few: (f64, f64), many: (f64, f64)) {
     assert!(many.0 < few.0 + 2.0, "gpuflame holds {} MiB, and later {}", few.0, many.0);
     assert!(many.1 < few.1 + 3.0, "the process holds {} MiB, and later {}", few.1, many.1);

@@ -1,4 +1,4 @@
-//! Who left the GPU idle: against the gaps between what the simulated stack says it really ran.
+//! Causes of idle GPU time, compared with the gaps between the work in the simulated stack's truth.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn stall(args: &[&str]) -> Run {
     Run::new(&program, Way::Injected).args(args.iter().copied()).env("GPUSIM_TRUTH", truth)
 }
 
-/// The gaps in the union of what ran on each GPU.
+/// Gaps in the union of the work on each GPU.
 fn true_gaps(done: &Done) -> Gaps {
     let rows = done.file("lines.jsonl");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -37,8 +37,8 @@ fn true_gaps(done: &Done) -> Gaps {
     gaps
 }
 
-/// The same from the idle profile, all causes together; and what of it hangs under a call alone: as a rule what the call
-/// before the one that ended the gap took of it.
+/// The same gaps from the idle profile, with all causes combined, and the part of each that is charged to a call alone:
+/// usually the time that the call before the one that ended the gap took.
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
@@ -51,7 +51,7 @@ fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     (ended, alone)
 }
 
-/// Asserts that all gaps are there, each under the launch that ended it, but for what of it a call alone is charged.
+/// Asserts that all gaps are present, each under the launch that ended it, except the part that is charged to a call alone.
 fn assert_same_gaps(done: &Done) {
     let ((ended, alone), true_gaps) = (found_gaps(done), true_gaps(done));
     let sums = |all: &[&Gaps]| {
@@ -74,13 +74,13 @@ fn assert_same_gaps(done: &Done) {
     assert!(calls < true_gaps.values().sum::<u64>() / 2, "{calls} ns are charged to one call alone");
 }
 
-/// The functions that made the launch that ended a gap.
+/// Functions that made the launch that ended a gap.
 fn ended_by(frames: &[String]) -> Vec<&str> {
     let functions = frames[..frames.len() - 2].iter().map(String::as_str);
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
         return functions.collect();
     };
-    // No more than one function is shown of what the two calls do not share.
+    // Of the frames that the two calls do not share at most one is shown.
     let shared = frames[..after].iter().map(String::as_str);
     shared.chain(functions.filter_map(|frame| frame.strip_prefix("[before] "))).collect()
 }
@@ -89,7 +89,7 @@ fn idle(done: &Done) -> impl Iterator<Item = (Vec<String>, u64)> {
     done.folded_file("out.idle.folded").into_iter()
 }
 
-/// What the ledger says of a GPU, held against the idle profile: window, busy, idle.
+/// A GPU's totals from the ledger, checked against the idle profile: window, busy, idle.
 fn account(done: &Done, gpu: u64) -> (u64, u64, u64) {
     let (window, parts) = done.sum(&format!("GPU {gpu} window_ns"));
     let (idle, causes) = done.sum(&format!("GPU {gpu} idle_ns"));
@@ -114,17 +114,18 @@ fn the_function_that_stalls_is_named_with_the_time_it_lost() {
             .sum();
         let true_gaps = true_gaps(&done);
         let gap = true_gaps[&(0, "main;step;load_batch".to_owned())];
-        // A machine that is busy with other things may add to the gap, behind what the program has measured.
+        // A busy machine may make the gap longer than the pause that the program has measured.
         assert!((planted - planted / 100..=gap).contains(&blamed), "{blamed} of {planted} ns, {clock} clock");
         assert_same_gaps(&done);
         let (_, busy, idle_time) = account(&done, 0);
-        // Four kernels and a copy of 1,000 bytes a step.
+        // Four kernels and a copy of 1,000 bytes per step.
         assert_eq!(busy, 40 * (2 * 2000 + 2 * 1000 + 2000 + 1000 / 25));
         assert_eq!(idle(&done).map(|(_, nanos)| nanos).sum::<u64>(), idle_time);
     }
 }
 
-/// Where a program that loses time in one place has its GPU idle for longest, and for how long; with what it lost.
+/// Place under which a program that loses time in one spot has most of its GPU idle time, that time, and the time that the
+/// program lost.
 fn culprit(what: &str) -> (String, u64, u64) {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let run = Run::new(&program, Way::Injected)
@@ -155,7 +156,7 @@ fn the_top_line_is_the_two_calls_between_which_the_time_was_lost() {
     ] {
         let (top, nanos, lost) = culprit(what);
         assert_eq!(top, format!("{expected};[GPU_Idle host late]"), "{what}");
-        // What was measured lies within the pause, but for the first microseconds, in which the GPU was at work still.
+        // The measured loss is within the pause, except for the first microseconds, in which the GPU was still working.
         assert!((lost - lost / 20..lost + 100_000_000).contains(&nanos), "{what}: {nanos} of {lost} ns");
     }
 }
@@ -173,7 +174,7 @@ fn a_pause_is_cut_where_a_call_was_made_in_it() {
         "[after] cudaMalloc;[before] compute;cudaLaunchKernel",
     ];
     for half in halves.map(late) {
-        // Ten pauses of 5 ms at least.
+        // Ten pauses of at least 5 ms.
         assert!(half > 47_500_000, "{half} ns");
     }
 }
@@ -187,7 +188,7 @@ fn two_gpus_with_two_streams_each_have_accounts_of_their_own() {
     assert_eq!(first.0, second.0, "one window for both");
     let line = "GPU 1 streams: ";
     assert!(done.ledger(line)[0].starts_with("2; stream "), "{}", done.stderr);
-    // The second GPU had nothing to do until the first was done.
+    // The second GPU had no work until the first was done.
     let opening: u64 = idle(&done)
         .filter(|(frames, _)| frames[0] == "[since the window opened]")
         .filter(|(frames, _)| frames.last().unwrap().starts_with("[GPU1_Idle"))
@@ -201,8 +202,8 @@ fn a_window_in_which_the_gpu_works_off_what_came_before_is_not_idle() {
     let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
     let run = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0");
     let done = run.env("GPUSIM_KERNELS", "step_d200000=20ms").ok();
-    // Virtual time: 300 kernels of 20 ms follow each other. Those of the first hundred last longer than the
-    // window is open, and the second hundred, launched in it, runs after it.
+    // Virtual time: 300 kernels of 20 ms follow each other. The first hundred run for longer than the window is open, and the
+    // second hundred, launched in it, runs after it.
     let (window, busy, idle) = account(&done, 0);
     assert_eq!((window - busy, idle), (0, 0), "{}", done.stderr);
     assert!(busy > 100 * 20_000_000, "{}", done.stderr);
@@ -227,7 +228,7 @@ fn a_gpu_whose_clock_is_behind_is_told() {
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
     assert_eq!(words[0], "15", "all that ran there: {line}");
-    // Its work begins 5 us after its launch, or later, so that the clock shows nearly all of its error.
+    // Its work begins at least 5 us after its launch, so the clock shows nearly all of its error.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

@@ -1,11 +1,11 @@
-//! Stacks that cannot be told in full: each is counted, and no GPU time is lost for it.
+//! Incomplete stacks: each is counted, and no GPU time is lost because of them.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
 
 use crate::support::{Done, Run, Way, compile};
 
-/// `[whole, guessed, cut, both, deep]`: how many stacks of each kind launch.
+/// Runs launches from this many stacks of each kind: `[whole, guessed, cut, both, deep]`.
 fn run(stacks: [u32; 5]) -> Done {
     let program = compile("tests/programs/stacks.c", &["-O2", "-fomit-frame-pointer"]);
     let args = stacks.map(|count| count.to_string());
@@ -13,7 +13,7 @@ fn run(stacks: [u32; 5]) -> Done {
     run.env("GPUFLAME_VERIFY", "1").ok()
 }
 
-/// What the ledger says was lost of stacks.
+/// The ledger's counts of incomplete stacks.
 fn lost(done: &Done) -> BTreeMap<&str, u64> {
     let [line] = done.ledger("lost: ")[..] else { panic!("{}", done.stderr) };
     let counts = line.split(", ").map(|part| part.rsplit_once(' ').unwrap());
@@ -33,7 +33,7 @@ fn stacks_that_are_whole_are_not_counted_as_lost() {
 #[test]
 fn stacks_that_were_guessed_cut_or_truncated_are_counted_once_each() {
     let done = run([1, 2, 3, 4, 5]);
-    // Of those deeper than is kept the same 1,024 innermost frames are left.
+    // All stacks deeper than the limit are reduced to the same 1,024 innermost frames.
     assert_eq!(
         done.ledger("stacks "),
         ["12 distinct"],
@@ -45,7 +45,7 @@ fn stacks_that_were_guessed_cut_or_truncated_are_counted_once_each() {
     assert_eq!((launches, parts["matched"]), (150, 150), "ten from each of fifteen stacks");
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, done.truth().sums.values().sum::<u64>(), "every ns hangs under some stack");
-    // The wait as well.
+    // Including the wait's stack.
     let verified = "151 stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's";
     assert_eq!(done.ledger("verified: "), [verified]);
 }

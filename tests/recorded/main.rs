@@ -1,4 +1,4 @@
-//! Programs recorded on the simulated stack: what the outputs say, held against what the stack says it really ran.
+//! Programs recorded on the simulated stack: their outputs, compared with the simulated stack's truth of what really ran.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Names of code that is gone by the time the outputs are written.
+//! Names of code that is no longer loaded when the outputs are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -47,7 +47,8 @@ fn code_that_nobody_can_name_keeps_its_place() {
     assert!(frames[3].starts_with("gone.so+0x"), "{frames:?}");
 }
 
-/// Paths are bytes: what is no text is opened as it is, at the exit and by who reads the recording, and shown as well as can be.
+/// Paths are bytes: a path that is not UTF-8 is opened unchanged, at the exit and when the recording is read, and shown as
+/// well as possible.
 #[cfg(feature = "cli")]
 #[test]
 fn code_in_files_whose_paths_are_no_text_has_its_names() {
@@ -95,7 +96,7 @@ fn reload(cycles: u32, stacks: u32, namespace: &str, plugins: &[PathBuf]) -> Don
     done
 }
 
-/// How many launches of 1,000 ns hang under the red plugin, the green one, and one that is not known.
+/// Number of launches of 1,000 ns under the red plugin, the green one, and an unknown one.
 fn launches_by_plugin(done: &Done) -> [u64; 3] {
     let mut launches = [0; 3];
     for (frames, nanos) in done.folded() {
@@ -131,18 +132,18 @@ fn plugins_that_take_turns_more_often_than_a_frame_can_count_have_their_names() 
 #[test]
 fn a_file_at_an_address_that_had_too_many_is_not_known_and_counted() {
     let red = plugin("red");
-    // Each another file, as far as anybody can tell: the epochs of an address last for 4,094 of them.
+    // Each link looks like another file: an address has at most 4,094 epochs.
     let names = (0..5000).map(|n| red.with_file_name(format!("{n}.so")));
     let links: Vec<_> = names.inspect(|link| symlink(&red, link).unwrap()).collect();
     let done = reload(5000, 0, "-", &links);
     let [red, green, unknown] = launches_by_plugin(&done);
     assert_eq!((red + unknown, green), (2500 + 5000, 0), "{}", done.stderr);
-    // Where they lay is the loader's affair: what we map may come between them.
+    // The loader chooses their addresses: memory that we map may change them.
     let mut files = BTreeMap::<_, u64>::new();
     done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
     let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();
     assert!(too_many > 50, "{files:?}");
-    // Three launches of two files; what lay there before may have had an epoch or two.
+    // Three launches per two files; whatever was mapped there before may have used an epoch or two.
     let expected = too_many * 3 / 2;
     assert!(
         (expected..expected + 12).contains(&unknown),
@@ -156,13 +157,13 @@ fn a_file_at_an_address_that_had_too_many_is_not_known_and_counted() {
 fn stacks_outside_a_library_that_comes_and_goes_are_recorded_once() {
     let done = reload(60, 500, "-", &["red", "green"].map(plugin));
     assert_eq!(done.sum("launches").0, 60 * 500 + 30 + 60);
-    // Each plugin has one for each place that it lay at.
+    // Each plugin has one stack for each address that it was loaded at.
     let plugins: BTreeSet<_> = done.stdout.lines().collect();
     let stacks = 500 + plugins.len() + 1;
     assert_eq!(done.ledger("stacks "), [format!("{stacks} distinct")], "and that of a wait: {}", done.stderr);
 }
 
-/// The loader is the program then, as far as the kernel knows.
+/// To the kernel the loader is then the program.
 #[test]
 fn a_program_that_the_loader_was_told_to_run_has_its_own_names() {
     let program = compile("tests/programs/odd.c", &["-O2"]);

@@ -1,6 +1,6 @@
-//! Frames of Python in stacks, held against what `sys._getframe` says at each launch, on every Python that is here: the
-//! one that is called so, those of pyenv, which have a shared library, and those of `tests/python/interpreters`, which have none,
-//! with their debug builds.
+//! Python frames in stacks, compared with what `sys._getframe` returns at each launch, on every Python of this machine:
+//! `python3`, those of pyenv, which have a shared library, and those of `tests/python/interpreters`, which have none,
+//! including their debug builds.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ fn program(python: &Path, path: &str) -> Run {
     Run::new(python, Way::Injected).arg(root().join(path))
 }
 
-/// The frames of Python among those of a stack: `function (file:line)`.
+/// Python frames of a stack: `function (file:line)`.
 fn python_frames(frames: &[String]) -> Vec<&str> {
     let is_python = |frame: &&String| {
         let place = frame.strip_suffix(')').and_then(|rest| rest.rsplit_once(':'));
@@ -37,7 +37,7 @@ fn python_frames(frames: &[String]) -> Vec<&str> {
     frames.iter().filter(is_python).map(String::as_str).collect()
 }
 
-/// What a program says of each of its launches, by kernel.
+/// Python frames that a program prints for each of its launches, by kernel.
 type Said = BTreeMap<String, Vec<String>>;
 
 fn said(done: &Done) -> Said {
@@ -52,7 +52,7 @@ fn said_in(done: &Done, file: &str) -> Said {
     done.file(file).lines().map(line).collect()
 }
 
-/// Asserts that each launch has the frames that the program said.
+/// Asserts that each launch has the frames that the program printed.
 fn assert_stacks_as_said(done: &Done) {
     let said = said(done);
     let stacks = done.folded();
@@ -63,7 +63,7 @@ fn assert_stacks_as_said(done: &Done) {
     }
 }
 
-/// The same, and nothing was lost.
+/// Asserts the same, and that nothing was lost.
 fn assert_as_said(done: &Done) {
     assert_stacks_as_said(done);
     let lost = done.ledger("lost: ")[0];
@@ -80,7 +80,7 @@ fn every_launch_stands_under_the_frames_that_python_says_it_is_in() {
     }
 }
 
-/// Launches so often from functions that come and go, on each Python.
+/// Launches this many times from functions that come and go, on each Python.
 fn assert_functions_come_and_go(launches: &str, seed: &str) {
     for (_, python) in known() {
         let run = program(&python, "tests/programs/redefined.py").args([launches, seed]);
@@ -99,14 +99,14 @@ fn functions_that_come_and_go_for_long_have_their_own_names_and_lines() {
     assert_functions_come_and_go("100000", "7");
 }
 
-/// With trampolines that have no unwind information (`-X perf`, since 3.12) the functions are there all the same, and so is
-/// what is below them.
+/// With trampolines that have no unwind information (`-X perf`, since 3.12) the functions are present nevertheless, and so
+/// are the frames below them.
 #[test]
 fn functions_called_by_trampolines_are_the_same_functions() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
-        // A debug build's calls by trampolines are deeper than the stack that Python allows itself.
+        // With trampolines, a debug build's calls are deeper than the stack that Python allows itself.
         let is_debug = python.to_str().is_some_and(|name| name.ends_with('d'));
         let done = run.args(is_debug.then_some("[!d]*")).ok();
         assert_as_said(&done);
@@ -114,20 +114,20 @@ fn functions_called_by_trampolines_are_the_same_functions() {
     }
 }
 
-/// The trampolines themselves are shown where no functions are, by the names that Python gives them; and never beside those.
+/// The trampolines are shown, by the names that Python gives them, only if Python functions are not: never both.
 #[test]
 fn trampolines_stand_in_for_functions_that_are_not_shown() {
     let flags = |minor| if minor >= 13 { &["perf", "perf_jit"][..] } else { &["perf"] };
     for ((_, minor), python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         for (flag, mode) in flags(minor).iter().flat_map(|flag| [(flag, "off"), (flag, "auto")]) {
             let run = Run::new(&python, Way::Injected).args(["-X", flag]);
-            // But `deep`, whose native stacks are more than is kept.
+            // Without `deep`, whose native stacks exceed the maximum depth.
             let run = run.arg(root().join("tests/programs/frames.py")).arg("[!d]*");
             let run = run.env("GPUFLAME_PYTHON", mode);
             let done = run.ok();
             let said = said(&done);
             for (frames, _) in done.folded() {
-                // 3.13 calls those that are specialised without a trampoline.
+                // 3.13 calls specialised functions without a trampoline.
                 let is_called = |name: &&str| !name.ends_with("__init__");
                 let functions = frames.iter().filter_map(|frame| frame.strip_prefix("py::"));
                 let functions = functions.map(|name| name.rsplit_once(':').unwrap().0).filter(is_called);
@@ -143,8 +143,8 @@ fn trampolines_stand_in_for_functions_that_are_not_shown() {
     }
 }
 
-/// A greenlet's functions are its own, whatever ran on the same stack meanwhile. Before 3.11 it is counted that the evaluator's
-/// calls on the stack below are more than those of the functions.
+/// A greenlet has its own functions, whatever ran on the same stack in between. Before 3.11 the ledger counts that the stack
+/// below has more evaluator calls than functions.
 #[test]
 fn greenlets_stand_under_the_frames_that_python_says_they_are_in() {
     for ((_, minor), python) in known() {
@@ -159,8 +159,8 @@ fn greenlets_stand_under_the_frames_that_python_says_they_are_in() {
     }
 }
 
-/// py-spy reads a process from outside and knows nothing of us: what it sees of threads that wait where they launched is what
-/// their launches have.
+/// py-spy reads the process from outside and independently of gpuflame: the functions it finds in threads that wait where
+/// they launched are those in their launches.
 #[test]
 fn py_spy_sees_the_same_functions_and_lines_of_a_process_that_lives() {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -208,7 +208,7 @@ fn py_spy_sees_the_same_functions_and_lines_of_a_process_that_lives() {
     }
 }
 
-/// Since 3.13 loops may be compiled; the builds of Debian can, where they are asked to.
+/// Since 3.13 loops may be compiled by Python's JIT; Debian's builds support it on request.
 #[test]
 fn launches_from_code_that_python_compiled_stand_under_its_functions() {
     let library = library();
@@ -235,8 +235,8 @@ fn launches_from_code_that_python_compiled_stand_under_its_functions() {
     }
 }
 
-/// Before 3.12 the interpreter says of a thread which functions of the first one it is in, whichever it runs: those it called
-/// from are shown then, and none of another's.
+/// Before 3.12 the interpreter's thread state only lists the functions of its first interpreter, whichever runs: the
+/// functions that called the other one are shown then, and none of the other's own.
 #[test]
 fn functions_of_other_interpreters_are_there_since_3_12() {
     for ((_, minor), python) in known() {
@@ -260,8 +260,8 @@ fn functions_of_other_interpreters_are_there_since_3_12() {
     }
 }
 
-/// A child that is forked before there is CUDA records by itself; those that are forked in the midst of launches record nothing,
-/// and harm nobody's frames.
+/// A child forked before CUDA starts is recorded by itself; children forked in the middle of launches record nothing and
+/// corrupt no thread's frames.
 #[test]
 fn forked_children_have_frames_of_their_own() {
     for (_, python) in known() {
@@ -274,7 +274,7 @@ fn forked_children_have_frames_of_their_own() {
     }
 }
 
-/// Under the address sanitizer's allocator, which hands nothing out again soon and checks what is given back.
+/// Runs under the address sanitizer's allocator, which delays the reuse of freed memory and checks each free.
 fn sanitized(run: Run) -> Done {
     let found = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
     let sanitizer = String::from_utf8(found.stdout).unwrap();
@@ -302,19 +302,19 @@ fn an_interpreter_that_ends_under_the_address_sanitizer_harms_nobody() {
     }
 }
 
-/// `interpreter.c` with these definitions, and a program that launches from its functions.
+/// Runs a program that launches from the functions of `interpreter.c`, compiled with these definitions.
 fn evaluated(definitions: &[&str]) -> Done {
     evaluates(definitions, None).ok()
 }
 
-/// The same; the second launch is of a thread whose state is full of `word`.
+/// The same run before it starts; the second launch is made by a thread whose state is filled with `word`.
 fn evaluates(definitions: &[&str], word: Option<&str>) -> Run {
     let flags = ["-O2", "-shared", "-fPIC"].iter().chain(definitions).copied().collect::<Vec<_>>();
     let interpreter = compile("tests/programs/interpreter.c", &flags);
     Run::new(&compile("tests/programs/evaluates.c", &["-O2"]), Way::Injected).args(word).arg(interpreter)
 }
 
-/// As it is laid out in 3.13, 3.11 and 3.9.
+/// The layouts of 3.13, 3.11 and 3.9.
 const LAID_OUT: [&[&str]; 3] = [&[], &["-DVERSION=0x030b00f0"], &["-DVERSION=0x030900f0"]];
 
 #[test]
@@ -341,7 +341,7 @@ fn an_interpreter_whose_layout_is_not_known_is_left_alone_and_that_is_said() {
     }
 }
 
-/// Debian's and conda's Pythons are compiled with a profile, and half of the evaluator lies elsewhere.
+/// Debian's and conda's Pythons are compiled with a profile, which puts half of the evaluator elsewhere.
 #[test]
 fn calls_from_the_cold_part_of_the_evaluator_are_counted_as_well() {
     let done = evaluated(&["-DVERSION=0x030900f0", "-DCOLD"]);
@@ -353,10 +353,10 @@ fn calls_from_the_cold_part_of_the_evaluator_are_counted_as_well() {
     assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
 }
 
-/// The first stack decides whether anything is believed; of a later one the functions stand at the outermost call.
+/// The first stack decides whether frames are trusted at all; in a later one the functions are placed at the outermost call.
 #[test]
 fn frames_that_lie_in_no_call_of_the_evaluator_are_not_believed_or_are_counted() {
-    // Of 8 functions, as of the 16 that 3.9 then has, none lies in a native frame.
+    // None of the 8 functions (16 with 3.9) is inside a native frame.
     for (definitions, functions) in LAID_OUT.iter().zip([8, 8, 16]) {
         let elsewhere = |from: &'static str| evaluated(&[definitions, &[from][..]].concat());
         let counts = |done: &Done| {
@@ -386,7 +386,7 @@ fn frames_that_lie_in_no_call_of_the_evaluator_are_not_believed_or_are_counted()
     }
 }
 
-/// Such as one that is only being made: it has no frames, which is no harm; and what it has may be anything.
+/// For example a thread that is being created: it has no frames yet, which is harmless; and its state may hold any value.
 #[test]
 fn a_thread_whose_state_is_half_made_has_native_frames_and_harms_nobody() {
     let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];
@@ -407,7 +407,7 @@ fn a_thread_whose_state_is_half_made_has_native_frames_and_harms_nobody() {
     }
 }
 
-/// The library by which programs launch without Python.
+/// The library through which programs launch without Python.
 fn library() -> PathBuf {
     compile("tests/programs/frames.c", &["-O2", "-shared", "-fPIC", "-std=gnu11"])
 }
@@ -442,7 +442,7 @@ fn an_interpreter_that_ends_while_other_threads_launch_harms_nobody() {
     }
 }
 
-/// What is wrong is not followed, the process goes on, and all launches have their native frames.
+/// Invalid frames are not followed, the process continues, and all launches have their native frames.
 #[test]
 fn frames_that_are_none_switch_python_frames_off_and_harm_nobody() {
     let library = library();
@@ -456,23 +456,23 @@ fn frames_that_are_none_switch_python_frames_off_and_harm_nobody() {
             assert_eq!(done.sum("launches").1["matched"], 3, "{context}");
             assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{context}");
             assert!(done.ledger("lost: ")[0].contains(" python_dropped 1, python_unsure 0"), "{context}");
-            // What was before is there.
+            // Frames recorded before that are kept.
             let first = done.folded().into_iter().find(|(frames, _)| !python_frames(frames).is_empty());
             assert!(
                 first.is_some_and(|(frames, _)| python_frames(&frames)[1].starts_with("main ")),
                 "{context}"
             );
         }
-        // A frame of no function, as of one that is only being made.
+        // A frame without a function, as while it is being created.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["code", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{}", done.stderr);
-        // No frame at all, yet.
+        // No frame exists yet.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["thread", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
-        // A ring is only too deep.
+        // A ring of frames only counts as too deep.
         let done =
             program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
@@ -480,8 +480,8 @@ fn frames_that_are_none_switch_python_frames_off_and_harm_nobody() {
     }
 }
 
-/// What is hidden in pictures is in the recording, and moves no time: each kernel has what it has with all frames, under the
-/// frames that are left of those.
+/// Frames hidden in pictures are in the recording, and hiding them moves no time: each kernel has the same time as with all
+/// frames, under the remaining ones.
 #[cfg(feature = "cli")]
 #[test]
 fn frames_that_are_not_shown_take_no_time_along() {
@@ -517,8 +517,7 @@ fn frames_that_are_not_shown_take_no_time_along() {
     }
 }
 
-/// Of a thread that goes on nobody can read which functions of Python it is in, but its native stack goes through their
-/// trampolines.
+/// A running thread's Python functions cannot be read, but its native stack passes through their trampolines.
 #[test]
 fn samples_have_functions_of_python_where_it_calls_them_by_trampolines() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
@@ -534,7 +533,7 @@ fn samples_have_functions_of_python_where_it_calls_them_by_trampolines() {
             let named =
                 |name: &str| format!("py::{name}:{}", root().join("tests/programs/slow.py").display());
             let expected = [named("<module>"), named("main"), named(function)];
-            // An interpreter that was started by a loader of its own has native frames that nobody can name.
+            // An interpreter that was started by its own loader has native frames that cannot be named.
             let of_loader = |frame: &&String| !frame.starts_with("ld-linux-x86-64.so.2+0x");
             let shown: Vec<&String> = heaviest.iter().filter(of_loader).take(3).collect();
             assert_eq!(shown, expected.each_ref(), "{heaviest:?}\n{}", done.stderr);

@@ -1,12 +1,12 @@
-//! Ranges of NVTX and of the user as frames between the CPU stack and the kernel: against what the program says
-//! is open at each launch.
+//! NVTX and user ranges as frames between the CPU stack and the kernel, compared with the ranges that the program lists as
+//! open at each launch.
 
 use std::collections::BTreeMap;
 
 use crate::support::{Done, Run, Way, command, compile, gpuflame};
 use serde_json::Value;
 
-/// GPU time by stack, the API call and the kernel left out.
+/// GPU time by stack, without the API call and the kernel.
 type Sums = BTreeMap<String, u64>;
 
 fn found(done: &Done) -> Sums {
@@ -18,7 +18,7 @@ fn found(done: &Done) -> Sums {
     sums
 }
 
-/// What ran, by the site that the program named; the site of a graph node's creation follows its launch's.
+/// Work that ran, by the site that the program named; a graph node's launch site is followed by its site of creation.
 fn truth(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -33,7 +33,7 @@ fn truth(done: &Done) -> Sums {
     sums
 }
 
-/// What the ledger says of ranges that are not shown as they were.
+/// Number of ranges that the ledger lists as not shown exactly.
 fn dropped(done: &Done) -> u64 {
     let lost = done.ledger("lost:");
     let (_, rest) = lost[0].split_once("ranges_dropped ").unwrap();
@@ -101,7 +101,7 @@ fn a_program_with_a_name_for_every_item_does_not_fill_the_memory() {
     let done = ranges(&[]).args(["--names", "70000"]).ok();
     let found = found(&done);
     assert_eq!(found.get("main;named;[range]item-1"), Some(&1000));
-    // Those of the other functions were named before.
+    // Ranges of the other functions were named earlier.
     let others = found["main;named;[range](one of too many names)"];
     let named = found.keys().filter(|site| site.starts_with("main;named;[range]item")).count() as u64;
     assert_eq!((named + others / 1000, others % 1000), (70_000, 0));

@@ -1,5 +1,5 @@
-//! The two outputs that grow with the run: the table of activities has a row for each, and the recording,
-//! read back and joined again, gives the other files once more, byte for byte.
+//! The two outputs that grow with the run: the table of activities has a row for each activity, and the recording, read back
+//! and joined again, reproduces the other files byte for byte.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
     variables.iter().fold(run, |run, (name, value)| run.env(name, value)).done()
 }
 
-/// Explains the recording as a process of its own would: from the file, and the files it names.
+/// Explains the recording as a separate process would: from the file, and the files it names.
 fn explain(done: &Done) -> (Profile, Ledger) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let mut explain = Explain::new(explain::Options::default());
@@ -166,7 +166,7 @@ fn the_numbers_of_stacks_in_the_table_lead_to_where_the_simulation_was_called() 
 
 #[test]
 fn launches_stand_where_the_simulation_made_them() {
-    // 0.3 s, in which the collector tells callbacks the time again and again.
+    // 0.3 s, in which the collector updates the callbacks' clock again and again.
     let load = ["--threads", "2", "--launches", "150000"];
     let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
     let done = record("tests/programs/load.c", &load, &variables);
@@ -184,7 +184,7 @@ fn launches_stand_where_the_simulation_made_them() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // What a kernel that corrects its clock may make of it between two visits of the collector.
+    // Error that a kernel which corrects its clock may cause between two visits of the collector.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {
@@ -214,11 +214,11 @@ fn the_table_says_why_a_row_has_no_partner_or_no_time() {
     let count = |kind, reason| reasons.get(&key(kind, reason)).copied().unwrap_or(0);
     assert_eq!(count("kernel", "timestamp_not_collected"), untimed, "{reasons:?}");
     assert_eq!(count("kernel", ""), 100 - untimed, "{reasons:?}");
-    // The ten launches that had no activity are no activities, and neither is what has an id that no call had.
+    // Neither the ten launches without an activity nor the activities with an impossible id are listed.
     assert_eq!(reasons.values().sum::<u64>(), 100, "{reasons:?}");
 }
 
-/// What is said of where it comes from, by word; of GPUs there are none here.
+/// Provenance fields of the profile, by name; no GPUs are listed here.
 fn provenance(done: &Done) -> BTreeMap<&'static str, String> {
     let (profile, _) = explain(done);
     profile.provenance().map(|(what, text)| (what.word(), text.to_owned())).collect()
@@ -246,8 +246,8 @@ fn a_recording_says_where_it_comes_from_and_no_argument_unless_that_is_wanted() 
     assert!(said["command line"].ends_with(" --launches 100"), "{said:?}");
 }
 
-/// Files of format 1 that were recorded in November 2026: a run of `stacks 3 1 1 0 1` with single activities, and what was
-/// left of `ending left abort`. What is in them is counted by hand, from the programs' sources.
+/// Files of format 1 that were recorded in November 2026: a run of `stacks 3 1 1 0 1` with single activities, and the
+/// checkpoint of `ending left abort`. Their expected content is counted by hand from the programs' sources.
 #[test]
 fn recordings_of_format_1_stay_readable() {
     for (name, has_rows, launches, stacks) in [("rows", true, 60, 6), ("sums", false, 1100, 2)] {
@@ -271,8 +271,8 @@ fn recordings_of_format_1_stay_readable() {
     }
 }
 
-/// No id of a file is a place in memory before it is known to be one: what has an id that nothing can have stands under no
-/// stack, and is in all sums.
+/// An id read from a file must not be used as an index before it is checked: activities with an impossible id have no stack,
+/// and are in all sums.
 #[test]
 fn ids_that_no_recording_can_have_are_those_of_nothing() {
     for id in [0, 1, 6, 0x7fff_fff0, 0x7fff_ffff, 0x8000_0000, 0x8000_0002, u32::MAX] {
@@ -304,5 +304,5 @@ fn ids_that_no_recording_can_have_are_those_of_nothing() {
     }
 }
 
-/// The id of what was launched while no window was open.
+/// The id of launches made while no window was open.
 const OUTSIDE_IS_NOT_SHOWN: u64 = 0;

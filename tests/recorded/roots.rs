@@ -1,4 +1,4 @@
-//! Frames at the root of all stacks: which process, thread, GPU and stream it was.
+//! Frames at the root of all stacks: process, thread, GPU and stream.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn run(root: &str, formats: &str) -> Done {
     run.env("GPUFLAME_ROOT", root).env("GPUFLAME_FORMATS", formats).ok()
 }
 
-/// GPU time by root frames, which `count` there are of.
+/// GPU time by the first `count` frames, which are the root frames.
 fn by_root(done: &Done, file: &str, count: usize) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for (frames, weight) in done.folded_file(file) {
@@ -20,7 +20,7 @@ fn by_root(done: &Done, file: &str, count: usize) -> BTreeMap<String, u64> {
     sums
 }
 
-/// What the program says of its threads, in the order in which they ran.
+/// The program's description of its threads, in the order in which they ran.
 fn threads(done: &Done) -> Vec<String> {
     done.stdout.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
 }
@@ -48,7 +48,7 @@ fn process_gpu_and_stream_come_in_the_order_asked_for() {
     let done = run("process,stream,device", "folded,gfr,idle");
     let process = format!("[process roots {}]", threads(&done)[4]);
     let root = |stream: &str, gpu: u32| format!("{process};[stream {stream}];[GPU {gpu}]");
-    // The streams that are made count from 13 on; each context has a stream 7.
+    // Streams that the program creates are numbered from 13; each context has a stream 7.
     let sums = expected([
         (root("13", 0), 700),
         (root("14", 1), 1400),
@@ -58,7 +58,7 @@ fn process_gpu_and_stream_come_in_the_order_asked_for() {
         (root("7 of GPU 1, context 2", 1), 700),
     ]);
     assert_eq!(by_root(&done, "out.folded", 3), sums, "{}", done.stderr);
-    // Without streams, of which idle time has none.
+    // Without streams, since idle time belongs to none.
     let idle = done.folded_file("out.idle.folded");
     assert!(
         idle.iter().all(|(frames, _)| frames[0] == process && frames[1].starts_with("[GPU ")),

@@ -1,6 +1,7 @@
-//! Where launching threads spent processor time, by samples of the kernel's: against what the program takes by its own clock.
+//! Processor time of launching threads, from samples of the kernel: compared with the time that the program measures with its
+//! own clock.
 //!
-//! Where the kernel lets nobody sample there is nothing to see, and these tests say so; in CI it must.
+//! If the kernel does not allow sampling these tests print that and skip; in CI it must allow it.
 
 use crate::support::{Done, Run, Way, compile, is_ci};
 
@@ -9,7 +10,7 @@ fn sampled(what: &str, hertz: &str) -> Run {
     Run::new(&program, Way::Injected).arg(what).env("GPUFLAME_CPU_SAMPLES", hertz)
 }
 
-/// What a run left, if it could be sampled.
+/// Outputs of a run, if it could be sampled.
 fn seen(done: Done) -> Option<Done> {
     let refused = done.ledger("GPUFLAME_CPU_SAMPLES: perf_event_open: ");
     let Some(why) = refused.first() else { return Some(done) };
@@ -18,7 +19,7 @@ fn seen(done: Done) -> Option<Done> {
     None
 }
 
-/// Nanoseconds of the samples that have `frame`, and of all.
+/// Nanoseconds of the samples that contain `frame`, and of all samples.
 fn found(done: &Done, frame: &str) -> (u64, u64) {
     let all = done.folded_file("out.cpu.folded");
     let has = |frames: &[String]| frames.iter().any(|one| one == frame);
@@ -26,7 +27,7 @@ fn found(done: &Done, frame: &str) -> (u64, u64) {
     (found, all.iter().map(|(_, nanos)| nanos).sum())
 }
 
-/// Samples, those dropped, the rate that was got, and how many threads, as the ledger says.
+/// Samples, dropped samples, the achieved rate, and the number of threads, from the ledger.
 fn line(done: &Done) -> (u64, u64, f64, u64) {
     let [line] = done.ledger("cpu samples")[..] else { panic!("one line of samples\n{}", done.stderr) };
     let numbers: Vec<f64> =
@@ -44,16 +45,16 @@ fn shares_of_60_30_and_10_are_found_within_2_points() {
         let percent = 100.0 * found(&done, frame).0 as f64 / spun as f64;
         assert!((percent - share).abs() < 2.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // Stacks are whole: they begin in main.
+    // Stacks are complete: they begin in main.
     let from_main: u64 =
         all.iter().filter(|(frames, _)| frames.iter().take(2).eq(["main", "work"])).map(|(_, n)| n).sum();
     assert!(from_main * 100 > spun * 98, "{from_main} of {spun}");
-    // The program says what it took; it is followed from the moment on that the collector has seen its launch.
+    // The program prints its processor time; sampling starts when the collector has seen the thread's launch.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (samples, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);
     assert_eq!(threads, 1, "{}", done.stderr);
-    // A machine that is busy with other things may leave ours no time.
+    // A busy machine may leave our threads without a processor.
     assert!(dropped * 50 < samples && (got - 999.0).abs() < 50.0, "{dropped} dropped, {got} Hz");
     assert_eq!(samples, all.iter().map(|(_, nanos)| nanos).sum::<u64>() / (1_000_000_000 / 999));
 }
@@ -66,7 +67,7 @@ fn eight_threads_are_followed_and_those_that_end() {
         let (_, dropped, _, threads) = line(&done);
         let made = if what == "threads" { 8 } else { 20 };
         assert_eq!(threads, made, "{}", done.stderr);
-        // Each takes 300 ms, and is seen 20 ms after its launch or, on a busy machine, later.
+        // Each thread takes 300 ms, and is sampled from 20 ms after its launch or, on a busy machine, later.
         assert!(of_threads > made * 150_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads < made * 310_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads * 10 > all * 9 && dropped < 50, "{of_threads} of {all}\n{}", done.stderr);
@@ -107,7 +108,7 @@ fn the_function_that_a_gpu_waited_for_is_first_in_the_idle_picture() {
     let Some(done) = seen(sampled("late", "999").ok()) else { return };
     let idle = done.folded_file("out.idle.folded");
     let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
-    // Where other things had the processor, the thread was in no function: that stays between the two calls.
+    // While other programs had the processor, the thread was in no function: that time stays between the two calls.
     let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
     let sampled = idle.iter().filter(|(frames, _)| !is_pause(frames));
     let (first, _) = sampled.max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -116,12 +117,12 @@ fn the_function_that_a_gpu_waited_for_is_first_in_the_idle_picture() {
     let named: u64 = idle.iter().filter(|(frames, _)| has(frames)).map(|(_, nanos)| nanos).sum();
     let taken: u64 = done.stdout.trim().parse().unwrap();
     assert!(named * 100 > taken * 85 && named < taken + taken / 20, "{named} of {taken} ns\n{}", done.stderr);
-    // What it is split into adds up still.
+    // The parts that it is split into still add up.
     let (sum, _) = done.sum("GPU 0 idle_ns");
     assert_eq!(sum, late);
 }
 
-/// A run that waits in a way of its own between its launches, if that can be seen here.
+/// A run that waits between its launches in the way `what` names, if waits can be observed here.
 fn waiting(what: &str) -> Option<Done> {
     let done = sampled(what, "999").env("GPUFLAME_OFF_CPU", "1").ok();
     let refused = done.ledger("GPUFLAME_OFF_CPU: perf_event_open: ");
@@ -138,7 +139,7 @@ fn whoever_sleeps_waits_for_a_lock_or_touches_new_memory_is_first_in_the_idle_pi
     {
         let Some(done) = waiting(what) else { return };
         let idle = done.folded_file("out.idle.folded");
-        // Where other things had the processor, that stays between the two calls.
+        // Time in which other programs had the processor stays between the two calls.
         let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
         let (first, _) =
             idle.iter().filter(|(frames, _)| !is_pause(frames)).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -159,16 +160,16 @@ fn time_off_processors_is_what_the_program_slept_with_the_caller_of_the_call() {
     let (mut slept, taken) = (0, done.stdout.trim().parse::<u64>().unwrap());
     for (frames, nanos) in &all {
         if frames.iter().any(|frame| frame == "naps") {
-            // Frame pointers would lose it: the C library keeps none.
+            // Frame pointers would lose this frame: the C library keeps none.
             assert_eq!(frames[..3], ["main", "waits", "naps"], "{}", done.stderr);
             slept += nanos;
         }
     }
-    // Between the end of the sleep and the processor that it then waits for it sleeps no more.
+    // Waiting for a processor after the sleep has ended does not count as sleep.
     assert!(slept * 100 > taken * 95 && slept <= taken, "{slept} of {taken} ns\n{}", done.stderr);
     let [line] = done.ledger("off cpu")[..] else { panic!("one line of waits\n{}", done.stderr) };
     assert!(line.contains("dropped 0,") && line.ends_with("on 1 threads"), "{line}");
-    // Nor is there what the exit waits for gpuflame itself.
+    // Nor do the samples include the time that the exit waits for gpuflame itself.
     assert!(all.iter().all(|(frames, _)| frames[0] == "main"), "{all:?}");
 }
 
@@ -241,7 +242,7 @@ fn gpu_processor_and_waiting_time_stand_side_by_side() {
     }
 }
 
-/// A run in which the kernel takes no samples, and a timer may.
+/// A run in which the kernel refuses to sample, so that a timer takes over.
 fn by_timer(what: &str) -> Run {
     sampled(what, "999").arg("refused")
 }
@@ -252,10 +253,10 @@ fn where_the_kernel_refuses_a_timer_finds_the_shares_at_the_rate_of_the_kernels_
     let spun: u64 = ["sixty", "thirty", "ten"].map(|frame| found(&done, frame).0).iter().sum();
     for (frame, share) in [("sixty", 60.0), ("thirty", 30.0), ("ten", 10.0)] {
         let percent = 100.0 * found(&done, frame).0 as f64 / spun as f64;
-        // At 100 Hz there are 300 samples in 3 s, of which 60 % are found with a deviation of 2.8.
+        // 100 Hz give 300 samples in 3 s, of which a share of 60 % is found with a standard deviation of 2.8.
         assert!((percent - share).abs() < 8.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // A sample stands for all periods that passed in its tick.
+    // A sample represents all periods that passed in its tick.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (_, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);

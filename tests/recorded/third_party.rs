@@ -1,4 +1,4 @@
-//! A CUDA client that we did not write, NVIDIA's Python binding, is profiled like any other program.
+//! A third-party CUDA client, NVIDIA's Python binding, is profiled like any other program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::{Done, Run, Way, is_ci, root};
 
-/// A Python with the binding; `None`, with a sentence: it cannot be had here.
+/// A Python with the binding; `None`, after printing a sentence, if it is not available here.
 fn python() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("third-party");
     let output = Command::new(root().join("tests/third-party.sh")).arg(cache).output().unwrap();
@@ -19,7 +19,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Calls and GPU time of each leaf, and the API calls it was launched by.
+/// Calls and GPU time of each leaf, and the API calls that launched it.
 fn by_leaf(done: &Done) -> BTreeMap<String, (u64, Vec<String>)> {
     let mut leaves: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
     for (mut frames, weight) in done.folded() {
@@ -62,7 +62,7 @@ fn the_python_binding_is_profiled_right() {
     }
 }
 
-/// Of each kernel of `examples/python_frames.py`: how often it runs, how long each time, and the functions of the example that
+/// Kernels of `examples/python_frames.py`: how often each runs, how long each time, and the functions of the example that
 /// launch it, root first.
 const LAUNCHED: [(&str, u64, u64, &[&str]); 5] = [
     ("load_d100", 10, 100, &["<module>", "main", "train", "batches", "launch"]),

@@ -21,7 +21,7 @@ fn threads_that_come_and_go_share_their_stacks() {
     assert_eq!(done.ledger("stacks "), ["2 distinct"], "two call sites, 4,000 threads");
 }
 
-/// Its range is open before there is room for what threads write down, as that is made when CUDA starts.
+/// The thread's range opens before buffers for threads' records exist, since those are created when CUDA starts.
 #[test]
 fn a_thread_that_opens_a_range_before_cuda_starts_has_its_name() {
     let program = compile("tests/programs/named.c", &["-O2"]);

@@ -1,5 +1,5 @@
-//! Unified memory: every byte that moved is in the table, in the activities, in the ledger and in the recording, and
-//! none of it in the GPU time.
+//! Unified memory: every byte that moved is in the table, in the activities, in the ledger and in the recording, and none of
+//! it counts as GPU time.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -29,14 +29,14 @@ fn recorded(done: &Done) -> Vec<Unified> {
     found
 }
 
-/// The moves that were really made.
+/// Moves of the truth file.
 fn truth(done: &Done) -> Vec<Value> {
     let lines = done.file("deps.json");
     let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     all.filter(|line| line["what"] == "unified").collect()
 }
 
-/// The cells of the rows of kind `unified`, by the names of their columns.
+/// Cells of the rows of kind `unified`, by the names of their columns.
 fn rows<const N: usize>(table: &str, columns: [&str; N]) -> Vec<[String; N]> {
     let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = lines.next().unwrap();

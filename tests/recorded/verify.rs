@@ -1,4 +1,4 @@
-//! `GPUFLAME_VERIFY`: stacks are taken again by other ways, and the ledger says what differed.
+//! `GPUFLAME_VERIFY`: stacks are unwound again in other ways, and the ledger reports the differences.
 #![cfg(target_arch = "x86_64")]
 
 use crate::support::{Run, Way, compile};
@@ -12,7 +12,7 @@ fn every_second_stack_is_taken_again_and_none_differs() {
     let taken = done.truth().count("count") / 2;
     let [line] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
     let (stacks, rest) = line.split_once(' ').unwrap();
-    // Each thread counts for itself.
+    // Each thread has its own counter.
     assert!(stacks.parse::<u64>().unwrap().abs_diff(taken) <= 4, "{line}, of {taken}");
     assert_eq!(rest, "stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's");
 }
@@ -29,7 +29,7 @@ fn fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them() {
         line,
         format!("{} stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's", launches / 2)
     );
-    // They end where the context was made.
+    // These stacks end where the context was made.
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
 }
 
@@ -41,7 +41,7 @@ fn a_stack_that_libgcc_sees_differently_is_counted() {
         run.ok().ledger("verified: ").join("\n")
     };
     let line = |stacks: u32| {
-        // Of ten launches and a wait.
+        // For ten launches and a wait.
         format!("11 stacks taken again, 0 unlike a walk of every frame, {stacks} unlike libgcc's")
     };
     assert_eq!(verified("0"), line(0));

@@ -1,4 +1,4 @@
-//! What the host does beside launching: waiting, by the program's own clock, and memory, to the byte.
+//! Host activity other than launches: waits, compared with the program's own clock, and memory, exact to the byte.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ fn stacks(done: &Done, file: &str) -> BTreeMap<String, u64> {
     done.folded_file(file).into_iter().map(|(frames, weight)| (frames.join(";"), weight)).collect()
 }
 
-/// The functions that wait, and by which call.
+/// Functions that wait, and the call that each uses.
 const WAITS: [(&str, &str); 5] = [
     ("for_the_stream", "cudaStreamSynchronize"),
     ("for_the_device", "cudaDeviceSynchronize"),
@@ -34,7 +34,7 @@ fn waiting_is_charged_to_the_stack_that_waits() {
     let expected: Vec<_> = WAITS.iter().map(|(function, call)| format!("main;{function};{call}")).collect();
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for ((function, _), stack) in WAITS.iter().zip(&expected) {
-        // The call lies inside what the program measures; what lies between may be a lost processor.
+        // The call is inside the interval that the program measures; the difference may be a lost processor.
         let (ours, theirs) = (found[stack], own[*function]);
         assert!(ours <= theirs && 2 * ours >= theirs, "{function}: {ours} of {theirs}");
     }
@@ -49,7 +49,7 @@ fn memory_is_charged_to_the_byte_whichever_thread_frees_it() {
     let again = command::gpuflame(&done.folder, ["flamegraph", "out.gfr", "--alloc", "--format", "folded"]);
     assert_eq!(again.ok().stdout, done.file("out.alloc.folded"));
     let found = stacks(&done, "out.alloc.folded");
-    // 500 times 100 to 106 bytes, seven in turn, on each of four threads.
+    // 500 times 100 to 106 bytes, seven sizes in turn, on each of four threads.
     let churned: u64 = 4 * (0..500).map(|i| 100 + i % 7).sum::<u64>();
     let expected = [
         ("churn;grow;cudaMalloc;[Alloc device]", churned),
@@ -87,6 +87,6 @@ fn calls_are_counted_where_counts_are_the_unit() {
 fn nobody_pays_for_what_was_not_asked_for() {
     let done = host("folded").ok();
     assert_eq!(done.ledger("host waited"), Vec::<&str>::new());
-    // Ten kernels and two copies, and no other call was looked at.
+    // Ten kernels and two copies; no other call was inspected.
     assert_eq!(done.sum("launches").0, 12);
 }

@@ -1,4 +1,4 @@
-//! Manual windows: linked, injected, and both. Exactly what was launched inside is in the outputs.
+//! Manual windows: linked, injected, and both. The outputs hold exactly the launches made inside.
 
 use crate::support::{Done, Run, Way, compile};
 

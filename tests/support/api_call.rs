@@ -1,5 +1,5 @@
-//! API calls without a CUDA: what the tracer hands to the callback, made by hand.
-#![allow(dead_code, unreachable_pub)] // Each test binary uses its own part.
+//! API calls without CUDA: hand-made arguments of the tracer's callback.
+#![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -8,7 +8,7 @@ use gpuflame::capture::Capture;
 use gpuflame::record::CorrelationId;
 use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
 
-/// A call of the runtime that the tracer would pass to the callback.
+/// A runtime call as the tracer would pass it to the callback.
 pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
     Call {
         kind,
@@ -21,7 +21,7 @@ pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u3
     }
 }
 
-/// A launch that works, from enter to exit. As in the tracer, its description lies in a frame of its own.
+/// A successful launch, from enter to exit. As in the tracer, its description is in a stack frame of its own.
 #[inline(never)]
 pub fn launch(id: u32) {
     let slot = Cell::new(0);

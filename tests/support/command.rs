@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What a run of the command left.
+/// Output of a run of the command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -18,7 +18,7 @@ pub fn gpuflame<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A
     gpuflame_with(folder, args, b"")
 }
 
-/// The same with something on its standard input.
+/// Runs `gpuflame ARGS` in `folder` with `input` as its standard input.
 pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A>, input: &[u8]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     command.args(args).current_dir(folder);
@@ -26,7 +26,7 @@ pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Ite
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // A command that does not read all of it is no failure of the test.
+    // A command that stops reading its input early does not fail the test.
     let feed = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     feed.join().unwrap();
@@ -38,13 +38,13 @@ pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Ite
 }
 
 impl Ran {
-    /// It ended well.
+    /// Asserts that the command succeeded.
     pub fn ok(self) -> Self {
         assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
         self
     }
 
-    /// It failed with this code and one line that holds all of `words`.
+    /// Asserts that the command failed with this code and printed one line that contains all of `words`.
     pub fn fails(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{}{}", self.stdout, self.stderr);
         let lines: Vec<_> = self.stderr.lines().collect();

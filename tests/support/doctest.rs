@@ -1,9 +1,9 @@
-// What the crate's examples run on: they include this, and rustdoc hides it. The simulated CUDA stack is loaded by path
-// before anybody looks for CUDA by name.
+// Set-up of the crate's examples, which include this file; rustdoc hides it. Loads the simulated CUDA stack by path before
+// anything looks for CUDA by name.
 
 use std::path::{Path, PathBuf};
 
-/// A GPU that is none.
+/// A simulated GPU.
 struct Gpu {
     memset: unsafe extern "C" fn(*mut u8, i32, usize, *const u8) -> i32,
     synchronize: unsafe extern "C" fn() -> i32,
@@ -17,13 +17,13 @@ impl Gpu {
     }
 
     fn synchronize(&self) {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function takes no argument.
         assert_eq!(unsafe { (self.synchronize)() }, 0);
     }
 }
 
 fn simulated_gpu() -> Gpu {
-    // Cargo has its own folders there, with what the tests depend on.
+    // Cargo puts its own folders there, which hold the tests' dependencies.
     let folders = std::env::var_os("LD_LIBRARY_PATH").expect("cargo sets it");
     let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
     let find = |name: &str| {
@@ -31,9 +31,9 @@ fn simulated_gpu() -> Gpu {
         found.unwrap_or_else(|| panic!("{name} is in none of {folders:?}"))
     };
     let cupti = find("libgpusim_cupti.so");
-    // HostCallDone what the other tests write.
+    // Next to the files of the other tests.
     let output = cupti.ancestors().nth(3).expect("it lies in target/debug/deps").join("tmp/doctest-%p");
-    // SAFETY: there is one thread.
+    // SAFETY: no other thread exists that could read the environment.
     unsafe {
         std::env::set_var("GPUFLAME_CUPTI", cupti);
         std::env::set_var("GPUFLAME_OUTPUT", output);
@@ -42,7 +42,7 @@ fn simulated_gpu() -> Gpu {
     load(&find("libgpusim_cuda.so"));
     let runtime = load(&find("libgpusim_cudart.so"));
     let mut memory = std::ptr::null_mut();
-    // SAFETY: the runtime's functions have these types, and cudaMalloc writes an address.
+    // SAFETY: the runtime's functions have these types, and cudaMalloc writes one address.
     unsafe {
         let malloc: unsafe extern "C" fn(*mut *mut u8, usize) -> i32 =
             std::mem::transmute(symbol(runtime, c"cudaMalloc"));
@@ -57,14 +57,14 @@ fn simulated_gpu() -> Gpu {
 
 fn load(library: &Path) -> *mut std::ffi::c_void {
     let path = std::ffi::CString::new(library.as_os_str().as_encoded_bytes()).unwrap();
-    // SAFETY: loading it runs its constructors, as any CUDA program does.
+    // SAFETY: loading the library runs its constructors, as in any CUDA program.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     assert!(!handle.is_null(), "cannot load {}", library.display());
     handle
 }
 
 fn symbol(library: *mut std::ffi::c_void, name: &std::ffi::CStr) -> *mut std::ffi::c_void {
-    // SAFETY: an open library and a C string.
+    // SAFETY: `library` is an open handle and `name` a C string.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     assert!(!found.is_null(), "no {name:?}");
     found

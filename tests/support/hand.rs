@@ -27,10 +27,10 @@ use gpuflame::record::{
     SetDetail, StreamId, ThreadId, WindowEdge, Writer,
 };
 
-/// When the picture above begins: an odd nanosecond of 2025 that no `f64` of microseconds can hold.
+/// Start of the picture above: an odd nanosecond of 2025 that no `f64` of microseconds can represent.
 pub const BASE: u64 = 1_760_000_000_123_456_789;
 
-/// The folded stacks of it, by hand.
+/// Folded stacks of the recording, worked out by hand.
 pub const FOLDED: &str = "\
 [launched before recording];[GPU0_Kernel]early 10000
 [no launch stack];[GPU1_Kernel]lone 5000
@@ -49,7 +49,7 @@ pub fn recording(folder: &Path) -> PathBuf {
     path
 }
 
-/// The same with its activities in the opposite order, as another buffer order would have it.
+/// The recording with its activities in the opposite order, as another order of buffers would deliver them.
 pub fn backwards() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut activities = Vec::new();
@@ -63,7 +63,7 @@ pub fn backwards() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// The recording.
+/// Bytes of the recording.
 pub fn bytes() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     rows(&mut |row| writer.row(row).unwrap());
@@ -129,7 +129,7 @@ fn at(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 
-/// A kernel of this name.
+/// A kernel with this name.
 pub fn kernel(name: u32) -> Detail {
     Detail::Kernel(KernelDetail {
         name: NameId(name),
@@ -141,7 +141,7 @@ pub fn kernel(name: u32) -> Detail {
     })
 }
 
-/// What the launch with this id did there.
+/// The activity of the launch with this id.
 pub fn activity(id: u32, (device, stream): (u32, u32), start: Nanos, end: Nanos, detail: Detail) -> Activity {
     Activity {
         correlation: CorrelationId(id),

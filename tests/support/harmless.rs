@@ -1,6 +1,6 @@
-//! Names that would do something where they are shown, and what must be left of them.
+//! Checks that text is harmless where it is shown.
 
-/// Asserts that nothing in `text` drives a terminal, ends a line early, or turns what follows.
+/// Asserts that `text` contains nothing that controls a terminal, ends a line early, or reverses the text after it.
 pub fn assert_harmless(text: &str, by: &str) {
     let does_something = |c: char| {
         let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,17 +1,18 @@
-//! An interpreter of Python's frames that evaluates nothing (`tests/programs/interpreter.c`), loaded into this process.
+//! A Python interpreter loop that evaluates nothing (`tests/programs/interpreter.c`), loaded into this process.
 
 use std::ffi::{CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::support::compile;
 
-/// Calls the function with the pointer, from so many functions of Python: `function_b` is the innermost.
+/// Calls a function with a pointer below the given number of Python frames: `function_b` is the innermost.
 pub(crate) type Evaluate = extern "C" fn(c_int, extern "C" fn(*mut c_void), *mut c_void) -> c_int;
 
 pub(crate) fn evaluate() -> Evaluate {
     let library = compile("tests/programs/interpreter.c", &["-O2", "-shared", "-fPIC"]);
     let library = CString::new(library.as_os_str().as_bytes()).unwrap();
-    // SAFETY: C strings; the library has no constructor but one that fills its own variables, and the function has that type.
+    // SAFETY: both names are C strings; the library's only constructor fills its own variables, and the function has that
+    // type.
     unsafe {
         let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
         assert!(!library.is_null());

@@ -1,6 +1,6 @@
-//! What integration tests share: the simulated CUDA stack in a folder, C programs compiled against it,
-//! runs of them under gpuflame, and what came out beside what really ran.
-#![allow(dead_code, unreachable_pub)] // Each test binary uses its own part.
+//! Shared parts of the integration tests: the simulated CUDA stack in a folder, C programs compiled against it, runs of them
+//! under gpuflame, and their outputs next to the truth of what really ran.
+#![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 #[cfg(feature = "cli")]
 pub mod command;
@@ -22,23 +22,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-/// The repository.
+/// Root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folder of a test that it may fill; empty at first.
+/// Creates an empty folder for a test to fill.
 pub fn scratch(name: &str) -> PathBuf {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{run}", std::process::id()));
-    // Numbers of processes come again, and what an earlier one left may be there.
+    // Process ids are reused, so an earlier process may have left a folder of this name.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Where cargo has put the shared libraries that the tests depend on.
+/// Folder in which cargo puts the shared libraries that the tests depend on.
 fn libraries() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
@@ -48,7 +48,7 @@ pub fn gpuflame() -> PathBuf {
     libraries().join("libgpuflame.so")
 }
 
-/// The small library that is preloaded into shells, which lies where the build leaves its products.
+/// The small library that is preloaded into shells, from the build's output folder.
 pub fn preload() -> PathBuf {
     libraries().join("libgpuflame-preload.so")
 }
@@ -59,7 +59,7 @@ pub fn cuda() -> &'static Path {
     FOLDER.get_or_init(|| stage("cuda", &["libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8"]))
 }
 
-/// The same with these names for CUPTI, perhaps none.
+/// A folder with the simulated libraries in which CUPTI has these names, possibly none.
 pub fn stage(name: &str, cupti: &[&str]) -> PathBuf {
     let folder = scratch(name);
     let link = |library: &str, soname: &str| {
@@ -95,7 +95,7 @@ pub fn compile(source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// `tests/programs/plugin.c` as a library that is loaded and unloaded, under this name.
+/// `tests/programs/plugin.c` compiled as `NAME.so`, a library that is loaded and unloaded.
 pub fn plugin(name: &str) -> PathBuf {
     let library = scratch("plugin").join(format!("{name}.so"));
     let mut command = Command::new("gcc");
@@ -106,10 +106,10 @@ pub fn plugin(name: &str) -> PathBuf {
     library
 }
 
-/// How gpuflame comes in.
+/// How gpuflame gets into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Not by itself.
+    /// Not loaded by the environment.
     None,
     /// `CUDA_INJECTION64_PATH`.
     Injected,
@@ -117,16 +117,16 @@ pub enum Way {
     Preloaded,
 }
 
-/// A run to be made of a program under gpuflame.
+/// A program run under gpuflame that has not started yet.
 pub struct Run {
     command: Command,
     folder: PathBuf,
 }
 
-/// What a run left.
+/// Outputs of a finished run.
 pub struct Done {
     pub code: Option<i32>,
-    /// That it died of.
+    /// Signal that ended the process.
     pub signal: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -144,15 +144,15 @@ impl Run {
             }
         }
         command.current_dir(&folder).stdin(Stdio::null());
-        // Whoever runs the tests in the background may have them ignored.
+        // A test run that was started in the background may ignore these signals.
         let defaults = || {
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
-                // SAFETY: to set a signal to its default needs no handler.
+                // SAFETY: setting a signal to its default action needs no handler.
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
             Ok(())
         };
-        // SAFETY: between fork and exec only `signal` is called, which may be called there.
+        // SAFETY: between fork and exec only `signal` is called, which is async-signal-safe.
         unsafe { command.pre_exec(defaults) };
         command.env("GPUFLAME_OUTPUT", "out").env("GPUSIM_TRUTH", "summary:truth.json");
         let mut run = Self { command, folder };
@@ -165,7 +165,7 @@ impl Run {
         run
     }
 
-    /// Looks for CUDA's libraries in `folder`.
+    /// Makes the loader look for CUDA's libraries in `folder`.
     pub fn libraries(&mut self, folder: &Path) {
         let path = std::env::join_paths([folder, &libraries()]).unwrap();
         self.command.env("LD_LIBRARY_PATH", path);
@@ -196,7 +196,7 @@ impl Run {
         self
     }
 
-    /// Runs it, and expects that it ends well.
+    /// Runs the program and asserts that it succeeds.
     pub fn ok(self) -> Done {
         let shown = format!("{:?}", self.command);
         let done = self.done();
@@ -204,19 +204,19 @@ impl Run {
         done
     }
 
-    /// Runs it, however it ends.
+    /// Runs the program, however it ends.
     pub fn done(mut self) -> Done {
         Done::of(self.command.output().unwrap(), self.folder)
     }
 
-    /// The command, for who starts it and waits for it by hand, and the folder that it runs in.
+    /// The command, for a caller that starts it and waits for it, and the folder that it runs in.
     pub fn into_command(self) -> (Command, PathBuf) {
         (self.command, self.folder)
     }
 }
 
 impl Done {
-    /// What a run left that ended with this in this folder.
+    /// Outputs of a run that ended with this status and output in `folder`.
     pub fn of(Output { status, stdout, stderr }: Output, folder: PathBuf) -> Self {
         Self {
             code: status.code(),
@@ -227,7 +227,7 @@ impl Done {
         }
     }
 
-    /// Of a run whose end does not matter any more.
+    /// Outputs of a run whose exit status no longer matters.
     pub fn of_folder(folder: &Path) -> Self {
         let folder = folder.to_owned();
         Self { code: None, signal: None, stdout: String::new(), stderr: String::new(), folder }
@@ -244,7 +244,7 @@ impl Done {
         self.folded_file("out.folded")
     }
 
-    /// The same from another file.
+    /// Folded stacks of the file `name`.
     pub fn folded_file(&self, name: &str) -> Vec<(Vec<String>, u64)> {
         let line = |line: &str| {
             let (stack, weight) = line.rsplit_once(' ').unwrap();
@@ -253,7 +253,7 @@ impl Done {
         self.file(name).lines().filter(|text| !text.starts_with("# ")).map(line).collect()
     }
 
-    /// GPU time by (call site, leaf), the API call left out: what the truth file can be held against.
+    /// GPU time by (call site, leaf), without the API call: comparable with the truth file.
     pub fn by_site(&self) -> BTreeMap<(String, String), u64> {
         let mut sums = BTreeMap::new();
         for (mut frames, weight) in self.folded() {
@@ -276,7 +276,7 @@ impl Done {
         truth
     }
 
-    /// The lines of the ledger that begin with `gpuflame: WORD`, without that.
+    /// Lines of the ledger that begin with `gpuflame: WORD`, without that prefix.
     pub fn ledger(&self, word: &str) -> Vec<&str> {
         let prefix = format!("gpuflame: {word}");
         self.stderr
@@ -301,13 +301,13 @@ impl Done {
         (total, parts)
     }
 
-    /// Asserts that everything that ran is in the outputs under the stack of its call site, to the
-    /// nanosecond, and nothing else is; and that the ledger says so.
+    /// Asserts that all work that ran is in the outputs under the stack of its call site, to the nanosecond, that nothing
+    /// else is, and that the ledger agrees.
     pub fn assert_exact(&self) {
         self.assert_exact_as(&self.truth());
     }
 
-    /// The same against call sites that a test has changed.
+    /// Asserts the same against a truth whose call sites the test has changed.
     pub fn assert_exact_as(&self, truth: &Truth) {
         let found = self.by_site();
         for (key, nanos) in &truth.sums {
@@ -323,7 +323,7 @@ impl Done {
     }
 }
 
-/// What really ran.
+/// Work that really ran, from the simulated stack's truth file.
 pub struct Truth {
     /// GPU time by (call site, leaf of the flame graph).
     pub sums: BTreeMap<(String, String), u64>,
@@ -335,13 +335,13 @@ impl Truth {
         self.totals[what].as_u64().unwrap_or_else(|| panic!("no {what} in {}", self.totals))
     }
 
-    /// How many records the simulated stack made wrong in this way.
+    /// Number of records to which the simulated stack applied this fault.
     pub fn fault(&self, name: &str) -> u64 {
         self.totals["faults"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.totals))
     }
 
-    /// With call sites that end where the user's own code does: not in the function of a kernel's name that
-    /// nvcc makes to launch it.
+    /// The truth with call sites that end in the user's own code, not in the stub of the same name as the kernel that nvcc
+    /// generates to launch it.
     pub fn without_stubs(self) -> Self {
         let mut sums = BTreeMap::new();
         for ((site, leaf), nanos) in self.sums {
@@ -367,14 +367,15 @@ impl Truth {
     }
 }
 
-/// A kernel's name without what C++ adds to that of a plain function: `add` for `_Z3addPf`.
+/// A kernel's name without C++ mangling, for a plain function: `add` for `_Z3addPf`.
 pub fn plain(symbol: &str) -> &str {
     let Some(rest) = symbol.strip_prefix("_Z") else { return symbol };
     let name = rest.trim_start_matches(|c: char| c.is_ascii_digit());
     rest[..rest.len() - name.len()].parse().ok().and_then(|length| name.get(..length)).unwrap_or(symbol)
 }
 
-/// What `tests/runtimes.sh` installs and names, for this Python if for any; `None`, with a sentence: it cannot be had here.
+/// Path of the program `what` that `tests/runtimes.sh` installs, for the given Python if any; `None`, after printing a
+/// sentence, if it is not available.
 pub fn installed(what: &str, python: Option<&Path>) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
     let mut command = Command::new(root().join("tests/runtimes.sh"));
@@ -389,7 +390,7 @@ pub fn installed(what: &str, python: Option<&Path>) -> Option<PathBuf> {
     None
 }
 
-/// Whether this run must not skip what this machine can do.
+/// Whether this run must not skip tests that this machine could run.
 pub fn is_ci() -> bool {
     std::env::var_os("CI").is_some()
 }

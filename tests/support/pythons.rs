@@ -1,13 +1,13 @@
-//! The Pythons that are here.
+//! Python interpreters on this machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The oldest that anything of ours is for.
+/// Oldest supported version of Python.
 pub const OLDEST: (u32, u32) = (3, 9);
 
-/// Pythons that are here and have these modules, by version: the one that is called so, and those of pyenv.
+/// Pythons on this machine that have these modules, by version: `python3`, and those of pyenv.
 pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     let versions = std::env::var_os("HOME").map(|home| Path::new(&home).join(".pyenv/versions"));
     let folders = versions.and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
@@ -17,11 +17,11 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     known.filter(|(found, _)| *found >= OLDEST).collect()
 }
 
-/// What a script exits with where something cannot be had here.
+/// Exit code of a script that cannot provide what it was asked for on this machine.
 const CANNOT_BE_HAD: i32 = 75;
 
-/// Those that `tests/python/interpreters` has unpacked, by version and then name: `python3.14d` is a debug build of 3.14. In CI
-/// they are there, unless Debian has them no longer: its newest release changes every day.
+/// Pythons that `tests/python/interpreters` has unpacked, by version and then name: `python3.14d` is a debug build of 3.14.
+/// In CI they must exist, unless Debian no longer has them: its newest release changes every day.
 pub fn unpacked() -> Vec<((u32, u32), PathBuf)> {
     let script = super::root().join("tests/python/interpreters");
     let output = Command::new(script).args((!super::is_ci()).then_some("--found")).output().unwrap();

@@ -1,6 +1,6 @@
-//! Recordings of what CUPTI told a client (tests/gpu/probe), told apart: which callbacks came in which order,
-//! with which ids, and which fields the records had. Times, addresses and absolute ids differ from run to run and
-//! are left out or counted anew; all else is compared, and every difference listed.
+//! Recordings of CUPTI's callbacks and records as a client received them (tests/gpu/probe), and their differences: the order
+//! of callbacks, their ids, and the fields of records. Times, addresses and absolute ids differ from run to run and are left
+//! out or renumbered; everything else is compared, and every difference is listed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 /// A recording as lines that two runs of the same program must have in common.
 pub(crate) struct Recording {
-    /// Callbacks in their order.
+    /// Callbacks in order.
     pub(crate) callbacks: Vec<String>,
-    /// Records, sorted: a buffer is not ordered, and which buffer a record lies in is chance.
+    /// Records, sorted: a buffer is not ordered, and the distribution of records over buffers is random.
     pub(crate) records: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl Recording {
         Self { callbacks, records }
     }
 
-    /// What this recording has and `other` has not, by `-`, and the reverse by `+`; empty if they agree.
+    /// Lines that only this recording has, marked `-`, and lines that only `other` has, marked `+`; empty if they agree.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = diff("callback", &self.callbacks, &other.callbacks);
         found.extend(diff("record", &self.records, &other.records));
@@ -45,7 +45,7 @@ impl Recording {
     }
 }
 
-/// Ids in the order in which they are first met.
+/// Renumbers ids in order of first appearance.
 #[derive(Default)]
 struct Ids(HashMap<(&'static str, u64), usize>, BTreeMap<&'static str, usize>);
 
@@ -58,12 +58,12 @@ impl Ids {
         })
     }
 
-    /// 0 means none.
+    /// Renumbers an id unless it is 0, which means none.
     fn rename_some(&mut self, what: &'static str, id: u64) -> usize {
         if id == 0 { 0 } else { self.rename(what, id) }
     }
 
-    /// The default stream is 7 everywhere; others are numbered as they come.
+    /// The default stream is 7 everywhere; others are renumbered in order of appearance.
     fn stream(&mut self, id: i64) -> String {
         match id {
             -1 => "none".to_owned(),
@@ -73,7 +73,7 @@ impl Ids {
     }
 }
 
-/// Here `original` is a graph, elsewhere a node.
+/// With this callback `original` is a graph, with others a node.
 const GRAPH_CLONED: u32 = 11;
 
 fn number(row: &Value, field: &str) -> u64 {
@@ -122,7 +122,7 @@ fn callback(row: &Value, ids: &mut Ids) -> Option<String> {
     row.get("state").map(|state| format!("state {state}"))
 }
 
-/// Fields of the records by kind: name, offset, bytes. Those that are ids are renamed, times are not here.
+/// Fields of the records by kind: name, offset, bytes. Ids are renumbered; times are not listed.
 type Field = (&'static str, usize, usize);
 const KERNEL: &[Field] = &[
     ("device", 40, 4),
@@ -200,7 +200,7 @@ fn record(bytes: &[u8], name: &Value, ids: &mut Ids) -> String {
     text + if is_timed { " timed" } else { " not timed" }
 }
 
-/// The lines that are not in a longest common subsequence of both.
+/// Lines that are not part of a longest common subsequence.
 fn diff(what: &str, one: &[String], other: &[String]) -> Vec<String> {
     let width = other.len() + 1;
     let mut longest = vec![0_u32; (one.len() + 1) * width];

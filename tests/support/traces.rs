@@ -1,16 +1,16 @@
-//! Traces of torch.profiler by hand, in microseconds.
+//! Hand-made traces of torch.profiler, in microseconds.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Events in the order in which they are added. The process is 1; threads are what the caller says.
+/// Events in the order in which they are added. The process is 1; the caller chooses the threads.
 #[derive(Debug, Default)]
 pub struct Trace(pub Vec<Value>);
 
 impl Trace {
-    /// A slice of a thread.
+    /// Adds a slice of a thread.
     pub fn slice(&mut self, category: &str, name: &str, thread: u32, start: u64, end: u64) -> &mut Self {
         self.0.push(json!({
             "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": end - start
@@ -18,12 +18,12 @@ impl Trace {
         self
     }
 
-    /// A Python function.
+    /// Adds a Python function.
     pub fn python(&mut self, name: &str, thread: u32, start: u64, end: u64) -> &mut Self {
         self.slice("python_function", name, thread, start, end)
     }
 
-    /// A call that launches (2 us), and the kernel that it launches, on GPU 0 and stream 7.
+    /// Adds a call that launches (2 us), and the kernel that it launches, on GPU 0 and stream 7.
     pub fn launch(
         &mut self,
         id: u32,
@@ -38,7 +38,7 @@ impl Trace {
         self.work("kernel", id, kernel, 7, start, end)
     }
 
-    /// Work of GPU 0, launched by the call with this id.
+    /// Adds work of GPU 0, launched by the call with this id.
     pub fn work(
         &mut self,
         category: &str,

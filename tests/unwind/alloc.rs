@@ -1,4 +1,4 @@
-//! A capture allocates nothing: not the first, which compiles every rule, and not the thousandth.
+//! A capture allocates nothing: neither the first, which compiles every rule, nor the thousandth.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/deep.rs"]
@@ -11,23 +11,23 @@ use deep::deep;
 use gpuflame::unwind::{self, Skip, Unwinder};
 
 thread_local! {
-    /// Of this thread: the test harness allocates on another, whenever it gets a processor.
+    /// Allocations of this thread: the test harness allocates on another, at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counted.
+/// The system's allocator with a counter.
 struct Counting;
 
-// SAFETY: all calls are handed on unchanged.
+// SAFETY: all calls are passed on unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(memory, layout) }
     }
 }

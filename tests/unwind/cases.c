@@ -1,5 +1,5 @@
-/* Stacks of every shape that the unwinder has to cross. Compiled by tests/unwind.rs with and without
-   optimisation and frame pointers; each case calls back from its depths. */
+/* Stacks of every shape that the unwinder must handle. tests/unwind compiles this file with and without optimisation and
+   frame pointers; each case calls back from the deepest frame. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <pthread.h>
@@ -56,7 +56,7 @@ static void on_signal(int n) { (void)n; leaf(); KEEP; }
 static void on_fault(int n, siginfo_t *i, void *c) {
     (void)n; (void)i;
     leaf();
-    ((ucontext_t *)c)->uc_mcontext.gregs[REG_RIP] += 2; /* over the two bytes of ud2 */
+    ((ucontext_t *)c)->uc_mcontext.gregs[REG_RIP] += 2; /* past the two bytes of ud2 */
 }
 static void catch_it(int n, int flags) {
     struct sigaction a = { 0 };
@@ -128,7 +128,8 @@ void coroutine(hook h) {
     munmap(room, size);
     KEEP;
 }
-/* A thread whose stack lies right below that of a coroutine, which goes; then one comes elsewhere. */
+/* A thread whose stack is directly below a coroutine's stack. The coroutine's stack is unmapped, and then a new one is
+   mapped elsewhere. */
 static size_t half = 256 << 10;
 static char *halves, *third;
 FAR void run_on(char *room) {
@@ -167,7 +168,7 @@ static jmp_buf back;
 FAR int jumper(int n) { if (n == 0) { leaf(); longjmp(back, 1); } int r = jumper(n - 1); KEEP; return r; }
 void after_longjmp(hook h) { current = h; if (!setjmp(back)) jumper(9); leaf(); KEEP; }
 
-/* Code written by hand */
+/* Hand-written code */
 void asm_with_cfi(hook);
 void asm_cfa_in_rbx(hook);
 void asm_over_return(void (*)(uintptr_t *));
@@ -194,8 +195,8 @@ __asm__(
 static hook inner;
 FAR void call_through_rbx(void) { asm_cfa_in_rbx(inner); KEEP; }
 void slow_frames(hook h) { current = h; inner = leaf; asm_cfa_in_rbx(call_through_rbx); asm_with_cfi(leaf); KEEP; }
-/* Above asm_over_return the stack ends in a return address of 0; with one into that function's first instruction, at
-   which its caller's return address comes next, it goes on. */
+/* The stack ends above asm_over_return if the return address is 0. It continues if the address is that function's first
+   instruction, where the caller's return address is next on the stack. */
 FAR void change_return(uintptr_t *address) {
     for (int i = 0; i < 15; i++) { /* after each call, then after every third */
         *address = (i < 6 ? i : i / 3) % 2 ? (uintptr_t)asm_over_return + 1 : 0;

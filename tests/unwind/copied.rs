@@ -1,4 +1,4 @@
-//! Stacks that were copied, against those that are walked where they lie; and copies of anything.
+//! Copied stacks: compared with stacks walked in place, and copies of arbitrary bytes.
 #![cfg(target_arch = "x86_64")]
 
 use std::hint::black_box;
@@ -6,13 +6,13 @@ use std::hint::black_box;
 use gpuflame::record::{ContextFlags, Frame};
 use gpuflame::unwind::{self, CopyUnwinder, REGISTERS, Skip, Unwinder};
 
-/// What a sample of this thread would hold.
+/// Registers and stack bytes that a sample of this thread would hold.
 struct Copy {
     registers: [u64; REGISTERS],
     stack: Vec<u8>,
 }
 
-/// The order of DWARF, of which `rsp` is the eighth.
+/// DWARF's order of registers: `rsp` is number 7.
 const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RAX,
     libc::REG_RDX,
@@ -33,7 +33,7 @@ const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RIP,
 ];
 
-/// The registers, as `getcontext` stores them, and so much of the stack above, which must be there.
+/// The registers, as `getcontext` stores them, and the next `bytes` bytes of the stack, which must exist.
 #[inline(always)]
 fn copy(bytes: usize) -> Copy {
     // SAFETY: zeroes are a valid context, and getcontext fills it in.
@@ -43,12 +43,12 @@ fn copy(bytes: usize) -> Copy {
         context
     };
     let registers = ORDER.map(|register| context.uc_mcontext.gregs[register as usize] as u64);
-    // SAFETY: the caller knows how large the stack is above its frame.
+    // SAFETY: the caller guarantees that the stack holds `bytes` bytes above its frame.
     let stack = unsafe { std::slice::from_raw_parts(registers[7] as *const u8, bytes) }.to_vec();
     Copy { registers, stack }
 }
 
-/// Runs `body` so many calls deep.
+/// Runs `body` `calls` calls deep.
 #[inline(never)]
 fn deep(calls: usize, body: &mut dyn FnMut()) {
     match calls {
@@ -58,7 +58,7 @@ fn deep(calls: usize, body: &mut dyn FnMut()) {
     black_box(calls);
 }
 
-/// The same below more of a stack than anybody copies.
+/// Runs `body` `calls` calls deep, below more stack than a copy ever holds.
 fn on_a_deep_stack(calls: usize, mut body: impl FnMut() + Send) {
     let below = || {
         let room = black_box([0_u8; 128 << 10]);
@@ -79,7 +79,7 @@ fn a_copied_stack_is_the_one_that_was_there_as_far_as_it_was_copied() {
         let copied = copy(64 << 10);
         let there = unwinder.capture(Skip::None).frames.to_vec();
         let walked = copies.walk(&copied.registers, &copied.stack);
-        // The first frame is the same function, at another place; the last ones lie above what was copied.
+        // The first frame is in the same function at another address; the outermost ones are above the copied part.
         let callers = walked.frames[1..].to_vec();
         assert!(callers.len() > 40 && callers.len() < there.len() - 1, "{}", callers.len());
         assert_eq!(there[1..][..callers.len()], callers);
@@ -95,15 +95,15 @@ fn a_copied_stack_is_the_one_that_was_there_as_far_as_it_was_copied() {
     });
 }
 
-/// Whether all frames but the first are `callers`, as far as they go.
+/// Whether all frames but the first are a prefix of `callers`.
 fn is_part(callers: &[Frame], frames: &[Frame]) -> bool {
     frames.len() <= 1 || callers.starts_with(&frames[1..])
 }
 
-/// How much of the thread's stack lies above an address on it.
+/// Number of bytes of the thread's stack above an address on it.
 fn above(address: usize) -> usize {
     let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the attributes are filled in before they are asked, and given back.
+    // SAFETY: the attributes are initialized before they are read, and destroyed once.
     unsafe {
         let mut attributes = std::mem::zeroed();
         assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), &mut attributes), 0);

@@ -1,8 +1,8 @@
-//! What a capture on a fiber's stack takes does not depend on how many fibers there are.
+//! The cost of a capture on a fiber's stack does not depend on the number of fibers.
 //!
-//! The system calls of captures are counted: Linux sends them back as signals (see `tests/capture/syscalls.rs`), and the
-//! handler makes them itself. Tests run on threads of their own at once, so all that is counted is of one thread: a selector
-//! that another thread sets while this one is in its handler ends the process.
+//! System calls of captures are counted: Linux returns them as signals (see `tests/capture/syscalls.rs`), and the handler
+//! then makes them itself. Tests run on their own threads at the same time, so all state is per thread: if another thread set
+//! the selector while this thread is in its handler, the process would end.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -21,7 +21,7 @@ use gpuflame::unwind::{self, Skip, Unwinder, tls};
 use switch::{foreign, on_stack};
 
 const FIBERS: usize = 2000;
-/// A stack and the page below it that cannot be read: two mappings each.
+/// A stack and the unreadable page below it: two mappings each.
 const STACK: usize = 32 << 10;
 const PAGE: usize = 4096;
 
@@ -29,27 +29,27 @@ const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
 thread_local! {
-    /// What the kernel looks at: system calls of this thread pass, or come back as signals.
+    /// Selector that the kernel checks: system calls of this thread pass, or return as signals.
     static SELECTOR: AtomicU8 = const { AtomicU8::new(PASS) };
-    /// How often the copying call came back, `getpid`, and any other.
+    /// Number of caught calls: the one that copies memory, `getpid`, and any other.
     static CALLS: [AtomicUsize; 3] = const { [const { AtomicUsize::new(0) }; 3] };
-    /// How many frames the last capture had, and how good they are.
+    /// Number of frames of the last capture, and its quality flags.
     static FRAMES: Cell<usize> = const { Cell::new(0) };
     static FLAGS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Lets this thread's system calls pass, or has them come back.
+/// Lets this thread's system calls pass, or makes them return as signals.
 fn select(passing: u8) {
     SELECTOR.with(|selector| selector.store(passing, Ordering::SeqCst));
 }
 
-/// The place that a handler returns to. The kernel lets its system call pass.
+/// Address that a handler returns to. The kernel lets the system call made here pass.
 #[unsafe(naked)]
 extern "C" fn restore() {
     naked_asm!("mov eax, 15", "syscall", "ud2")
 }
 
-/// Counts a system call that came back, and makes it.
+/// Counts a caught system call, and makes it.
 extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
     select(PASS);
     // SAFETY: the kernel passes the interrupted registers.
@@ -62,7 +62,7 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
     };
     CALLS.with(|calls| calls[counter].fetch_add(1, Ordering::Relaxed));
     let result: i64;
-    // SAFETY: the same call with the same arguments, which the interrupted code vouches for.
+    // SAFETY: the same call with the same arguments, for which the interrupted code is responsible.
     unsafe {
         asm!(
             "syscall",
@@ -81,7 +81,7 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
     select(CATCH);
 }
 
-/// As the kernel has it.
+/// The kernel's own struct of a signal action.
 #[repr(C)]
 struct KernelAction {
     handler: usize,
@@ -90,7 +90,7 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Has system calls of this thread come back while the selector says so. False: this kernel cannot.
+/// Makes system calls of this thread return as signals while the selector is set. False: this kernel does not support it.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
     const ON: usize = 1;
@@ -112,7 +112,7 @@ fn catch_on_this_thread() -> bool {
 }
 
 fn unwinder() -> &'static mut Unwinder {
-    // SAFETY: the test put its unwinder there, and nobody else holds the reference.
+    // SAFETY: the test stored its unwinder there, and no other reference to it exists.
     unsafe { &mut *tls::get().cast::<Unwinder>() }
 }
 
@@ -140,13 +140,13 @@ extern "C-unwind" fn dive() {
     std::hint::black_box(deep(12));
 }
 
-/// So many stacks, with a page between two of them that cannot be read, and an unwinder for this thread. `None`: this kernel
-/// sends no system calls back.
+/// `FIBERS` stacks with an unreadable page between each two, and an unwinder for this thread. `None`: this kernel cannot
+/// return system calls as signals.
 fn fibers() -> Option<*mut c_void> {
     unwind::prepare();
     foreign();
     let bytes = FIBERS * (STACK + PAGE) + PAGE;
-    // SAFETY: a fresh mapping, pages of which are then protected.
+    // SAFETY: the mapping is fresh, and only its own pages are protected.
     let stacks = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -170,7 +170,7 @@ fn fibers() -> Option<*mut c_void> {
     Some(stacks)
 }
 
-/// Runs `hook` on each fiber, `below` bytes below its end, and gives the system calls of the captures.
+/// Runs `hook` on each fiber, `below` bytes below its end, and returns the number of system calls of the captures.
 fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, flags: u32) -> [usize; 3] {
     CALLS.with(|calls| calls.iter().for_each(|count| count.store(0, Ordering::Relaxed)));
     for fiber in 0..FIBERS {
@@ -185,10 +185,10 @@ fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, fla
 fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
     let Some(stacks) = fibers() else { return };
     for round in 0..4 {
-        // Their outermost frames have no return address on the stack, so none of them came to its end.
+        // The outermost frames have no return address on the stack, so no walk reached its end.
         let calls = calls_of(stacks, capture, 0, ContextFlags::CUT);
         eprintln!("round {round}: {calls:?}");
-        // The first capture learns rules, and maps the room for the copy.
+        // The first capture learns unwind rules, and maps the buffer for the copy.
         if round > 0 {
             assert_eq!(calls, [FIBERS, 0, 0]);
         }

@@ -1,7 +1,7 @@
-/* Stacks that a program made, and unwind information that is wrong. */
+/* Stacks that a program made itself, and wrong unwind information. */
 
-/* Calls `hook` on another stack, switched to by hand: the unwind information of this function says nothing of that,
- * so it leads beyond `top`. */
+/* Calls `hook` on another stack after a hand-written switch: the unwind information of this function does not describe the
+ * switch, so it leads past `top`. */
 __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 {
     __asm__ volatile("mov %%rsp, %%rbx\n\tmov %1, %%rsp\n\tcall *%0\n\tmov %%rbx, %%rsp"
@@ -10,7 +10,7 @@ __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
                      : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");
 }
 
-/* A function that calls its argument, with one more instruction of unwind information, in bytes. */
+/* A function that calls its argument, with one additional instruction of unwind information, in bytes. */
 #define WITH(name, ...)                                                                                        \
     __asm__(".text\n\t.globl " #name "\n\t.type " #name ", @function\n" #name ":\n\t"                          \
             ".cfi_startproc\n\tpush %rbx\n\t.cfi_def_cfa_offset 16\n\t.cfi_escape " #__VA_ARGS__ "\n\t"        \
@@ -19,7 +19,7 @@ __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 /* DW_CFA_nop */
 WITH(right, 0)
 
-/* DW_CFA_val_expression of rsp: the caller's stack pointer is worth ... */
+/* DW_CFA_val_expression of rsp: the caller's stack pointer is ... */
 #define SP(name, length, ...) WITH(name, 0x16, 7, length, __VA_ARGS__)
 SP(sp_low, 3, 0x0a, 0x00, 0x10)                                              /* 0x1000 */
 SP(sp_below, 4, 0x77, 0x80, 0x80, 0x40)                                      /* rsp - 1 MiB */
@@ -29,7 +29,7 @@ SP(sp_high, 9, 0x0e, 0, 0xf0, 0xff, 0xff, 0xff, 0x7f, 0, 0)                  /* 
 SP(sp_no_address, 9, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0x80)                        /* 1 << 63 */
 SP(sp_end, 9, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)          /* -1 */
 SP(sp_from_nowhere, 2, 0x38, 0x06)                                           /* *(8) */
-SP(sp_for_ever, 3, 0x2f, 0xfd, 0xff)                                         /* a loop */
+SP(sp_for_ever, 3, 0x2f, 0xfd, 0xff)                                         /* an endless loop */
 
 /* DW_CFA_def_cfa_expression */
 #define CFA(name, length, ...) WITH(name, 0x0f, length, __VA_ARGS__)
@@ -45,9 +45,9 @@ CFA(cfa_for_ever, 3, 0x2f, 0xfd, 0xff)
 WITH(cfa_far, 0x0c, 7, 0x80, 0x80, 0x80, 0x80, 0x08)
 WITH(cfa_backwards, 0x12, 7, 0x80, 0x04)
 
-/* The rest is right, but for where the return address or rbp are: DW_CFA_expression */
+/* Correct except for the location of the return address or of rbp: DW_CFA_expression */
 WITH(return_from_nowhere, 0x10, 16, 1, 0x38)
 WITH(rbp_from_nowhere, 0x10, 6, 1, 0x38)
-/* DW_CFA_val_expression of the return address: no address at all, and the right one with a bit too many. */
+/* DW_CFA_val_expression of the return address: not an address at all, and the right one with an extra bit set. */
 WITH(return_to_no_address, 0x16, 16, 9, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0x80)
 WITH(return_to_nearly_an_address, 0x16, 16, 13, 0x38, 0x1c, 0x06, 0x0e, 0, 0, 0, 0, 0, 0, 1, 0, 0x21)

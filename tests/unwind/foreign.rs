@@ -1,4 +1,4 @@
-//! Stacks that are not the thread's own, and unwind information that is wrong: nothing is read that is not there.
+//! Stacks that are not the thread's own, and wrong unwind information: memory that does not exist is never read.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -15,15 +15,15 @@ use gpuflame::record::{ContextFlags, FrameKind};
 use gpuflame::unwind::{self, Skip, Unwinder};
 use switch::{foreign, on_stack};
 
-/// What a test unmaps, another must not map before it is mapped again.
+/// Serializes the tests: no test may map memory that another has unmapped and will map again.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The size of the stacks of small fibers.
+/// Size of the stacks of small fibers.
 const STACK: usize = 256 << 10;
 
 thread_local! {
     static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
-    /// What the last callback saw: the addresses of its callers, and flags.
+    /// Addresses of the last callback's callers, and its flags.
     static SEEN: RefCell<(Vec<u64>, ContextFlags)> = const { RefCell::new((Vec::new(), ContextFlags(0))) };
 }
 
@@ -44,19 +44,19 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// Whether `address` lies in the function at `start`, all of which are short.
+/// Whether `address` is in the function at `start`, all of which are short.
 fn is_in(address: Option<&u64>, start: *mut c_void) -> bool {
     address.is_some_and(|address| address.wrapping_sub(start as u64) < 100)
 }
 
-/// A region of so many bytes.
+/// A mapped region and its size in bytes.
 struct Region(*mut u8, usize);
 
 impl Region {
     fn new(bytes: usize) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh mapping.
+        // SAFETY: the mapping is fresh.
         let memory = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
         Self(memory.cast(), bytes)
@@ -69,7 +69,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: nobody runs on it any more.
+        // SAFETY: no code runs on the region any more.
         unsafe { libc::munmap(self.0.cast(), self.1) };
     }
 }
@@ -83,13 +83,12 @@ fn stacks_beside_which_others_come_and_go_are_walked_to_their_end() {
     for round in 0..5 {
         for stack in 0..STACKS {
             let top = region.at((stack + 1) * STACK);
-            // What lies above the stack: a neighbour in the same mapping, nothing, a page that cannot be read,
-            // and a neighbour again.
+            // Above the stack, in turn: a neighbour in the same mapping, nothing, an unreadable page, and a neighbour again.
             let look_at = |is_cut: bool| {
                 on_stack(look, top);
                 SEEN.with_borrow(|(frames, flags)| {
                     assert!(is_in(frames.first(), switched), "{frames:x?}");
-                    // Where there is something above, it is a return address of 0.
+                    // If memory above exists, it holds a return address of 0.
                     assert_eq!(frames.len(), 1, "round {round}, stack {stack}: {frames:x?}");
                     assert_eq!(flags.has(ContextFlags::CUT), is_cut);
                 });
@@ -97,7 +96,7 @@ fn stacks_beside_which_others_come_and_go_are_walked_to_their_end() {
             look_at(false);
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            // SAFETY: the neighbour is ours, and nobody runs on it.
+            // SAFETY: the neighbour is ours, and no code runs on it.
             unsafe {
                 assert_eq!(libc::munmap(top, STACK), 0);
                 look_at(true);
@@ -138,7 +137,7 @@ fn no_unwind_information_leads_a_walk_astray() {
         "return_to_no_address",
         "return_to_nearly_an_address",
     ];
-    // So that the rules of all callers are known.
+    // Makes the rules of all callers known.
     call(library.symbol("right"), None);
     call(library.symbol("right"), Some(region.at(STACK)));
     SEEN.with_borrow(|(frames, _)| assert!(frames.len() > 2, "{frames:x?}"));
@@ -166,14 +165,14 @@ fn a_register_that_cannot_be_found_does_not_end_a_walk() {
     });
 }
 
-/// Calls a function of the library, which calls `look`; perhaps on another stack.
+/// Calls a function of the library, which calls `look`, optionally on another stack.
 fn call(function: *mut c_void, stack: Option<*mut c_void>) {
     thread_local! {
         static FUNCTION: RefCell<*mut c_void> = const { RefCell::new(null_mut()) };
     }
     extern "C-unwind" fn call_function() {
         let function = FUNCTION.with_borrow(|function| *function);
-        // SAFETY: every function of the library that is called so is of this type.
+        // SAFETY: every function of the library that is called this way has this type.
         let function = unsafe {
             std::mem::transmute::<*mut c_void, extern "C-unwind" fn(extern "C-unwind" fn())>(function)
         };
@@ -213,7 +212,7 @@ fn a_stack_of_a_megabyte_in_large_frames_is_walked() {
     });
 }
 
-/// Handlers on a signal stack: the walk leads back to the thread's own stack, or to a coroutine's.
+/// Handlers on a signal stack: the walk continues on the thread's own stack, or on a coroutine's.
 #[test]
 fn a_signal_stack_leads_back_to_the_stack_that_was_interrupted() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -222,12 +221,12 @@ fn a_signal_stack_leads_back_to_the_stack_that_was_interrupted() {
     }
     #[inline(never)]
     extern "C-unwind" fn interrupt() {
-        // SAFETY: the handler below is there.
+        // SAFETY: the handler below is installed.
         unsafe { libc::raise(libc::SIGUSR1) };
         std::hint::black_box(());
     }
     let signal_stack = Region::new(STACK);
-    // SAFETY: the stack stays mapped until it is taken back; the handler only captures.
+    // SAFETY: the stack stays mapped until it is disabled as a signal stack; the handler only captures.
     unsafe {
         let stack = libc::stack_t { ss_sp: signal_stack.at(0), ss_flags: 0, ss_size: STACK };
         assert_eq!(libc::sigaltstack(&stack, null_mut()), 0);
@@ -252,7 +251,7 @@ fn a_signal_stack_leads_back_to_the_stack_that_was_interrupted() {
     assert!(is_in(coroutine.last(), switched), "{coroutine:x?}");
     let inner = |frames: &[u64]| frames.iter().position(|frame| is_in(Some(frame), interrupt as *mut c_void));
     assert_eq!(inner(&coroutine), inner(&own));
-    // SAFETY: no handler runs on it.
+    // SAFETY: no handler runs on the signal stack.
     unsafe {
         let none = libc::stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
         assert_eq!(libc::sigaltstack(&none, null_mut()), 0);

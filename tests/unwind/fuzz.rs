@@ -1,4 +1,4 @@
-//! Random stacks: the unwinder against libgcc's, and the memo against the plain walk.
+//! Random stacks: the unwinder compared with libgcc's, and the stack caches with the plain walk.
 //!
 //! `GPUFLAME_FUZZ=N` makes both tests N times longer, with other seeds.
 #![cfg(target_arch = "x86_64")]
@@ -22,32 +22,32 @@ use gpuflame::record::Frame;
 use gpuflame::unwind::{Seen, Skip, Unwinder};
 use oracle::{Addresses, capture_both};
 
-/// Dives and climbs at random over a call tree, with a capture at the end of every dive.
+/// Dives and climbs at random in a call tree, with a capture at the end of every dive.
 ///
-/// Few functions may stand at a given depth, and frames grow by few sizes: so dives often put the same
-/// return addresses to the same places as earlier ones, with something else between, which is where a
-/// memo that proves too little goes wrong.
+/// Only a few functions may appear at a given depth, and frames grow by only a few sizes. So dives often put the same return
+/// addresses in the same places as earlier ones, with different frames in between: a cache that checks too little returns a
+/// wrong stack then.
 struct Fuzz<'a> {
     random: Random,
     functions: &'a [Function],
     depth: usize,
     deepest: usize,
-    /// Where this dive ends; above it after a capture.
+    /// Depth of this dive; lower than the present depth after a capture.
     target: usize,
     climbs: bool,
-    /// Shifts which functions stand at which depth.
+    /// Changes which functions appear at which depth.
     scene: usize,
     captures_left: usize,
     capture: &'a mut dyn FnMut(),
 }
 
 const DEEPEST: usize = 120;
-/// How deep a coroutine goes, so that it comes to the same places in the same way.
+/// Depth of a coroutine: small, so that it reaches the same places by the same path.
 const NOT_DEEP: usize = 5;
 const SHALLOWEST: usize = 3;
 
 impl Fuzz<'_> {
-    /// The function to call next, or none to return.
+    /// Next function to call; `None` to return.
     fn choose(&mut self) -> Option<Function> {
         if !self.climbs && self.depth >= self.target {
             self.captures_left -= 1;
@@ -78,9 +78,9 @@ impl Fuzz<'_> {
     }
 }
 
-/// Decides what the generated function that asks does next.
+/// Decides the next action of the generated function that asks.
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
-    // SAFETY: `run` put its own state there, and waits for the walk to end.
+    // SAFETY: `run` stored its own state there, and waits for the walk to end.
     let fuzz = unsafe { &mut *program.state.cast::<Fuzz<'_>>() };
     program.growth = 1 + fuzz.random.below(3) as i64;
     let chosen = if fuzz.captures_left == 0 { None } else { fuzz.choose() };
@@ -96,7 +96,7 @@ fn run(seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnM
     run_to(DEEPEST, seed, functions, captures, capture);
 }
 
-/// The same, so deep at most.
+/// Makes `captures` captures on random stacks of at most `deepest` calls.
 fn run_to(deepest: usize, seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnMut()) {
     let mut fuzz = Fuzz {
         random: Random::new(seed),
@@ -187,7 +187,7 @@ fn a_stack_that_is_told_by_its_number_is_the_one_that_was_kept() {
     without.remember_stacks(false);
     let mut kept: Vec<Vec<Frame>> = vec![Vec::new(); Unwinder::MOST_KEPT];
     let (mut told, mut new, mut different) = (0, 0, 0);
-    // Deeper ones are hardly ever met again, nor are those of many functions.
+    // Deeper stacks, and those of many functions, hardly ever repeat.
     for (seed, functions, deepest) in seeds(400).flat_map(|seed| {
         [(seed, &functions[..2], 3), (seed, &functions[..4], NOT_DEEP), (seed, &functions[..], DEEPEST)]
     }) {
@@ -215,18 +215,18 @@ fn a_stack_that_is_told_by_its_number_is_the_one_that_was_kept() {
 }
 
 thread_local! {
-    /// What a coroutine is to do.
+    /// Work of the next coroutine.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
-/// Does `work` on the stack below `top`.
+/// Runs `work` on the stack below `top`.
 fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
     extern "C-unwind" fn begin() {
         let work = WORK.take().expect("it was put there just now");
-        // SAFETY: it is borrowed as long as this runs.
+        // SAFETY: `on_another_stack` borrows the work for as long as this runs.
         unsafe { (*work)() };
     }
-    // SAFETY: only its lifetime is another; `begin` runs before this returns, and takes it.
+    // SAFETY: only the lifetime changes; `begin` takes the work and runs before this function returns.
     WORK.set(Some(unsafe { std::mem::transmute::<&mut dyn FnMut(), *mut (dyn FnMut() + 'static)>(work) }));
     switch::on_stack(begin, top);
 }
@@ -239,7 +239,7 @@ fn known_ways_on_other_stacks_give_what_a_copy_gives() {
     let mut without = Unwinder::new().expect("memory for an unwinder");
     without.remember_stacks(false);
     const STACK: usize = 64 << 10;
-    // Above the first of them the next one ends, above the last there are zeroes.
+    // Above the first stack the next one ends, above the last there are zeroes.
     let mut stacks = vec![0u128; 5 * STACK / 16];
     let (mut frames, mut different, mut whole) = (0, 0, 0);
     for seed in seeds(300) {

@@ -1,9 +1,10 @@
-//! Random stacks of functions that are generated at run time, keep any value in rbp, and replace each other at their addresses.
+//! Random stacks of functions that are generated at run time, keep any value in rbp, and replace each other at their
+//! addresses.
 //!
 //! The test knows each return address, so a stack is *right* if it reaches the thread's first frame and has those return
-//! addresses, in their order, with the same frames between each two.
+//! addresses, in order, with the same frames between each two.
 //!
-//! `GPUFLAME_FUZZ=N` runs N times as many seeds, and others.
+//! `GPUFLAME_FUZZ=N` runs N times as many seeds, with other values.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -28,14 +29,14 @@ const DEEPEST: usize = 9;
 const CAPTURES: usize = 400;
 const SEEDS: u64 = 20;
 
-/// A walk over random stacks.
+/// A random walk of calls, returns and captures.
 struct Walk<'a> {
     random: Random,
     area: Area,
     mix: Mix,
-    /// Calls per function that is written over an older one before the call.
+    /// One call in this many first overwrites an older function with a new one.
     replaces: Option<usize>,
-    /// The slots of the functions that are on the stack, outermost first.
+    /// Slots of the functions on the stack, outermost first.
     active: Vec<usize>,
     captures_left: usize,
     capture: &'a mut dyn FnMut(&Truth<'_>),
@@ -48,7 +49,7 @@ struct Truth<'a> {
 }
 
 extern "C-unwind" fn next(walk: *mut c_void) {
-    // SAFETY: `step` passed itself, and waits.
+    // SAFETY: `step` passed a pointer to itself, and waits.
     unsafe { &mut *walk.cast::<Walk<'_>>() }.step();
 }
 
@@ -98,7 +99,7 @@ impl Walk<'_> {
 }
 
 impl Truth<'_> {
-    /// Whether these frames, leaf first, are the stack, to its root.
+    /// Whether these frames, leaf first, are the true stack down to its root.
     fn is(&self, frames: &[Frame], flags: ContextFlags, root: &[Frame]) -> bool {
         let is_ours = |frame: &Frame| match frame.kind() {
             FrameKind::Native { address, .. } => self.area.contains(address),
@@ -111,7 +112,7 @@ impl Truth<'_> {
         let found = frames.iter().filter(|frame| is_ours(frame)).map(place);
         let expected = self.active.iter().rev().map(|slot| self.area.return_address(*slot));
         let others: Vec<&[Frame]> = frames.split(is_ours).collect();
-        // The leaf and the root have frames of their own.
+        // The frames at the leaf and at the root are the test's own.
         let between = others.get(1..others.len() - 1).unwrap_or_default();
         flags.0 & (ContextFlags::CUT | ContextFlags::TRUNCATED) == 0
             && found.eq(expected)
@@ -138,7 +139,7 @@ impl Score {
     }
 }
 
-/// How stacks are captured.
+/// The ways to capture a stack.
 struct Ways {
     cached: Unwinder,
     numbered: Unwinder,
@@ -163,7 +164,7 @@ impl Ways {
         let new = || Unwinder::new().expect("memory for an unwinder");
         let [mut cached, numbered, mut plain] = [new(), new(), new()];
         plain.remember_stacks(false);
-        // The caller of this function is in the midst of itself later on.
+        // This function's caller will be at another instruction later on.
         let root = cached.capture(Skip::Count(2)).frames.to_vec();
         let copies = CopyUnwinder::new().expect("memory for an unwinder");
         let numbers = vec![(Vec::new(), ContextFlags(0)); Unwinder::MOST_KEPT];
@@ -205,7 +206,7 @@ impl Ways {
     }
 }
 
-/// DWARF's order of registers: `rsp` is the eighth.
+/// DWARF's order of registers: `rsp` is number 7.
 const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RAX,
     libc::REG_RDX,
@@ -241,10 +242,10 @@ fn sample<'a>(top: usize) -> ([u64; REGISTERS], &'a [u8]) {
     (registers, unsafe { std::slice::from_raw_parts(sp as *const u8, top - sp) })
 }
 
-/// The end of this thread's stack.
+/// End of this thread's stack.
 fn top_of_stack() -> usize {
     let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the attributes are filled in before they are asked, and given back.
+    // SAFETY: the attributes are initialized before they are read, and destroyed once.
     unsafe {
         let mut attributes = std::mem::zeroed();
         assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), &mut attributes), 0);
@@ -254,7 +255,7 @@ fn top_of_stack() -> usize {
     lowest as usize + size
 }
 
-/// Random numbers for `which` test: fresh ones for every repetition.
+/// Seeds of test number `which`: different ones for every repetition.
 fn seeds(which: u64) -> impl Iterator<Item = u64> {
     let times = std::env::var("GPUFLAME_FUZZ").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     let first = which << 32;
@@ -262,18 +263,18 @@ fn seeds(which: u64) -> impl Iterator<Item = u64> {
 }
 
 thread_local! {
-    /// The work of the next coroutine.
+    /// Work of the next coroutine.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
-/// Does `work` on the stack below `top`.
+/// Runs `work` on the stack below `top`.
 fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
     extern "C-unwind" fn begin() {
         let work = WORK.take().expect("it was put there just now");
-        // SAFETY: it is borrowed as long as this runs.
+        // SAFETY: `on_another_stack` borrows the work for as long as this runs.
         unsafe { (*work)() };
     }
-    // SAFETY: only its lifetime is another; `begin` runs before this returns, and takes it.
+    // SAFETY: only the lifetime changes; `begin` takes the work and runs before this function returns.
     WORK.set(Some(unsafe { std::mem::transmute::<&mut dyn FnMut(), *mut (dyn FnMut() + 'static)>(work) }));
     switch::on_stack(begin, top);
 }
@@ -315,8 +316,8 @@ fn generated_frames_are_walked_to_the_root_whatever_rbp_holds() {
     }
 }
 
-/// A rule may be out of date until it is checked. Share of correct stacks without checks: 21 % on the thread's own stack, 18 % on
-/// other stacks; with checks: 98 % and more.
+/// A cached rule may be stale until it is checked. Share of correct stacks without checks: 21 % on the thread's own stack, 18
+/// % on other stacks; with checks: at least 98 %.
 #[test]
 fn most_stacks_are_right_while_functions_replace_each_other_at_their_addresses() {
     let own = on_the_own_stack(seeds(3), Mix::Walkable, Some(20));
@@ -350,11 +351,11 @@ fn a_stack_is_right_again_after_a_bounded_number_of_captures() {
     }
 }
 
-/// Does `work` in a call by the function in the first slot.
+/// Runs `work` below the function in the first slot.
 #[inline(never)]
 fn through(area: &Area, mut work: &mut dyn FnMut()) {
     extern "C-unwind" fn run(work: *mut c_void) {
-        // SAFETY: `through` passed its own, and waits.
+        // SAFETY: `through` passed a pointer to its own variable, and waits.
         unsafe { (*work.cast::<&mut dyn FnMut()>())() };
     }
     area.function(0)(run, (&raw mut work).cast());

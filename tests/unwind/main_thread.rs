@@ -1,5 +1,5 @@
-//! The main thread, which no other test runs on: the test harness gives each a thread of its own. Its stack is
-//! found in another way, and is the one most programs launch from.
+//! Captures on the main thread. The test harness gives every other test a thread of its own. The main thread's stack is found
+//! in a different way, and most programs launch from it.
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
@@ -36,14 +36,14 @@ mod main_thread {
         the_stack_ends_where_the_kernel_put_its_end();
     }
 
-    /// No file can be opened meanwhile. So whoever asks the C library for this stack's bounds gets none.
+    /// No file can be opened meanwhile, so the C library cannot find this stack's bounds.
     fn the_stack_is_walked_to_its_root_without_a_look_at_proc() {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is a place to write to.
+        // SAFETY: getrlimit writes to `limit`.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
         let set = |rlim_cur| {
             let limit = libc::rlimit { rlim_cur, ..limit };
-            // SAFETY: only reads the limit that it is given.
+            // SAFETY: setrlimit only reads the limit that it is given.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
         };
         set(0);
@@ -67,7 +67,7 @@ mod main_thread {
         });
     }
 
-    /// Through code without unwind information, a frame pointer is followed if it lies on the stack.
+    /// In code without unwind information a frame pointer is followed if it points into the stack.
     fn the_stack_ends_where_the_kernel_put_its_end() {
         let end = stack_end();
         assert_ne!(flags_with_frame_pointer(end - 16) & ContextFlags::GUESSED, 0, "its last two words");
@@ -89,7 +89,7 @@ mod main_thread {
         FLAGS.set(unwinder().capture(Skip::None).flags.0);
     }
 
-    /// The flags of a capture above which there is code without unwind information that holds this in rbp.
+    /// Flags of a capture whose innermost callers include code without unwind information with this value in rbp.
     fn flags_with_frame_pointer(rbp: u64) -> u32 {
         Code::new().run(look, None, Some(rbp as usize));
         FLAGS.get()

@@ -1,6 +1,6 @@
-//! The module map: which file lay where, also of libraries that came and went between two looks.
+//! The module map: which file was loaded at which address, including libraries loaded and unloaded between two updates.
 //!
-//! One test at a time, for all of them load and unload: the loader's counts are the process's.
+//! One test at a time, because all of them load and unload libraries: the loader's counters are process-wide.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -22,7 +22,7 @@ use seen::{SEEN, call, look, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The module that an address belonged to when its frame was taken, by the map's rule: the one that covers it and has
+/// Module that an address belonged to when its frame was captured, by the map's rule: the one that covers the address and has
 /// the frame's epoch.
 fn module_of(frame: Frame, modules: &[Module]) -> Option<&Module> {
     let FrameKind::Native { address, epoch } = frame.kind() else { return None };
@@ -116,7 +116,7 @@ fn generated_code_on_a_stack_gets_a_module_without_a_path() {
     map.refresh(&mut modules);
     // push rbp; mov rbp, rsp; call rdi; pop rbp; ret
     let code = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3];
-    // SAFETY: a fresh mapping, filled before it is called.
+    // SAFETY: the mapping is fresh, and filled before it is called.
     let page = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -1,6 +1,6 @@
-//! As on glibc before 2.35, where a sorted copy of the loader's list stands in for `_dl_find_object`.
+//! Captures as on glibc before 2.35, where a sorted copy of the loader's list replaces `_dl_find_object`.
 //!
-//! One test at a time, for they load and unload; in a process of its own, for it cannot be undone.
+//! One test at a time, because they load and unload libraries; in a process of its own, because the switch cannot be undone.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]

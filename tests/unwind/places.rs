@@ -1,5 +1,5 @@
-//! Places where a capture is hard: generated code, code without unwind information, signals at any
-//! instruction, captures inside captures, constructors, and very deep stacks.
+//! Places where a capture is hard: generated code, code without unwind information, signals at any instruction, captures
+//! inside captures, constructors, and very deep stacks.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -26,7 +26,7 @@ use oracle::{Addresses, capture_both, unwinder};
 
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
 
-/// What a callback saw: flags, our addresses, libgcc's.
+/// Result of a callback: flags, our addresses, libgcc's.
 type Seen = (u32, Vec<u64>, Vec<u64>);
 
 thread_local! {
@@ -79,7 +79,7 @@ fn code_without_information_is_crossed_where_it_returns_right_behind_its_call_an
     }
 }
 
-/// mov ebp, 7, so that it is no frame pointer; call rdi; and then, with and without another instruction: pop rbp; ret.
+/// mov ebp, 7, so that it is not a frame pointer; call rdi; then, with and without another instruction: pop rbp; ret.
 const WITHOUT_FRAME_POINTER: &[u8] = &[0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0xb9, 1, 0, 0, 0, 0x5d, 0xc3];
 const RETURNING: &[u8] = &[0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0x5d, 0xc3];
 /// mov rbp, rsp; call rdi; mov ecx, 1; pop rbp; ret
@@ -87,7 +87,7 @@ const WITH_FRAME_POINTER: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0xb9, 1,
 
 /// Generated code that calls its argument.
 fn generated(code: &[u8]) -> Case {
-    // SAFETY: a fresh mapping, filled before it is called.
+    // SAFETY: the mapping is fresh, and filled before it is called.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -153,7 +153,7 @@ fn a_stack_of_any_depth_that_is_taken_again_agrees_as_far_as_both_reach() {
     let right = Verdict { plain_agrees: true, libgcc_agrees: true };
     let wrong = Verdict { plain_agrees: false, libgcc_agrees: false };
     let mut verifier = Verifier::new().expect("memory for a verifier");
-    // The depths around which the first, then the second capture begins to lose its root, and far beyond.
+    // Depths around the ones at which the first and then the second capture begin to lose their root, and one far beyond.
     for calls in (MAX_FRAMES - 60..MAX_FRAMES + 5).chain([MAX_FRAMES + 200]) {
         deep(calls, &mut || {
             let here = 0u8;
@@ -205,7 +205,7 @@ unsafe extern "C-unwind" {
     fn passes_its_stack_pointer(callback: extern "C-unwind" fn(u64));
 }
 
-/// A compiler may put the variable by which a frame is known at the very bottom of it.
+/// A compiler may put the variable that identifies a frame at the very bottom of it.
 #[test]
 fn a_frame_reaches_from_its_stack_pointer_to_its_callers() {
     extern "C-unwind" fn look(lowest: u64) {
@@ -226,7 +226,7 @@ fn a_frame_reaches_from_its_stack_pointer_to_its_callers() {
             );
         }
     }
-    // SAFETY: it calls back and keeps to the calling convention.
+    // SAFETY: the function calls back and follows the calling convention.
     unsafe { passes_its_stack_pointer(look) };
 }
 
@@ -234,7 +234,7 @@ fn inside_len(all: &[gpuflame::record::Frame], address: u64) -> usize {
     all.iter().skip_while(|frame| (address - 4096..address + 4096).contains(&frame.0)).count()
 }
 
-/// What handlers share with their test: they may not allocate.
+/// State shared between a handler and its test: a handler may not allocate.
 struct Handled {
     same: AtomicUsize,
     different: AtomicUsize,
@@ -274,14 +274,14 @@ fn handle(signal: c_int, handler: extern "C-unwind" fn(c_int)) {
     }
 }
 
-/// Runs `work` again and again on a thread, and sends it `signal` until `handled` are.
+/// Runs `work` again and again on a thread, and sends it `signal` until `handled` signals were handled.
 fn interrupt(signal: c_int, handled: usize, work: impl Fn() + Send + 'static) {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let (ready, is_ready) = std::sync::mpsc::channel();
     let worker = thread::spawn(move || {
         unwinder();
-        // SAFETY: only asks for the thread's own handle.
+        // SAFETY: pthread_self has no precondition.
         ready.send(unsafe { libc::pthread_self() }).expect("the test waits");
         while !stopped.load(Ordering::Relaxed) {
             work();
@@ -316,7 +316,7 @@ fn a_signal_at_any_instruction_agrees_with_libgcc() {
         let mut clock = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let mut text = [0u8; 64];
         for size in [16, 700, 40_000] {
-            // SAFETY: plain libc calls on memory of ours; the clock is read in the vdso.
+            // SAFETY: plain libc calls on our own memory; the clock is read in the vdso.
             unsafe {
                 let memory = libc::malloc(size);
                 libc::memset(memory, 1, size);
@@ -366,8 +366,8 @@ fn a_capture_inside_a_capture_disturbs_nothing() {
     assert!(HANDLED.nested.load(Ordering::Relaxed) > 0, "no signal arrived inside a capture");
 }
 
-/// The stack at a depth of `calls`. If a handler captured in full after this capture and before its frames
-/// were copied, it used the same memory, by right: then once more.
+/// The stack at a depth of `calls`. A handler that captures after this capture and before its frames are copied legitimately
+/// reuses the same memory: the capture is then repeated.
 fn capture_undisturbed(calls: usize) -> Vec<u64> {
     let mut frames = Addresses::new();
     let full =

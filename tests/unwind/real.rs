@@ -1,5 +1,5 @@
-//! Through NVIDIA's own CUDA runtime: it loads the driver by name, and the driver here is ours, whose constructor takes
-//! the stack. So the stack runs through the real library and the dynamic loader.
+//! Captures below NVIDIA's own CUDA runtime: it loads the driver by name, and the driver here is ours, whose constructor
+//! captures the stack. So the stack includes the real library and the dynamic loader.
 //!
 //! `GPUFLAME_TEST_CUDART` names the library; `tests/cupti-wheels.sh` fetches one of each release.
 #![cfg(target_arch = "x86_64")]
@@ -19,10 +19,10 @@ use std::{env, fs, mem};
 use build::{Library, compile};
 use oracle::{Addresses, capture_both};
 
-/// A stack by ours, by libgcc's, and the flags.
+/// A stack by our unwinder, the same by libgcc's, and the flags.
 type Seen = (Vec<u64>, Vec<u64>, u32);
 
-/// What the constructor saw.
+/// Captures made by the constructor.
 static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
 
 extern "C-unwind" fn look() {
@@ -41,7 +41,7 @@ fn stacks_through_the_real_runtime_agree_with_libgcc() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-cudart");
     let driver = folder.join("libcuda.so.1");
     if env::var_os("LD_LIBRARY_PATH").is_none_or(|path| path != folder.as_os_str()) {
-        // Once more, so that the runtime finds our driver.
+        // A second copy under the name that the runtime looks for.
         fs::create_dir_all(&folder).expect("the target folder is writable");
         fs::copy(compile("lazy.c", &["-O2"]), &driver).expect("the driver is copied");
         let mut again = Command::new(env::current_exe().expect("a test has a file"));
@@ -55,7 +55,7 @@ fn stacks_through_the_real_runtime_agree_with_libgcc() {
         return;
     }
     let runtime = Library::open(Path::new(&cudart));
-    // SAFETY: the only test of this process, on its only thread that knows the environment.
+    // SAFETY: this is the only test of this process, and no other thread uses the environment.
     unsafe { env::set_var("GPUFLAME_TEST_HOOK", format!("{:x}", look as *const () as usize)) };
     // SAFETY: the runtime's function has this type.
     let count: extern "C" fn(*mut c_int) -> c_int =
@@ -72,10 +72,10 @@ fn stacks_through_the_real_runtime_agree_with_libgcc() {
     assert!(inside >= 2, "the stack does not run through the runtime");
 }
 
-/// The file that is loaded at an address.
+/// Path of the file that is loaded at an address.
 fn file_of(address: u64) -> String {
     let mut info = mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address may be asked for; on failure the zeroed description stays.
+    // SAFETY: dladdr accepts any address; on failure the zeroed description remains.
     let info = unsafe {
         libc::dladdr(address as *const _, info.as_mut_ptr());
         info.assume_init()

@@ -1,4 +1,4 @@
-//! A sandbox may refuse the system call by which stacks that are not the thread's own are read, and more.
+//! Captures in a sandbox that refuses the system call that reads foreign stacks, and further calls.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -16,7 +16,7 @@ use switch::{foreign, on_stack};
 
 const STACK: usize = 64 << 10;
 
-/// Refuses these system calls to this thread from now on, with EPERM.
+/// Makes the kernel refuse these system calls to this thread from now on, with EPERM.
 fn refuse(calls: &[i64]) {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -29,7 +29,7 @@ fn refuse(calls: &[i64]) {
     }
     filter.push(line(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and its filter are valid; they are copied.
+    // SAFETY: the program and its filter are valid, and the kernel copies them.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let mode = libc::SECCOMP_MODE_FILTER as libc::c_ulong;
@@ -39,7 +39,7 @@ fn refuse(calls: &[i64]) {
 
 thread_local! {
     static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
-    /// What the last callback saw: how many frames, flags, and errno after it was set to 33.
+    /// Result of the last callback: number of frames, flags, and errno, which was 33 before.
     static SEEN: RefCell<(usize, u32, i32)> = const { RefCell::new((0, 0, 0)) };
 }
 
@@ -53,13 +53,13 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// What is seen on a stack above which nothing is a return address, before and after `calls` are refused.
+/// Results on a stack that no return address follows, before and after `calls` are refused.
 fn before_and_after(calls: &'static [i64]) -> [(usize, u32, i32); 2] {
     let look_at = move || {
         unwind::prepare();
         foreign();
         UNWINDER.set(Unwinder::new());
-        // SAFETY: a fresh mapping.
+        // SAFETY: the mapping is fresh.
         let top = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -1,4 +1,4 @@
-//! The unwinder against libgcc's, over stacks of every shape, compiled here with gcc.
+//! The unwinder compared with libgcc's, on stacks of every shape, compiled here with gcc.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -15,12 +15,12 @@ use std::{env, thread};
 use build::{Library, compile};
 use oracle::{Addresses, capture_both};
 
-/// How often a case called back, and the flags of what was captured. One case runs at a time.
+/// Number of callbacks of a case, and the flags of its captures. One case runs at a time.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static FLAGS: AtomicU32 = AtomicU32::new(0);
 static ONE_CASE: Mutex<()> = Mutex::new(());
 
-/// What a case calls from its depths: captures twice (rules cold and warm) and compares with libgcc.
+/// Callback of a case: captures twice (rules cold and warm) and compares with libgcc.
 extern "C-unwind" fn check() {
     check_once();
     check_once();
@@ -34,7 +34,7 @@ extern "C-unwind" fn check_once() {
 }
 
 fn assert_same(ours: &Addresses, theirs: &Addresses) {
-    // The innermost frame is the one that captured: at another call for each of the two.
+    // The innermost frame is the capturing one, which is at a different call for each unwinder.
     assert!(ours.count > 0 && theirs.count > 0, "empty: {} {}", ours.count, theirs.count);
     assert_eq!(hex(&ours.as_slice()[1..]), hex(&theirs.as_slice()[1..]));
 }
@@ -46,7 +46,7 @@ fn hex(addresses: &[u64]) -> Vec<String> {
 /// A case: a C function that takes a callback.
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
 
-/// Every way that the C and C++ cases are compiled.
+/// Options of every build of the C and C++ cases.
 const BUILDS: [&[&str]; 5] = [
     &["-O0"],
     &["-O2", "-fomit-frame-pointer"],
@@ -55,7 +55,7 @@ const BUILDS: [&[&str]; 5] = [
     &["-O2", "-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4"],
 ];
 
-/// Runs one case in every build, on a thread of its own, and gives the flags that its captures had.
+/// Runs one case in every build, on a thread of its own, and returns the flags of its captures.
 fn run(source: &str, case: &str, check: extern "C-unwind" fn()) -> u32 {
     let _alone = ONE_CASE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     FLAGS.store(0, Ordering::Relaxed);
@@ -98,7 +98,7 @@ agrees! {
     cleanups_of_an_exception_agree_with_libgcc: "cases.cc" "exceptions",
 }
 
-/// Runs one case in a process of its own: what goes wrong there may be the end of it.
+/// Runs one case in a process of its own, which a failure may crash.
 fn run_alone(test: &str, case: &str, check: extern "C-unwind" fn()) {
     const OWN: &str = "GPUFLAME_TEST_OWN_PROCESS";
     if env::var_os(OWN).is_some() {

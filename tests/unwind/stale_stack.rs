@@ -1,4 +1,4 @@
-//! A stack that is not the thread's own may end where it did not end before: nothing is read beyond.
+//! A stack that is not the thread's own may have become shorter: nothing past its new end is read.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -23,11 +23,11 @@ const HALF: usize = 256 << 10;
 #[test]
 fn a_guess_does_not_lead_beyond_the_end_of_a_stack_that_shrank() {
     use_new_unwinder(true);
-    // What the guess will find: a return address into a frame of 1 KiB, the rule of which is known.
+    // A return address into a frame of 1 KiB with a known rule, which the guess will find.
     let library = Library::open(&twins()[1]);
     call(library, "twin");
     let inner = SEEN.take().1[0] + 1;
-    // SAFETY: memory of our own; the half that goes is not used any more, and the words lie in the other.
+    // SAFETY: the memory is ours; the half that is unmapped is not used any more, and the words are in the other half.
     let frame = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -39,9 +39,9 @@ fn a_guess_does_not_lead_beyond_the_end_of_a_stack_that_shrank() {
         frame as usize
     };
     let code = Code::new();
-    // Leave the frame alone: the stack of the call begins further down.
+    // Keeps clear of the frame: the call's stack begins further down.
     let stack = Some((frame & !15) - 4096);
-    // So that the stack's bounds are known. No frame pointer is odd.
+    // Makes the stack's bounds known. A frame pointer is never odd.
     code.run(look, stack, Some(1));
     let (frames, ..) = SEEN.take();
     assert!(!frames.is_empty());

@@ -1,6 +1,6 @@
-//! Libraries that come and go at the same address: no rule outlives its library.
+//! Libraries that are loaded and unloaded at the same address: no rule outlives its library.
 //!
-//! One test at a time, for all of them load and unload: the loader's counts are the process's.
+//! One test at a time, because all of them load and unload libraries: the loader's counters are process-wide.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -30,10 +30,10 @@ use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// By how much the frames of the second twin are larger than those of the first: two of them, see `twin.c`.
+/// Difference in frame size between the twins: the second one's two frames, see `twin.c`.
 const LARGER: usize = 2 * 0x100;
 
-/// Calls `case` with `hook`, so many bytes further down the stack.
+/// Calls `case` with `hook`, `BYTES` bytes further down the stack.
 #[unsafe(naked)]
 extern "C-unwind" fn call_lower(
     case: extern "C-unwind" fn(extern "C-unwind" fn()),
@@ -58,7 +58,7 @@ extern "C-unwind" fn call_lower(
     )
 }
 
-/// What calls a twin on another stack is to call, and how far down.
+/// Function that the call on another stack must make, and how far down.
 static CASE: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -72,11 +72,11 @@ extern "C-unwind" fn call_case() {
     call_lower(case, seen::look, BYTES.load(Ordering::Relaxed));
 }
 
-/// Loads each twin in turn, calls it on the thread's own stack and on another, unloads it, and gives how often one lay where
-/// the other had been.
+/// Loads each twin in turn, calls it on the thread's own stack and on another, and unloads it. Returns how often a twin was
+/// loaded at the other's address.
 ///
-/// It is called often enough for its way to be known, with a call of something else in between, for else the last stack
-/// would serve. The callback has the same stack pointer in both twins, so that the ways of both have one name.
+/// Each is called often enough for its path to be cached, with another call in between, since otherwise the last-stack cache
+/// would answer. The callback has the same stack pointer in both twins, so that both paths have the same key.
 fn alternate(times: usize, mut between: impl FnMut()) -> usize {
     let twins = twins();
     switch::foreign();
@@ -128,7 +128,7 @@ fn a_capture_that_checks_by_itself_does_not_wait_for_the_loader() {
         // SAFETY: the thread below passed its channels, and waits.
         let (held, done) = unsafe { &*channels.cast::<(mpsc::Sender<()>, mpsc::Receiver<()>)>() };
         held.send(()).expect("the test waits");
-        // A capture that waits for the lock lets it be freed in the end.
+        // A capture that waits for the lock gets it in the end.
         IS_CAPTURED.store(done.recv_timeout(Duration::from_secs(100)).is_ok(), Ordering::SeqCst);
         1
     }
@@ -137,10 +137,10 @@ fn a_capture_that_checks_by_itself_does_not_wait_for_the_loader() {
     let ((held, is_held), (done, is_done)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
     let holder = thread::spawn(move || {
         let mut channels = (held, is_done);
-        // The test's first capture learns its rules, for which the loader is asked.
+        // The test's first capture learns its rules, which needs the loader.
         channels.0.send(()).expect("the test waits");
         channels.1.recv().expect("the test has captured");
-        // SAFETY: `hold` gets what it expects.
+        // SAFETY: `hold` gets the argument that it expects.
         unsafe { libc::dl_iterate_phdr(Some(hold), (&raw mut channels).cast()) };
     });
     for _ in 0..std::hint::black_box(2) {
@@ -162,7 +162,7 @@ fn a_library_that_comes_where_nothing_was_known_is_known_at_once() {
         let library = Library::open(twin);
         let address = library.symbol("twin");
         call(library, "twin");
-        // The call itself, before the address that it returns to.
+        // The call itself, which precedes the address that it returns to.
         let inner = SEEN.take().1[0] + 1;
         library.close();
         let nothing = Code::that_calls_before(inner);

@@ -1,5 +1,5 @@
-//! An object may be unloaded by another thread while a capture looks at it, where an address on the stack is garbage:
-//! nothing of it is read that is not there any more.
+//! Another thread may unload an object while a capture looks at it because of garbage on the stack: memory of the object that
+//! no longer exists is never read.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -20,7 +20,7 @@ use std::{env, thread};
 use build::{Library, compile};
 use seen::{capture, use_new_unwinder};
 
-/// Set in the process that is to do it: what would crash does so in a process of its own.
+/// Set in the child process that runs the test body, since a failure crashes the process.
 const CHILD: &str = "GPUFLAME_TEST_UNLOADS";
 
 #[test]
@@ -39,7 +39,7 @@ fn capture_garbage_while_it_goes() {
     }
     type Function = extern "C-unwind" fn(extern "C-unwind" fn(), u64);
     let garbage = Library::open(&compile("garbage.c", &["-O2"]));
-    // SAFETY: that function is of this type.
+    // SAFETY: that function has this type.
     let with_garbage =
         unsafe { std::mem::transmute::<*mut c_void, Function>(garbage.symbol("with_garbage")) };
     let path = compile("large.c", &["-O1"]);
@@ -55,7 +55,8 @@ fn capture_garbage_while_it_goes() {
         });
         use_new_unwinder(true);
         let (began, mut captures) = (Instant::now(), 0);
-        // The library comes and goes some hundred times. So many addresses in it that there is always one without a rule.
+        // The library is loaded and unloaded a few hundred times. Enough addresses in it that there is always one without a
+        // cached rule.
         while began.elapsed() < Duration::from_secs(1) || captures <= 1000 {
             with_garbage(look, inside + captures % (1 << 16));
             captures += 1;

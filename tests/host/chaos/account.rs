@@ -1,4 +1,4 @@
-//! What must be said of a piece of work, and what is.
+//! Expected and reported results for pieces of work.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Done, plain};
 
-/// A piece of work, as the truth has it.
+/// A piece of work, as the truth file lists it.
 pub(super) struct Piece {
     pub(super) site: String,
     pub(super) leaf: String,
@@ -42,29 +42,29 @@ impl Piece {
     }
 }
 
-/// With these a record has no time that can be.
+/// Faults that leave a record without a usable time.
 const UNTIMED: [&str; 5] = ["zero_ts", "reversed", "epoch", "next_year", "endless"];
 pub(super) const NO_STACK: &str = "[no launch stack]";
 
 /// Nanoseconds by call site and leaf.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
-/// What a ledger says and a picture shows, or what they must.
+/// Counts of the ledger and sums of the picture, either as reported or as expected.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) launches: u64,
     pub(super) matched: u64,
     pub(super) pending: u64,
-    /// Launched when the window was closed, as the process was about to end.
+    /// Launches made while no window was open, as the process was about to end.
     pub(super) outside: u64,
     pub(super) launches_dropped: u64,
     pub(super) activities: u64,
     pub(super) activities_matched: u64,
     pub(super) no_stack: u64,
     pub(super) activities_outside: u64,
-    /// Came once more.
+    /// Duplicate records.
     pub(super) repeated: u64,
-    /// Have an id that no call had.
+    /// Activities with an id that no call had.
     pub(super) of_no_call: u64,
     pub(super) activities_dropped: u64,
     pub(super) untimed: u64,
@@ -73,7 +73,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// What must be said of this work, where these of it are dropped and those delivered.
+    /// Expected result for this work, given which pieces were dropped and which were delivered.
     pub(super) fn of<'a>(
         work: impl IntoIterator<Item = &'a Piece>,
         is_dropped: impl Fn(&Piece) -> bool,
@@ -96,14 +96,14 @@ impl Account {
             } else {
                 *all.sums.entry((piece.site.clone(), piece.leaf.clone())).or_default() += piece.nanos;
             }
-            // A copy of the record.
+            // This fault adds a copy of the record.
             all.of_no_call += u64::from(piece.has(&["unmatched_corr"]));
         }
         all.activities = all.activities_matched + all.no_stack + all.activities_dropped;
         all
     }
 
-    /// What stderr says of the run, and the picture that it wrote.
+    /// Result that a run printed to stderr and wrote to its folded file.
     pub(super) fn told(done: &Done, folded: &str) -> Self {
         let (launches, became) = done.sum("launches");
         let (activities, found) = done.sum("activities");
@@ -139,7 +139,7 @@ impl Account {
         }
     }
 
-    /// What a recording says that is read again.
+    /// Result of a recording that was read again.
     pub(super) fn read(ledger: &Ledger, folded: Vec<(Vec<String>, u64)>) -> Self {
         for sum in ledger.sums() {
             assert!(sum.holds(), "{sum}");
@@ -166,12 +166,12 @@ impl Account {
     }
 }
 
-/// By the function that launched it, which is the name of its site.
+/// GPU time by launching function, which is the name of the call site.
 fn sums(folded: Vec<(Vec<String>, u64)>) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, nanos) in folded.into_iter().filter(|(_, nanos)| *nanos > 0) {
         let leaf = frames.pop().unwrap();
-        // An id that never was may be lower than all that were.
+        // An id that never existed may be lower than all real ones.
         if frames[0] == "[launched before recording]" {
             frames[0] = NO_STACK.to_owned();
         }

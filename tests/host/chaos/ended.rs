@@ -1,4 +1,4 @@
-//! A process that is over, held to the truth.
+//! Compares a process that has ended with the truth.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,37 +11,37 @@ use super::account::{Account, NO_STACK, Piece, Sums};
 use super::plan::{Plan, is_without_a_word};
 use crate::support::Done;
 
-/// A process that is over: a number's own, or the child that it forked first.
+/// A process that has ended: the one started for a number, or the child that it forked first.
 pub(super) struct Ended<'a> {
     pub(super) plan: &'a Plan,
     pub(super) how: &'a str,
     pub(super) process: u32,
     pub(super) threads: u64,
-    /// What it wrote, and where.
+    /// Output of the process, and the folder that it wrote to.
     pub(super) done: Done,
 }
 
-/// The clock of the truth and ours differ by less.
+/// Upper bound on the difference between the truth's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// By so much a checkpoint may come late: two processors have several of these programs at once.
+/// Maximum delay of a checkpoint: two processors run several of these programs at once.
 const SLACK_MS: u64 = 1000;
 
 impl Ended<'_> {
     fn lines(&self, name: &str) -> Vec<Piece> {
         let path = self.done.folder.join(format!("{name}-{}.jsonl", self.process));
         let Ok(text) = fs::read_to_string(path) else { return Vec::new() };
-        // The last line may be cut short.
+        // The last line may be truncated.
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.map(|line| Piece::of(&line)).collect()
     }
 
-    /// Each piece of work that was begun.
+    /// Every piece of work that was started.
     fn started(&self) -> Vec<Piece> {
         self.lines("started")
     }
 
-    /// What the program itself has kept: whether it came to its end and when, what had been launched by then, and what the
-    /// rival has.
+    /// Values that the program itself recorded: whether and when it reached its end and how many launches it had made by
+    /// then, and the number of the rival's records.
     fn kept(&self) -> [u64; 3] {
         let bytes = fs::read(self.done.folder.join(format!("done-{}", self.process))).unwrap();
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
@@ -76,7 +76,7 @@ impl Ended<'_> {
         }
     }
 
-    /// Of an end that writes all files.
+    /// Checks an end that writes all files.
     fn assert_writes(&self) {
         let found = Account::told(&self.done, &format!("out-{}.folded", self.process));
         let started = self.started();
@@ -95,8 +95,8 @@ impl Ended<'_> {
         } else if self.how == "term" && self.is_at_rest() && self.plan.delivers_all() {
             assert_eq!(found, Account::of(&started, |_| false, is_traced));
         } else if self.plan.answers() {
-            // What is launched while the process ends may be there or not, what was before must, or be among the dropped. A
-            // thread that is interrupted in the midst of a launch may hold a lock that the tracer waits for.
+            // Launches made while the process ends may or may not be present. Earlier ones must be present or counted as
+            // dropped. A thread that is interrupted in the middle of a launch may hold a lock that the tracer waits for.
             let untraced = started.iter().filter(|piece| !is_traced(piece)).count() as u64;
             let kept = if said_no_answer { found.pending } else { 0 };
             let lost = found.activities_dropped + untraced + kept;
@@ -105,22 +105,23 @@ impl Ended<'_> {
         }
     }
 
-    /// The truth knows what became of each record of a process that returned from its main and had nothing under way.
+    /// Checks exact sums: the truth lists the outcome of each record if the process returned from `main` with nothing in
+    /// flight.
     fn assert_exact(&self, found: Account, rivals: u64) {
         let work = self.lines("truth");
         assert_eq!(work.len(), self.started().len());
         let mut expected =
             Account::of(&work, |piece| piece.fate == "dropped", |piece| piece.fate == "delivered");
         if self.plan.has("fatal") {
-            // Of launches that were under way then the ends may be told or not, and a buffer that was handed over and not
-            // read until then is one that cannot be read.
+            // The exits of launches in flight at that moment may or may not be seen, and a buffer that was delivered but not
+            // read by then counts as unreadable.
             assert!(found.launches >= 299 - self.threads, "{}", found.launches);
             let ours = found.activities_matched + found.no_stack;
             let all = expected.activities_matched + expected.no_stack;
             let all_is_read = found.unreadable == 0 && !self.plan.has_rival;
             assert!(if all_is_read { ours == all } else { ours <= all }, "{found:?} {expected:?}");
         } else if self.plan.has_rival {
-            // What the rival has is not among ours, and nothing is with nobody.
+            // The rival's records are not among ours, and every record is with one of the two.
             assert_eq!(found.launches, expected.launches);
             let ours = found.activities_matched + found.no_stack;
             assert_eq!(ours + rivals, expected.activities_matched + expected.no_stack);
@@ -148,15 +149,15 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Whatever was lost: nothing is there that was not begun, and what there is comes to as many activities as it says that
-    /// it has times of, each of its own duration.
+    /// Checks a run with any losses: nothing appears that was not started, and the reported sums match the reported number of
+    /// timed activities, each with its own duration.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
         assert!(found.launches <= most.launches, "{found:?}");
         assert!(found.activities <= most.activities, "{found:?}");
         assert!(found.activities_matched <= most.activities_matched, "{found:?}");
         assert!(found.repeated <= most.repeated && found.of_no_call <= most.of_no_call, "{found:?}");
-        // One is without its stack that a thread was launching when the process ended.
+        // One more lacks its stack if a thread was launching when the process ended.
         assert!(found.no_stack <= most.no_stack + found.launches_dropped + self.threads + 1, "{found:?}");
         let nanos_of = |sums: &Sums, leaf: &str| -> u64 {
             sums.iter().filter(|((_, of), _)| of == leaf).map(|(_, nanos)| nanos).sum()
@@ -173,7 +174,7 @@ impl Ended<'_> {
             rest = rest.checked_sub(nanos / each).unwrap_or_else(|| panic!("more than it counts: {found:?}"));
             unnamed -= nanos;
         }
-        // Those without a name are short or long ones: so many must be long.
+        // Unnamed activities are short (301 ns) or long (1,200 ns) ones; the sum gives the number of long ones.
         let long = unnamed.checked_sub(301 * rest).map(|more| (more / 899, more % 899));
         assert!(
             long.is_some_and(|(long, odd)| odd == 0 && long <= rest),
@@ -185,11 +186,11 @@ impl Ended<'_> {
         }
     }
 
-    /// Its `NAME.gfr`: what it says, the moment that it is of, and what is to be known of it.
+    /// Reads the process's `NAME.gfr`: its account, the checkpoint mark, and remarks about the file.
     fn read(&self) -> (Account, Option<Mark>, Vec<String>) {
         let path = self.path("gfr");
         let mut reader = Reader::new(std::io::BufReader::new(fs::File::open(&path).unwrap())).unwrap();
-        // A chunk may be cut short.
+        // A chunk may be truncated.
         while !matches!(reader.next_row(), Ok(None)) {}
         let mark = reader.mark().copied();
         let run = gpuflame::read(&path, &ReadOptions::default()).unwrap();
@@ -201,7 +202,7 @@ impl Ended<'_> {
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
     }
 
-    /// Of an end without a word: all but what was done last is in a file, which says how much that may be.
+    /// Checks an end that runs no exit handler: the file holds all but the last work, and states how much may be missing.
     fn assert_leaves(&self) {
         assert!(!self.has("folded") && !self.has("svg"));
         let [ended, ..] = self.kept();
@@ -223,13 +224,13 @@ impl Ended<'_> {
                     f64::from(mark.interval_ms) / 1e3,
                     mark.open
                 );
-                // Rows that come after the mark may be of what was open then, or be open.
+                // Rows after the mark may close what was open at the mark, or be open themselves.
                 assert!(has_rows || found.pending == mark.open, "{found:?}");
                 assert!(remark.contains("its process ended without its exit hooks, after "), "{remark}");
                 assert!(remark.contains(&missing), "{missing}: {remark}");
                 (mark.time.0, u64::from(mark.interval_ms))
             }
-            // Rows, which are written as they come.
+            // Rows are written as they arrive, so there is no mark.
             None => {
                 let missing =
                     "launches of the last second, and activities that CUPTI had not handed over, are missing";

@@ -1,11 +1,11 @@
-//! All at once, as a number has it: threads that launch, fork and are interrupted, a child from before there was CUDA,
-//! functions generated at run time, which keep a number in rbp and replace each other,
-//! records that come in any order, late, twice, damaged or not at all, another client that takes them, and many an end.
-//! The program behaves as it does without us, to the last signal and to each descriptor that stays; the ledger adds up;
-//! and sums are the truth less what is declared lost, to one, whether they are in files of an end or in what a process
-//! leaves that has none.
+//! Everything at once, chosen by a number: threads that launch, fork and are interrupted; a child forked before CUDA starts;
+//! functions generated at run time that keep a number in rbp and replace each other; records that arrive in any order, late,
+//! twice, damaged or not at all; another client that takes them; and many kinds of exit.
+//! The program must behave as it does without gpuflame, down to the last signal and each inherited descriptor. The ledger
+//! must add up, and sums must equal the truth less the declared losses, to the nanosecond, both in the files of an exit and
+//! in the checkpoint of a process that is killed.
 //!
-//! `GPUFLAME_CHAOS=500` runs so many numbers, as `.ci/long` does; `17-17` those from the first to the last.
+//! `GPUFLAME_CHAOS=500` runs that many numbers, as `.ci/long` does; `17-17` is a range of numbers, first and last.
 
 mod account;
 mod ended;
@@ -23,7 +23,7 @@ use crate::support::{Done, Run, Way};
 use ended::Ended;
 use plan::Plan;
 
-/// Runs it, and says which process it was.
+/// Runs a program, and returns its process id with its output.
 fn over(run: Run) -> (u32, Done) {
     let (mut command, folder) = run.into_command();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -31,7 +31,7 @@ fn over(run: Run) -> (u32, Done) {
     (process, Done::of(child.wait_with_output().unwrap(), folder))
 }
 
-/// The numbers of processes that have files of which the name begins so.
+/// Ids of the processes that have files whose names begin with `prefix`.
 fn processes(folder: &Path, prefix: &str) -> Vec<u32> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let number = |name: String| name.strip_prefix(prefix)?.split('.').next()?.parse().ok();
@@ -62,7 +62,7 @@ fn one(seed: u64) {
         }
         Ended { plan: &plan, how: plan.how, process, threads: 3, done: with }.assert_right();
         expected.push(process);
-        // Those that were forked later have none.
+        // Children forked later have no files.
         let others = processes(&folder, "out-").into_iter().find(|other| !expected.contains(other));
         assert_eq!(others, None, "a process has files that can have no CUDA");
     }));
@@ -72,20 +72,20 @@ fn one(seed: u64) {
     [folder, without.folder].iter().for_each(|folder| fs::remove_dir_all(folder).unwrap());
 }
 
-/// What a panic says.
+/// Message of a panic.
 fn said(why: &(dyn Any + Send)) -> &str {
     let text = why.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
 }
 
-/// From the first number to the last.
+/// First and last number to run.
 fn numbers() -> (u64, u64) {
     let asked = std::env::var("GPUFLAME_CHAOS").unwrap_or_else(|_| "35".to_owned());
     let (first, last) = asked.split_once('-').unwrap_or(("1", &asked));
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-/// So many programs at once: most of the time they wait.
+/// Number of programs that run at once: most of the time they wait.
 const AT_ONCE: usize = 4;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a number has come to.
+//! Turns a number into a plan: the program's arguments and the faults of the simulation.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ impl Dice {
 }
 
 const ENDS: [&str; 9] = ["return", "term", "kill", "return", "exit", "_exit", "term", "abort", "return"];
-/// Of records, and of what we are called with. Which of them a piece of work has, the truth says.
+/// Faults in records and callbacks. The truth lists which of them a piece of work has.
 const FAULTS: [&str; 14] = [
     "zero_ts:every=11",
     "reversed:every=13",
@@ -36,7 +36,7 @@ const FAULTS: [&str; 14] = [
     "null_data:every=5",
     "buffer_twice:every=2",
 ];
-/// Of the whole stack.
+/// Faults that affect the whole simulated stack.
 const TROUBLES: [&str; 6] = [
     "launch_fail:every=21",
     "fatal:after=300",
@@ -48,7 +48,7 @@ const TROUBLES: [&str; 6] = [
 const FORMATS: [&str; 4] =
     ["folded", "folded,svg,csv,idle", "folded,activities,gfr", "folded,chrome,wait,alloc"];
 
-/// What a number has come to: the program's arguments, and what the simulation is to do.
+/// Plan for one number: the program's arguments and the simulation's settings.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
@@ -56,9 +56,9 @@ pub(super) struct Plan {
     pub(super) when: &'static str,
     pub(super) linger: u64,
     pub(super) child: &'static str,
-    /// Another client of CUPTI takes the records.
+    /// Whether another CUPTI client takes the records.
     pub(super) has_rival: bool,
-    /// It is in a plugin, which is done and unloaded in mid-run, again and again.
+    /// Whether that client is in a plugin that finishes and is unloaded in mid-run, again and again.
     passes: bool,
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) formats: &'static str,
@@ -70,7 +70,7 @@ impl Plan {
         let mut dice = Dice(seed);
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
-        // Long enough for no checkpoint, for some, and for what is flushed once a second.
+        // Long enough for no checkpoint, for a few, and for the flush that runs once per second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
@@ -93,7 +93,7 @@ impl Plan {
         sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
-        // Work has the id of the nested call, if that has its own, so there must be one.
+        // Work has the id of the nested call if that call has an id of its own, so nested calls must be on.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
@@ -107,16 +107,17 @@ impl Plan {
             sometimes(20, "GPUSIM_OTHER_SUBSCRIBER", "1".to_owned(), dice);
         }
         let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
-        // The rival's way of counting ends at what CUPTI itself does not know, and it frees what it is handed.
+        // The rival's way of counting stops at record kinds that CUPTI itself does not know, and the rival frees the buffers
+        // that it is handed.
         let is_for_both =
             |fault: &str| !fault.starts_with("unknown_kind") && !fault.starts_with("buffer_twice");
         faults.retain(|fault| !has_rival || is_for_both(fault));
         if dice.roll(3) == 0 {
             faults.push(dice.pick(&TROUBLES));
         }
-        // It would read on the tracer's own thread, with us and without.
+        // The read would run on the tracer's own thread, with and without gpuflame.
         faults.retain(|fault| !(has_rival && fault.starts_with("read_hangs")));
-        // Nor would the client's own flush return.
+        // The client's own flush would not return either.
         faults.retain(|fault| !(passes(seed) && fault.starts_with("flush_hangs")));
         settings.push(("GPUSIM_FAULTS", faults.join(",")));
         settings
@@ -152,29 +153,29 @@ impl Plan {
         self.set("GPUSIM_FAULTS").split(',').any(|one| one.starts_with(fault))
     }
 
-    /// Whether somebody never answers.
+    /// Whether a call into CUPTI never returns.
     pub(super) fn hangs(&self) -> bool {
         self.has("flush_hangs") || self.has("read_hangs")
     }
 
-    /// Whether all for which there is a buffer comes to us in the end, whatever is wrong with it.
+    /// Whether every record that gets a buffer reaches us in the end, damaged or not.
     pub(super) fn answers(&self) -> bool {
         !self.hangs() && !self.has("fatal") && !self.has_rival
     }
 
-    /// Whether there is one for all.
+    /// Whether every record gets a buffer and reaches us.
     pub(super) fn delivers_all(&self) -> bool {
         self.answers() && self.set("GPUSIM_MAX_BUFFERS").is_empty()
     }
 }
 
-/// Whether a client of CUPTI comes, is done and is unloaded in mid-run. Not with the numbers that are multiples of 3, whose threads
-/// fork: a child may inherit a lock that the client's thread holds in CUPTI or in the dynamic linker, with and without gpuflame.
+/// Whether a CUPTI client arrives, finishes and is unloaded in mid-run. Never for multiples of 3, whose threads fork: a child
+/// may inherit a lock that the client's thread holds in CUPTI or in the dynamic linker, with and without gpuflame.
 fn passes(seed: u64) -> bool {
     seed % 11 == 5 && !seed.is_multiple_of(3)
 }
 
-/// Whether no exit handler runs, and no signal comes that we take.
+/// Whether this kind of end runs no exit handler and sends no signal that gpuflame catches.
 pub(super) fn is_without_a_word(how: &str) -> bool {
     ["_exit", "abort", "kill"].contains(&how)
 }

@@ -1,4 +1,4 @@
-//! Compiles the C and C++ of these tests into libraries, and loads them.
+//! Compiles the C and C++ code of these tests into libraries, and loads them.
 
 use std::ffi::{CString, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, process};
 
-/// Compiles `source` (a file beside this one, or a path) as a shared library, once per set of options.
+/// Compiles `source` (a file in this folder's parent, or a path) as a shared library, once per set of options.
 pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -34,7 +34,7 @@ pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     target
 }
 
-/// A loaded library. It stays loaded until it is closed.
+/// A library that stays loaded until `close`.
 #[derive(Clone, Copy)]
 pub(crate) struct Library(pub(crate) *mut c_void);
 
@@ -50,7 +50,7 @@ impl Library {
     #[allow(dead_code)]
     pub(crate) fn symbol(self, name: &str) -> *mut c_void {
         let name = CString::new(name).expect("no NUL");
-        // SAFETY: the handle came from dlopen, the name is a C string.
+        // SAFETY: the handle came from dlopen, and the name is a C string.
         let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!symbol.is_null(), "no {name:?}");
         symbol
@@ -58,7 +58,7 @@ impl Library {
 
     #[allow(dead_code)]
     pub(crate) fn close(self) {
-        // SAFETY: the handle came from dlopen; no code of the library is running.
+        // SAFETY: the handle came from dlopen, and no code of the library is running.
         assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
     }
 }

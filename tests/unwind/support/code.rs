@@ -1,11 +1,11 @@
-//! Code without unwind information, where a test wants it.
+//! Code without unwind information, at an address that the test chooses.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
 
-/// A page with a function that calls what it is given.
+/// A page with a function that calls its first argument.
 pub(crate) struct Code {
     page: *mut c_void,
     entry: usize,
@@ -21,7 +21,7 @@ const BEFORE: [u8; 24] = [
 const AFTER: [u8; 7] = [0x48, 0x89, 0xdc, 0x5d, 0x5d, 0x5b, 0xc3];
 
 impl Code {
-    /// At `place` is what the function's call returns to; nothing may be mapped there.
+    /// Puts the code such that its call returns to `place`, where nothing may be mapped yet.
     pub(crate) fn that_calls_before(place: u64) -> Self {
         let entry = place as usize - BEFORE.len();
         let page = entry & !(PAGE - 1);
@@ -29,14 +29,14 @@ impl Code {
         Self::written(page as *mut c_void, entry, libc::MAP_FIXED_NOREPLACE)
     }
 
-    /// Anywhere.
+    /// Puts the code at any address.
     pub(crate) fn new() -> Self {
         Self::written(null_mut(), 0, 0)
     }
 
     fn written(page: *mut c_void, entry: usize, flags: i32) -> Self {
         let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        // SAFETY: nothing is replaced; with an address, the page that is mapped is the one that holds `entry`.
+        // SAFETY: nothing is replaced; with an address, the mapped page is the one that holds `entry`.
         unsafe {
             let mapped = libc::mmap(page, PAGE, all, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
             assert!(mapped != libc::MAP_FAILED && (page.is_null() || mapped == page), "no page at {page:?}");
@@ -47,7 +47,7 @@ impl Code {
         }
     }
 
-    /// Calls `hook`, perhaps on another stack, and perhaps with this in rbp.
+    /// Calls `hook`, optionally on another stack, and optionally with this value in rbp.
     pub(crate) fn run(&self, hook: extern "C-unwind" fn(), stack: Option<usize>, rbp: Option<usize>) {
         type Function = extern "C-unwind" fn(extern "C-unwind" fn(), usize, usize);
         // SAFETY: the bytes above are a function of this type.
@@ -58,7 +58,7 @@ impl Code {
 
 impl Drop for Code {
     fn drop(&mut self) {
-        // SAFETY: the page is ours, and nobody runs on it.
+        // SAFETY: the page is ours, and no code runs on it.
         unsafe { libc::munmap(self.page, PAGE) };
     }
 }

@@ -1,4 +1,4 @@
-//! A stack of so many frames more.
+//! A stack that is deeper by a given number of frames.
 
 use std::hint::black_box;
 

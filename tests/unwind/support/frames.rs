@@ -1,7 +1,7 @@
 //! Random functions generated at run time, without unwind information. Each calls its first argument.
 //!
-//! A function is written before and after a fixed return address in its slot, so that one that replaces another has the same
-//! return address, and another frame.
+//! A function is written before and after a fixed return address in its slot, so that a function that replaces another has
+//! the same return address and a different frame.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -17,7 +17,7 @@ const SLOT: usize = 128;
 const RETURN: usize = 64;
 const PAGE: usize = 4096;
 
-/// Room for `SLOTS` functions, and a page next to it that cannot be read. It stays: no other area has its address.
+/// Memory for `SLOTS` functions, and an unreadable page next to it. It is never unmapped: no other area gets its address.
 pub(crate) struct Area {
     start: usize,
     entries: [usize; SLOTS],
@@ -27,7 +27,7 @@ impl Area {
     pub(crate) fn new() -> Self {
         let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping, whose second page is nobody's.
+        // SAFETY: the mapping is fresh, and only its own second page is protected.
         let start = unsafe {
             let start = libc::mmap(null_mut(), 2 * PAGE, all, flags, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
@@ -37,7 +37,7 @@ impl Area {
         Self { start, entries: [0; SLOTS] }
     }
 
-    /// Writes another function into a slot. It must not be on the stack.
+    /// Writes a new function into a slot. The old one must not be on the stack.
     pub(crate) fn write(&mut self, slot: usize, random: &mut Random, mix: Mix) {
         let (before, after) = function(random, mix, self.start + PAGE);
         assert!(before.len() <= RETURN && after.len() <= SLOT - RETURN);
@@ -67,13 +67,13 @@ impl Area {
 /// Kinds of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mix {
-    /// Each can be left by its epilogue or its frame pointer.
+    /// Every function can be unwound by its epilogue or its frame pointer.
     Walkable,
-    /// One in 50 cannot.
+    /// One function in 50 cannot.
     Any,
 }
 
-/// The registers that a function keeps for its caller, and how they are pushed and popped.
+/// Callee-saved registers of a function, as the instructions that push and pop them.
 const KEPT: [(&[u8], &[u8]); 6] = [
     (&[0x53], &[0x5b]),
     (RBP.0, RBP.1),
@@ -89,7 +89,7 @@ const NOP: u8 = 0x90;
 const LEAVE: u8 = 0xc9;
 const RET: u8 = 0xc3;
 
-/// The instructions of a function up to its return address, and from there on.
+/// Instructions of a function before its return address, and from it on.
 fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     if mix == Mix::Any && random.below(50) == 0 {
         return without_a_way_out(random, unreadable);
@@ -101,7 +101,8 @@ fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u
     }
 }
 
-/// Pushes registers, takes room, calls, and returns by an epilogue. Where rbp is among the registers it gets any value.
+/// Pushes registers, reserves stack space, calls, and returns by an epilogue. If rbp is among the registers it gets any
+/// value.
 fn with_epilogue(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let mut registers: Vec<_> = KEPT.to_vec();
@@ -140,7 +141,7 @@ fn with_frame_pointer(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     (before, vec![NOP, LEAVE, RET])
 }
 
-/// One with neither: a nop hides the epilogue.
+/// A function that can be unwound by neither: a nop hides the epilogue.
 fn without_a_way_out(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     let mut before = vec![0x55, 0x50, 0x50];
     before.extend(odd_rbp(random, unreadable));
@@ -182,7 +183,7 @@ fn odd_rbp(random: &mut Random, unreadable: usize) -> Vec<u8> {
     ];
     match random.below(values.len() + 5) {
         at if at < values.len() => [&[0x48, 0xbd][..], &values[at].to_le_bytes()].concat(),
-        // lea n(%rsp), %rbp: misaligned, or where a frame pointer could be.
+        // lea n(%rsp), %rbp: misaligned, or a place where a frame pointer could be.
         at => {
             let distance = if at % 2 == 0 { random.below(600) } else { 8 * random.below(600) };
             [&[0x48, 0x8d, 0xac, 0x24][..], &(distance as u32).to_le_bytes()].concat()

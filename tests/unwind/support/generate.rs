@@ -1,8 +1,8 @@
-//! Writes libraries of random functions, for stacks that nobody thought of.
+//! Writes libraries of random functions, for stacks that no author of a test would think of.
 //!
-//! Each function asks a callback what to call next until it is told to return, so one program builds any
-//! stack. Frame sizes, saved registers, `alloca`, over-aligned locals and the number of arguments vary by
-//! function; frame pointers and realignment by library.
+//! Each function asks a callback what to call next until it is told to return, so one program builds any stack. Frame sizes,
+//! saved registers, `alloca`, over-aligned locals and the number of arguments vary by function; frame pointers and
+//! realignment by library.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use super::build::{Library, compile};
 pub(crate) use super::random::Random;
 
-/// Functions in one library.
+/// Number of functions per library.
 pub(crate) const FUNCTIONS: usize = 64;
 
-/// What a generated function asks: the next function to call, or null to return.
+/// Callback of a generated function: returns the next function to call, or null to return.
 pub(crate) type Next = extern "C-unwind" fn(&mut Program) -> Option<Function>;
 pub(crate) type Function = extern "C-unwind" fn(&mut Program, i64, i64) -> i64;
 
@@ -22,20 +22,20 @@ pub(crate) type Function = extern "C-unwind" fn(&mut Program, i64, i64) -> i64;
 #[repr(C)]
 pub(crate) struct Program {
     pub(crate) next: Next,
-    /// How much the next function that grows its frame grows it, in 16 bytes.
+    /// Amount by which the next function with a growing frame grows it, in units of 16 bytes.
     pub(crate) growth: i64,
-    /// The frame pointer of the function that asks, where it keeps one.
+    /// The frame pointer of the function that asks, if it keeps one.
     pub(crate) frame: *const usize,
     pub(crate) state: *mut std::ffi::c_void,
 }
 
-/// How a generated library is compiled.
+/// Options for compiling a generated library.
 pub(crate) const OMIT: &[&str] = &["-O2", "-fomit-frame-pointer"];
 pub(crate) const KEEP: &[&str] = &["-O2", "-fno-omit-frame-pointer", "-DFRAMES"];
 pub(crate) const REALIGN: &[&str] = &["-O2", "-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4"];
 pub(crate) const UNOPTIMISED: &[&str] = &["-O0", "-fomit-frame-pointer"];
 
-/// Writes, compiles and loads one library, and gives its functions.
+/// Writes, compiles and loads one library, and returns its functions.
 pub(crate) fn library(seed: u64, options: &[&str]) -> Vec<Function> {
     let path = source_file(seed);
     let library = Library::open(&compile(&path, options));
@@ -84,7 +84,7 @@ fn function(text: &mut String, number: usize, random: &mut Random) {
     let values: Vec<_> = (0..kept).map(|value| format!("k{value}")).collect();
     let out = text;
     if random.below(5) == 0 {
-        // So few values that rbp stays what it is in the caller.
+        // So few values that rbp keeps the caller's value.
         let _ = writeln!(
             out,
             "long f{number}(struct p *p, long a, long b) {{ f n; char room[{room}]; memset(room, 1, sizeof room);\n\

@@ -1,4 +1,4 @@
-//! libgcc's unwinder, the one that C++ exceptions trust, as the judge of ours.
+//! libgcc's unwinder, which C++ exceptions rely on, as the reference for ours.
 
 use std::ffi::{c_int, c_void};
 
@@ -14,7 +14,7 @@ unsafe extern "C-unwind" {
     fn _Unwind_GetCFA(context: *mut c_void) -> usize;
 }
 
-/// Room for one stack without an allocation: it is filled inside signal handlers.
+/// Fixed memory for one stack: it is filled inside signal handlers, which may not allocate.
 pub(crate) struct Addresses {
     pub(crate) list: [u64; 1100],
     pub(crate) count: usize,
@@ -30,11 +30,11 @@ impl Addresses {
         &self.list[..self.count]
     }
 
-    /// The look-up addresses that libgcc finds in the frames above the one that `below` lies in.
+    /// Stores the look-up addresses that libgcc finds in the frames above the one that contains `below`.
     #[inline(never)]
     pub(crate) fn take_from_libgcc(&mut self, below: u64) {
         extern "C-unwind" fn step(context: *mut c_void, argument: *mut c_void) -> c_int {
-            // SAFETY: `take_from_libgcc` passed itself, and waits.
+            // SAFETY: `take_from_libgcc` passed a pointer to itself, and waits.
             let stack = unsafe { &mut *argument.cast::<Addresses>() };
             let mut exact = 0;
             // SAFETY: libgcc passed this context.
@@ -48,11 +48,11 @@ impl Addresses {
             0
         }
         (self.count, self.below) = (0, below);
-        // SAFETY: `step` gets what it expects; it does not unwind.
+        // SAFETY: `step` gets the argument that it expects, and does not unwind.
         unsafe { _Unwind_Backtrace(step, std::ptr::from_mut(self).cast()) };
     }
 
-    /// The look-up addresses of a capture.
+    /// Stores the look-up addresses of a capture.
     pub(crate) fn take(&mut self, frames: &[gpuflame::record::Frame]) {
         self.count = frames.len();
         for (address, frame) in self.list.iter_mut().zip(frames) {
@@ -64,18 +64,18 @@ impl Addresses {
     }
 }
 
-/// The calling thread's unwinder, made on first use. Signal handlers find it ready.
+/// The calling thread's unwinder, created on first use. It exists before a signal handler uses it.
 pub(crate) fn unwinder() -> &'static mut Unwinder {
     if tls::get().is_null() {
         gpuflame::unwind::prepare();
         let unwinder = Box::new(Unwinder::new().expect("memory for an unwinder"));
         tls::set(Box::into_raw(unwinder).cast());
     }
-    // SAFETY: only this function sets the pointer; callers drop the reference before they ask again.
+    // SAFETY: only this function sets the pointer; callers drop the reference before they call again.
     unsafe { &mut *tls::get().cast::<Unwinder>() }
 }
 
-/// Captures with ours, `ours`, and with libgcc's, `theirs`, what lies above the caller of this function.
+/// Captures the stack above the caller of this function with our unwinder, into `ours`, and with libgcc's, into `theirs`.
 #[inline(never)]
 pub(crate) fn capture_both(ours: &mut Addresses, theirs: &mut Addresses) -> gpuflame::record::ContextFlags {
     let here = 0u64;

@@ -1,4 +1,4 @@
-//! A callback that captures by an unwinder of its thread's own, and keeps what it saw for the test.
+//! A callback that captures with an unwinder of its thread, and keeps the result for the test.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use super::oracle::Addresses;
 
 thread_local! {
     static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
-    /// What the last callback saw: our frames, our addresses, libgcc's.
+    /// Result of the last callback: our frames, our addresses, libgcc's.
     pub(crate) static SEEN: RefCell<(Vec<Frame>, Vec<u64>, Vec<u64>)> = const { RefCell::new((Vec::new(), Vec::new(), Vec::new())) };
 }
 
@@ -29,7 +29,7 @@ pub(crate) extern "C-unwind" fn look() {
     });
 }
 
-/// Only captures.
+/// Captures and keeps nothing.
 #[allow(dead_code)]
 pub(crate) fn capture() {
     UNWINDER.with_borrow_mut(|unwinder| {
@@ -53,7 +53,7 @@ pub(crate) fn call(library: Library, name: &str) {
     case(look);
 }
 
-/// Two libraries alike but for their frame sizes.
+/// Two libraries that differ only in their frame sizes.
 pub(crate) fn twins() -> [PathBuf; 2] {
     [compile("twin.c", &["-O2"]), compile("twin.c", &["-O2", "-DLARGE"])]
 }

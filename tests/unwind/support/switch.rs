@@ -15,7 +15,7 @@ pub(crate) fn foreign() -> Library {
 /// Calls `hook` on the stack below `top`.
 pub(crate) fn on_stack(hook: extern "C-unwind" fn(), top: *mut c_void) {
     type Switch = extern "C-unwind" fn(extern "C-unwind" fn(), *mut c_void);
-    // SAFETY: the function is of this type.
+    // SAFETY: the function has this type.
     let switch = unsafe { std::mem::transmute::<*mut c_void, Switch>(foreign().symbol("on_stack")) };
     switch(hook, top);
     std::hint::black_box(());
