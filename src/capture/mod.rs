@@ -60,7 +60,7 @@ pub use verifying::verify_every;
 
 /// Limits what threads, their logs and buffers of activities take, so that everything gpuflame holds stays below `ceiling`
 /// bytes: the ids of a thread's stacks to a sixteenth, logs to a quarter, and the backlog as a whole to what everything
-/// else leaves ([`budget`]). Records beyond that are dropped and counted.
+/// else leaves (`budget`). Records beyond that are dropped and counted.
 pub fn bound_memory(ceiling: usize) {
     intern::bound(ceiling / 16);
     log::bound(ceiling / 4);
