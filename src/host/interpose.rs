@@ -43,14 +43,14 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
     let Some(first) = places.first() else { return Ok(0) };
     let memory = Memory::open()?;
     let mut library = None;
-    visit(&memory, |module| {
+    visit(&memory, &mut |module| {
         if module.covers(first.theirs) {
             library = Some((module.base, module.own_name()));
         }
     });
     let (base, name) = library.ok_or(io::ErrorKind::NotFound)?;
     let mut written = 0;
-    visit(&memory, |module| {
+    visit(&memory, &mut |module| {
         let mut write = |at: usize, word: usize| {
             written += usize::from(memory.write(at, word).is_ok());
         };
@@ -73,9 +73,9 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
 pub fn take_in(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
     let memory = Memory::open()?;
     let mut written = 0;
-    visit(&memory, |module| {
+    visit(&memory, &mut |module| {
         if module.covers(inside) {
-            module.slots(&[name], |slot, _| written += usize::from(memory.write(slot, ours).is_ok()));
+            module.slots(&[name], &mut |slot, _| written += usize::from(memory.write(slot, ours).is_ok()));
         }
     });
     Ok(written)
@@ -269,9 +269,9 @@ impl<'a> Module<'a> {
     }
 
     /// Exchanges the value of the exported symbol.
-    fn export(&self, place: &Place, write: &mut impl FnMut(usize, usize)) -> Option<()> {
+    fn export(&self, place: &Place, write: &mut dyn FnMut(usize, usize)) -> Option<()> {
         let symbols = self.table(SYMBOLS)?;
-        self.hashed(place.name, |symbol| {
+        self.hashed(place.name, &mut |symbol| {
             let at = symbols + SYMBOL * symbol as usize + 8;
             let value = self.memory.word(at).map(|value| self.base.wrapping_add(value));
             if value == Some(place.theirs) {
@@ -281,7 +281,7 @@ impl<'a> Module<'a> {
     }
 
     /// Passes to `look` the index of each symbol with this name in the hash table that the linker searches.
-    fn hashed(&self, name: &str, mut look: impl FnMut(u32)) -> Option<()> {
+    fn hashed(&self, name: &str, look: &mut dyn FnMut(u32)) -> Option<()> {
         let (hashes, symbols) = (self.table(HASH)?, self.table(SYMBOLS)?);
         let hash =
             name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
@@ -318,16 +318,16 @@ impl<'a> Module<'a> {
             found.extend(names.iter().position(is_named).map(|at| (symbol, at)));
         }
         for (at, name) in names.iter().enumerate() {
-            self.hashed(name, |symbol| found.push((symbol, at)));
+            self.hashed(name, &mut |symbol| found.push((symbol, at)));
         }
         found
     }
 
     /// Exchanges slots that the linker has already filled. Slots that it fills at the first call do not have the
     /// address yet, and will get ours.
-    fn exchange_slots(&self, places: &[Place], write: &mut impl FnMut(usize, usize)) {
+    fn exchange_slots(&self, places: &[Place], write: &mut dyn FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
-        self.slots(&names, |slot, at| {
+        self.slots(&names, &mut |slot, at| {
             if self.memory.word(slot) == Some(places[at].theirs) {
                 write(slot, places[at].ours);
             }
@@ -337,7 +337,7 @@ impl<'a> Module<'a> {
     /// Passes to `look` the slots for functions with these names, filled or not, and the index of the name. Slots are
     /// found by the symbols of their relocations: machine-learning libraries have hundreds of thousands of slots, most
     /// of which need not be read.
-    fn slots(&self, names: &[&str], mut look: impl FnMut(usize, usize)) {
+    fn slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.symbols(names);
         if symbols.is_empty() {
             return;
@@ -363,29 +363,20 @@ impl<'a> Module<'a> {
 }
 
 /// Passes all modules to `look`; none is loaded or unloaded meanwhile.
-fn visit(memory: &Memory, look: impl FnMut(&Module<'_>)) {
-    unsafe extern "C" fn step<F: FnMut(&Module<'_>)>(
-        info: *mut libc::dl_phdr_info,
-        _size: usize,
-        visitor: *mut c_void,
-    ) -> c_int {
+fn visit(memory: &Memory, look: &mut dyn FnMut(&Module<'_>)) {
+    type Visitor<'a> = (&'a Memory, &'a mut dyn FnMut(&Module<'_>));
+    unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
         // SAFETY: `visit` passed this pair, which nothing else uses meanwhile.
-        let (memory, look) = unsafe { &mut *visitor.cast::<(&Memory, F)>() };
+        let (memory, look) = unsafe { &mut *visitor.cast::<Visitor<'_>>() };
         // SAFETY: the linker passes a valid description.
         let module = Module::of(unsafe { &*info }, memory);
         // A panic must not cross the linker's frames.
         let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| module.iter().for_each(look)));
         c_int::from(looked.is_err())
     }
-    let callback = step_of(&look);
-    let mut visitor = (memory, look);
-    // SAFETY: `step` is instantiated for the type that the pointer refers to.
-    unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut visitor).cast()) };
-
-    type Step = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
-    fn step_of<F: FnMut(&Module<'_>)>(_: &F) -> Step {
-        step::<F>
-    }
+    let mut visitor: Visitor<'_> = (memory, look);
+    // SAFETY: `step` gets the pair that this points to.
+    unsafe { libc::dl_iterate_phdr(Some(step), (&raw mut visitor).cast()) };
 }
 
 #[cfg(test)]

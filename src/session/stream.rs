@@ -429,19 +429,7 @@ impl<W> Stream<W> {
         patience: Duration,
         end: impl FnOnce(W) -> Result<Feed>,
     ) -> Result<Made> {
-        let (draft, fate) = self.end(path, patience, end)?;
-        // A file that grew under its final name stays where a user has moved it.
-        let stays = fate == Fate::Moved && draft.path() == draft.target();
-        let target = if stays { draft.path().to_owned() } else { path.to_owned() };
-        let used = draft.publish_new_as(&target)?;
-        let note = match fate {
-            Fate::Restored => Some(restored(&used)),
-            Fate::Moved if stays => {
-                Some(format!("{} was moved during the run; it is {} now", path.display(), used.display()))
-            }
-            _ => None,
-        };
-        Ok(Made { path: used, note })
+        publish(self.end(path, patience, end)?, path)
     }
 
     /// Ends the output, so that it can be named `path`.
@@ -453,18 +441,39 @@ impl<W> Stream<W> {
     ) -> Result<(Draft, Fate)> {
         match std::mem::replace(self, Self::None) {
             Self::Open(Some(_), writer) => {
-                let mut draft = end(writer)?.end(patience)?;
-                let fate = draft.find()?;
-                // The program may have chosen another folder in the meantime.
-                if fate != Fate::Moved || draft.path() != draft.target() {
-                    make_folders(path)?;
-                }
-                Ok((draft, fate))
+                let draft = end(writer)?.end(patience)?;
+                find(draft, path)
             }
             Self::Failed(error) => Err(error),
             Self::Open(None, _) | Self::None => Err(never_opened()),
         }
     }
+}
+
+/// Finds a draft that is complete, and creates the folders of `path`.
+fn find(mut draft: Draft, path: &Path) -> Result<(Draft, Fate)> {
+    let fate = draft.find()?;
+    // The program may have chosen another folder in the meantime.
+    if fate != Fate::Moved || draft.path() != draft.target() {
+        make_folders(path)?;
+    }
+    Ok((draft, fate))
+}
+
+/// Names a draft that was found `path`, or a free name like it.
+fn publish((draft, fate): (Draft, Fate), path: &Path) -> Result<Made> {
+    // A file that grew under its final name stays where a user has moved it.
+    let stays = fate == Fate::Moved && draft.path() == draft.target();
+    let target = if stays { draft.path().to_owned() } else { path.to_owned() };
+    let used = draft.publish_new_as(&target)?;
+    let note = match fate {
+        Fate::Restored => Some(restored(&used)),
+        Fate::Moved if stays => {
+            Some(format!("{} was moved during the run; it is {} now", path.display(), used.display()))
+        }
+        _ => None,
+    };
+    Ok(Made { path: used, note })
 }
 
 impl Sink for Streams {
