@@ -135,6 +135,20 @@ static int look_at_stderr(unsigned long *device, unsigned long *inode)
     return 1;
 }
 
+/* Whether an ancestor's copy of this library has named `driver` to the driver: `own` is what it left, version and path. */
+static int is_own(const char *own, const char *driver)
+{
+    const char *rest, *path = own ? behind(VERSION " ", own) : NULL;
+    return path && (rest = behind(path, driver)) && !*rest;
+}
+
+/* Loads the library, unless it is NULL or the program has another C library than glibc. */
+static void load(const char *library)
+{
+    if (library && dlopen && gnu_get_libc_version)
+        dlopen(library, LAZY_GLOBAL);
+}
+
 __attribute__((constructor)) static void have_the_driver_load_it(void)
 {
     const char *has[NAMES] = {NULL}, *from, *here = "", *library;
@@ -151,8 +165,11 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
                 has[name] = behind(NAME_OF[name], old[count]);
     /* If the user named a library, that choice stays: only an ancestor's entry about its own descriptor 2 is replaced. */
     bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
-    if (!bytes && !(has[DRIVER] && has[STDERR]))
+    library = has[DRIVER] && is_own(has[OWN], has[DRIVER]) ? has[DRIVER] : NULL;
+    if (!bytes && !(has[DRIVER] && has[STDERR])) {
+        load(has[AT_ONCE] ? library : NULL);
         return;
+    }
     if (bytes && *from != '/' && !(getcwd && getcwd(working, sizeof working)))
         return;
     if (bytes && *from != '/')
@@ -164,7 +181,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
             return;
     }
     text = (char *)(new + count + 5);
-    library = text + sizeof "CUDA_INJECTION64_PATH";
+    if (bytes)
+        library = text + sizeof "CUDA_INJECTION64_PATH";
     for (n = 0; n < count; n++)
         if (!(bytes && behind(NAME_OF[OWN], old[n])) && !behind(NAME_OF[STDERR], old[n]))
             new[added++] = old[n];
@@ -187,6 +205,5 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
     new[added] = NULL;
     /* One atomic store, and the old list is not freed: another thread may be reading it. */
     __atomic_store_n(&environ, new, __ATOMIC_RELEASE);
-    if (bytes && has[AT_ONCE] && dlopen && gnu_get_libc_version)
-        dlopen(library, LAZY_GLOBAL);
+    load(has[AT_ONCE] ? library : NULL);
 }

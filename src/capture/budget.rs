@@ -129,7 +129,15 @@ pub(super) fn shed() {
 
 /// Size of a buffer, a power of two between `min` and `max`. Every launching thread fills one, so a low ceiling needs small ones.
 pub(super) fn buffer_bytes(min: usize, max: usize) -> usize {
-    1 << (CEILING.load(Ordering::Relaxed) / BUFFER_SHARE).clamp(min, max).ilog2()
+    let ceiling = CEILING.load(Ordering::Relaxed);
+    if ceiling != usize::MAX {
+        let backlog = Backlog::now(ceiling);
+        // A buffer counts in full while CUPTI has it: small ones leave room for more threads.
+        if backlog.held > backlog.room / 2 {
+            return 1 << min.ilog2();
+        }
+    }
+    1 << (ceiling / BUFFER_SHARE).clamp(min, max).ilog2()
 }
 
 /// Limit of the backlog in bytes, if everything else takes `others` bytes.

@@ -257,6 +257,10 @@ fn lose_without_state(loss: Loss) {
 /// Gives the calling thread a state: a free one, or a new one.
 #[cold]
 fn attach() -> Option<&'static Thread> {
+    // Creating a state only to refuse it would map and unmap memory on every launch of the thread.
+    if !may_be_created() && !all().any(|thread| thread.stage.load(Ordering::Relaxed) == ENDED) {
+        return None;
+    }
     let thread = Own::new().and_then(reuse_or_map)?;
     // SAFETY: a state that is never unmapped.
     let state: &'static Thread = unsafe { thread.as_ref() };
@@ -297,6 +301,11 @@ fn this_thread() -> ThreadId {
     ThreadId(threads::number() as u32)
 }
 
+/// Whether there may be another state: below the memory limit, and always for the first threads.
+fn may_be_created() -> bool {
+    all().take(MIN_THREADS).count() < MIN_THREADS || budget::has_room(size_of::<Thread>())
+}
+
 fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     let free = all().find(|thread| {
         thread.stage.compare_exchange(ENDED, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -310,9 +319,7 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         *old = Own { launches, contexts, outside, ..own };
         return Some(NonNull::from(thread));
     }
-    // `own` has been mapped by now.
-    let is_one_of_few = all().take(MIN_THREADS).count() < MIN_THREADS;
-    if !is_one_of_few && !budget::has_room(size_of::<Thread>()) {
+    if !may_be_created() {
         return None;
     }
     let at = memory::map(size_of::<Thread>())?;

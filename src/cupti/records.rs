@@ -129,7 +129,7 @@ pub(super) fn leave(shared: &Shared, theirs: u64) -> u64 {
     }
     let before = ZEROED_BEFORE.swap(NOT_SET, Ordering::AcqRel);
     if before != NOT_SET {
-        all = functions.set_attribute(shared.subscriber(), ZEROED, before);
+        all = all.and(functions.set_attribute(shared.subscriber(), ZEROED, before));
     }
     if shared.events {
         all = all.and(functions.record_unfinished_queries(true));

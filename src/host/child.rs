@@ -281,9 +281,25 @@ fn stop_as(command: i32, signal: i32) {
         }
     }
     if is_stopped(command) {
-        // Only this process was continued.
-        send(command, libc::SIGCONT);
+        if CONTINUED.load(Ordering::SeqCst) {
+            // Only this process was continued.
+            send(command, libc::SIGCONT);
+        } else {
+            // The first process of a container cannot stop itself.
+            wait_until_continued(command);
+        }
     }
+}
+
+/// Waits until a stopped process is continued or ends, and leaves the change to be found again.
+fn wait_until_continued(process: i32) {
+    // SAFETY: all-zero is a valid `siginfo_t`.
+    let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WCONTINUED | libc::WNOWAIT;
+    // SAFETY: waitid writes to `found` only.
+    while unsafe { libc::waitid(libc::P_PID, process as u32, &mut found, options) } != 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
 }
 
 fn is_stopped(command: i32) -> bool {
@@ -311,8 +327,8 @@ fn continue_with(command: i32) -> Option<i32> {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_NS };
             while libc::getppid() == owner {
                 if state(&stat).is_some_and(|state| state != stopped) {
+                    // Again and again: the owner may not have stopped yet, and ends this process once it runs.
                     libc::kill(owner, libc::SIGCONT);
-                    break;
                 }
                 libc::nanosleep(&pause, null_mut());
             }

@@ -428,7 +428,8 @@ fn rights(target: &Path, draft: &Path) -> Option<Permissions> {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if !self.published {
+        // The name may lead to another process's file by now.
+        if !self.published && self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }

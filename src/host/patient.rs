@@ -15,8 +15,10 @@ use super::stderr::{first_lines, wait_for_room};
 pub fn write(text: &[u8], patience: Duration) -> io::Result<()> {
     let deadline = Instant::now() + patience;
     let (done, result) = sync_channel(1);
-    let text = text.to_vec();
-    std::thread::Builder::new().spawn(move || done.send(write_until(&text, deadline)))?;
+    let owned = text.to_vec();
+    if std::thread::Builder::new().spawn(move || done.send(write_until(&owned, deadline))).is_err() {
+        return write_until(text, deadline);
+    }
     result.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 

@@ -320,7 +320,12 @@ impl Checkpoint {
                         self.say_late(true);
                     }
                     self.is_kept.store(false, Ordering::Release);
-                    return self.done.set(LAST);
+                    self.done.set(LAST);
+                    // No other thread ends the session if memory ended.
+                    if is_starved && !is_last {
+                        memory::end();
+                    }
+                    return;
                 }
             }
             // The process is already ending, so running out of memory ends nothing more.

@@ -335,7 +335,10 @@ impl Pipeline {
     pub(super) fn launches_awaited(&self) -> u64 {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
-        self.launches_open().saturating_sub(dropped.map_or(0, |(_, count)| *count))
+        let dropped = dropped.map_or(0, |(_, count)| *count);
+        // Launches that the join has given up are not open any more, and account for earlier drops.
+        let given_up = self.rows.explain.tally().launches.pending;
+        self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }
 
     fn read_launches(&mut self) -> bool {

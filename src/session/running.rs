@@ -625,23 +625,25 @@ impl Ends for Session {
         report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
         report.failures.iter().for_each(|failure| say(failure));
         if let Some(checkpoint) = &self.checkpoint {
-            end_checkpoint(checkpoint, pipeline.rows_of_work(), report.failures.is_empty());
+            let is_complete = report.failures.is_empty() && (self.sets.is_none() || drawn.is_some());
+            end_checkpoint(checkpoint, pipeline.rows_of_work(), is_complete);
         }
         let text = unprinted
             + &messages::take_unprinted()
             + &self.ledger_text(&mut pipeline, (&ledger, held), &report, drawn.as_ref());
         // A process that launched nothing writes no file.
-        let mut file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
+        let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
         let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
         let files = files.chain(&file);
         let profile = &*pipeline.outputs().0;
         about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
-        if is_printed && !print_ledger(&text) && has_work {
-            file = self.write_unprinted(&text, &report);
+        let mut rest = String::new();
+        if is_printed && !print_ledger(&text) {
+            rest = text;
         }
         // Any message since then is about the folder of reports.
-        let rest = messages::take_unprinted();
-        if has_work && file.is_none() {
+        rest += &messages::take_unprinted();
+        if has_work {
             self.write_unprinted(&rest, &report);
         }
     }

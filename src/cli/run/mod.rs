@@ -183,7 +183,8 @@ impl Run {
                 all.push(":");
                 all.push(others);
             }
-            // The small library loads the main library immediately, if possible.
+            // The small library names the main library to the driver, and loads it immediately, if possible.
+            command.env_remove(driver);
             command.env("LD_PRELOAD", all).env("_GPUFLAME_LOAD", "1");
         } else {
             command.env(driver, library);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::hash::{BuildHasher, RandomState};
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -123,13 +123,15 @@ impl Folder {
         let Some(outer) = &self.outer else { return };
         for file in &left.files {
             let Some(name) = file.file_name() else { continue };
-            if fs::rename(file, outer.join(name)).is_err() {
-                // The outer folder is on another file system.
-                let _ = fs::copy(file, outer.join(name));
+            // A copy if the outer folder is on another file system.
+            if fs::rename(file, outer.join(name)).is_err()
+                && let Some((bytes, _)) = read_file(file)
+            {
+                let _ = write_new(&outer.join(name), &bytes);
             }
         }
         for (session, report) in &left.recovered {
-            let _ = fs::write(outer.join(format!("{session}.json")), report);
+            let _ = write_new(&outer.join(format!("{session}.json")), report.as_bytes());
         }
     }
 }
@@ -170,6 +172,11 @@ fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
     Some((bytes, metadata.uid()))
+}
+
+/// Creates a file. Another user may have created one of that name, or a link or pipe: that one stays.
+fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
 /// Returns the environment with which a process was started. During an `exec` it is empty for a moment, so that it is

@@ -115,7 +115,13 @@ fn top(steps: &[Step], end: End) -> Option<u64> {
         End::ZeroReturn(top) if root.rule.is_plain() => top,
         End::Bottom => root.sp,
         // This end depends on the value of rbp only, and reads no memory.
-        End::NoInformation if root.rule.kind() == Kind::Unknown && is_no_pointer(root.bp, root.sp) => root.sp,
+        End::NoInformation
+            if root.rule.kind() == Kind::Unknown
+                && !root.rule.may_be_replaced()
+                && is_no_pointer(root.bp, root.sp) =>
+        {
+            root.sp
+        }
         _ => return None,
     };
     let is_even = |address: u64| address.is_multiple_of(8);
