@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_has_the_bytes_of_the_allocation_that_it_ends() {
+    fn a_free_counts_the_bytes_of_the_allocation_it_releases() {
         let mut sums = HostSums::default();
         let rows = [
             call(2, 100, Some(10)),

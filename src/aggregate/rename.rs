@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_what_is_renamed_meet_and_the_rest_stays() {
+    fn renaming_merges_the_sums_of_equal_keys_and_keeps_the_rest() {
         let created = |context, start| {
             let created = Some(Created::Context(ContextId(context)));
             Row::Activity(Activity { created, ..kernel(3, start, start + 2) })
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_durations_of_kernels_that_are_not_kept_apart_are_in_one_distribution() {
+    fn durations_of_kernels_renamed_to_others_form_one_distribution() {
         let rows: Vec<Row<'_>> = (1..=100)
             .flat_map(|i| {
                 let ran = named(1 + u32::from(i % 2 == 0), kernel(i, 1000, 1000 + u64::from(i)));

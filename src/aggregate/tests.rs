@@ -58,7 +58,7 @@ fn one_cell_for_each_context_work_and_device() {
 }
 
 #[test]
-fn more_kinds_of_work_than_are_remembered_are_added_up_each_by_itself() {
+fn many_kinds_of_work_are_summed_separately() {
     // Kernel n of context c on device d takes 1000 c + 10 n + d ns.
     let kinds = || (11..=310).flat_map(|c| (1..=3).flat_map(move |n| (0..2).map(move |d| (c, n, d))));
     let took = |(c, n, d): (u32, u32, u32)| u64::from(1000 * c + 10 * n + d);
@@ -113,7 +113,7 @@ fn a_graph_node_has_a_place_for_each_launch_and_creation() {
 }
 
 #[test]
-fn what_is_missing_has_a_place_or_a_leaf_of_its_own() {
+fn missing_stacks_untimed_and_pending_work_get_their_own_cells() {
     let profile = profile_of(&[
         Row::Activity(kernel(9, 50, 55)),
         Row::Launch(launch(10, 11)),
@@ -137,7 +137,7 @@ fn what_is_missing_has_a_place_or_a_leaf_of_its_own() {
 }
 
 #[test]
-fn statistics_are_by_work_and_device_and_leave_out_what_has_no_time() {
+fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
     let mut rows = vec![Row::Launch(launch(1, 11))];
     rows.extend((1..=100).map(|i| Row::Activity(kernel(1, 1000, 1000 + i))));
     rows.push(Row::Activity(kernel(1, 1000, 0)));
@@ -170,7 +170,7 @@ fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
 }
 
 #[test]
-fn a_distinct_context_and_name_costs_less_than_200_bytes_in_all() {
+fn each_distinct_context_and_kernel_name_costs_under_200_bytes() {
     let (mut join, mut sums, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
     // Warm up: every kernel name and its histogram exist.
     for row in traffic(100_000, 10, 50) {
@@ -229,7 +229,7 @@ fn memory_does_not_grow_with_the_number_of_launches() {
 
 #[test]
 #[ignore = "a measurement: cargo test --release --lib rows_a_second -- --ignored --nocapture"]
-fn rows_a_second_through_join_and_aggregate() {
+fn join_and_aggregate_process_over_5_million_rows_per_second() {
     let rows = traffic(1_000_000, 500, 40);
     // The best of several runs: other processes may be using the machine.
     let mut best: f64 = 0.0;

@@ -153,7 +153,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn the_backlog_gets_what_everything_else_leaves_but_a_quarter_at_least() {
+    fn the_backlog_gets_the_remaining_memory_but_at_least_a_quarter() {
         assert_eq!(room(248 * MIB, 20 * MIB), (248 - 31 - 20) * MIB);
         assert_eq!(room(16 * MIB, 5 * MIB), (16 - 2 - 5) * MIB);
         for others in [12, 24, 1000] {

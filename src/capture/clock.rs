@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_moment_gives_a_line_that_ends_four_times_as_far() {
+    fn the_second_reading_yields_a_line_valid_for_four_times_its_span() {
         let mut course = Course::NEW;
         assert!(course.go_on(moment(0)).is_none());
         let line = course.go_on(moment(5_000_000)).unwrap();
@@ -283,12 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_line_ticks_are_not_read() {
+    fn ticks_are_not_read_without_a_line() {
         assert_eq!(Shared::new().at(|| panic!("some host forbids it")), None);
     }
 
     #[test]
-    fn no_line_is_followed_for_more_than_a_quarter_of_a_second() {
+    fn a_line_is_valid_for_at_most_a_quarter_of_a_second() {
         let mut course = Course::NEW;
         course.go_on(moment(0));
         let line = course.go_on(moment(3_000_000_000)).unwrap();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_is_asked_until_there_is_a_new_line() {
+    fn a_clock_step_drops_the_line_until_the_next_reading() {
         let mut course = Course::NEW;
         let hour = 3_600_000_000_000;
         course.go_on(moment(0));
@@ -312,7 +312,7 @@ mod tests {
 
     /// The machine slept for an hour. What happens to the counter meanwhile depends on the processor.
     #[test]
-    fn after_a_suspend_no_line_is_followed_but_by_a_counter_that_stood_still_and_then_till_the_next_visit() {
+    fn after_a_suspend_the_line_is_used_only_if_the_counter_stopped() {
         let mut course = Course::NEW;
         let hour = 3_600_000_000_000;
         course.go_on(moment(0));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn visits_in_quick_succession_and_long_pauses_are_no_reason_to_doubt_the_line() {
+    fn the_line_stays_accurate_with_rapid_visits_and_long_pauses() {
         let mut course = Course::NEW;
         let first = course.go_on(moment(0)).or(course.go_on(moment(50_000)));
         assert!(first.is_none(), "too soon to know a speed");
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_step_before_the_second_visit_is_forgotten_by_the_third() {
+    fn the_line_is_accurate_again_soon_after_a_small_early_clock_step() {
         let mut course = Course::NEW;
         course.go_on(moment(0));
         course.go_on(moment(2_000_000));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_gives_ticks_up_is_believed_within_a_second() {
+    fn the_line_is_dropped_once_the_kernel_stops_using_the_tsc() {
         let mut course = Course { source: Some((Nanos(500), true)), ..Course::NEW };
         course.go_on(moment(0));
         course.go_on(moment(5_000_000));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_stand_still_or_go_back_give_no_line() {
+    fn clocks_that_stop_or_run_backwards_give_no_line() {
         assert!(Line::through(moment(5), moment(5)).is_none());
         assert!(Line::through(moment(5), moment(4)).is_none());
         let back = Moment { time: Nanos(0), ..moment(6) };
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_is_the_c_librarys() {
+    fn timestamps_agree_with_the_c_librarys_clock() {
         let mut followed = 0;
         for visit in 0..300 {
             if visit % 10 == 0 {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_read_while_it_is_written_is_none() {
+    fn a_line_read_during_a_write_is_discarded() {
         let (shared, enough) = (Shared::new(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {

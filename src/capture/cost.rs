@@ -93,12 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_timed_there_is_no_median() {
+    fn there_is_no_median_without_timed_calls() {
         assert_eq!(cost(&[&[]]), Cost { calls: 64, timed: 0, median: None });
     }
 
     #[test]
-    fn buckets_ascend_and_their_middle_is_near_their_values() {
+    fn buckets_ascend_and_their_midpoint_is_close_to_their_values() {
         let mut last = 0;
         for nanos in 0..(1 << BITS) {
             let bucket = bucket_of(nanos);

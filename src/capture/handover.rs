@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_somebody_holds_is_passed_over() {
+    fn a_slot_held_by_a_preempted_thread_is_skipped() {
         let shelf = Shelf::<u32, 3>::new();
         assert_eq!(
             (shelf.put(1), shelf.put(2), shelf.put(3), shelf.put(4)),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_four_threads_leave_is_taken_once_and_in_the_order_of_each() {
+    fn items_pushed_by_four_threads_are_taken_once_in_each_threads_order() {
         const EACH: u32 = 20_000;
         let tray = Tray::new();
         let mut seen = [0; 4];

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_stack_has_the_same_id_however_much_of_it_was_kept() {
+    fn the_same_stack_has_the_same_id_for_any_kept_prefix() {
         let mut interner = Interner::new().unwrap();
         let frames = stack(&[4, 3, 2, 1]);
         assert_eq!(id_of(&mut interner, LEAF, &frames, 0, 2), 2);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn order_depth_and_leaf_all_count() {
+    fn stacks_with_another_order_depth_or_leaf_have_different_ids() {
         let mut interner = Interner::new().unwrap();
         let stacks = [stack(&[1, 2]), stack(&[2, 1]), stack(&[1, 2, 2]), stack(&[1]), stack(&[])];
         for (n, frames) in stacks.iter().enumerate() {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_is_new_again_however_much_of_the_stack_was_kept() {
+    fn a_forgotten_stack_is_new_again_even_if_its_prefix_was_kept() {
         let mut interner = Interner::new().unwrap();
         let frames = stack(&[4, 3, 2, 1]);
         assert_eq!(id_of(&mut interner, LEAF, &frames, 0, 2), 2);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_grows_to_its_bound_and_no_further() {
+    fn a_table_grows_up_to_its_maximum_size() {
         let mut interner = Interner::new().unwrap();
         for n in 0..MOST_SLOTS as u64 {
             assert_eq!(id_of(&mut interner, LEAF, &stack(&[n]), 0, n as u32 + 2), n as u32 + 2);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_is_kept_has_its_contexts_by_its_number_until_ids_are_forgotten() {
+    fn a_kept_stack_finds_its_contexts_by_number_until_ids_are_forgotten() {
         let mut interner = Interner::new().unwrap();
         let (frames, apart) = (stack(&[4, 3, 2, 1]), Some(Hash::ROOT.then(5)));
         let other_leaf = Frame::label(LabelId(7));

@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_that_is_taken_or_put_back_half_way_is_passed_over() {
+    fn chunks_taken_and_put_back_by_several_threads_are_neither_lost_nor_duplicated() {
         let pool = Pool::new();
         let chunks: Vec<_> = (0..MOST_READY).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
         assert!(chunks.iter().all(|chunk| pool.put(*chunk)));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_pushed_comes_out_once_and_in_order() {
+    fn pushed_records_are_drained_once_and_in_order() {
         refill();
         let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
         assert!(drain_all(&mut reader, &log).is_empty());
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_holds_back_what_came_after_it() {
+    fn draining_to_a_mark_leaves_later_records() {
         refill();
         let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
         assert!(writer.push(&log, [&[1, 2, 3]]));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_unread_is_counted_over_all_chunks() {
+    fn unread_words_are_counted_over_all_chunks() {
         refill();
         let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
         assert_eq!(reader.unread(&log), 0);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_no_chunk_can_hold_is_refused() {
+    fn a_record_larger_than_a_chunk_is_refused() {
         refill();
         let (log, mut writer) = (Log::new(), Writer::new());
         assert!(!writer.push(&log, [&vec![0; CHUNK_WORDS + 1][..]]));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_lose_nothing() {
+    fn no_record_is_lost_between_a_writer_and_a_reader_thread() {
         const RECORDS: u64 = 300_000;
         refill();
         let log: &'static Log = Box::leak(Box::new(Log::new()));

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_has_one_number_and_is_told_once() {
+    fn a_python_function_has_one_id_and_is_emitted_once() {
         let describe = |name: &str| {
             let mut text = Vec::new();
             for number in [0x030c, 7, 4, name.len() as u32] {

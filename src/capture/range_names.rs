@@ -185,7 +185,7 @@ mod tests {
 
     /// A single test, as the names are process-wide.
     #[test]
-    fn a_name_has_one_number_whoever_gives_it_and_is_told_once_even_behind_one_that_was_never_written() {
+    fn a_range_name_has_one_id_on_all_threads_and_is_emitted_once() {
         let mut told = HashMap::new();
         let tell = |told: &mut HashMap<u32, (String, String)>| {
             drain_names(&mut |row| {

@@ -167,11 +167,11 @@ fn without<'a>(path: &Path, remark: &'a str) -> &'a str {
 }
 
 #[test]
-fn sums_that_are_cut_off_say_what_is_missing() {
+fn truncated_sums_report_the_missing_part() {
     assert_all_cuts("sums", &of_sums(), true);
 }
 
 #[test]
-fn rows_that_are_cut_off_say_what_is_missing() {
+fn truncated_rows_report_the_missing_part() {
     assert_all_cuts("rows", &of_rows(), false);
 }

@@ -117,7 +117,7 @@ fn all_verbs(folder: &Path) {
 }
 
 #[test]
-fn no_verb_panics_on_a_recording_that_is_damaged() {
+fn no_verb_panics_on_a_damaged_recording() {
     let turns = std::env::var("GPUFLAME_MUTATIONS").map_or(60, |text| text.parse().unwrap());
     let folder = std::env::temp_dir().join(format!("gpuflame-mutated-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();

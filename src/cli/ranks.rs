@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rank_is_not_taken_for_one() {
+    fn names_without_a_rank_require_assume_order() {
         for names in [
             &["h100_bert.json", "h200_bert.json"][..],
             &["a.gfr", "b.gfr"],

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn people_get_columns_that_stand_straight() {
+    fn text_output_has_aligned_columns() {
         let expected = "name          count     total   share\n\
                         gemm, \"fast\"  1,234  3.100 ms  75.0 %\n\
                         add               1      7 ns       -\n\
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_nanoseconds_with_the_unit_in_the_name() {
+    fn csv_and_json_contain_nanoseconds_with_the_unit_in_the_column_name() {
         let expected = "name,count,total_ns,share_percent\n\
                         \"gemm, \"\"fast\"\"\",1234,3099632,75.0000\n\
                         add,1,7,\n\
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_a_spreadsheet_would_compute_is_text_to_it_and_as_it_is_elsewhere() {
+    fn names_that_look_like_formulas_are_quoted_in_csv_only() {
         let mut table = Table::new("kernels", &["name", "change_ns"]);
         table.row([Cell::from("=cmd|'/C calc'!A0"), Cell::Change(-5)]);
         let as_written = |format| {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_lose_their_middle_for_people_only() {
+    fn long_names_are_shortened_in_the_middle_in_text_output_only() {
         let name = format!("kernel<{}>(float*)", "float, ".repeat(40));
         let mut table = Table::new("kernels", &["name"]);
         table.row([Cell::from(name.as_str())]);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_in_their_middle_alone_are_told_apart() {
+    fn shortened_names_still_show_the_middle_in_which_they_differ() {
         let rows = |names: &[String]| {
             let mut table = Table::new("kernels", &["name", "count"]);
             names.iter().for_each(|name| table.row([Cell::from(name.as_str()), Cell::Count(1)]));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_have_short_names_for_people_unless_two_rows_would_have_the_same() {
+    fn kernel_names_are_shortened_in_text_output_unless_two_rows_would_match() {
         let mut table = Table::new("kernels", &["count", "name"]);
         let names = ["lib::gemm<float>", "lib::gemm<half>", "lib::add<int, 4>(int*)"];
         names.iter().for_each(|name| table.row([Cell::Count(1), Cell::Kernels(vec![(*name).to_owned()])]));

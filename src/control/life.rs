@@ -82,7 +82,7 @@ mod tests {
 
     /// A single test, because the state belongs to the process. It is left switched on.
     #[test]
-    fn a_child_is_over_until_one_thread_has_renewed_it() {
+    fn a_forked_child_is_over_until_one_thread_renews_it() {
         assert!(!is_over() && !claim_inherited());
         children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_has_whole_pages_for_itself() {
+    fn the_state_word_has_its_own_pages() {
         assert!(page().start.is_multiple_of(4096) && page().len().is_multiple_of(4096));
         assert!(page().contains(&std::ptr::from_ref(&PAGE.word).addr()));
     }

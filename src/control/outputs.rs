@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_macro_stays() {
+    fn text_that_is_not_a_macro_is_unchanged() {
         for (prefix, expected) in [("a%z%q{x%é%", "a%z%q{x%é%"), ("run%n", "run%n"), ("%q{UNSET}x", "x")] {
             assert_eq!(expand(OsStr::new(prefix), &facts()), expected);
         }
     }
 
     #[test]
-    fn every_launcher_says_the_rank_in_its_own_way() {
+    fn the_rank_is_read_from_each_launchers_variable() {
         for name in ["RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"] {
             let facts = Facts { environment: [(name.into(), "3".into())].into(), ..Facts::default() };
             assert_eq!(expand(OsStr::new("%r"), &facts), "3", "{name}");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rank_set_is_rank_zero() {
+    fn the_rank_is_zero_if_unset() {
         assert_eq!(expand(OsStr::new("%r"), &Facts::default()), "0");
     }
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_macro_takes_the_first_free_number_in_silence() {
+    fn a_number_macro_takes_the_first_free_number_without_a_warning() {
         let outputs = Outputs::new("/out/run%n", &facts());
         let taken = ["/out/run0.svg", "/out/run1.svg"].map(PathBuf::from);
         let (names, renames) = outputs.choose(&[".svg"], |path| taken.contains(&path.to_owned()), |_| true);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_stay_as_they_are() {
+    fn non_utf_8_bytes_in_a_prefix_are_unchanged() {
         let bytes = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
         let environment = [(bytes(b"\xfe"), bytes(b"\xc3/"))].into();
         let facts = Facts { program: bytes(b"caf\xe9"), environment, ..facts() };
@@ -283,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_prefix_is_fixed_to_the_directory_of_the_start() {
+    fn a_relative_prefix_is_resolved_against_the_initial_directory() {
         let outputs = Outputs::new("x", &facts());
         let (names, _) = outputs.choose(&[".svg"], |_| false, |_| true);
         assert_eq!(names, [std::env::current_dir().unwrap().join("x.svg")]);
     }
 
     #[test]
-    fn names_that_somebody_else_is_about_to_make_count_as_taken() {
+    fn names_claimed_by_another_process_count_as_taken() {
         let outputs = Outputs::new("/x/out", &Facts::default());
         let mut asked = Vec::new();
         let (names, renames) = outputs.choose(

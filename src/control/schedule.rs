@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_plan_the_window_is_the_run() {
+    fn without_a_plan_one_window_covers_the_whole_run() {
         let mut schedule = begun(Plan::default());
         assert_eq!(turns(&mut schedule, 0..100), [(0, Turn::Open)]);
         assert_eq!(schedule.patience(at(100)), None);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_a_length_come_after_a_delay_and_so_often() {
+    fn windows_match_the_delay_duration_and_repeat_count() {
         let plan = Plan { delay: 3 * SECOND, duration: Some(2 * SECOND), repeat: 2, ..Plan::default() };
         let mut schedule = begun(plan);
         let expected = [(3, Turn::Open), (5, Turn::Close), (8, Turn::Open), (10, Turn::Close)];
@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pause_each_length_is_a_window() {
+    fn without_a_delay_windows_follow_each_other_directly() {
         let mut schedule = begun(Plan { duration: Some(2 * SECOND), repeat: 3, ..Plan::default() });
         let expected = [(0, Turn::Open), (2, Turn::Next), (4, Turn::Next), (6, Turn::Close)];
         assert_eq!(turns(&mut schedule, 0..40), expected);
     }
 
     #[test]
-    fn who_looks_late_sees_no_window_that_is_over() {
+    fn a_late_check_skips_windows_that_are_over() {
         let mut schedule =
             begun(Plan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..Plan::default() });
         assert_eq!(schedule.turn(at(1)), Some(Turn::Open));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_count_from_the_beginning_of_their_run() {
+    fn steps_count_from_the_start_of_their_run() {
         let mut schedule = Schedule::new(Plan { steps: Some(2..4), ..Plan::default() });
         let at = |steps| Reached { steps, ..Reached::default() };
         schedule.begin(at(10));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_reached_its_limit_stays_closed_until_the_next() {
+    fn a_window_that_reached_its_launch_limit_stays_closed_until_the_next_window() {
         let plan =
             Plan { duration: Some(10 * SECOND), repeat: 0, most_launches: Some(100), ..Plan::default() };
         let mut schedule = begun(plan);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_a_limit_too() {
+    fn a_window_closes_at_its_byte_limit() {
         let mut schedule = begun(Plan { most_bytes: Some(1000), ..Plan::default() });
         let at = |bytes| Reached { bytes, ..Reached::default() };
         assert_eq!(schedule.turn(at(5)), Some(Turn::Open));

@@ -189,7 +189,7 @@ fn expected_rows() -> [Activity; 5] {
 }
 
 #[test]
-fn a_record_says_the_same_in_the_layout_of_every_release() {
+fn records_read_the_same_in_the_layout_of_every_cupti_release() {
     for (release, sizes) in RELEASES {
         let buffer = a_buffer_of_each_kind(sizes);
         let (texts, rows, tally) = read_all(&buffer, sizes, &mut KernelNames::new());
@@ -333,7 +333,7 @@ fn read_beside(record: &[u8]) -> String {
 }
 
 #[test]
-fn an_events_record_says_the_same_with_and_without_what_came_later() {
+fn an_event_record_is_read_with_and_without_later_fields() {
     for (size, sync) in [(24, None), (56, Some(SyncId(900))), (80, Some(SyncId(900)))] {
         let record = Bytes::new(36, size).u32(4, 515).u32(8, 2).u32(12, 13).u32(16, 4);
         let record = record.late(48, &900_u64.to_ne_bytes()).0;
@@ -349,7 +349,7 @@ fn an_events_record_says_the_same_with_and_without_what_came_later() {
 }
 
 #[test]
-fn a_waits_record_says_the_same_with_and_without_what_came_later() {
+fn a_synchronization_record_is_read_with_and_without_later_fields() {
     for (size, sync, result) in [(40, None, 0), (56, Some(SyncId(900)), 600)] {
         let record = Bytes::new(38, size).u32(4, 2).u64(8, 1_000).u64(16, 1_200).u32(24, 515);
         let record = record.u32(28, 2).u32(32, 13).u32(36, 4);
@@ -370,7 +370,7 @@ fn a_waits_record_says_the_same_with_and_without_what_came_later() {
 }
 
 #[test]
-fn a_wait_for_a_context_is_for_no_stream_and_no_event() {
+fn a_context_synchronization_has_neither_stream_nor_event() {
     let record = Bytes::new(38, 56).u32(4, 4).u64(8, 1).u64(16, 2).u32(24, 3).u32(28, 1);
     let record = record.u32(32, u32::MAX).u32(36, u32::MAX).u64(40, 0xffff_ffff).u32(48, 0).0;
     let row = read_beside(&record);
@@ -378,7 +378,7 @@ fn a_wait_for_a_context_is_for_no_stream_and_no_event() {
 }
 
 #[test]
-fn a_move_of_unified_memory_says_the_same_in_both_layouts() {
+fn a_unified_memory_record_reads_the_same_in_both_layouts() {
     for size in [64, 104] {
         let record = Bytes::new(25, size).u32(4, 2).u64(8, 65_536).u64(16, 1_000).u64(24, 1_200);
         let record = record.u64(32, 0x7f00_0000_0000).u32(40, 1).u32(44, u32::MAX).u32(56, 3).0;
@@ -404,7 +404,7 @@ fn an_empty_buffer_has_no_records() {
 }
 
 #[test]
-fn a_name_is_a_row_once_over_all_buffers() {
+fn a_kernel_name_is_emitted_once_over_all_buffers() {
     let mut names = KernelNames::new();
     let buffer = [kernel(216, c"one"), kernel(216, c"two"), kernel(216, c"one")].concat();
     assert_eq!(read_all(&buffer, SIZES, &mut names).0, ["0=one", "1=two"]);
@@ -421,7 +421,7 @@ fn a_kernel_without_a_name_is_an_unnamed_kernel() {
 }
 
 #[test]
-fn a_kind_nobody_asked_for_is_counted_and_passed_over() {
+fn a_record_of_an_unrequested_kind_is_counted_and_skipped() {
     let api_call = Bytes::new(4, 40).0;
     let buffer = [fill(88), api_call, fill(88)].concat();
     let (_, rows, tally) = read_all(&buffer, SIZES, &mut KernelNames::new());
@@ -429,7 +429,7 @@ fn a_kind_nobody_asked_for_is_counted_and_passed_over() {
 }
 
 #[test]
-fn where_the_library_cannot_step_on_the_rest_counts_as_one_unreadable_record() {
+fn a_buffers_rest_counts_as_one_unreadable_record_if_iteration_fails() {
     let buffer = [fill(88), Bytes::new(4711, 64).0, fill(88)].concat();
     let tally = read_all(&buffer, SIZES, &mut KernelNames::new()).2;
     assert_eq!(tally, ReadTally { activities: 1, unreadable: 1 });
@@ -439,7 +439,7 @@ fn where_the_library_cannot_step_on_the_rest_counts_as_one_unreadable_record() {
 }
 
 #[test]
-fn a_record_cut_off_by_the_end_of_the_buffer_is_unreadable() {
+fn a_record_truncated_by_the_buffers_end_is_unreadable() {
     let whole = kernel(216, c"cut");
     for length in [4, 100, 159] {
         let tally = read_all(&whole[..length], SIZES, &mut KernelNames::new()).2;
@@ -454,7 +454,7 @@ fn a_field_beyond_the_end_of_the_last_record_is_not_read() {
 }
 
 #[test]
-fn times_that_lie_are_passed_on_as_they_are() {
+fn implausible_times_are_passed_on_unchanged() {
     let mut bytes = fill(88);
     bytes[16..24].copy_from_slice(&9_000_u64.to_ne_bytes());
     bytes[24..32].fill(0);
@@ -463,7 +463,7 @@ fn times_that_lie_are_passed_on_as_they_are() {
 }
 
 #[test]
-fn a_step_backwards_or_out_of_the_buffer_ends_the_walk() {
+fn a_step_backwards_or_out_of_the_buffer_ends_the_iteration() {
     let buffer = [fill(88), fill(88)].concat();
     for target in [0_usize, 1 << 20] {
         let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
@@ -509,7 +509,7 @@ fn mend_names(bytes: &mut [u8], sizes: Sizes, name: &'static std::ffi::CStr) {
 }
 
 #[test]
-fn of_damaged_records_each_is_an_activity_or_counted_and_none_is_read_beyond_its_end() {
+fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
     for turn in 0..turns() {
         let mut chance = Chance::new(turn + 1);
         let (release, sizes) = RELEASES[turn as usize % RELEASES.len()];

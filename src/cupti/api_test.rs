@@ -115,7 +115,7 @@ fn attach_to<T: Tracer>(
 }
 
 #[test]
-fn the_setup_goes_in_the_one_order_that_works() {
+fn attaching_calls_cupti_in_the_required_order() {
     let fake = Fake::start(130_001);
     let api = attach::<Scribe>(13_000).unwrap();
     let expected = [
@@ -162,7 +162,7 @@ fn the_setup_goes_in_the_one_order_that_works() {
 }
 
 #[test]
-fn where_several_tools_can_record_every_call_about_records_names_us() {
+fn a_shared_subscription_passes_its_handle_in_every_record_call() {
     let fake = Fake::start(130_301);
     let api = attach_to::<Scribe>(fake::sharing_library(), 13_030, &Options::default()).unwrap();
     let expected = [
@@ -189,7 +189,7 @@ fn where_several_tools_can_record_every_call_about_records_names_us() {
 }
 
 #[test]
-fn nothing_is_shared_where_the_library_the_driver_or_what_is_asked_for_does_not_suit() {
+fn subscriptions_are_shared_only_with_suitable_library_driver_and_options() {
     let shares = |version, driver, library, options: &Options| {
         let fake = Fake::start(version);
         attach_to::<Scribe>(library, driver, options).unwrap();
@@ -206,7 +206,7 @@ fn nothing_is_shared_where_the_library_the_driver_or_what_is_asked_for_does_not_
 }
 
 #[test]
-fn a_refused_subscription_that_would_share_is_not_tried_the_other_way() {
+fn a_refused_shared_subscription_is_not_retried_as_exclusive() {
     let fake = Fake::start(130_301);
     fake.refuse("subscribe gpuflame, 40 bytes, shares = 1", Status::NOT_COMPATIBLE);
     let refusal = attach_to::<Scribe>(fake::sharing_library(), 13_030, &Options::default()).err().unwrap();
@@ -215,7 +215,7 @@ fn a_refused_subscription_that_would_share_is_not_tried_the_other_way() {
 }
 
 #[test]
-fn who_has_the_records_now_finds_what_was_set_before_us() {
+fn yielding_records_restores_the_settings_found_at_attach() {
     for before in [0, 1] {
         let fake = Fake::start(130_001);
         fake.set_attributes(before);
@@ -228,7 +228,7 @@ fn who_has_the_records_now_finds_what_was_set_before_us() {
 }
 
 #[test]
-fn what_was_let_go_is_asked_for_again_as_at_the_beginning() {
+fn subscribing_again_repeats_the_initial_setup() {
     let fake = Fake::start(130_001);
     let api = attach::<Scribe>(13_000).unwrap();
     let at_first: Vec<_> = fake.diary().into_iter().skip_while(|step| step != "subscribe").collect();
@@ -246,7 +246,7 @@ fn what_was_let_go_is_asked_for_again_as_at_the_beginning() {
 }
 
 #[test]
-fn launches_are_told_or_not_and_all_else_goes_on() {
+fn switching_launch_callbacks_affects_only_launch_callbacks() {
     let fake = Fake::start(130_001);
     let api = attach::<Scribe>(13_000).unwrap();
     fake.diary();
@@ -266,7 +266,7 @@ fn launches_are_told_or_not_and_all_else_goes_on() {
 }
 
 #[test]
-fn events_and_waits_are_asked_for_where_they_are_wanted_and_queries_in_vain_are_not() {
+fn event_and_wait_records_are_enabled_on_request_without_unsuccessful_queries() {
     let fake = Fake::start(130_001);
     attach::<Scribe>(13_000).unwrap();
     let without = fake.diary();
@@ -278,7 +278,7 @@ fn events_and_waits_are_asked_for_where_they_are_wanted_and_queries_in_vain_are_
 }
 
 #[test]
-fn unified_memory_is_counted_where_it_is_wanted_and_a_system_that_cannot_says_so() {
+fn unified_memory_is_enabled_on_request_and_a_refusal_is_noted() {
     let fake = Fake::start(130_001);
     attach::<Scribe>(13_000).unwrap();
     let without = fake.diary();
@@ -293,7 +293,7 @@ fn unified_memory_is_counted_where_it_is_wanted_and_a_system_that_cannot_says_so
 }
 
 #[test]
-fn a_call_about_an_event_is_told_with_its_handles_if_it_worked() {
+fn a_successful_event_call_is_reported_with_its_handles() {
     let fake = Fake::start(130_001);
     attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
     fake.call_with(Domain::RUNTIME_API, 8, 1, 0, &[0x1000, 7]);
@@ -311,14 +311,14 @@ fn a_call_about_an_event_is_told_with_its_handles_if_it_worked() {
 }
 
 #[test]
-fn a_release_without_state_callbacks_is_not_asked_for_them() {
+fn state_callbacks_are_not_enabled_on_releases_without_them() {
     let fake = Fake::start(18);
     attach::<Scribe>(12_000).unwrap();
     assert!(!fake.diary().contains(&"callback 6.1 = 1".to_owned()));
 }
 
 #[test]
-fn after_a_refused_subscription_no_call_is_made() {
+fn no_cupti_call_follows_a_refused_subscription() {
     let fake = Fake::start(28);
     fake.refuse("subscribe", Status::NOT_INITIALIZED);
     assert_eq!(attach::<Scribe>(12_080).err().unwrap(), "cuptiSubscribe: NOT_INITIALIZED (15)");
@@ -326,7 +326,7 @@ fn after_a_refused_subscription_no_call_is_made() {
 }
 
 #[test]
-fn what_suits_neither_us_nor_the_driver_is_not_subscribed_to() {
+fn a_cupti_too_old_or_newer_than_the_driver_is_not_subscribed_to() {
     for (version, driver, reason) in [
         (17, 11_070, "it is older than 11.8 (API version 17), gpuflame needs 11.8 or later"),
         (130_001, 12_040, "it is for CUDA 13.0, the driver supports 12.4"),
@@ -338,7 +338,7 @@ fn what_suits_neither_us_nor_the_driver_is_not_subscribed_to() {
 }
 
 #[test]
-fn a_library_without_a_function_we_need_is_not_called_at_all() {
+fn a_library_that_lacks_a_required_function_is_never_called() {
     let fake = Fake::start(28);
     let library = cupti_sys::Library { activity_flush_all: None, ..fake::library() };
     let reason = load::check(Driver::pretended(12_080), library).err().unwrap();
@@ -347,7 +347,7 @@ fn a_library_without_a_function_we_need_is_not_called_at_all() {
 }
 
 #[test]
-fn a_kind_that_is_refused_is_noted_and_the_rest_goes_on() {
+fn a_refused_record_kind_is_noted_and_setup_continues() {
     let fake = Fake::start(28);
     fake.refuse("kind 22", Status::NOT_SUPPORTED);
     fake.refuse("callback 2.5 = 1", Status::INVALID_PARAMETER);
@@ -362,7 +362,7 @@ fn a_kind_that_is_refused_is_noted_and_the_rest_goes_on() {
 }
 
 #[test]
-fn where_no_kind_is_to_be_had_the_subscription_is_given_up() {
+fn the_subscription_is_released_if_all_record_kinds_are_refused() {
     let fake = Fake::start(28);
     for kind in ["kind 10", "kind 1", "kind 22", "kind 2"] {
         fake.refuse(kind, Status::INSUFFICIENT_PRIVILEGES);
@@ -373,7 +373,7 @@ fn where_no_kind_is_to_be_had_the_subscription_is_given_up() {
 }
 
 #[test]
-fn a_call_is_told_at_both_ends_with_the_word_kept_between() {
+fn a_call_is_reported_on_entry_and_exit_with_its_correlation_data() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
     assert_eq!(fake.call(Domain::RUNTIME_API, 4, 7, 0), 107);
@@ -392,7 +392,7 @@ fn a_call_is_told_at_both_ends_with_the_word_kept_between() {
 }
 
 #[test]
-fn a_call_that_was_not_enabled_is_told_to_nobody() {
+fn a_callback_that_was_not_enabled_is_ignored() {
     let fake = Fake::start(28);
     attach::<Scribe>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 7, 1, 0);
@@ -401,7 +401,7 @@ fn a_call_that_was_not_enabled_is_told_to_nobody() {
 }
 
 #[test]
-fn contexts_and_graph_nodes_are_told() {
+fn context_creation_and_destruction_are_reported() {
     let fake = Fake::start(28);
     attach::<Scribe>(12_080).unwrap();
     fake.resource(CallbackId::CONTEXT_CREATED);
@@ -413,7 +413,7 @@ fn contexts_and_graph_nodes_are_told() {
 }
 
 #[test]
-fn what_happens_to_graphs_is_told_by_the_ids_of_records() {
+fn graph_events_are_reported_with_the_ids_that_records_use() {
     let fake = Fake::start(28);
     attach::<Scribe>(12_080).unwrap();
     fake.graph(CallbackId::GRAPH_NODE_CREATED, 2, 10, 0, 0);
@@ -437,7 +437,7 @@ fn what_happens_to_graphs_is_told_by_the_ids_of_records() {
 }
 
 #[test]
-fn calls_that_edit_graphs_are_told_with_the_graph_they_add_to() {
+fn calls_that_edit_graphs_are_reported_with_their_target_graph() {
     let fake = Fake::start(28);
     attach::<Scribe>(12_080).unwrap();
     fake.call_with(Domain::DRIVER_API, 5, 1, 0, &[8, 2]);
@@ -469,7 +469,7 @@ fn records_go_from_a_lent_buffer_into_rows() {
 }
 
 #[test]
-fn records_for_which_there_was_no_buffer_are_counted() {
+fn records_delivered_in_a_spare_buffer_are_counted_as_discarded() {
     let fake = Fake::start(28);
     attach::<Scribe>(12_080).unwrap();
     BUFFERS.store(0, Ordering::Relaxed);
@@ -481,7 +481,7 @@ fn records_for_which_there_was_no_buffer_are_counted() {
 }
 
 #[test]
-fn a_callback_without_data_and_a_buffer_that_comes_back_twice_are_counted_and_no_more() {
+fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
     let before = api.traffic();
@@ -501,7 +501,7 @@ fn a_callback_without_data_and_a_buffer_that_comes_back_twice_are_counted_and_no
 }
 
 #[test]
-fn a_flush_before_the_first_call_is_not_made() {
+fn a_flush_before_the_first_cuda_call_is_skipped() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
     fake.diary();
@@ -524,7 +524,7 @@ fn a_refused_flush_is_an_error_that_names_the_call() {
 }
 
 #[test]
-fn dropped_records_and_the_time_are_what_cupti_says() {
+fn dropped_records_and_the_timestamp_are_read_from_cupti() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
     fake.drop_records(12);
@@ -535,7 +535,7 @@ fn dropped_records_and_the_time_are_what_cupti_says() {
 }
 
 #[test]
-fn after_a_fatal_error_cupti_is_not_called_and_its_callbacks_do_nothing() {
+fn after_a_fatal_error_cupti_is_not_called_and_callbacks_are_ignored() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
@@ -562,7 +562,7 @@ fn after_a_fatal_error_cupti_is_not_called_and_its_callbacks_do_nothing() {
 }
 
 #[test]
-fn unsubscribing_ends_callbacks_and_still_lets_records_in() {
+fn unsubscribing_ends_callbacks_but_still_accepts_records() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
@@ -610,7 +610,7 @@ impl Tracer for Clumsy {
 }
 
 #[test]
-fn a_panic_stays_on_our_side_is_told_once_and_ends_tracing() {
+fn a_panic_in_a_callback_is_caught_reported_once_and_ends_tracing() {
     let fake = Fake::start(28);
     attach::<Clumsy>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
@@ -622,7 +622,7 @@ fn a_panic_stays_on_our_side_is_told_once_and_ends_tracing() {
 }
 
 #[test]
-fn a_panic_while_a_buffer_is_asked_for_still_gives_cupti_a_buffer() {
+fn a_panic_during_a_buffer_request_still_gives_cupti_a_buffer() {
     let fake = Fake::start(28);
     attach::<Clumsy>(12_080).unwrap();
     let buffer = fake.request();

@@ -28,7 +28,7 @@ fn every_way_to_launch_a_kernel_is_a_launch() {
 }
 
 #[test]
-fn a_graph_launch_is_told_from_a_kernel_launch() {
+fn a_graph_launch_is_distinguished_from_a_kernel_launch() {
     all_are(
         Some(CallKind::GraphLaunch),
         "cudaGraphLaunch_v10000 cudaGraphLaunch_ptsz_v10000 cuGraphLaunch cuGraphLaunch_ptsz
@@ -37,7 +37,7 @@ fn a_graph_launch_is_told_from_a_kernel_launch() {
 }
 
 #[test]
-fn a_copy_that_does_not_say_async_waits() {
+fn a_copy_without_async_in_its_name_is_synchronous() {
     all_are(
         COPY,
         "cudaMemcpy_v3020 cudaMemcpy2D_v3020 cudaMemcpyToArray_v3020 cudaMemcpy2DArrayToArray_v3020
@@ -49,7 +49,7 @@ fn a_copy_that_does_not_say_async_waits() {
 }
 
 #[test]
-fn async_and_batch_copies_and_prefetches_do_not_wait() {
+fn async_and_batch_copies_and_prefetches_are_asynchronous() {
     all_are(
         COPY_ASYNC,
         "cudaMemcpyAsync_v3020 cudaMemcpyAsync_ptsz_v7000 cudaMemcpy2DToArrayAsync_v3020
@@ -79,7 +79,7 @@ fn every_way_to_fill_memory_is_a_fill() {
 }
 
 #[test]
-fn what_ends_a_context_is_seen_so_that_a_flush_can_come_first() {
+fn calls_that_destroy_a_context_are_recognized() {
     all_are(Some(CallKind::DeviceReset), "cudaDeviceReset_v3020 cudaThreadExit_v3020");
     all_are(
         Some(CallKind::ContextDestroy),
@@ -89,7 +89,7 @@ fn what_ends_a_context_is_seen_so_that_a_flush_can_come_first() {
 }
 
 #[test]
-fn what_makes_copies_and_changes_graphs_is_seen() {
+fn calls_that_create_clone_and_update_graphs_are_recognized() {
     all_are(
         Some(CallKind::GraphNode),
         "cudaGraphAddKernelNode_v10000 cudaGraphAddMemcpyNode_v10000 cudaGraphAddMemcpyNode1D_v11010
@@ -106,7 +106,7 @@ fn what_makes_copies_and_changes_graphs_is_seen() {
 }
 
 #[test]
-fn look_alikes_that_start_no_gpu_work_are_left_alone() {
+fn similarly_named_calls_without_gpu_work_are_ignored() {
     all_are(
         None,
         "cudaLaunchHostFunc_v10000 cudaLaunchHostFunc_ptsz_v10000 cudaLaunchHostFunc_v2_v13020
@@ -123,12 +123,12 @@ fn look_alikes_that_start_no_gpu_work_are_left_alone() {
 }
 
 #[test]
-fn a_future_query_about_copies_is_not_taken_for_a_copy() {
+fn hypothetical_query_calls_are_not_classified_as_copies_or_launches() {
     all_are(None, "cuMemcpyGetAttribute cudaMemcpyNodeGetParams_v15000 cudaLaunchAttributeGet_v15000");
 }
 
 #[test]
-fn labels_are_the_names_that_programmers_write() {
+fn labels_are_the_names_used_in_source_code() {
     for (name, shown) in [
         ("cudaLaunchKernel_v7000", "cudaLaunchKernel"),
         ("cudaLaunchKernel_ptsz_v7000", "cudaLaunchKernel"),
@@ -169,7 +169,7 @@ fn the_table_gives_each_enabled_call_its_kind_and_a_shared_label() {
 }
 
 #[test]
-fn a_cleared_table_knows_no_call_and_keeps_its_labels() {
+fn a_cleared_table_finds_no_call_and_keeps_its_labels() {
     let table = CallTable::new();
     table.fill(&[call(Domain::DRIVER_API, 307, "cuLaunchKernel")]);
     table.clear();
@@ -178,7 +178,7 @@ fn a_cleared_table_knows_no_call_and_keeps_its_labels() {
 }
 
 #[test]
-fn every_kind_survives_the_table() {
+fn every_call_kind_survives_the_table() {
     let table = CallTable::new();
     let calls: Vec<_> = KINDS
         .iter()
@@ -197,7 +197,7 @@ fn every_kind_survives_the_table() {
 }
 
 #[test]
-fn calls_that_put_events_on_streams_or_have_streams_wait_are_told_from_those_that_ask_and_draw() {
+fn event_record_and_stream_wait_calls_are_distinguished_from_queries() {
     let all_are = |kind: Option<CallKind>, names: &str| {
         all_are(None, names);
         names.split_whitespace().for_each(|name| assert_eq!(classify_host_call(name), kind, "{name}"));

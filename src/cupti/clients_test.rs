@@ -31,7 +31,7 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
 }
 
 #[test]
-fn a_child_that_is_forked_while_records_are_taken_back_does_not_wait_for_its_parents_thread() {
+fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
     let _fake = Fake::start(130_001);
     let shared = Box::leak(Box::new(shared()));
     shared.make_current();
@@ -49,7 +49,7 @@ fn a_child_that_is_forked_while_records_are_taken_back_does_not_wait_for_its_par
 
 /// The frame of an abandoned call is on a part of the stack that the next call uses again.
 #[test]
-fn a_call_that_was_left_ends_when_its_thread_makes_the_next_one() {
+fn an_abandoned_call_ends_with_its_threads_next_call() {
     let _fake = Fake::start(130_001);
     let shared = shared();
     std::mem::forget(UnderWay::begin(&shared));
@@ -61,7 +61,7 @@ fn a_call_that_was_left_ends_when_its_thread_makes_the_next_one() {
 }
 
 #[test]
-fn a_call_inside_a_call_does_not_end_it() {
+fn a_nested_call_does_not_end_the_outer_call() {
     #[inline(never)]
     fn nested(shared: &Shared, depth: usize) {
         let bytes = std::hint::black_box([0_u8; 2 * NESTED_FRAME_BYTES]);
@@ -81,7 +81,7 @@ fn a_call_inside_a_call_does_not_end_it() {
 }
 
 #[test]
-fn a_function_is_known_to_be_loaded_by_its_module_and_generated_code_by_its_memory() {
+fn a_function_is_valid_while_its_module_or_mapping_is_unchanged() {
     let function = Function::none();
     assert_eq!((function.is_known(), function.loaded()), (false, None));
     let of_libc = libc::getpid as *mut c_void;

@@ -40,7 +40,7 @@ fn names(found: &[(String, Source)]) -> Vec<&str> {
 }
 
 #[test]
-fn what_the_user_names_is_the_only_candidate() {
+fn a_cupti_path_set_by_the_user_is_the_only_candidate() {
     let tree = Tree::new("setting", &["lib/libcudart.so.13", "lib/libcupti.so.13"]);
     let surroundings = Surroundings {
         setting: Some("/mine/libcupti.so.12".into()),
@@ -52,7 +52,7 @@ fn what_the_user_names_is_the_only_candidate() {
 }
 
 #[test]
-fn a_mapped_copy_comes_before_one_beside_the_runtime() {
+fn a_mapped_cupti_precedes_one_next_to_the_runtime() {
     let tree = Tree::new("mapped", &["nvidia/cuda_cupti/lib/libcupti.so.12"]);
     let surroundings = Surroundings {
         mapped: vec![tree.at("nvidia/cuda_runtime/lib/libcudart.so.12"), "/torch/libcupti.so.12".into()],
@@ -69,7 +69,7 @@ fn a_mapped_copy_comes_before_one_beside_the_runtime() {
 }
 
 #[test]
-fn every_layout_that_nvidia_ships_is_known_from_its_runtime() {
+fn cupti_is_found_next_to_the_runtime_in_every_nvidia_layout() {
     for (test, runtime, cupti) in [
         ("pip12", "nvidia/cuda_runtime/lib/libcudart.so.12", "nvidia/cuda_cupti/lib/libcupti.so.12"),
         ("pip13", "nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/lib/libcupti.so.13"),
@@ -92,7 +92,7 @@ fn every_layout_that_nvidia_ships_is_known_from_its_runtime() {
 }
 
 #[test]
-fn packages_are_found_by_any_mapped_file_among_them() {
+fn site_packages_are_found_from_any_file_mapped_from_there() {
     let packages = "venv/lib/python3.12/site-packages";
     let cupti = format!("{packages}/nvidia/cuda_cupti/lib/libcupti.so.12");
     let tree = Tree::new("packages", &[&cupti]);
@@ -115,7 +115,7 @@ fn packages_of_the_newest_python_come_first() {
 }
 
 #[test]
-fn a_cupti_newer_than_the_driver_is_not_even_tried() {
+fn a_cupti_newer_than_the_driver_is_not_tried() {
     let kit = "cuda/extras/CUPTI/lib64";
     let tree = Tree::new("newer", &[&format!("{kit}/libcupti.so.13"), &format!("{kit}/libcupti.so.12")]);
     let surroundings =
@@ -158,7 +158,7 @@ fn toolkits_and_system_folders_come_last_and_in_that_order() {
 }
 
 #[test]
-fn only_the_file_itself_is_taken_for_cupti() {
+fn files_with_similar_names_are_not_cupti_candidates() {
     let surroundings = Surroundings {
         mapped: vec!["/x/libcupti.so.13.old/other.so".into(), "/x/libcupti_helper.so".into()],
         driver: Some(10_000),
@@ -168,7 +168,7 @@ fn only_the_file_itself_is_taken_for_cupti() {
 }
 
 #[test]
-fn entries_are_listed_by_falling_version() {
+fn entries_are_listed_by_descending_version() {
     let tree = Tree::new("entries", &["cuda-12.9/x", "cuda-12.10/x", "cuda-11.8/x", "other/x"]);
     let found: Vec<_> = entries(&tree.0, "cuda-").iter().map(|p| p.file_name().unwrap().to_owned()).collect();
     assert_eq!(found, ["cuda-12.10", "cuda-12.9", "cuda-11.8"]);

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_of_cuptis_has_the_words_that_it_had_and_new_ones_have_none() {
+    fn cupti_enum_labels_are_stable_and_new_values_have_a_generic_label() {
         let words = |of: &dyn Fn(u16) -> &'static str, numbers: std::ops::Range<u16>| -> Vec<_> {
             numbers.map(of).collect()
         };

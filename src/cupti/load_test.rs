@@ -25,7 +25,7 @@ fn refused(status: Status, mapped: &[&str], has_gpu_file: bool) -> String {
 }
 
 #[test]
-fn a_cupti_that_does_not_start_lets_an_older_one_be_tried() {
+fn after_a_cupti_that_does_not_start_an_older_one_is_tried() {
     assert!(!ends_search(&not_started(Status::NOT_INITIALIZED), SitePackages));
     assert!(!ends_search(&not_started(Status::UNKNOWN), SitePackages));
     assert!(!ends_search(&Skipped::NewerThanDriver(Version(130_001), 12_040), Mapped));
@@ -40,7 +40,7 @@ fn a_refusal_that_any_copy_would_repeat_ends_the_search() {
 }
 
 #[test]
-fn without_any_candidate_the_sentence_says_where_was_looked_and_what_to_install() {
+fn without_a_candidate_the_message_lists_searched_places_and_the_package() {
     let missed = [(candidate("libcupti.so.12", ByName), Skipped::NotLoaded("no such file".to_owned()))];
     assert_eq!(
         sentence(Surroundings::default(), &missed, true),
@@ -50,7 +50,7 @@ fn without_any_candidate_the_sentence_says_where_was_looked_and_what_to_install(
 }
 
 #[test]
-fn the_package_to_install_is_the_drivers() {
+fn the_suggested_package_matches_the_drivers_cuda_version() {
     let driver = |driver| Surroundings { driver: Some(driver), ..Surroundings::default() };
     assert!(sentence(driver(13_000), &[], true).contains("pip install nvidia-cuda-cupti, or"));
     assert!(sentence(driver(11_080), &[], true).contains("pip install nvidia-cuda-cupti-cu11, or"));
@@ -71,7 +71,7 @@ fn unusable_candidates_are_named_with_their_reasons() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_used_is_blamed_by_name() {
+fn an_unusable_cupti_setting_is_named_in_the_message() {
     let surroundings = Surroundings { setting: Some("/mine.so".into()), ..Surroundings::default() };
     let tried = [(candidate("/mine.so", Setting), Skipped::NotLoaded("/mine.so: cannot open".to_owned()))];
     let said = sentence(surroundings, &tried, true);
@@ -79,7 +79,7 @@ fn a_setting_that_cannot_be_used_is_blamed_by_name() {
 }
 
 #[test]
-fn another_subscriber_is_named_where_its_files_give_it_away() {
+fn another_subscriber_is_named_if_its_files_are_mapped() {
     let status = Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     assert_eq!(
         refused(status, &["/opt/nsys/libToolsInjection64.so"], true),
@@ -90,7 +90,7 @@ fn another_subscriber_is_named_where_its_files_give_it_away() {
 }
 
 #[test]
-fn no_gpu_is_told_from_a_gpu_that_is_not_reached() {
+fn a_missing_gpu_is_distinguished_from_an_unreachable_gpu() {
     for status in [Status::NOT_INITIALIZED, Status::UNKNOWN] {
         assert!(refused(status, &[], false).ends_with("shows no GPU (no /dev/nvidia0)"));
         assert!(refused(status, &[], true).contains("CUDA_VISIBLE_DEVICES"));
@@ -99,7 +99,7 @@ fn no_gpu_is_told_from_a_gpu_that_is_not_reached() {
 }
 
 #[test]
-fn of_several_that_did_not_start_the_best_is_named_or_the_one_that_ended_the_search() {
+fn the_message_names_the_best_failed_candidate_or_the_search_ending_one() {
     let tried = |last| {
         [
             (candidate("/best/libcupti.so.12", SitePackages), not_started(Status::NOT_INITIALIZED)),
@@ -113,14 +113,14 @@ fn of_several_that_did_not_start_the_best_is_named_or_the_one_that_ended_the_sea
 }
 
 #[test]
-fn missing_privileges_come_with_their_cure() {
+fn the_message_for_missing_privileges_names_the_driver_option() {
     assert!(
         refused(Status::INSUFFICIENT_PRIVILEGES, &[], true).contains("NVreg_RestrictProfilingToAdminUsers=0")
     );
 }
 
 #[test]
-fn a_driver_older_than_any_cupti_we_read_is_what_is_wrong() {
+fn a_driver_older_than_any_supported_cupti_is_reported() {
     let surroundings = Surroundings { driver: Some(10_020), ..Surroundings::default() };
     assert_eq!(
         sentence(surroundings, &[], true),

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_new_once_by_pointer_and_by_content() {
+    fn a_name_is_interned_once_by_pointer_and_by_content() {
         let mut names = KernelNames::new();
         let (one, same) = (c"_Z4gemmv".to_owned(), c"_Z4gemmv".to_owned());
         assert_eq!(intern(&mut names, one.as_ptr()), (0, some("_Z4gemmv")));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_that_comes_back_with_another_name_is_another_name() {
+    fn a_reused_pointer_with_another_name_gets_another_id() {
         let mut names = KernelNames::new();
         let mut place = *b"one\0";
         assert_eq!(intern(&mut names, place.as_ptr().cast()), (0, some("one")));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_forgotten_is_a_new_one_and_no_id_is_given_twice() {
+    fn a_forgotten_name_gets_a_new_id_and_ids_are_never_reused() {
         let mut names = KernelNames::new();
         let (one, two) = (c"one".to_owned(), c"two".to_owned());
         assert_eq!(intern(&mut names, one.as_ptr()), (0, some("one")));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_takes_no_memory() {
+    fn forgotten_names_use_no_memory() {
         let mut names = KernelNames::new();
         let text: Vec<_> =
             (0..10_000).map(|n| std::ffi::CString::new(format!("kernel_{n}")).unwrap()).collect();
@@ -207,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_utf_8_are_made_so_and_stay_distinct() {
+    fn non_utf_8_names_are_converted_and_stay_distinct() {
         let mut names = KernelNames::new();
         assert_eq!(intern(&mut names, c"bad\xff".as_ptr()), (0, some("bad\u{fffd}")));
         assert_eq!(intern(&mut names, c"bad\xfe".as_ptr()), (1, some("bad\u{fffd}")));
     }
 
     #[test]
-    fn long_names_are_whole_and_endless_ones_are_cut() {
+    fn long_names_are_complete_and_names_over_the_limit_are_truncated() {
         let mut names = KernelNames::new();
         let long = [vec![b'k'; 4096], vec![0]].concat();
         let (_, text) = intern(&mut names, CStr::from_bytes_with_nul(&long).unwrap().as_ptr());

@@ -33,7 +33,7 @@ fn size(library: &Library, kind: ActivityKind) -> usize {
 
 #[test]
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
-fn a_real_library_steps_over_our_records_and_we_read_them() {
+fn records_iterated_by_a_real_cupti_are_read() {
     let library = library();
     let sizes = Sizes {
         kernel: size(&library, ActivityKind::CONCURRENT_KERNEL),
@@ -51,7 +51,7 @@ fn a_real_library_steps_over_our_records_and_we_read_them() {
 
 #[test]
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
-fn the_pattern_picks_launches_copies_and_fills_from_all_names() {
+fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
     let library = library();
     let (mut picked, mut left, mut look_alikes) = (0, 0, Vec::new());
     for domain in [Domain::RUNTIME_API, Domain::DRIVER_API] {
@@ -91,7 +91,7 @@ extern "C" fn ours() {}
 /// ours.
 #[test]
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
-fn functions_of_ours_stand_before_those_of_a_real_library() {
+fn our_functions_are_interposed_before_a_real_cuptis() {
     let file = CString::new(std::env::var_os("GPUFLAME_TEST_CUPTI").unwrap().into_vec()).unwrap();
     library();
     // SAFETY: the file is loaded.

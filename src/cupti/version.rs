@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_of_numbering_name_the_cuda_release() {
+    fn both_version_numbering_schemes_name_the_cuda_release() {
         let shown = |number| Version(number).to_string();
         assert_eq!(shown(18), "11.8 to 12.1");
         assert_eq!(shown(20), "12.2");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_lists_only_its_own_hazards() {
+    fn a_version_lists_only_hazards_that_affect_it() {
         assert_eq!(Version(130_300).hazards().count(), 0);
         assert!(Version(22).hazards().any(|text| text.contains("12.4")));
         assert!(!Version(23).hazards().any(|text| text.contains("12.4")));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn state_callbacks_came_with_12_2() {
+    fn state_callbacks_exist_since_12_2() {
         assert!(!Version(18).has_state_callbacks() && Version(20).has_state_callbacks());
     }
 }

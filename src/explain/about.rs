@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_path_is_what_it_was_when_it_is_read_again() {
+    fn paths_survive_a_json_round_trip_even_if_not_utf_8() {
         for path in [&b""[..], b"/a/b.svg", "/a\n\"é".as_bytes(), b"caf\xe9/\0\xff"] {
             let path = OsStr::from_bytes(path);
             assert_eq!(path_of(&serde_json::from_str(&quoted_path(path)).unwrap()).as_deref(), Some(path));

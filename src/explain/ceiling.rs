@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_and_the_youngest_are_chosen() {
+    fn the_heaviest_and_the_most_recent_entries_are_kept() {
         let weight = |nanos, count| Weight { count, nanos, bytes: 0 };
         let all = || {
             vec![
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn many_stacks_are_two_kinds_of_others_and_the_sums_are_the_same() {
+    fn rare_stacks_collapse_into_one_other_per_api_call_and_totals_are_unchanged() {
         const STACKS: u32 = 20_000;
         let mut explain = under(2 << 20);
         for number in 1..=STACKS {
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_that_was_under_way_when_its_stack_was_dropped_is_among_the_others() {
+    fn a_launch_in_flight_when_its_stack_is_dropped_counts_as_other() {
         let mut explain = under(1 << 20);
         context(&mut explain, 2, 1);
         explain.push(&Row::Launch(launch(1, 2)), &mut ());
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_do_not_come_any_more_are_forgotten() {
+    fn alias_context_ids_below_the_given_id_are_forgotten() {
         let mut explain = under(64 << 20);
         for (id, number) in [(2, 1), (3, 2), (4, 1), (5, 2)] {
             context(&mut explain, id, number);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_much_to_write_is_dropped_at_the_end_by_gpu_time_alone() {
+    fn stacks_that_exceed_the_export_memory_are_dropped_by_gpu_time() {
         let mut explain = under(12 << 20);
         for number in 1..=1000 {
             context(&mut explain, number + 1, number);

@@ -103,7 +103,7 @@ mod tests {
     use super::range;
 
     #[test]
-    fn a_range_is_taken_apart_as_it_was_put_together() {
+    fn range_labels_are_parsed_into_domain_and_text() {
         assert_eq!(range("[range]step"), ("", "step"));
         assert_eq!(range("[range]a]b"), ("", "a]b"));
         assert_eq!(range("[range nccl]All Reduce"), ("nccl", "All Reduce"));

@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_written_however_often_it_was_added_to() {
+    fn stored_sums_read_back_equal_the_live_sums_after_every_append() {
         let mut explain = Explain::new(Options::default());
         let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
         let mut file = Chunk::file_head().to_vec();
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_no_run_can_have_are_left_out() {
+    fn impossible_sums_are_skipped() {
         let mut stored = Stored::default();
         let first = |id| id;
         stored.push(&[of::DEVICE, 0, 0, 0, 0], &[u64::MAX, 1], first);

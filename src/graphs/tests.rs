@@ -63,7 +63,7 @@ fn on(context: u32) -> Created {
 }
 
 #[test]
-fn a_copy_knows_what_its_original_knew_and_takes_nothing_away() {
+fn a_cloned_graph_has_the_contexts_of_its_original() {
     let mut graphs = Graphs::default();
     graph(&mut graphs, 1, 10, &[2, 3, 4]);
     copies(&mut graphs, 2, 13, 10, 3);
@@ -77,7 +77,7 @@ fn a_copy_knows_what_its_original_knew_and_takes_nothing_away() {
 }
 
 #[test]
-fn a_node_is_found_whatever_graph_its_record_names() {
+fn a_node_is_found_even_if_its_record_names_another_graph() {
     let mut graphs = Graphs::default();
     graph(&mut graphs, 1, 10, &[2, 3]);
     copies(&mut graphs, 2, 20, 10, 2);
@@ -86,7 +86,7 @@ fn a_node_is_found_whatever_graph_its_record_names() {
 }
 
 #[test]
-fn ids_of_graphs_that_are_made_at_the_same_time_interlace() {
+fn nodes_of_graphs_with_interleaved_ids_are_found() {
     let mut graphs = Graphs::default();
     for at in 0..1000 {
         node(&mut graphs, 1, 100 + 2 * at, 2);
@@ -108,7 +108,7 @@ fn ids_of_graphs_that_are_made_at_the_same_time_interlace() {
 }
 
 #[test]
-fn a_copy_that_is_announced_as_made_as_well_is_a_copy() {
+fn a_node_reported_as_created_and_cloned_is_a_clone() {
     for made_first in [true, false] {
         let mut graphs = Graphs::default();
         graph(&mut graphs, 1, 10, &[2, 3]);
@@ -137,7 +137,7 @@ fn an_instantiation_outlives_its_graph() {
 }
 
 #[test]
-fn what_was_destroyed_is_found_until_it_was_flushed_twice() {
+fn a_destroyed_graph_is_found_until_two_flushes_later() {
     let mut graphs = Graphs::default();
     graph(&mut graphs, 1, 10, &[2]);
     end(&mut graphs, 1);
@@ -163,7 +163,7 @@ fn many_end(graphs: &mut Graphs, first: u32) {
 }
 
 #[test]
-fn an_update_takes_over_what_the_other_graph_says() {
+fn an_update_adopts_the_contexts_of_the_source_graph() {
     let mut graphs = Graphs::default();
     graph(&mut graphs, 1, 10, &[2, 3]);
     copies(&mut graphs, 2, 12, 10, 2);
@@ -185,7 +185,7 @@ fn an_update_takes_over_what_the_other_graph_says() {
 }
 
 #[test]
-fn a_launch_before_an_update_ran_what_there_was_then() {
+fn a_launch_uses_the_graph_as_of_its_last_prior_update() {
     let mut graphs = Graphs::default();
     graph(&mut graphs, 1, 10, &[2, 3]);
     copies(&mut graphs, 2, 12, 10, 2);
@@ -197,7 +197,7 @@ fn a_launch_before_an_update_ran_what_there_was_then() {
 }
 
 #[test]
-fn an_update_for_every_step_costs_nothing() {
+fn one_update_per_step_does_not_grow_memory() {
     let mut graphs = Graphs::default();
     graph(&mut graphs, 1, 10, &[2, 3]);
     copies(&mut graphs, 2, 12, 10, 2);
@@ -218,7 +218,7 @@ fn an_update_for_every_step_costs_nothing() {
 }
 
 #[test]
-fn an_update_that_does_not_fit_changes_nothing_and_the_tracers_word_counts() {
+fn a_mismatched_update_is_ignored_but_the_tracers_source_node_counts() {
     let mut graphs = Graphs::default();
     graph(&mut graphs, 1, 10, &[2, 3]);
     copies(&mut graphs, 2, 12, 10, 2);
@@ -241,7 +241,7 @@ fn a_node_may_be_added_to_a_graph_that_was_copied_before() {
 }
 
 #[test]
-fn what_nobody_knows_is_told_by_why() {
+fn nodes_without_a_context_are_counted_by_reason() {
     let mut graphs = Graphs::default();
     assert_eq!(created(&mut graphs, 1, 5), Created::BeforeRecording, "nothing was made since");
     graph(&mut graphs, 2, 10, &[2]);
@@ -256,7 +256,7 @@ fn what_nobody_knows_is_told_by_why() {
 }
 
 #[test]
-fn what_is_no_graph_node_is_left_alone() {
+fn activities_that_are_not_graph_nodes_are_unchanged() {
     let mut graphs = Graphs::default();
     let mut whole = Activity { graph: GraphId(3), detail: Detail::Graph, ..kernel(1, 10, 20) };
     let mut plain = kernel(1, 10, 20);
@@ -266,7 +266,7 @@ fn what_is_no_graph_node_is_left_alone() {
 }
 
 #[test]
-fn a_live_node_costs_sixteen_bytes_at_most_and_its_copies_nothing() {
+fn a_live_node_costs_at_most_sixteen_bytes_and_dense_clones_nothing() {
     const NODES: u64 = 1_000_000;
     let mut graphs = Graphs::default();
     (0..NODES).for_each(|at| node(&mut graphs, 1, at, 2 + at as u32 % 999));
@@ -285,7 +285,7 @@ fn a_live_node_costs_sixteen_bytes_at_most_and_its_copies_nothing() {
 }
 
 #[test]
-fn graphs_that_come_and_go_leave_nothing() {
+fn destroyed_graphs_use_no_memory() {
     let mut graphs = Graphs::default();
     let round = |graphs: &mut Graphs, from: u32, count: u32| {
         for at in from..from + count {
@@ -309,7 +309,7 @@ fn graphs_that_come_and_go_leave_nothing() {
 }
 
 #[test]
-fn rows_that_make_no_sense_break_nothing() {
+fn nonsensical_graph_rows_do_not_panic() {
     let mut chance = crate::record::testing::Chance::new(7);
     let mut graphs = Graphs::default();
     for _ in 0..200_000 {

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_was_started_is_no_fork_and_its_child_is_one() {
+    fn a_started_program_is_not_a_fork_but_its_child_is() {
         assert!(!is_forked());
         // SAFETY: the child makes a few system calls and ends.
         let child = unsafe { libc::fork() };
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_lives_until_it_ends_and_is_no_other_with_its_number() {
+    fn a_thread_is_alive_until_it_exits_and_a_reused_id_is_not() {
         let own = Identity::of_this_thread();
         assert_eq!(own.is_alive(), Some(true), "{own:?}");
         assert_eq!(Identity::of_line(&own.line()), Some(own.clone()));

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_found_as_often_as_its_time_says_with_its_stack_and_its_errno() {
+    fn cpu_timer_samples_match_the_threads_cpu_time_and_preserve_errno() {
         let mut timer = CpuTimer::open(threads::number(), Duration::from_millis(1)).unwrap();
         let before = perf::taken(threads::number()).unwrap();
         let here = (&raw const before) as u64;
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_copied_as_far_as_there_is_any() {
+    fn memory_is_copied_up_to_the_first_unmapped_page() {
         let length = 3 * 4096;
         // SAFETY: creates a new mapping, and unmaps its last page.
         let at = unsafe {

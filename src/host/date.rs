@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_a_date_in_utc() {
+    fn seconds_are_formatted_as_a_utc_date() {
         assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
         // The last second of a leap day: date -u -d @951868799 +%FT%TZ
         assert_eq!(iso_8601(951_868_799), "2000-02-29T23:59:59Z");
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn the_c_library_says_the_same_of_each_day_of_four_centuries() {
+    fn dates_agree_with_the_c_library_over_four_centuries() {
         for day in 0..ERA {
             let seconds = DAY * day + day % DAY;
             // SAFETY: all-zero is a valid `tm`.

@@ -220,14 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_number_is_above_all_that_hosts_close() {
+    fn kept_descriptors_are_numbered_at_least_1000() {
         let (path, appender) = appender("high");
         assert!(appender.kept.as_ref().unwrap().as_raw_fd() >= 1000);
         fs::remove_file(path).unwrap();
     }
 
     #[test]
-    fn what_another_file_lies_under_now_is_neither_written_to_nor_closed() {
+    fn a_descriptor_number_reused_by_another_file_is_neither_written_nor_closed() {
         let (path, mut appender) = appender("taken");
         appender.write_all(b"one ").unwrap();
         let other = path.with_extension("other");

@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_may_read_a_new_file_and_an_old_one_keeps_its_readers() {
+    fn new_files_are_owner_only_and_replaced_files_keep_their_mode() {
         let folder = folder("file-rights");
         let (new, old) = (folder.join("new"), folder.join("old"));
         fs::write(&old, "before").unwrap();
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_passes_on_permissions_only_from_the_same_owner_and_group() {
+    fn permissions_are_inherited_only_from_a_file_of_the_same_owner_and_group() {
         let folder = folder("file-owner");
         let replaced = |user: Option<u32>, group: Option<u32>| {
             let target = folder.join("old");
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_whose_file_was_removed_or_moved_is_published_all_the_same() {
+    fn a_draft_is_published_even_if_its_file_was_removed_or_moved() {
         let folder = folder("file-found");
         for (in_place, is_moved) in [(true, false), (true, true), (false, false), (false, true)] {
             let (deep, elsewhere) = (folder.join("deep"), folder.join("elsewhere"));
@@ -607,7 +607,7 @@ mod tests {
     /// Temporary names can be guessed: with write access to the folder, another user could plant a link to one of this
     /// user's files.
     #[test]
-    fn no_link_under_a_name_of_ours_is_followed() {
+    fn symlinks_under_our_file_names_are_not_followed() {
         let folder = folder("file-link");
         let (victim, target) = (folder.join("victim"), folder.join("x.svg"));
         fs::write(&victim, "mine").unwrap();
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_temporary_files_go_and_published_ones_and_those_of_a_parent_stay() {
+    fn removing_unpublished_files_keeps_published_files_and_those_of_the_parent() {
         let folder = folder("file-unpublished");
         let draft = Draft::create(&folder.join("a.svg")).unwrap();
         let claim = Claim::of(&folder.join("a.set.json")).unwrap();
@@ -650,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_name_that_is_taken_is_left_alone() {
+    fn a_file_under_our_temporary_name_is_left_unchanged() {
         let folder = folder("file-taken");
         let target = folder.join("x.csv");
         fs::write(temporary(&target, 0), "somebody's").unwrap();
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_claimed_once_until_it_is_given_up() {
+    fn a_name_can_be_claimed_once_until_it_is_released() {
         let folder = folder("file-claim");
         let target = folder.join("x.set.json");
         let taken = || Claim::of(&target).unwrap_err().kind();
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_into_a_file_that_took_the_place_of_ours() {
+    fn a_file_that_replaced_ours_is_not_written_to() {
         let folder = folder("file-place");
         let mut draft = Draft::create(&folder.join("x")).unwrap();
         draft.appender = None;
@@ -698,7 +698,7 @@ mod tests {
 
     /// The draft of a recording is published like this when the program chooses another folder for its files.
     #[test]
-    fn a_draft_is_published_in_another_folder_and_on_another_file_system() {
+    fn a_draft_can_be_published_to_another_folder_or_file_system() {
         let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));
         let device =
             |path: &Path| path.metadata().map(|found| std::os::unix::fs::MetadataExt::dev(&found)).ok();
@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_to_have_the_name_meanwhile_stays_and_the_file_gets_a_number() {
+    fn a_file_created_under_our_name_meanwhile_stays_and_ours_is_numbered() {
         let folder = folder("file-meanwhile");
         for rename in [rename_to_new, rename_by_link] {
             let target = folder.join("x.idle.svg");
@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_half_way_leaves_nothing_new_and_what_was_there() {
+    fn a_failed_write_keeps_the_old_file_and_creates_none() {
         let folder = folder("file-half");
         fs::write(folder.join("old"), "before").unwrap();
         for name in ["old", "new"] {

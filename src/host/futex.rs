@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_is_woken_by_a_bit_and_gives_up_when_patience_is_over() {
+    fn a_futex_wait_ends_when_a_bit_is_set_or_after_its_timeout() {
         static WORD: Bits = Bits::new();
         WORD.wait(0, Some(Duration::from_millis(1)));
         assert!(!WORD.has(3));

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_created_until_one_is_needed_and_then_it_has_everything() {
+    fn a_file_is_created_only_when_needed_and_contains_all_earlier_data() {
         let folder = folder("growing-needed");
         let path = folder.join("x");
         let begin = || {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_it_is_fed_is_in_it_and_in_order() {
+    fn all_data_fed_is_written_in_order() {
         let folder = folder("growing-all");
         let (open, opens) = channel();
         // Waiting for a processor counts as no progress, so be patient.
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn who_feeds_waits_for_nothing_until_there_is_no_room_and_then_not_for_ever() {
+    fn feeding_blocks_only_when_memory_is_full_and_then_times_out() {
         let folder = folder("growing-held");
         let (open, opens) = channel();
         let (file, mut feed) = held(&folder.join("x"), GivenUp::Stays(b"HEAD".to_vec()), opens);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pieces_that_wait_take_no_block_each() {
+    fn small_pending_pieces_share_one_block() {
         let folder = folder("growing-small");
         let (open, opens) = channel();
         let (file, mut feed) = held(&folder.join("x"), GivenUp::Goes, opens);
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_before_its_end_goes_and_what_cannot_be_opened_says_why() {
+    fn a_dropped_file_is_removed_and_a_failed_open_is_reported() {
         let folder = folder("growing-dropped");
         let (open, opens) = channel();
         let (file, mut feed) = held(&folder.join("x"), GivenUp::Goes, opens);

@@ -401,7 +401,7 @@ mod tests {
 
     /// This program's own table is read-only once it runs, like most.
     #[test]
-    fn who_calls_by_a_table_and_who_asks_anew_come_to_ours_and_a_kept_address_does_not() {
+    fn interposed_calls_and_new_lookups_reach_ours_but_saved_addresses_do_not() {
         let ask = || {
             // SAFETY: a name that the C library exports.
             unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_release".as_ptr()) }
@@ -427,7 +427,7 @@ mod tests {
 
     /// The module is this program. `dlsym` does not look at slots.
     #[test]
-    fn a_function_replaced_in_the_slots_of_one_module_is_still_found_by_its_name() {
+    fn a_function_replaced_in_one_modules_slots_is_still_found_by_dlsym() {
         unsafe extern "C" {
             /// A function of the C library that no other test calls.
             fn gnu_dev_major(device: u64) -> u32;
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_no_library_is_in_no_place() {
+    fn interposing_an_address_outside_all_libraries_fails() {
         let place = Place { name: "nothing", theirs: 16, ours: 16 };
         assert_eq!(take(&[place]).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(take(&[]).unwrap(), 0);

@@ -30,7 +30,7 @@ mod tests {
     use crate::host::testing;
 
     #[test]
-    fn all_names_are_there_once_in_a_folder_of_thousands() {
+    fn a_folder_with_thousands_of_files_is_listed_completely() {
         let folder = testing::folder("listing");
         let mut wanted: Vec<OsString> = (0..2000).map(|number| format!("{number:0100}").into()).collect();
         for name in &wanted {

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_of_a_group_and_those_around_it_counts() {
+    fn the_lowest_limit_of_a_cgroup_and_its_parents_applies() {
         let groups = "0::/user.slice/job\n";
         let outer = ("/sys/fs/cgroup/user.slice/memory.max", "1000\n");
         let inner = ("/sys/fs/cgroup/user.slice/job/memory.max", "3000\n");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_sees_only_its_own_root_has_the_limit_there() {
+    fn in_a_container_the_limit_of_the_cgroup_root_applies() {
         assert_eq!(limit_of("0::/\n", &[("/sys/fs/cgroup/memory.max", "100663296\n")]), Some(96 << 20));
         let old = "5:cpu:/x\n4:memory,misc:/docker/abc\n";
         let root = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "500\n");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_is_256_mib_or_a_tenth_of_what_the_group_may_have_but_24_at_least() {
+    fn the_ceiling_is_a_tenth_of_the_cgroup_limit_within_bounds() {
         assert_eq!(mib(None, None), 256);
         let of_groups =
             [(100_000, 256), (2_561, 256), (2_550, 255), (1_000, 100), (240, 24), (96, 24), (0, 24)];
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_stands_above_24_mib_whatever_the_group_may_have() {
+    fn a_requested_ceiling_applies_regardless_of_the_cgroup_but_at_least_24_mib() {
         for limit in [None, Some(96), Some(1_000)] {
             assert_eq!([25, 300, 5].map(|asked| mib(Some(asked), limit)), [25, 300, 24]);
         }

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_found_as_often_as_its_time_says_with_its_stack() {
+    fn perf_samples_match_the_threads_cpu_time_and_contain_its_stack() {
         let Some(mut event) = opened(Duration::from_millis(1)) else { return };
         let before = taken(threads::number()).unwrap();
         let (mut count, mut lost) = (0_u64, 0);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_counted() {
+    fn samples_that_do_not_fit_the_ring_are_counted_as_lost() {
         let Some(mut event) = opened(Duration::from_micros(100)) else { return };
         spin(100_000_000);
         let mut count = 0;
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_sleeps_is_seen_to_leave_and_to_come_back() {
+    fn context_switches_of_a_sleeping_thread_are_recorded() {
         let Ok(mut event) = Event::open_leaves(threads::number()) else {
             // Not permitted to an unprivileged user, unless kernel.perf_event_paranoid is 1.
             return eprintln!("skipped: perf_event_open");
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_gone_has_no_time_and_cannot_be_sampled() {
+    fn an_exited_thread_has_no_cpu_time_and_cannot_be_sampled() {
         let number = std::thread::spawn(threads::number).join().unwrap();
         let error = Event::open(number, Duration::from_millis(1)).unwrap_err();
         assert!(error.raw_os_error() == Some(libc::ESRCH) || is_refused(&error), "{error}");

@@ -110,7 +110,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn it_is_another_stack_and_a_deep_one_and_results_and_panics_come_back() {
+    fn our_own_stack_is_separate_and_deep_and_returns_results_and_panics() {
         assert!(run_on_our_own((), |()| here()).abs_diff(here()) > 64 << 10);
         let deep = |count| {
             std::hint::black_box([1_u8; 1 << 20]).iter().map(|byte| u32::from(*byte)).sum::<u32>() + count

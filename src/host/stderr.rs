@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_goes_at_once_than_a_pipe_takes_whole_and_lines_stay_whole_where_they_can() {
+    fn stderr_writes_fit_a_pipe_and_do_not_split_short_lines() {
         let line = [&[b'x'; 99][..], b"\n"].concat();
         let lines = line.repeat(100);
         assert_eq!(first_lines(&lines), AT_ONCE / 100 * 100);

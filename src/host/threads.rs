@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spawned_thread_is_ours_blocks_signals_and_has_its_name_and_time() {
+    fn a_spawned_thread_is_noted_blocks_signals_and_has_a_name_and_clock() {
         static CLOCK: Clock = Clock::new();
         let before = all();
         assert!(before.contains(&number()) && !is_ours() && !main_has_ended());
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_the_tracer_are_noted_and_the_programs_are_not_though_they_block_signals() {
+    fn threads_created_by_the_tracer_are_noted_but_not_the_programs() {
         extern "C-unwind" fn tell(at: *mut c_void) -> *mut c_void {
             // SAFETY: the test waits for this thread, and `at` points to the thread's own integer.
             let number = unsafe { &*at.cast::<AtomicI32>() };

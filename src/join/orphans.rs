@@ -143,7 +143,7 @@ mod tests {
     const TWO: CorrelationId = CorrelationId(2);
 
     #[test]
-    fn activities_of_one_id_come_back_oldest_first() {
+    fn orphans_of_one_id_are_taken_oldest_first() {
         let mut orphans = Orphans::new(8);
         let first = orphans.push(ONE, &kernel(1, 10, 11), None);
         let other = orphans.push(TWO, &kernel(2, 20, 21), None);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_used_again() {
+    fn slots_are_reused() {
         let mut orphans = Orphans::new(4);
         for _ in 0..100 {
             let chain = orphans.push(ONE, &kernel(1, 1, 2), None);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_threads_that_overlap_become_one() {
+    fn overlapping_ranges_are_merged() {
         let mut outside = Outside::default();
         outside.add(10, 20, Nanos(5));
         outside.add(40, 40, Nanos(7));

@@ -73,7 +73,7 @@ const OUTSIDE: u32 = ContextId::OUTSIDE.0;
 const NONE: u32 = ContextId::NONE.0;
 
 #[test]
-fn launches_and_activities_meet_in_either_order() {
+fn launches_and_activities_match_in_either_order() {
     let rows = [
         Row::Launch(launch(1, 11)),
         Row::Activity(kernel(1, 100, 110)),
@@ -99,7 +99,7 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 }
 
 #[test]
-fn an_id_that_no_call_can_have_had_is_counted_by_itself_before_and_after_the_launches() {
+fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
     let absurd = |id| Row::Activity(kernel(id, 500, 510));
     // Near ids may belong to a launch that was lost, or made before.
@@ -128,7 +128,7 @@ fn an_id_that_no_call_can_have_had_is_counted_by_itself_before_and_after_the_lau
 }
 
 #[test]
-fn an_activity_that_comes_twice_counts_once_and_parts_of_a_copy_each() {
+fn a_duplicate_activity_counts_once_and_parts_of_a_copy_count_separately() {
     let part = |start| Row::Activity(kernel(5, start, start + 10));
     let untimed = Row::Activity(kernel(6, 0, 0));
     let delivered = [part(100), part(100), part(110), part(120), part(120), untimed.clone(), untimed];
@@ -149,7 +149,7 @@ fn an_activity_that_comes_twice_counts_once_and_parts_of_a_copy_each() {
 
 /// A call may launch on several GPUs at the same time.
 #[test]
-fn activities_on_two_gpus_are_two_whatever_their_times_are() {
+fn activities_on_two_gpus_are_not_duplicates() {
     let on = |device, start| Activity { device: DeviceId(device), ..kernel(5, start, start + 10) };
     let rows = [on(0, 300), on(1, 300), on(1, 300)].map(Row::Activity);
     for before in 0..=rows.len() {
@@ -163,7 +163,7 @@ fn activities_on_two_gpus_are_two_whatever_their_times_are() {
 /// Nodes of several streams are in a buffer in any order; all are delivered again, and one runs a second
 /// time, as in a loop.
 #[test]
-fn nodes_of_graphs_that_come_again_count_once_whatever_came_between() {
+fn graph_nodes_delivered_again_count_once_in_any_order() {
     let node = |id, node: u64, start| {
         let graph_node = GraphNodeId(node);
         Row::Activity(Activity { graph: GraphId(3), graph_node, ..kernel(id, start, start + 10) })
@@ -200,7 +200,7 @@ fn both_ids_of_a_launch_may_have_activities() {
 }
 
 #[test]
-fn aliases_in_a_circle_are_nobodys() {
+fn aliases_in_a_cycle_have_no_stack() {
     let rows = [
         Row::Launch(alias(1, 2)),
         Row::Launch(alias(2, 1)),
@@ -226,7 +226,7 @@ fn an_id_before_the_first_launch_was_launched_before_recording() {
 }
 
 #[test]
-fn before_the_first_launch_stays_right_when_ids_wrap() {
+fn launched_before_recording_is_detected_when_ids_wrap() {
     let first = u32::MAX - 1;
     let rows = [
         Row::Launch(launch(first, 11)),
@@ -241,7 +241,7 @@ fn before_the_first_launch_stays_right_when_ids_wrap() {
 }
 
 #[test]
-fn after_three_thousand_million_launches_nothing_was_launched_before() {
+fn after_three_billion_launches_no_activity_counts_as_launched_before() {
     let mut rows: Vec<_> = (0..12).map(|i| Row::Launch(launch(5 + i * (1 << 28), 11))).collect();
     rows.push(Row::Activity(kernel(6 + (11 << 28), 100, 110)));
     rows.push(Row::Activity(kernel(4 + (11 << 28), 110, 120)));
@@ -250,7 +250,7 @@ fn after_three_thousand_million_launches_nothing_was_launched_before() {
 }
 
 #[test]
-fn with_no_launch_at_all_the_opening_of_the_first_window_decides() {
+fn without_any_launch_the_first_windows_opening_separates_earlier_work() {
     let rows = [
         Row::Window { edge: WindowEdge::Open, time: Nanos(50) },
         Row::Window { edge: WindowEdge::Open, time: Nanos(500) },
@@ -262,7 +262,7 @@ fn with_no_launch_at_all_the_opening_of_the_first_window_decides() {
 }
 
 #[test]
-fn launches_outside_of_a_window_are_counted_and_nothing_else() {
+fn launches_outside_windows_are_only_counted() {
     let rows = [
         Row::Launch(launch(1, OUTSIDE)),
         Row::Launch(launch(2, 11)),
@@ -354,7 +354,7 @@ fn an_alias_is_kept_for_as_long_as_its_launch() {
 }
 
 #[test]
-fn what_waits_too_long_is_given_up_with_its_reason() {
+fn rows_that_wait_too_long_are_evicted_with_a_reason() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
     (128..192 + 32).for_each(|id| join.push_launch(&launch(id, 11), &mut seen));
     assert_eq!(join.tally().launches.open(), 32 + 2 * 2, "half a page, two generations of those that wait");
@@ -367,7 +367,7 @@ fn what_waits_too_long_is_given_up_with_its_reason() {
 }
 
 #[test]
-fn ids_from_a_page_that_was_displaced_are_found_all_the_same() {
+fn ids_on_a_displaced_page_are_still_found() {
     let rows = [
         Row::Launch(launch(1000, 11)),
         Row::Activity(kernel(3, 100, 110)),
@@ -382,7 +382,7 @@ fn ids_from_a_page_that_was_displaced_are_found_all_the_same() {
 }
 
 #[test]
-fn an_activity_waits_for_its_launch_beyond_its_page() {
+fn an_activity_waits_for_its_launch_after_its_page_is_displaced() {
     let mut rows = vec![Row::Launch(launch(1, 11)), Row::Activity(kernel(5, 100, 110))];
     rows.extend((64..72).map(|id| Row::Activity(kernel(id, 200, 210))));
     rows.push(Row::Launch(launch(5, 12)));
@@ -391,7 +391,7 @@ fn an_activity_waits_for_its_launch_beyond_its_page() {
 }
 
 #[test]
-fn whoever_asks_what_would_be_given_up_changes_nothing() {
+fn previewing_the_final_tally_changes_nothing() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
     // The launch of 3 is pending, the kernel of 2 an orphan; then each finds its partner.
     join.push_launch(&launch(3, 11), &mut seen);
@@ -413,7 +413,7 @@ fn whoever_asks_what_would_be_given_up_changes_nothing() {
 }
 
 #[test]
-fn what_has_an_id_among_launches_outside_is_outside_unless_it_has_a_launch_of_its_own() {
+fn an_activity_in_an_outside_range_is_outside_unless_its_launch_is_recorded() {
     let range = |first, last, count| {
         let (first, last) = (CorrelationId(first), CorrelationId(last));
         Row::Outside(record::Outside { first, last, count, over: Nanos(95) })
@@ -498,7 +498,7 @@ fn check_against(truth: &Truth, seen: &Seen) {
 }
 
 #[test]
-fn in_any_order_the_pairs_are_those_of_the_oracle() {
+fn pairs_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..60 {
         let mut chance = Chance::new(seed);
         let first = if seed % 3 == 0 { u32::MAX - 100 } else { chance.next() as u32 };
@@ -510,7 +510,7 @@ fn in_any_order_the_pairs_are_those_of_the_oracle() {
 }
 
 #[test]
-fn a_small_window_is_as_exact_as_long_as_rows_come_roughly_in_order() {
+fn small_limits_match_the_oracle_if_rows_are_roughly_in_order() {
     let limits = Limits { recent: 512, waiting: 2000, running: 2000, orphans: 400 };
     for seed in 1..10 {
         let mut chance = Chance::new(seed);
@@ -544,7 +544,7 @@ fn hostile_rows_never_break_the_sums() {
 }
 
 #[test]
-fn memory_stays_the_same_however_many_launches_come() {
+fn memory_does_not_grow_with_the_number_of_launches() {
     let limits = Limits { recent: 1000, waiting: 1000, running: 1000, orphans: 100 };
     let (mut join, mut seen) = (Join::new(limits), Nobody);
     let mut at_one = 0;
@@ -562,7 +562,7 @@ fn memory_stays_the_same_however_many_launches_come() {
 }
 
 #[test]
-fn a_join_that_is_full_of_everything_holds_45_mib() {
+fn a_full_join_uses_at_most_45_mib() {
     let mut join = Join::default();
     for id in 0..1_200_000_u32 {
         join.push_launch(&launch(id, 11), &mut Nobody);
@@ -578,7 +578,7 @@ fn a_join_that_is_full_of_everything_holds_45_mib() {
 }
 
 #[test]
-fn launches_of_graphs_are_forgotten_after_a_flush_and_leave_no_more_than_other_launches() {
+fn graph_launches_are_forgotten_after_a_flush_and_do_not_grow_memory() {
     let mut join = Join::default();
     let mut held = |ids: std::ops::Range<u32>| {
         for id in ids {
@@ -597,7 +597,7 @@ fn launches_of_graphs_are_forgotten_after_a_flush_and_leave_no_more_than_other_l
 }
 
 #[test]
-fn a_graph_that_runs_is_found_as_long_as_its_kernels_come() {
+fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
     let (mut join, mut seen) = (Join::new(Limits { recent: 64, ..Limits::default() }), Seen::default());
     let mut next = 2;
     let mut others = |join: &mut Join, seen: &mut Seen| {

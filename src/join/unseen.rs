@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_between_two_windows_were_not_told_of() {
+    fn ids_launched_between_windows_are_recognized_as_unseen() {
         let mut unseen = Unseen::default();
         unseen.launch(10, Nanos(100));
         assert_eq!(unseen.find(11, Nanos(500)), Found::No);

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_numbers_they_have_they_are_found_and_the_first_thing_counts() {
+    fn sparse_and_dense_ids_are_found_and_the_first_value_wins() {
         // The third id is far beyond the end when it is added; later the vector includes its slot.
         let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
         let mut numbered = Numbered::default();
@@ -112,7 +112,7 @@ mod tests {
 
     /// A program generates kernels without end, few of which can be kept.
     #[test]
-    fn what_is_kept_of_a_million_takes_what_it_takes_of_a_thousand() {
+    fn memory_depends_on_retained_entries_not_on_the_number_added() {
         let held = |count: u32| {
             let mut numbered = Numbered::default();
             for id in 0..count {

@@ -30,7 +30,7 @@ mod tests {
     use super::quoted;
 
     #[test]
-    fn any_text_is_what_it_was_when_it_is_read_again() {
+    fn quoted_text_survives_a_json_round_trip() {
         for text in [
             "",
             "gemm<float, 128>",
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_does_anything_where_it_is_shown() {
+    fn control_and_bidirectional_characters_are_escaped() {
         assert_eq!(quoted("\x1b[31m\u{202e}b\u{61c}\u{2069}"), r#""\u001b[31m\u202eb\u061c\u2069""#);
     }
 }

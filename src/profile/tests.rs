@@ -18,7 +18,7 @@ fn frames_of(profile: &Profile, id: u32) -> Vec<Frame> {
 }
 
 #[test]
-fn a_stack_comes_back_as_it_was_pushed() {
+fn a_stack_is_returned_as_it_was_pushed() {
     let mut profile = Profile::default();
     let stack = [Frame::label(LabelId(1)), frame(0x30), frame(0x20), frame(0x10)];
     context(&mut profile, 2, &stack);
@@ -42,7 +42,7 @@ fn the_first_row_for_an_id_counts() {
 }
 
 #[test]
-fn losses_of_a_kind_add_up_and_kinds_without_any_are_left_out() {
+fn losses_are_summed_per_kind_and_zero_kinds_are_omitted() {
     let mut profile = Profile::default();
     for (loss, count) in [(Loss::StacksCut, 2), (Loss::LaunchesDropped, 0), (Loss::StacksCut, 3)] {
         profile.push(&Row::Loss { loss, count });
@@ -51,7 +51,7 @@ fn losses_of_a_kind_add_up_and_kinds_without_any_are_left_out() {
 }
 
 #[test]
-fn a_kernel_is_shown_demangled_once_that_is_known() {
+fn a_kernel_has_its_demangled_name_once_set() {
     let mut profile = Profile::default();
     assert_eq!(profile.kernel(NameId(1)), None);
     profile.push(&Row::Name { id: NameId(1), text: "_Z4gemmv" });

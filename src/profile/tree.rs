@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_share_what_they_have_in_common() {
+    fn chains_share_their_common_prefix() {
         let mut tree = Tree::default();
         let abc = chain(&mut tree, &[1, 2, 3]);
         let abd = chain(&mut tree, &[1, 2, 4]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_ends_within_another_is_one_of_its_own_and_both_stay_what_they_are() {
+    fn a_chain_that_ends_inside_another_splits_its_run_and_both_stay_intact() {
         let mut tree = Tree::default();
         let long = chain(&mut tree, &[1, 2, 3, 4, 5]);
         let short = chain(&mut tree, &[1, 2, 3]);
@@ -208,7 +208,7 @@ mod tests {
 
     /// Compares with a table of all chains, on reproducible random input.
     #[test]
-    fn a_large_tree_finds_all_its_chains_again() {
+    fn a_large_random_tree_finds_all_its_chains() {
         let mut state = 7_u32;
         let mut below = |limit: u32| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_comes_out_again() {
+    fn a_packed_caller_unpacks_to_the_same_value() {
         let reasons = [Missing::NoStack, Missing::Outside, Missing::LaunchedBefore, Missing::DeviceGraph];
         let launched = reasons.map(Err).into_iter().chain([2, 3, 1 << 30].map(|id| Ok(ContextId(id))));
         for launched in launched {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_a_word_of_its_own() {
+    fn every_missing_reason_has_distinct_bits() {
         let all = [
             Caller::NO_STACK,
             Caller::OUTSIDE,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_no_recording_has_is_nobody() {
+    fn an_impossible_context_id_has_no_stack_and_an_unknown_creator() {
         assert_eq!(Caller::from(ContextId(u32::MAX)).launched(), Err(Missing::NoStack));
         assert_eq!(Caller::from(ContextId(Caller::MADE_BEFORE.bits())).created(), Created::Unknown);
     }

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_address_is_looked_up_as_it_is() {
+    fn an_interrupted_address_is_looked_up_unchanged() {
         let frame = Frame::native_exact(0x40_1000, ModuleEpoch(9000));
         assert_eq!(frame.kind(), FrameKind::Native { address: 0x40_1000, epoch: ModuleEpoch::UNKNOWN });
         assert!(frame.is_of_unknown_module());

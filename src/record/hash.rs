@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn both_fields_of_a_pair_count() {
+    fn the_hash_depends_on_both_fields_of_a_pair() {
         let hash = |pair: (u32, u32)| hash_one(&pair);
         assert_ne!(hash((1, 2)), hash((2, 1)));
         assert_ne!(hash((0, 1)), hash((0, 2)));

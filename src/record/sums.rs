@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_written_and_the_table_is_that_of_the_last_mark_wherever_it_is_cut() {
+    fn truncated_sums_read_back_as_of_the_last_complete_mark() {
         let mut file = Chunk::file_head().to_vec();
         let mut writer = SumsWriter::default();
         let tables: [Table; 4] = [
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_changed_takes_no_room() {
+    fn unchanged_sums_are_not_written_again() {
         let (mut file, mut writer) = (Vec::new(), SumsWriter::default());
         let mut table: Table = vec![(b"first", vec![1, 2, 3]), (b"second", vec![4, 5, 6])];
         add(&mut file, &mut writer, &table, true);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_between_marks_is_refused_and_nothing_worse() {
+    fn garbage_between_marks_is_rejected_without_a_panic() {
         for garbage in
             [&b"\x05\x00\x00"[..], b"\x00\x01", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00\x00\x00"]
         {

@@ -186,7 +186,7 @@ fn recording(rows: &[Row<'_>]) -> Vec<u8> {
 const WHOLE: usize = 5;
 
 #[test]
-fn a_recording_is_whole_if_its_last_row_says_so() {
+fn a_recording_is_complete_only_with_its_end_row() {
     let bytes = recording(&all_kinds(&FRAMES));
     for (cut, is_whole) in [(0, true), (1, false), (WHOLE, false), (WHOLE + 1, false)] {
         let mut reader = Reader::new(&bytes[..bytes.len() - cut]).unwrap();
@@ -219,13 +219,13 @@ fn debug(rows: &[Row<'_>]) -> Vec<String> {
 }
 
 #[test]
-fn every_kind_of_row_comes_back_as_it_was_written() {
+fn every_kind_of_row_is_read_as_it_was_written() {
     let rows = all_kinds(&FRAMES);
     assert_eq!(read(&recording(&rows)), (debug(&rows), vec![]));
 }
 
 #[test]
-fn the_format_is_as_drawn() {
+fn the_format_matches_its_documented_bytes() {
     let bytes = recording(&[Row::Loss { loss: Loss::StacksCut, count: 0x0102 }]);
     let expected = b"gpuflame\x01\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0\x17\0\0\0\0";
     assert_eq!(bytes, expected);
@@ -233,7 +233,7 @@ fn the_format_is_as_drawn() {
 }
 
 #[test]
-fn wherever_it_is_cut_the_rows_before_are_read_and_the_cut_is_reported_once() {
+fn a_recording_truncated_anywhere_yields_its_complete_rows_and_one_error() {
     let rows = all_kinds(&FRAMES);
     let (whole, expected) = (recording(&rows), debug(&rows));
     let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len() - WHOLE).collect();
@@ -246,7 +246,7 @@ fn wherever_it_is_cut_the_rows_before_are_read_and_the_cut_is_reported_once() {
 }
 
 #[test]
-fn errors_say_which_record_and_where() {
+fn errors_name_the_record_and_its_offset() {
     let rows = [Row::Launch(launch(1, 2)), Row::Launch(launch(2, 2))];
     let mut bytes = recording(&rows);
     let (_, errors) = read(&bytes[..60]);
@@ -273,7 +273,7 @@ fn a_recording_of_format_0_is_read() {
 }
 
 #[test]
-fn rows_in_chunks_come_back_and_those_of_a_chunk_with_a_wrong_checksum_are_lost_at_once() {
+fn rows_in_chunks_are_read_unless_the_chunks_checksum_is_wrong() {
     let rows = all_kinds(&FRAMES);
     let mut bytes = Chunk::file_head().to_vec();
     let mut chunk = Chunk::default();
@@ -315,7 +315,7 @@ fn a_file_of_another_kind_is_refused_with_a_reason() {
 }
 
 #[test]
-fn rows_of_a_later_version_are_passed_over() {
+fn rows_of_a_later_version_are_skipped() {
     let mut bytes = recording(&[Row::Window { edge: WindowEdge::Open, time: Nanos(1) }]);
     bytes.extend(b"\xc8\x03\0\0\0abc"); // an unknown row
     bytes.extend(b"\x09\x09\0\0\0\xfa\x01\0\0\0\0\0\0\0"); // an unknown loss
@@ -328,7 +328,7 @@ fn rows_of_a_later_version_are_passed_over() {
 }
 
 #[test]
-fn a_row_that_makes_no_sense_does_not_hide_the_next() {
+fn a_malformed_row_does_not_hide_the_next() {
     let mut bytes = recording(&[]);
     bytes.extend(b"\x04\x0a\0\0\0\x01\0\0\0\x02\0\0\0\xff\xfe"); // a name that is not UTF-8
     bytes.extend(b"\x08\x09\0\0\0\x02\0\0\0\0\0\0\0\0"); // a window edge of no kind
@@ -356,7 +356,7 @@ fn mutated(whole: &[u8], from: usize, chance: &mut Chance) -> Vec<u8> {
 }
 
 #[test]
-fn garbage_is_refused_and_nothing_worse() {
+fn garbage_is_rejected_without_a_panic() {
     let whole = recording(&all_kinds(&FRAMES));
     for seed in 1..mutations() {
         let bytes = mutated(&whole, 16, &mut Chance::new(seed));
@@ -387,7 +387,7 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
 
 /// Lets in garbage that a checksum would reject: the checksum is recomputed over the mutated rows.
 #[test]
-fn garbage_in_chunks_of_sums_whose_checksums_are_right_is_refused_and_nothing_worse() {
+fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();
     assert_eq!(read(&whole).1, [""; 0]);
     for seed in 1..mutations() {
@@ -406,7 +406,7 @@ fn garbage_in_chunks_of_sums_whose_checksums_are_right_is_refused_and_nothing_wo
 
 #[test]
 #[ignore = "a measurement: cargo test --release --lib rows_a_second_written -- --ignored --nocapture"]
-fn rows_a_second_written_and_read() {
+fn the_rate_of_writing_and_reading_rows_is_printed() {
     let rows: Vec<_> =
         (0..1_000_000).flat_map(|id| [Row::Launch(launch(id, 2)), Row::Activity(kernel(id, 1, 2))]).collect();
     let began = std::time::Instant::now();

@@ -590,7 +590,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writing_takes_half_a_percent_of_the_time_at_most() {
+    fn the_checkpoint_pause_limits_writing_to_half_a_percent_of_the_time() {
         let interval = Duration::from_secs(1);
         let pause = |spent_ms| pause_after(Duration::from_millis(spent_ms), interval);
         assert_eq!([0, 5, 6, 50].map(pause).map(|pause| pause.as_millis()), [1000, 1000, 1200, 10_000]);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_takes_is_counted_and_a_long_text_is_cut_between_letters() {
+    fn excess_marks_are_counted_and_long_text_is_truncated_at_a_character_boundary() {
         let marks = Marks::default();
         (0..MOST + 3).for_each(|_| marks.add(&"é".repeat(600)));
         let mut lengths = Vec::new();

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_time_in_which_nobody_could_look_little_counts() {
+    fn time_between_checks_counts_up_to_a_limit() {
         let mut waited = Waited::begin();
         thread::sleep(3 * LONGEST_LOOK);
         assert_eq!(waited.look(), LONGEST_LOOK);

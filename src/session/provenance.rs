@@ -60,7 +60,7 @@ mod tests {
     use crate::host::testing::folder;
 
     #[test]
-    fn gpus_are_listed_as_the_driver_lists_them() {
+    fn gpus_are_read_from_the_drivers_proc_entries() {
         let folder = folder("provenance-gpus");
         for (place, text) in [
             ("0000:65:00.0", "Model: \t\t NVIDIA H200\nIRQ:   \t\t 183\nGPU UUID: \t GPU-5\n"),

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_nest_and_close_when_they_are_dropped_also_by_a_panic() {
+    fn ranges_nest_and_close_on_drop_even_during_a_panic() {
         let outer = range("outer");
         let panicked = std::panic::catch_unwind(|| {
             let _inner = range("inner");

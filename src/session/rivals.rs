@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_was_waited_for_and_does_not_come_is_somebody_elses() {
+    fn repeated_waits_without_any_records_indicate_another_client() {
         let mut looks = Looks::new();
         assert_eq!(looks.after(0, traffic(2, 0), 3), None);
         for (waits, change) in [(2, None), (4, None), (6, Some(Change::Taken)), (8, None)] {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_nobody_has_waited_for_may_be_a_long_kernel() {
+    fn missing_records_without_waits_may_be_a_long_kernel() {
         let mut looks = Looks::new();
         for _ in 0..100 {
             assert_eq!(looks.after(60_000, traffic(2, 0), 1000), None);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_of_a_program_that_launches_nothing_tell_nothing() {
+    fn waits_without_launches_do_not_indicate_another_client() {
         let mut looks = Looks::new();
         for waits in 0..100 {
             assert_eq!(looks.after(60_000, traffic(2, 10 * waits), 0), None);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_seen_to_take_them_has_them_until_he_is_done() {
+    fn a_client_seen_taking_records_owns_them_until_it_is_done() {
         let mut looks = Looks::new();
         let has = |takes, have_records| Others { takes, have_records, ..Others::default() };
         assert_eq!(looks.0.told(&has(0, false)), None);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn so_much_work_needs_another_buffer() {
+    fn pending_work_beyond_one_buffer_without_records_indicates_another_client() {
         let mut looks = Looks::new();
         assert_eq!(looks.after(0, traffic(2, 0), 30_000), None);
         assert_eq!(looks.after(50, traffic(2, 0), 30_000), None);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flush_of_everything_leaves_with_the_library_is_with_another() {
+    fn launches_still_open_after_a_full_flush_indicate_another_client() {
         let mut looks = Looks::new();
         let mut look = |moves, open| looks.0.look(looks.1, traffic(moves, 0), open, Some(traffic(2, 0)));
         assert_eq!(look(2, 0), None, "nothing is missing");

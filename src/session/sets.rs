@@ -265,7 +265,7 @@ mod tests {
     use crate::host::testing::folder;
 
     #[test]
-    fn files_of_windows_that_were_removed_later_are_counted_as_removed() {
+    fn window_files_removed_after_writing_are_counted_as_removed() {
         let folder = folder("sets-removed");
         let written: Vec<_> = ["out.1.svg", "out.2.svg"].iter().map(|name| folder.join(name)).collect();
         fs::write(&written[1], "").unwrap();

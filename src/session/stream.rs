@@ -512,7 +512,7 @@ mod tests {
     use crate::host::testing::{folder, names};
 
     #[test]
-    fn a_text_that_another_process_wrote_meanwhile_stays_and_an_old_one_goes() {
+    fn a_trace_another_process_just_wrote_is_kept_and_an_old_one_replaced() {
         let folder = folder("stream-text");
         let path = folder.join("trace.txt");
         let settings = Settings {

@@ -228,7 +228,7 @@ mod tests {
     use crate::host::testing::folder;
 
     #[test]
-    fn a_flag_is_seen_when_it_comes_when_it_goes_and_when_another_has_its_place() {
+    fn a_flag_file_is_noticed_when_created_removed_or_replaced() {
         let folder = folder("flag");
         let path = folder.join("on");
         let mut flag = Flag::new(&path);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_not_looked_for_again_at_once() {
+    fn the_flag_file_is_not_checked_again_at_once() {
         let folder = folder("flag-often");
         let path = folder.join("on");
         let mut flag = Flag::new(&path);

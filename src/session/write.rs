@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_made_and_only_final_names_remain() {
+    fn missing_folders_are_created_and_no_temporary_files_remain() {
         let folder = folder("write-made");
         let outputs = Outputs::new(format!("{}/a/b/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_half_way_leaves_nothing_and_spares_the_others() {
+    fn a_failed_output_leaves_no_file_and_does_not_affect_other_outputs() {
         let folder = folder("write-half");
         let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| match output {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_told_once_for_all_its_files() {
+    fn a_failure_cause_is_reported_once_for_all_its_files() {
         let folder = folder("write-cause");
         let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, SVG, Output::Table], |output| {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_comes_while_ours_is_written_keeps_its_content_and_that_is_told() {
+    fn a_file_created_during_the_write_is_kept_and_the_rename_is_reported() {
         let folder = folder("write-meanwhile");
         let outputs = Outputs::new(folder.join("x"), &Facts::default());
         let report = all(
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_left_keeps_its_name_for_the_files_that_become_of_it() {
+    fn the_name_of_a_leftover_recording_counts_as_taken() {
         let folder = folder("write-left");
         fs::write(folder.join("x.gfr"), "left").unwrap();
         let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_another_process_has_claimed_are_left_to_it_and_that_is_told() {
+    fn names_claimed_by_another_process_are_avoided_and_the_rename_is_reported() {
         let folder = folder("write-claimed");
         let outputs = Outputs::new(folder.join("x"), &Facts::default());
         let theirs = Claim::of(&folder.join("x.set.json")).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_killed_process_had_claimed_are_free() {
+    fn names_claimed_by_a_killed_process_are_free() {
         let folder = folder("write-killed");
         let outputs = Outputs::new(folder.join("x"), &Facts::default());
         let about = folder.join("x.set.json");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_keeps_its_content() {
+    fn an_existing_file_keeps_its_content() {
         let folder = folder("write-there");
         fs::write(folder.join("x.csv"), "old").unwrap();
         let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());

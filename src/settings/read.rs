@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_gives_the_defaults_of_the_table() {
+    fn unset_settings_equal_the_documented_defaults() {
         let (settings, warnings) = parse_pairs(&[]);
         assert_eq!((settings, warnings), (Settings::default(), vec![]));
         for setting in SETTINGS.iter().filter(|setting| !setting.default.is_empty()) {
@@ -88,7 +88,7 @@ mod tests {
 
     /// `GPUFLAME_MUTATIONS` sets the number of iterations.
     #[test]
-    fn whatever_settings_are_set_to_each_is_taken_or_said_in_one_warning() {
+    fn random_setting_values_cause_at_most_one_warning_per_setting() {
         const PIECES: [&str; 30] = [
             "",
             "0",
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_these() {
+    fn the_defaults_are_unchanged() {
         let default = Settings::default();
         assert_eq!(default.output, "gpuflame-%e.%p");
         let [folded, svg] = ["folded", "svg"].map(|format| Output::Drawn(&GPU, format));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_in_a_folder_have_the_default_name() {
+    fn an_output_folder_gets_the_default_file_name() {
         let output = |text| parse_pairs(&[("GPUFLAME_OUTPUT", text)]).0.output;
         let found = ["out/", "/", "out/x", "out", "."].map(output);
         assert_eq!(found, ["out/gpuflame-%e.%p", "/gpuflame-%e.%p", "out/x", "out", "."]);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_value_is_named_and_the_default_stands() {
+    fn a_malformed_value_is_reported_and_the_default_applies() {
         let (settings, warnings) = parse_pairs(&[
             ("GPUFLAME_FORMATS", "png"),
             ("GPUFLAME_NVTX", "NCCL"),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_the_good_part_is_used_and_the_rest_is_named() {
+    fn valid_list_items_are_used_and_invalid_items_are_reported() {
         let (settings, warnings) = parse_pairs(&[
             ("GPUFLAME_FORMATS", "svg,png,gfr,pdf"),
             ("GPUFLAME_NVTX", "-NCCL,CCCL"),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_and_a_word_are_understood_in_any_spelling_and_case() {
+    fn switches_and_keywords_are_accepted_in_any_spelling_and_case() {
         for (on, off) in [("1", "0"), ("true", "false"), ("YES", "No"), ("On", "OFF")] {
             let (settings, warnings) =
                 parse_pairs(&[("GPUFLAME_QUIET", on), ("GPUFLAME_ENABLED", off), ("GPUFLAME_NVTX", off)]);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_gets_the_nearest_known_one() {
+    fn an_unknown_setting_suggests_the_nearest_known_one() {
         let (_, warnings) = parse_pairs(&[("GPUFLAME_OUPUT", "x")]);
         assert_eq!(warnings, ["GPUFLAME_OUPUT: no such setting; did you mean GPUFLAME_OUTPUT?"]);
     }

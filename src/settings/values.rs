@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_may_be_weeks() {
+    fn durations_in_seconds_may_be_fractional_and_span_weeks() {
         let two_weeks = Duration::from_secs(14 * 86_400);
         for (text, expected) in [("0.5", Duration::from_millis(500)), ("1209600", two_weeks)] {
             assert_eq!([seconds(text), seconds_or_none(text)], [Ok(expected), Ok(expected)], "{text}");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn two_numbers_are_a_stretch_that_is_not_empty() {
+    fn two_numbers_form_a_nonempty_range() {
         for (text, expected) in [("10..12", 10..12), ("..3", 0..3), ("7..", 7..u64::MAX), ("..", 0..u64::MAX)]
         {
             assert_eq!(numbers(text), Ok(expected), "{text}");

@@ -253,7 +253,7 @@ mod tests {
     const ENGINE_ROOT: &str = "c torch::autograd::Engine::thread_main";
 
     #[test]
-    fn what_a_node_launched_hangs_under_the_functions_that_called_its_operator() {
+    fn a_backward_node_is_attached_to_the_stack_that_called_its_operator() {
         let node = |number: u32| {
             format!("{ENGINE_ROOT};c MmBackward0;c aten::mm;c call;r MmBackward0, seq = {number};r aten::mm")
         };
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_hangs_under_no_operator_but_the_one_that_made_it() {
+    fn a_backward_node_is_attached_only_to_the_operator_that_created_it() {
         let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
         let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
         let contexts = [
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_is_missing_is_told_where_it_is() {
+    fn a_truncated_root_is_marked_at_its_position() {
         let node = "c X;c call;r MmBackward0, seq = 1;r aten::mm";
         for (forward, backward, hung) in [
             ("", format!("{ENGINE_ROOT};"), "step;[backward];"),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_and_nodes_have_one_name() {
+    fn an_operator_and_its_backward_node_share_a_common_name() {
         for (operator, node) in [
             ("aten::addmm", "AddmmBackward0"),
             ("aten::add_", "AddBackward0"),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_behind_its_word() {
+    fn a_sequence_number_is_parsed_after_seq() {
         assert_eq!(number("aten::addmm, seq = 12, op_id = 40"), Some((12, "aten::addmm")));
         assert_eq!(number("aten::addmm, seq = 12"), Some((12, "aten::addmm")));
         for other in ["[range]aten::addmm", "[range]x, seq = ", "[range]x, seq = -1", "[range]step 4"] {

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_may_be_cpp_or_rust() {
+    fn cpp_and_rust_functions_are_demangled() {
         for (symbol, name) in [
             ("_ZN3foo3barEi", "foo::bar"),
             ("_ZZN4main3fooEvENKUlvE_clEv", "main::foo()::{lambda()#1}::operator()"),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_built_to_explode_stays_mangled() {
+    fn a_symbol_with_exponential_expansion_stays_mangled() {
         // f<a<int, int>, a<the previous one, the previous one>, and so on>: each is twice as long as the one
         // before.
         let explode = |levels: u32| {

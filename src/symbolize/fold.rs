@@ -252,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn what_nvcc_puts_between_a_launch_and_its_call_is_part_of_the_call() {
+    fn nvcc_stubs_are_folded_into_the_launch_call() {
         let inner = "kernel!add(float*);__device_stub__Z3addPf;__cudaLaunchKernel_helper";
         assert_eq!(shown(&format!("main;decode;{inner};cudaLaunchKernel")), "main;decode;cudaLaunchKernel");
     }
 
     #[test]
-    fn libraries_are_told_by_their_file_names() {
+    fn libraries_are_classified_by_their_file_names() {
         for (path, origin) in [
             ("/usr/lib/libcuda.so.1", Origin::Vendor),
             ("/x/libcudart.so.12", Origin::Vendor),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_c_program_begins_at_main_and_ends_in_the_call() {
+    fn a_c_stack_starts_at_main_and_ends_with_the_api_call() {
         let stack = "_start;libc!__libc_start_main;libc!libc.so.6+0x27249;main;decode;cuda!cudaLaunchKernel;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;decode;cudaLaunchKernel");
         let stripped = "app+0x1070;libc!libc.so.6+0x27249;app+0x1234;cudaLaunchKernel";
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_in_the_middle_of_a_stack_stays_and_cuda_does_not() {
+    fn c_runtime_frames_inside_a_stack_stay_but_cuda_frames_are_removed() {
         let stack = "main;libc!qsort;compare;cuda!cuFoo;cuda!libcuda.so.1+0x12;callback;cuMemcpyAsync";
         assert_eq!(shown(stack), "main;qsort;compare;callback;cuMemcpyAsync");
     }
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_side_of_a_kernel_is_part_of_the_call() {
+    fn a_kernels_host_stub_is_folded_into_the_launch_call() {
         let stack =
             "main;forward;kernel!matmul;__device_stub__Z6matmulPf;cudaLaunchKernel<char>;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;forward;cudaLaunchKernel");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn rust_begins_where_it_says_so() {
+    fn a_rust_stack_starts_after_the_short_backtrace_marker() {
         let main = "_start;libc!x;main;std::rt::lang_start_internal;std::rt::lang_start::{{closure}};\
             std::sys::backtrace::__rust_begin_short_backtrace::<fn(), ()>;\
             <fn() as core::ops::function::FnOnce<()>>::call_once;demo::main;demo::run;cuLaunchKernel";
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn in_python_the_interpreter_is_not_shown_and_without_it_is() {
+    fn interpreter_frames_are_hidden_only_if_python_frames_are_present() {
         let stack = "_start;libc!__libc_start_main;python!main;python!Py_RunMain;py!<module> (a.py:1);python!method_vectorcall;\
             py!step (a.py:2);python!cfunction_call;native;cudaLaunchKernel";
         assert_eq!(shown(stack), "<module> (a.py:1);step (a.py:2);native;cudaLaunchKernel");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn trampolines_stand_for_functions_where_there_are_none() {
+    fn perf_trampolines_represent_python_functions_without_python_frames() {
         let stack = "libc!__libc_start_main;python!Py_RunMain;python!py::<module>:/a.py;python!_PyEval_EvalFrameDefault;\
             python!py::nap:/a.py;python!time_sleep;libc!clock_nanosleep;";
         assert_eq!(shown(stack), "py::<module>:/a.py;py::nap:/a.py;clock_nanosleep;");
@@ -360,14 +360,14 @@ mod tests {
     }
 
     #[test]
-    fn glue_is_not_shown_unless_there_is_nothing_else() {
+    fn glue_is_hidden_unless_the_stack_has_no_other_frames() {
         let stack = "main;glue!dispatch;aten::linear;glue!wrap;impl;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;impl;cudaLaunchKernel");
         assert_eq!(shown("_start;glue!outer;glue!inner;cudaLaunchKernel"), "inner;cudaLaunchKernel");
     }
 
     #[test]
-    fn how_an_operator_computes_is_shown_where_no_operator_is_around_it() {
+    fn operator_internals_are_hidden_only_inside_an_operator() {
         let stack = "main;aten::linear;in!linear;aten::addmm;in!addmm;in!gemm;blas;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;aten::addmm;blas;cudaLaunchKernel");
         assert_eq!(shown("main;in!addmm;blas;cudaLaunchKernel"), "main;addmm;blas;cudaLaunchKernel");
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_right_around_the_operator_of_its_name_is_not_shown() {
+    fn a_wrapper_directly_around_the_operator_of_its_name_is_hidden() {
         let to = |operator: &str| {
             shown(&format!(
                 "py!f (a.py:1);around!relu (functional.py:9);python!x;glue!y;{operator};cudaLaunchKernel"
@@ -402,20 +402,20 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_on_its_way_is_shown_once_and_one_that_calls_itself_is_not_folded() {
+    fn a_redispatched_operator_is_shown_once_but_recursion_is_kept() {
         let stack = "main;aten::linear;glue!wrap;aten::linear;impl;aten::linear;step;step;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;impl;aten::linear;step;step;cudaLaunchKernel");
     }
 
     #[test]
-    fn cpp_threads_begin_at_the_function_given() {
+    fn a_cpp_thread_starts_at_its_thread_function() {
         let stack = "libc!clone3;libc!libc.so.6+0x1;libc!libstdc++.so.6+0x2;\
             std::thread::_State_impl<std::thread::_Invoker<X> >::_M_run;std::__invoke_impl<void>;worker;cudaMemcpy";
         assert_eq!(shown(stack), "worker;cudaMemcpy");
     }
 
     #[test]
-    fn nothing_is_folded_at_the_ends_if_nothing_would_be_left() {
+    fn a_stack_is_not_folded_to_nothing() {
         assert_eq!(
             shown("_start;cudaLaunchKernel;cudaLaunchKernel"),
             "_start;cudaLaunchKernel;cudaLaunchKernel"

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operator_is_named_by_its_struct_whichever_way_it_is_called() {
+    fn an_operator_is_named_by_its_struct_for_call_and_redispatch() {
         assert_eq!(operator("at::_ops::linear::call"), Some("linear"));
         assert_eq!(operator("at::_ops::add__Tensor::redispatch"), Some("add__Tensor"));
         for other in
@@ -251,7 +251,7 @@ mod tests {
     const PACKAGES: &str = "/opt/venv/lib/python3.11/site-packages";
 
     #[test]
-    fn functions_of_python_by_which_a_library_calls_are_glue() {
+    fn python_functions_that_only_dispatch_calls_are_glue() {
         let glue = |file: &str, function| python_glue(&format!("{PACKAGES}/torch/{file}"), function, []);
         let is_glue = |file, function| glue(file, function) == Glue::Always;
         let module = "nn/modules/module.py";
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_says_no_more_than_the_operator_that_has_its_name() {
+    fn a_python_wrapper_is_matched_to_the_operator_of_its_name() {
         for (python, operator) in [
             ("layer_norm (functional.py:2972)", "aten::layer_norm"),
             ("relu (functional.py:1766)", "aten::relu_"),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_s_file_that_is_called_as_the_library_s_stays() {
+    fn a_users_file_named_like_a_library_file_is_not_glue() {
         let libraries = |folder: &'static str| {
             [format!("{folder}/torch/lib/libtorch_python.so"), "/usr/lib/libcuda.so.1".to_owned()]
         };
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn glue_is_known_by_its_function_and_its_file() {
+    fn glue_is_recognized_by_its_function_and_file() {
         let is_glue = |file, function| glue(file, function) == Glue::Always;
         assert!(is_glue("libtorch_cpu.so", "c10::impl::wrap_kernel_functor_unboxed_<X>::call"));
         assert!(is_glue("libtorch_cpu.so", "at::_ops::linear::create_linear_typed_handle"));

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_several_modules_had_goes_by_epoch() {
+    fn an_address_used_by_several_modules_is_resolved_by_epoch() {
         // One loaded and unloaded, another in its place and unloaded, then a third, larger one.
         let modules = [module(0, 0x1000, 0x2000), module(1, 0x1800, 0x2800), module(2, 0x1000, 0x4000)];
         assert_eq!([0, 1, 2].map(|epoch| ask(&modules, 0x1900, epoch)), [0, 1, 2].map(Some));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_an_unknown_module_gets_none() {
+    fn a_frame_with_an_unknown_epoch_has_no_module() {
         let unknown = ModuleEpoch::UNKNOWN.0;
         assert_eq!(ask(&[module(0, 0x1000, 0x2000), module(unknown, 0x1000, 0x2000)], 0x1500, unknown), None);
     }
@@ -88,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn of_two_rows_alike_the_later_one_counts() {
+    fn the_later_of_two_equal_module_rows_counts() {
         let modules = [module(0, 0x1000, 0x2000), module(0, 0x1000, 0x2000)];
         assert_eq!(ask(&modules, 0x1500, 0), Some(1));
     }
 
     #[test]
-    fn where_two_files_were_mapped_by_hand_nobody_knows() {
+    fn an_address_in_two_files_mapped_outside_the_loader_is_unresolved() {
         let outside = ModuleEpoch::OUTSIDE.0;
         let modules = [module(outside, 0x1000, 0x2000), module(outside, 0x1000, 0x3000)];
         assert_eq!(ask(&modules, 0x2800, outside), Some(1));

@@ -124,7 +124,7 @@ mod tests {
     /// Compiled from a function on lines 10 to 13 without code on line 12: `def f(x):`, `y = x` and `return
     /// y`; first the `co_lnotab`, then the `co_linetable`.
     #[test]
-    fn each_version_s_table_gives_the_lines_that_python_gives() {
+    fn line_tables_of_each_version_give_pythons_own_lines() {
         assert_eq!(lines(0x0309, &[0, 1, 4, 2], 8), [11, 11, 13, 13]);
         assert_eq!(lines(0x030a, &[4, 1, 4, 2], 8), [11, 11, 13, 13]);
         // It begins with an instruction of the `def` line.
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_line_is_at_the_line_of_the_function() {
+    fn code_without_a_line_uses_the_functions_first_line() {
         assert_eq!(lines(0x030a, &[2, 1, 2, 0x80, 2, 1], 8), [11, 10, 12, 10]);
         assert_eq!(lines(0x030c, &[0xf8, 0xd8, 1, 2], 6), [10, 11, 10]);
         assert_eq!(lines(0x0310, &[0, 1, 4, 2], 2), [10], "of a version whose table is not known");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_go_back_and_far() {
+    fn line_deltas_may_be_negative_and_large() {
         // 5 lines down, 7 up: signed numbers of one byte; and 1000 down, of two bytes.
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_traces_call_a_function_says_where_it_is() {
+    fn function_labels_in_traces_are_parsed_into_file_and_line() {
         assert_eq!(told("/srv/train.py(12): step"), Some(("/srv/train.py", 12)));
         assert_eq!(told("a (b)/c.py(3): <lambda>"), Some(("a (b)/c.py", 3)));
         assert_eq!(told("Block.forward (model.py:44)"), Some(("model.py", 44)));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_shown_with_the_name_of_its_file() {
+    fn a_python_frame_is_shown_with_its_file_name_and_line() {
         let text = |file| text(&Code { file, ..code(0x030b, &[]) }, 12);
         assert_eq!(text("/srv/model.py"), "Block.forward (model.py:12)");
         assert_eq!(text("<stdin>"), "Block.forward (<stdin>:12)");

@@ -90,7 +90,7 @@ fn a_function_of_the_c_library_has_its_name() {
 }
 
 #[test]
-fn what_has_no_symbol_shows_its_module_and_offset() {
+fn a_frame_without_a_symbol_shows_its_module_and_offset() {
     let module = |start, path: &str| Module {
         epoch: ModuleEpoch(0),
         start,
@@ -125,7 +125,7 @@ fn a_file_that_was_replaced_gives_no_names() {
 }
 
 #[test]
-fn a_profile_that_grows_is_named_again_for_what_is_new() {
+fn naming_a_grown_profile_again_names_its_new_frames() {
     let mut profile = profile_of(&[], &[0x10, 0x20]);
     let mut symbolizer = Symbolizer::new(ALL);
     symbolizer.name(&mut profile);
@@ -143,7 +143,7 @@ fn a_profile_that_grows_is_named_again_for_what_is_new() {
 }
 
 #[test]
-fn a_thread_of_this_program_begins_at_the_function_given_to_it() {
+fn a_rust_threads_stack_starts_at_its_thread_function() {
     #[inline(never)]
     fn given_to_the_thread() -> Vec<u64> {
         let mut addresses = Vec::new();
@@ -235,7 +235,7 @@ fn inlined_calls_become_frames_outermost_first() {
 /// This must hold whichever name the symbol table has first, and with debug information of the C library
 /// installed.
 #[test]
-fn functions_of_the_c_library_have_the_names_that_programs_call_them_by() {
+fn c_library_functions_have_their_public_names() {
     let libc = own_modules().into_iter().find(|module| module.path.ends_with("libc.so.6")).unwrap();
     let output = Command::new("nm").args(["--dynamic", "--defined-only"]).arg(&libc.path).output().unwrap();
     let exports = String::from_utf8(output.stdout).unwrap();
@@ -248,7 +248,7 @@ fn functions_of_the_c_library_have_the_names_that_programs_call_them_by() {
 }
 
 #[test]
-fn a_frame_keeps_its_kind_its_source_and_its_module() {
+fn named_frames_have_their_kind_source_line_and_module() {
     let folder = Folder::new("source");
     let Some(program) = compile(&folder, "c++", INLINED, &["-g", "-O2", "-Wl,--build-id"]) else { return };
     let at = 0x5555_0000_0000 + address_of(&program, "_Z5outeri");
@@ -275,7 +275,7 @@ fn a_frame_keeps_its_kind_its_source_and_its_module() {
 }
 
 #[test]
-fn the_call_is_the_tip_of_a_stack_and_ranges_are_ranges() {
+fn the_leaf_label_is_the_call_and_ranges_are_ranges() {
     let mut profile = Profile::default();
     for (id, text) in [(1, "main"), (2, "cudaLaunchKernel")] {
         profile.push(&Row::Label { id: LabelId(id), text });
@@ -290,7 +290,7 @@ fn the_call_is_the_tip_of_a_stack_and_ranges_are_ranges() {
 }
 
 #[test]
-fn frames_of_python_have_their_function_s_line_or_their_own_and_may_stand_alone() {
+fn python_frames_show_their_functions_line_or_the_executed_line() {
     // Two bytes on line 12, and two on line 13.
     let code = |id, name| Code {
         id: CodeId(id),
@@ -333,7 +333,7 @@ fn frames_of_python_have_their_function_s_line_or_their_own_and_may_stand_alone(
 }
 
 #[test]
-fn line_tables_give_what_is_inlined_and_the_symbol_table_the_namespace() {
+fn namespaces_are_shown_even_with_line_tables_only() {
     let folder = Folder::new("lines");
     let source = "namespace deep { __attribute__((noinline)) int function(int x) {
         for (int i = 0; i < x; i++) x ^= i * 7;

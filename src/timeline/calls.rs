@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_lies_between_two_calls_and_what_came_before_the_first_was_over_is_its_own() {
+    fn a_gap_is_split_into_the_first_calls_own_time_and_the_rest() {
         // 101 waits until 50 and ends at 70; 102 launches at 500.
         let calls = calls(&[(1, &[(0, 5, 100), (20, 70, 101), (500, 505, 102)])]);
         assert_eq!(blame(&calls, (0, 50, 500), 102, &[1]), ["101 20", "101-102 430"]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_in_which_there_were_calls_is_cut_at_them() {
+    fn a_gap_is_split_at_calls_inside_it() {
         let calls = calls(&[(1, &[(0, 5, 100), (200, 260, 103), (262, 263, 104), (300, 304, 102)])]);
         assert_eq!(
             blame(&calls, (0, 10, 300), 102, &[1]),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_did_on_the_gpu_comes_after_what_the_launching_one_did() {
+    fn another_threads_last_gpu_call_is_the_culprit_if_it_is_later() {
         let all: [(u32, &[Times]); 2] =
             [(1, &[(0, 5, 100), (900, 905, 102)]), (2, &[(300, 305, 200), (306, 330, 201)])];
         let one = calls(&all);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_short_calls_keeps_its_beginning_alone() {
+    fn short_calls_use_constant_memory() {
         let mut calls = Calls::default();
         for at in 0..1_000_000_u64 {
             calls.add_launch(ThreadId(1), at * 9 * US, at * 9 * US + 3 * US, ContextId(7));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_what_gaps_may_be_about_and_bounded_however_much_that_is() {
+    fn stored_calls_are_bounded_even_if_none_can_be_forgotten() {
         let mut calls = Calls::default();
         let mut most = 0;
         for at in 0..1_000_000_u64 {

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_cut_where_the_thread_went_on_to_something_else() {
+    fn a_gap_is_split_where_the_threads_stack_changes() {
         let insides = insides(&[(10, 101), (30, 102), (40, 101), (50, ContextId::NONE.0)]);
         assert_eq!(blame(&insides, 100, 20, 45), [(101, 15), (102, 10)]);
         assert_eq!(blame(&insides, 100, 30, 40), [(102, 10)]);

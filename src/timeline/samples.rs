@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_a_time_are_found_by_thread() {
+    fn samples_in_an_interval_are_found_by_thread() {
         let samples = samples([100, 300, 200, 400]);
         let found = |thread, from, to| {
             samples.within(ThreadId(thread), from, to).map(|(context, _)| context.0).collect::<Vec<_>>()
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_wait_counts_what_lies_in_the_time() {
+    fn a_wait_counts_only_its_part_inside_the_interval() {
         let mut samples = samples([250]);
         for (from, duration, context) in [(100, 100, 7), (300, 100, 8), (400, 500, 9)] {
             let (thread, context) = (ThreadId(1), ContextId(context));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_shared_by_samples_and_what_nobody_was_found_in_is_left() {
+    fn idle_time_is_shared_by_samples_and_the_unsampled_rest_remains() {
         assert_eq!(shared(100, &[(7, 60), (8, 30)]), [(Some(7), 60, 3), (Some(8), 30, 0), (None, 10, 0)]);
         assert_eq!(shared(100, &[(7, 10)]), [(Some(7), 10, 0), (None, 90, 3)]);
         assert_eq!(shared(100, &[(7, 100)]), [(Some(7), 100, 3)]);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn stored_samples_are_bounded() {
         let mut samples = Samples::default();
         for time in 0..1_000_000 {
             let (thread, context) = (ThreadId(time as u32 % 9), ContextId(7));

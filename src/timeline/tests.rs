@@ -198,7 +198,7 @@ charged 0   aaa    bbbbbbb
 }
 
 #[test]
-fn work_that_was_launched_in_time_waited_for_something_else() {
+fn a_gap_before_work_launched_in_time_is_a_dependency_wait() {
     check(
         "
 window      [-----------------------------]
@@ -211,7 +211,7 @@ charged 0   a     bb   ccccccc   dddddddd
 }
 
 #[test]
-fn a_device_is_idle_when_none_of_its_streams_works() {
+fn a_device_is_idle_when_none_of_its_streams_is_busy() {
     check(
         "
 window      [--------------------------]
@@ -226,7 +226,7 @@ charged 0   a         ddd
 }
 
 #[test]
-fn each_device_has_an_account_of_its_own() {
+fn each_device_is_accounted_separately() {
     check(
         "
 window      [--------------------]
@@ -256,7 +256,7 @@ charged 0   aaa  bbbb          cccc  dddddd
 }
 
 #[test]
-fn work_launched_outside_keeps_a_device_busy_and_is_charged_by_a_name_of_its_own() {
+fn work_launched_outside_keeps_a_device_busy_and_is_charged_separately() {
     check(
         "
 window      [---]     [---------------]
@@ -270,7 +270,7 @@ charged 0   aaa        !!!
 }
 
 #[test]
-fn without_a_launch_or_with_clocks_that_contradict_each_other_the_cause_is_unknown() {
+fn the_cause_is_unknown_without_a_launch_or_with_contradicting_clocks() {
     check(
         "
 window      [------------------]
@@ -283,7 +283,7 @@ charged 0   a  ????  bbb  c
 }
 
 #[test]
-fn a_synchronous_call_is_under_way_until_its_work_begins() {
+fn a_synchronous_call_is_in_flight_until_its_work_begins() {
     check(
         "
 window      [------------------]
@@ -310,7 +310,7 @@ charged 0   gg   g  ggg
 }
 
 #[test]
-fn a_window_without_work_belongs_to_nobody() {
+fn idle_time_of_a_window_without_work_is_not_charged() {
     check(
         "
 window      [--]  [-----]
@@ -323,7 +323,7 @@ charged 0         aaa
 }
 
 #[test]
-fn rows_without_windows_count_from_the_first_work_to_the_last() {
+fn without_windows_time_counts_from_the_first_work_to_the_last() {
     check(
         "
 calls       a    b
@@ -347,7 +347,7 @@ fn window(edge: WindowEdge, time: u64) -> Row<'static> {
 }
 
 #[test]
-fn the_sums_are_those_of_the_oracle_in_any_order() {
+fn sums_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..300 {
         let mut chance = Chance::new(seed);
         // State per nanosecond: inside a window, busy with recorded work, busy with work launched outside.
@@ -386,7 +386,7 @@ fn steady(count: u64) -> Vec<Row<'static>> {
 }
 
 #[test]
-fn what_is_nearly_in_order_is_exact_however_much_it_is() {
+fn nearly_ordered_rows_are_accounted_exactly() {
     let mut rows = vec![window(WindowEdge::Open, 500), Row::Launch(launch(1, 11))];
     let mut work = steady(500_000);
     Chance::new(1).shuffle(&mut work, 10_000);
@@ -399,7 +399,7 @@ fn what_is_nearly_in_order_is_exact_however_much_it_is() {
 }
 
 #[test]
-fn forty_threads_may_hand_in_ten_thousand_each_one_after_another() {
+fn forty_threads_may_deliver_ten_thousand_records_each_in_turn() {
     // Forty threads take turns; the tracer delivers a thread's buffer when it is full.
     let (threads, records) = (40, 10_000);
     let mut rows = vec![Row::Launch(launch(1, 11))];
@@ -421,7 +421,7 @@ fn forty_threads_may_hand_in_ten_thousand_each_one_after_another() {
 }
 
 #[test]
-fn what_comes_too_late_is_counted_and_bounds_the_error() {
+fn late_rows_are_counted_and_bound_the_error() {
     let mut rows = vec![Row::Launch(launch(1, 11))];
     rows.append(&mut steady(200_000));
     rows.extend([(1001, 1011), (1017, 1019)].map(|(start, end)| Row::Activity(kernel(1, start, end))));
@@ -430,7 +430,7 @@ fn what_comes_too_late_is_counted_and_bounds_the_error() {
 }
 
 #[test]
-fn a_window_for_every_step_costs_no_memory_and_stays_exact() {
+fn one_window_per_step_does_not_grow_memory_and_stays_exact() {
     let (mut join, mut timeline) = (Join::default(), Timeline::default());
     let mut most = 0;
     for step in 0..100_000_u64 {
@@ -468,7 +468,7 @@ fn a_window_for_every_step_costs_no_memory_and_stays_exact() {
 }
 
 #[test]
-fn a_clock_that_is_behind_shows() {
+fn work_that_starts_before_its_launch_is_counted_as_early() {
     let rows = [
         Row::Launch(Launch { time: Nanos(5_000), ..launch(1, 11) }),
         Row::Launch(Launch { time: Nanos(9_000), ..launch(2, 11) }),
@@ -482,7 +482,7 @@ fn a_clock_that_is_behind_shows() {
 }
 
 #[test]
-fn streams_are_summed_up_and_those_without_end_as_one() {
+fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
     let on = |stream: u32, start| Activity {
         context: crate::record::GpuContextId(1 + stream % 2),
         stream: crate::record::StreamId(stream),
@@ -500,7 +500,7 @@ fn streams_are_summed_up_and_those_without_end_as_one() {
 
 #[test]
 #[ignore = "a measurement: cargo test --release --lib costs_beside_the_join -- --ignored --nocapture"]
-fn what_the_timeline_costs_beside_the_join() {
+fn the_timelines_cost_compared_with_the_join_is_printed() {
     let (mut rows, mut chance) = (Vec::new(), Chance::new(3));
     for id in 0..1_000_000_u32 {
         let start = 1_000_000 + u64::from(id) * 3000;
@@ -520,7 +520,7 @@ fn what_the_timeline_costs_beside_the_join() {
 }
 
 #[test]
-fn time_between_two_calls_goes_to_where_samples_found_the_launching_thread() {
+fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
     let us = |micros: u64| Nanos(ORIGIN + micros * 1000);
     let mut timeline = Timeline::default();
     timeline.row(&Row::Window { edge: WindowEdge::Open, time: us(0) });

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_comes_back_with_what_was_written_and_is_zero_again_when_recycled() {
+    fn a_returned_buffer_has_the_written_bytes_and_is_zeroed_when_recycled() {
         let lent = Lent::new();
         let (start, size) = lent.lend(Buffer::new(100));
         assert_eq!((size, start.addr() % 8), (104, 0));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_was_lent_is_never_read() {
+    fn the_valid_size_is_limited_to_the_lent_size() {
         let lent = Lent::new();
         let (start, _) = lent.lend(Buffer::new(64));
         let Returned::Filled(filled) = lent.take_back(start, 1 << 40) else { panic!("not ours?") };
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_buffer_a_spare_one_is_lent() {
+    fn a_spare_buffer_is_lent_if_none_is_available() {
         let lent = Lent::new();
         for nothing in [None, Buffer::new(0)] {
             let (start, size) = lent.lend(nothing);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_lent_is_not_taken() {
+    fn a_buffer_that_was_not_lent_is_rejected() {
         let lent = Lent::new();
         let (start, _) = lent.lend(Buffer::new(64));
         assert!(matches!(lent.take_back(start.wrapping_add(8), 8), Returned::Stranger));

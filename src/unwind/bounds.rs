@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_on_the_stack_that_it_calls_its_own() {
+    fn a_threads_locals_are_within_its_stack_bounds() {
         // This is a thread of the harness. The main thread is tested in tests/unwind/main_thread.rs.
         prepare();
         let local = 0u64;

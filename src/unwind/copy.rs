@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_found_from_the_red_zone_to_the_first_page_that_cannot_be_read() {
+    fn words_are_read_from_the_red_zone_to_the_first_unreadable_page() {
         with_stack(100, |copy, lo, hi| {
             assert!(copy.enter(lo + 1024));
             for address in [lo + 1024, lo + 1024 - RED_ZONE, lo + 1027, hi - 8, lo + 5000] {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_as_the_last_walk_went_through_is_copied_at_once() {
+    fn the_first_copy_covers_the_previous_walks_depth() {
         with_stack(100, |copy, lo, _| {
             assert!(copy.enter(lo + 1024) && copy.length < 8192);
             assert!(copy.reaches(lo + 40_000));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_pointer_right_above_a_page_that_cannot_be_read_is_entered() {
+    fn a_stack_pointer_just_above_an_unreadable_page_is_accepted() {
         with_stack(2, |copy, lo, _| {
             assert!(copy.enter(lo + 8));
             assert_eq!(copy.word(lo), Some(lo));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn no_stack_is_entered_where_nothing_can_be_read() {
+    fn an_unreadable_stack_pointer_is_rejected() {
         with_stack(1, |copy, lo, hi| {
             for sp in [hi, lo - 8, 8, 0, u64::MAX - 64] {
                 assert!(!copy.enter(sp), "{sp:x}");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_unreadable_since_the_last_capture_is_not_read() {
+    fn a_page_made_unreadable_since_the_last_capture_is_not_read() {
         with_stack(4, |copy, lo, hi| {
             assert!(copy.enter(lo + 1024));
             assert_eq!(copy.word(hi - 8), Some(hi - 8));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_copies_no_more_than_it_may() {
+    fn a_capture_copies_at_most_its_limit() {
         with_stack(3 * MOST / PAGE as usize, |copy, lo, _| {
             assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MOST as u64 - 8));
             assert!(!copy.reaches(lo + MOST as u64));

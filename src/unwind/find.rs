@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_find_an_object_agree() {
+    fn both_lookups_find_the_same_object() {
         prepare();
         let place = |object: &Object| {
             (object.start, object.end, object.bias, object.eh_frame_hdr().map(<[u8]>::as_ptr))

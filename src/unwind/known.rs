@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lay_across_each_other_has_different_epochs() {
+    fn overlapping_objects_have_different_epochs() {
         loader::hold(|counts| {
             loader::visit(|object| {
                 epoch_of(object, counts);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_room_nothing_is_entered() {
+    fn objects_are_not_entered_without_free_space() {
         let mut free = Free { at: null_mut(), left: 0, chunks: MOST_CHUNKS, last: null() };
         assert!(free.enter(&Object::NONE, b"/lib/a.so", b"", Counts::default(), &BUCKETS[0]).is_none());
         free.chunks = 0;

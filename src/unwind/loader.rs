@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_loaded_is_watched_without_asking_where_glibc_keeps_count() {
+    fn the_loader_is_found_unchanged_through_glibcs_counter() {
         prepare();
         // Another test may load something in between, but not every time.
         let unchanged = |_: i32| {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_with_a_name_of_its_own_has_unwind_tables() {
+    fn every_listed_object_has_unwind_tables() {
         visit(|object| {
             assert!(object.start < object.end, "{object:?}");
             assert!(object.eh_frame_hdr().is_some(), "{:?}", object.name());
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_id_is_found_behind_other_notes() {
+    fn a_build_id_is_found_after_other_notes() {
         let mut notes = Vec::new();
         for (name, kind, text) in
             [(b"abc\0", 3u32, &b"xyz"[..]), (b"GNU\0", 5, b""), (b"GNU\0", 3, b"\x01\x02")]

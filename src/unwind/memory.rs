@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_copies_from_itself() {
+    fn a_forked_child_copies_its_own_memory() {
         prepare();
         static WORD: AtomicI64 = AtomicI64::new(1);
         let copied = || {
@@ -216,7 +216,7 @@ mod tests {
     type Way = unsafe fn(u64, *mut u8, usize) -> i64;
 
     #[test]
-    fn both_ways_to_copy_stop_where_nothing_is_mapped() {
+    fn both_copy_methods_stop_at_unmapped_memory() {
         let memory = map(3 * 4096).expect("three pages are to be had");
         let first = memory.as_ptr() as u64;
         // SAFETY: the mapping is ours, and its last page is not used from here on.
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_from_nowhere_is_empty_and_leaves_errno_alone() {
+    fn a_copy_from_an_unmapped_address_is_empty_and_preserves_errno() {
         // SAFETY: errno's location is valid for as long as the thread runs.
         let errno = unsafe { &mut *libc::__errno_location() };
         *errno = 77;

@@ -25,7 +25,7 @@
 //!
 //! 1. That part is mapped and stays so while the capture runs: our own frames are directly below it, and the frames
 //!    of the thread's callers are in it, up to where the thread began
-//!    (`a_thread_is_on_the_stack_that_it_calls_its_own` of `bounds`; the main thread: `unwind/main_thread.rs`). A
+//!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). A
 //!    host that unmapped pages between a thread's stack pointer and the stack's end would break this; no such host
 //!    is known.
 //! 2. The walk checks every address against that range. A plain rule, a realigned frame, a register rule or an
@@ -48,16 +48,16 @@
 //!
 //! 6. The kernel checks each page when it copies, so no bounds are cached that could be out of date
 //!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind/foreign.rs`,
-//!    `what_became_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
+//!    `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
 //!    `fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them` of `recorded/verify.rs`).
 //! 7. A walk through the copy stays in the readable range that starts at its stack pointer, up to the first gap and
 //!    for at most 8 MiB; a capture copies at most 16 MiB
-//!    (`words_are_found_from_the_red_zone_to_the_first_page_that_cannot_be_read`,
-//!    `a_capture_copies_no_more_than_it_may` of `copy`).
+//!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`,
+//!    `a_capture_copies_at_most_its_limit` of `copy`).
 //! 8. Stacks of one page are read without a copy if they match a stack that was walked through a copy before. That
 //!    page contains our own frames, so no other thread can unmap it without crashing the program anyway
-//!    (`x86_64/routes.rs`; `a_stack_that_is_shorter_than_the_one_before_is_not_read_beyond_its_end`,
-//!    `a_frame_that_reaches_elsewhere_is_not_left_to_where_it_was` there; compared with the copy:
+//!    (`x86_64/routes.rs`; `a_route_never_reads_past_the_stack_pointers_page`,
+//!    `a_route_is_followed_only_with_the_same_frame_pointer` there; compared with the copy:
 //!    `known_ways_on_other_stacks_give_what_a_copy_gives` of `unwind/fuzz.rs`; a page that comes and goes:
 //!    `pages_that_another_thread_protects_are_not_read` of `host/generated.rs`).
 //! 9. The cost does not depend on the number of stacks: at most one copying system call, and no file opened
@@ -92,17 +92,17 @@
 //!     `a_library_that_comes_where_nothing_was_known_is_known_at_once`,
 //!     `unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back` of `unwind/unload.rs`). A change during a
 //!     capture is detected at its end (`threads_that_share_rules_while_libraries_come_and_go_agree_with_libgcc`;
-//!     `a_rule_that_was_read_holds_if_nothing_was_unloaded_meanwhile` of `x86_64/table.rs`). The rules that a
+//!     `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`). The rules that a
 //!     thread caches along its paths are each valid for one address in one such state
-//!     (`a_way_leads_from_its_third_time_on` of `x86_64/trails.rs`; compared with the plain walk: the fuzzer of 4).
+//!     (`a_path_is_used_from_its_third_walk_on` of `x86_64/trails.rs`; compared with the plain walk: the fuzzer of 4).
 //! 15. An epoch permanently belongs to one file at one address, and frames carry it. So a name does not depend on
 //!     which thread looked it up, or when
 //!     (`plugins_that_take_turns_at_one_address_without_a_pause_have_their_names` and the tests after it in
-//!     `recorded/modules.rs`; `what_lay_across_each_other_has_different_epochs` of `known`), and neither does a
+//!     `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `known`), and neither does a
 //!     stack (`a_stack_is_the_same_whatever_came_and_went_beside_it` of `unwind/modules.rs`).
 //! 16. A module that cannot be determined is reported as unknown, and counted
 //!     (`a_file_at_an_address_that_had_too_many_is_not_known_and_counted` of `recorded/modules.rs`,
-//!     `where_two_files_were_mapped_by_hand_nobody_knows` of `symbolize`).
+//!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
 //!
 //! Not covered: a program that replaces libc's `dl_iterate_phdr` by one without the loader's lock; files mapped by
 //! hand, one in place of another, with no object loaded or unloaded in between; and `portable`, which reads unwind

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_maps_is_taken_apart() {
+    fn a_line_of_proc_maps_is_parsed() {
         let line = b"7f00a000-7f00c000 r-xp 00001000 08:01 42                         /lib/a \xe9.so";
         let (start, end, offset) = (0x7f00_a000, 0x7f00_c000, 0x1000);
         assert_eq!(Mapping::parse(line), Some(Mapping { start, end, offset, name: b"/lib/a \xe9.so" }));

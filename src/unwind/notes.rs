@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_four_threads_note_is_read_once_and_whole_and_the_rest_is_refused() {
+    fn notes_from_four_threads_are_read_once_and_excess_notes_are_refused() {
         const EACH: u32 = 200_000;
         let ring = Ring::new();
         let (mut read, mut last) = (0, [0; 4]);

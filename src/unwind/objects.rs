@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_copy_finds_what_the_loader_finds() {
+    fn the_object_list_copy_agrees_with_the_loader() {
         loader::prepare();
         let mut inside = Vec::new();
         loader::visit(|object| {
@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_another_loader_state_is_not_believed() {
+    fn an_object_list_copy_of_another_loader_state_is_not_trusted() {
         loader::hold(refresh);
         assert_eq!(COPY.look_up(4096, Counts::new(u32::MAX, 1)).err(), Some(Unsure));
     }
 
     /// Writes one list after another; each word contains the number of its list.
     #[test]
-    fn a_copy_that_is_read_while_it_is_written_is_not_believed() {
+    fn an_object_list_copy_read_during_a_write_is_not_trusted() {
         const OBJECTS: u64 = 40;
         let (copy, state, enough) = (Copied::new(), AtomicU64::new(0), AtomicBool::new(false));
         let start = |at: u64, list: u64| (at + 1) << 32 | list;

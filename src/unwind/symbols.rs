@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libc_exports_is_where_the_loader_finds_it() {
+    fn libc_exports_are_found_at_the_loaders_addresses() {
         for name in [c"getpid", c"environ", c"pthread_self", c"strtoul", c"exit"] {
             // SAFETY: the name is a C string.
             let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr() as u64;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_exports_is_not_found() {
+    fn names_that_are_not_exported_are_not_found() {
         for name in [c"", c"getpi", c"getpidd", c"nobody_exports_this"] {
             assert_eq!(found(name), Vec::<u64>::new(), "{name:?}");
         }

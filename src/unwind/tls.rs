@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_thread_has_its_own_pointer() {
+    fn each_thread_has_its_own_pointer() {
         let mut mine = 0u8;
         set(&raw mut mine);
         let other = std::thread::spawn(|| get() as usize).join().expect("the thread only reads");

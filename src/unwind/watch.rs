@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_is_known_by_the_locks_before_it() {
+    fn the_load_counter_is_identified_by_the_locks_before_it() {
         let told = Told::new(57, 4);
         let layout = |locks: &[u32]| {
             let locks = locks.iter().flat_map(|owner| mutex(*owner));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_a_list_of_words_with_values() {
+    fn a_window_option_is_a_list_of_key_value_pairs() {
         let chosen = window("delay=5, duration=0.5,repeat=0,steps=3..7,flag=/tmp/on").unwrap();
         let expected = [
             ("GPUFLAME_DELAY", "5"),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_settings_by_their_short_names() {
+    fn a_settings_file_accepts_short_names() {
         let text = "# For the nightly job.\noutput = 'job/%r'\nformats = ['svg', 'gfr']\nduration = 2.5\nquiet = true\nstep-range = 'step *'\n";
         let mut chosen = settings_of(text).unwrap();
         chosen.sort();

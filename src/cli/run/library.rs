@@ -117,7 +117,7 @@ mod tests {
     use crate::host::testing::folder;
 
     #[test]
-    fn a_library_of_somebody_else_a_program_and_what_is_damaged_are_refused() {
+    fn foreign_libraries_programs_and_damaged_files_are_refused() {
         let own = std::env::current_exe().unwrap();
         let refused = |path: &Path| look_at(path).unwrap_err().to_string();
         assert!(refused(&own).contains("another library, or a program"), "{}", refused(&own));

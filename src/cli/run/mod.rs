@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_the_options_name_are_of_this_folder() {
+    fn relative_paths_in_options_are_resolved_against_the_current_folder() {
         let mut command = Command::new("x");
         command.env(OUTPUT, "out/%p").env(chosen::FLAG, "on");
         make_absolute(&mut command, Path::new("/half/50%p"));

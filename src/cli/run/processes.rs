@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_a_line_with_its_picture() {
+    fn a_process_is_reported_in_one_line_with_its_svg() {
         let report = report(
             r#"{"process":7,"program":"train","rank":"3","launches":12345,
                 "gpus":[{"gpu":1,"busy_ns":750000000,"idle_ns":250000000}],"files":["/a/x.csv","/a/x.svg"]}"#,
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_windows_had_nothing_says_so() {
+    fn a_process_with_no_launch_inside_a_window_is_reported_as_such() {
         let of = |outside: u32| {
             let text = format!(
                 r#"{{"process":7,"program":"train","rank":null,"launches":5,"outside":{outside},"gpus":[],"files":[]}}"#
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn another_users_word_about_files_is_shown_and_not_acted_on() {
+    fn files_reported_by_another_user_are_listed_but_not_read() {
         let file = std::env::current_exe().unwrap();
         let mut left = Left::default();
         let bytes = file.as_os_str().as_encoded_bytes().to_vec();

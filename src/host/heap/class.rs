@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_size_has_the_least_class_that_holds_it_and_its_alignment_divides_that() {
+    fn each_size_gets_the_smallest_class_that_fits_its_size_and_alignment() {
         let mut before = 0;
         for bytes in (0..Class::COUNT).map(|class| Class(class).bytes()) {
             for (size, align) in (before + 1..=bytes).flat_map(|size| [(size, 1), (size, 16)]) {

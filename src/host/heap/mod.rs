@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_all_sizes_and_alignments_are_apart_and_grow_and_shrink_with_their_content() {
+    fn blocks_are_disjoint_and_aligned_and_realloc_keeps_their_content() {
         let sizes = [1, 8, 16, 17, 100, 1000, 60_000, 65_536, 65_537, 300_000];
         let all: Vec<_> =
             (0..400).map(|turn| fill(sizes[turn % sizes.len()], 1 << (turn % 13), turn as u8)).collect();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_used_again_and_zero_where_that_is_asked_for() {
+    fn freed_blocks_are_reused_and_zeroed_on_request() {
         let layout = Layout::from_size_align(40_000, 8).unwrap();
         // Other tests use the heap at the same time: of many freed blocks, at least one returns.
         let first: Vec<_> = (0..50).map(|_| fill(40_000, 8, 0xab).0).collect();

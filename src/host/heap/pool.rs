@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn slabs_whose_blocks_all_came_back_lose_their_pages_but_for_a_few() {
+    fn empty_slabs_release_their_pages_except_for_a_few() {
         let pool = new_pool();
         // The first slab of a piece is a page shorter: these blocks fill one piece, and the first slab of the next.
         let blocks = take(pool, PAGE, 31 + 31 * 32 + 31);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_another_size_take_what_was_given_back_before_the_heap_grows() {
+    fn freed_slabs_are_reused_for_other_sizes_before_the_heap_grows() {
         let pool = new_pool();
         let small = take(pool, 48, 100_000);
         let slabs = slabs_of(&small);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_come_and_go_in_any_order_are_apart_and_leave_nothing_behind() {
+    fn blocks_freed_in_any_order_are_disjoint_and_leave_only_empty_slabs() {
         let pool = new_pool();
         let (mut live, mut random) = (Vec::new(), 1_u64);
         let mut next = |below: usize| {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_whose_user_was_stopped_for_good_keeps_nobody_from_memory() {
+    fn a_pool_held_by_a_stopped_thread_does_not_block_other_threads() {
         let pool = new_pool();
         let blocks = take(pool, 100, 2);
         pool.alone(1, || {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_other_threads_give_back_at_the_same_time_are_all_there_again() {
+    fn blocks_freed_concurrently_by_other_threads_all_return_to_the_pool() {
         let pool = new_pool();
         let (sends, receives): (Vec<_>, Vec<_>) = iter::repeat_with(channel::<usize>).take(4).unzip();
         std::thread::scope(|scope| {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_was_mapped_for_itself_is_told_by_its_address() {
+    fn a_separately_mapped_block_is_recognized_by_its_address() {
         let class = class_of(5000);
         let block = map_alone(class).unwrap();
         // SAFETY: the block has that many bytes.

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_of_the_function_around_it() {
+    fn an_address_belongs_to_the_function_around_it() {
         let folder = Folder::new("map");
         let map = "1000 10 first\n1010 8 two words\n0x2000 0x20 third\r\n";
         let found = folder.ask(map, &[0xfff, 0x1000, 0x100f, 0x1010, 0x1018, 0x201f, 0x2020]);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_several_functions_had_has_no_name() {
+    fn an_address_used_by_several_functions_has_no_name() {
         let folder = Folder::new("several");
         let found = folder.ask("1000 10 old\n1008 10 new\n1000 4 old\n", &[0x1000, 0x1008, 0x1010]);
         assert_eq!(names(&found), [(0x1000, "old"), (0x1010, "new")]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_are_passed_over() {
+    fn malformed_map_lines_are_skipped() {
         let folder = Folder::new("lines");
         let long = "x".repeat(100_000);
         let map = [
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_map_without_an_end_only_so_much_is_read() {
+    fn an_oversized_map_is_read_up_to_a_limit() {
         let folder = Folder::new("huge");
         let path = folder.0.join("huge");
         fs::write(&path, "1000 10 first\n").unwrap();
@@ -295,7 +295,7 @@ mod tests {
 
     /// 2,000 addresses, and 10,000 lines that each cover all addresses.
     #[test]
-    fn lines_that_each_speak_of_everything_come_to_an_end() {
+    fn overlapping_map_lines_are_processed_up_to_a_limit() {
         let folder = Folder::new("overlap");
         let addresses: Vec<u64> = (0..2000).collect();
         let found = folder.ask("0 ffff f\n".repeat(10_000), &addresses);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_of_the_user_s_is_not_opened() {
+    fn a_map_that_is_not_the_users_regular_file_is_not_read() {
         let folder = Folder::new("hostile");
         let path = folder.0.join("hostile");
         let ask = |user: Option<u32>| {
@@ -338,7 +338,7 @@ mod tests {
 
     /// Format as in `tools/perf/Documentation/jitdump-specification.txt` of Linux.
     #[test]
-    fn a_dump_names_the_functions_that_it_holds() {
+    fn a_jitdump_names_its_functions() {
         let folder = Folder::new("dump");
         let path = folder.0.join("jit-1.dump");
         let head = |magic: u32| {

@@ -299,14 +299,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_read_off_its_text() {
+    fn a_python_version_is_parsed() {
         assert_eq!(parsed("3.9.18 (main, Oct 11 2023) \n[GCC 12.2.0]"), Some(0x0309_0000));
         assert_eq!(parsed("3.10.0rc1+ (heads/3.10)"), Some(0x030a_0000));
         assert_eq!((parsed("three"), parsed("3"), parsed("3.999.0")), (None, None, None));
     }
 
     #[test]
-    fn every_reason_has_a_word_and_is_read_back_from_it() {
+    fn every_off_reason_survives_packing_into_a_word() {
         let all = [
             Off::Version(0x030e),
             Off::FreeThreaded,

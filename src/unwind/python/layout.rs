@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_of_a_frame_lies_within_it_in_all_versions() {
+    fn frame_fields_are_within_the_frame_in_all_versions() {
         for layout in FROM_HEADERS {
             assert!(layout.is_within(), "{layout:?}");
             let Frame { boundary, owner, .. } = layout.frame;
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_believed_if_it_is_of_its_version_and_says_what_can_be() {
+    fn a_debug_offsets_table_is_accepted_only_if_its_values_are_plausible() {
         let layout = Layout::of(0x030d_01f0, &table()).unwrap();
         assert_eq!((layout.finalizing, layout.thread, layout.frame.bytes), (608, 72, 72));
         assert_eq!((layout.code.instructions, layout.code.traceable), (200, 184));
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_tells_its_layout_in_a_table_of_its_own() {
+    fn each_versions_debug_offsets_table_gives_its_layout() {
         let of = |at: usize, version| Layout::of(version, &table_of(TABLES[at]));
         for (at, finalizing, instructions) in [(1, 784, 208), (2, 912, 208)] {
             let layout = of(at, 0x030d_00f0 + ((at as u64) << 16)).unwrap();
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_nobody_has_looked_at_has_no_layout() {
+    fn an_unsupported_python_version_has_no_layout() {
         for version in [0x0206_0000, 0x0308_12f0, 0x0310_00f0, 0] {
             assert_eq!(Layout::of(version, &table()), Err(Unknown::Version));
         }

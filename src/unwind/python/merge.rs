@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_the_evaluator_is_replaced_by_all_frames_that_it_runs() {
+    fn an_evaluator_call_is_replaced_by_its_python_frames() {
         let python = [("1", 0), ("-", 0), ("2", 1150), ("3", 1420)];
         assert_eq!(merged("aEbcEd", &python, false), sure("a12bc3d"));
         // Whatever the native function is named.
@@ -200,18 +200,18 @@ mod tests {
     }
 
     #[test]
-    fn evaluators_that_are_another_thread_states_stay_native() {
+    fn evaluators_of_another_thread_state_stay_native() {
         assert_eq!(merged("aEbEcEd", &[("1", 1310)], false), sure("aEb1cEd"));
     }
 
     #[test]
-    fn of_a_stack_that_is_cut_the_outer_python_frames_stand_at_its_end() {
+    fn outer_python_frames_are_appended_to_a_truncated_stack() {
         assert_eq!(merged("aEb", &[("1", 1101), ("2", 0), ("3", 1500)], true), sure("a1b23"));
         assert_eq!(merged("aEb", &[("1", SOMEWHERE), ("2", SOMEWHERE)], true), sure("a1b2"));
     }
 
     #[test]
-    fn frames_that_lie_in_no_native_one_stand_at_the_outermost_evaluator_and_are_told() {
+    fn unplaced_python_frames_go_to_the_outermost_evaluator_and_are_reported() {
         let unsure = |text: &str| (text.to_owned(), Agreement::None);
         assert_eq!(merged("aEbEc", &[("1", 1110), ("2", 5000)], false), unsure("aEb12c"));
         assert_eq!(merged("abc", &[("1", 5000)], false), unsure("abc1"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn before_3_11_calls_are_counted_off_from_the_innermost() {
+    fn before_3_11_python_frames_are_matched_from_the_innermost_evaluator() {
         let python = [("1", SOMEWHERE), ("2", SOMEWHERE)];
         assert_eq!(merged("aEbEc", &python, false), sure("a1b2c"));
         assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), Agreement::MoreNative));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_frame_that_is_shown_leaves_nothing() {
+    fn an_evaluator_call_without_a_visible_frame_is_removed() {
         assert_eq!(merged("aEbEc", &[("-", 1110), ("2", 1310)], false), sure("ab2c"));
     }
 }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_mapped_is_held() {
+    fn only_readable_pages_are_held() {
         let memory = memory::map(3 << PAGE_BITS).unwrap();
         let start = memory.as_ptr() as u64;
         // SAFETY: the last of our three pages, which is not used any more.
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_whole_or_refused() {
+    fn a_copy_is_complete_or_fails() {
         let mut copied = [0; 16];
         assert!(copy_into((&raw const *b"sixteen letters!").addr() as u64, &mut copied));
         assert_eq!(&copied, b"sixteen letters!");

@@ -942,7 +942,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_walk_that_joins_the_last_one_finds_what_a_whole_one_does() {
+    fn a_walk_that_joins_the_previous_one_equals_a_full_walk() {
         for (layout, has_root) in layouts() {
             for seed in 1..6 {
                 let mut made = Made::new(layout, has_root, seed * 0x9e37_79b9);
@@ -953,7 +953,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_walk_that_joins_one_finds_the_same_where_frames_are_too_many() {
+    fn a_joined_walk_equals_a_full_walk_at_the_frame_limit() {
         for (layout, has_root) in layouts() {
             let mut made = Made::new(layout, has_root, 0x9e37_79b9);
             while made.calls.len() < MAX_FRAMES - 4 {
@@ -970,7 +970,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_what_is_new_at_the_leaf_is_followed() {
+    fn only_new_leaf_frames_are_walked() {
         for (layout, has_root) in layouts() {
             let mut made = Made::new(layout, has_root, 0x9e37_79b9);
             while made.calls.len() < 20 {

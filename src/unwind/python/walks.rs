@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_is_recognised_is_the_one_that_was_kept() {
+    fn a_recognized_walk_equals_the_kept_walk() {
         for (layout, has_root) in layouts() {
             for seed in 1..6 {
                 let mut made = Made::new(layout, has_root, seed * 0x9e37_79b9);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_of_too_many_frames_to_keep_all_make_way_for_others() {
+    fn kept_walks_are_recognized_even_if_not_all_fit() {
         for (layout, has_root) in layouts() {
             let mut made = Made::new(layout, has_root, 0x9e37_79b9);
             while made.calls.len() < MOST_FRAMES - 10 {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_as_held_is_no_more_than_there_is_room_for() {
+    fn the_size_of_kept_walks_never_exceeds_the_capacity() {
         let (layout, has_root) = layouts()[0];
         let mut made = Made::new(layout, has_root, 7);
         let (mut mapped, mut walks, mut numbers) = (Mapped::new(), Walks::default(), Numbers::default());
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_of_other_threads_states_are_not_met() {
+    fn walks_of_other_thread_states_are_not_recognized() {
         let (layout, has_root) = layouts()[0];
         let mut made = Made::new(layout, has_root, 7);
         (0..20).for_each(|_| made.push());

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_popped_before_the_return_leads_to_the_caller() {
+    fn an_epilogues_pops_locate_the_return_address() {
         // add $8, %rsp; ret: CPython's trampoline up to 3.12.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 8, 0xc3]), Some((2, 1)));
         // pop %rbp; ret: later versions.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_follows_a_call_is_no_epilogue() {
+    fn other_code_after_a_call_is_not_an_epilogue() {
         for code in [
             &[][..],
             &[0x48, 0x83, 0xc4],
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_mapped_there_is_none() {
+    fn unmapped_addresses_have_no_epilogue() {
         assert_eq!(Epilogue::behind(8), None);
         assert_eq!(Epilogue::behind(1 << 46), None);
     }

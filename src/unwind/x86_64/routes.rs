@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_is_another_is_not_taken_for_the_one_before() {
+    fn a_stack_with_a_changed_word_does_not_follow_the_route() {
         let mut stack = Stack::new(6, 0);
         let mut routes = learned(&stack, 6);
         for (at, word) in [(1, FIRST + 2), (9, FIRST + 9), (11, FIRST + 6)] {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_reaches_elsewhere_is_not_left_to_where_it_was() {
+    fn a_route_is_followed_only_with_the_same_frame_pointer() {
         let stack = Stack::new(6, 0);
         let (mut steps, end) = walked(&stack, 6);
         (steps[0].rule, steps[0].bp) = (Rule::step(true, 16, 1), stack.sp);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_is_shorter_than_the_one_before_is_not_read_beyond_its_end() {
+    fn a_route_never_reads_past_the_stack_pointers_page() {
         // The outermost frame's return address is the last word of the first page, the first of the second, or
         // further up.
         for (above, is_route) in [(0, true), (8, false), (64, false)] {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_that_came_to_no_end_are_no_routes() {
+    fn incomplete_or_unusual_walks_are_not_learned_as_routes() {
         let stack = Stack::new(6, 0);
         let (steps, end) = walked(&stack, 6);
         assert!(top(&steps, end).is_some());

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn special_rules_are_no_steps() {
+    fn special_rules_are_not_steps() {
         let special = [Rule::END, Rule::SIGNAL, Rule::SLOW, Rule::unknown(u32::MAX), Rule::realigned(-8)];
         assert!(
             special.iter().all(|rule| !rule.is_step() && rule.in_epoch(ModuleEpoch(7)).kind() == rule.kind())

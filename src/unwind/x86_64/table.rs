@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_found_by_its_place_until_something_is_unloaded() {
+    fn a_rule_is_found_by_its_address_until_an_unload() {
         let (table, now, later) = (table(64), Counts::new(5, 1), Counts::new(5, 2));
         assert_eq!(table.get(0x4000, now), None);
         assert_eq!(table.put(key(0x4000, now), rule(1), now), Stored::Yes);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_rule_for_a_place_takes_the_place_of_the_first() {
+    fn a_second_rule_for_an_address_replaces_the_first() {
         let (table, now) = (table(64), Counts::new(5, 1));
         table.put(key(0x4000, now), Rule::unknown(5), now);
         table.put(key(0x4000, now), rule(2), now);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_fills_up_says_so_and_loses_nothing() {
+    fn a_full_table_reports_it_and_loses_no_rule() {
         let (table, larger, now) = (table(64), table(128), Counts::new(1, 0));
         let stored: Vec<_> = (1..=40u64).map(|n| table.put(key(n * 0x1000, now), rule(n), now)).collect();
         assert_eq!(stored[..32], [Stored::Yes; 32]);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn old_rules_make_room_for_new_ones_but_not_the_other_way_round() {
+    fn new_rules_evict_old_ones_but_not_vice_versa() {
         let table = table(64);
         for unloads in 0..1000 {
             let now = Counts::new(1, unloads);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_store_at_once_find_what_they_stored_and_nothing_else() {
+    fn concurrent_stores_never_yield_a_wrong_rule() {
         let (table, now) = (table(8192), Counts::new(1, 0));
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_claimed_and_not_written_yet_is_neither_read_nor_waited_for() {
+    fn a_claimed_unwritten_slot_is_neither_read_nor_waited_for() {
         let (table, now) = (table(64), Counts::new(5, 1));
         let key = key(0x4000, now);
         // As left by a thread that was preempted, or that does not exist in a forked child.
@@ -320,7 +320,7 @@ mod tests {
     /// Checks the protocol of captures: a rule that was read while no unload happened is one stored since the last
     /// unload, even if all slots are constantly taken from older rules.
     #[test]
-    fn a_rule_that_was_read_holds_if_nothing_was_unloaded_meanwhile() {
+    fn a_rule_read_without_an_intervening_unload_is_current() {
         const PLACES: u64 = 40;
         let (table, unloads) = (table(64), AtomicU32::new(0));
         let rule = |place: u64, counts: Counts| rule(place << 16 | u64::from(counts.unloads()));

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_leads_from_its_third_time_on() {
+    fn a_path_is_used_from_its_third_walk_on() {
         let (mut trails, counts, steps) = (trails(), Counts::default(), way(0x1000, 0x7000, 12));
         for _ in 0..2 {
             assert_eq!(led(&trails, &steps, counts), (0, Some(0)));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_walk_leaves_its_way_another_begins() {
+    fn a_walk_that_leaves_a_path_starts_another_path() {
         let (mut trails, counts) = (trails(), Counts::default());
         let one = way(0x1000, 0x7000, 12);
         let other: Vec<Step> = one[..5].iter().copied().chain(way(0x2000, 0x7050, 4)).collect();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_too_long_goes_on_in_another() {
+    fn a_long_path_continues_in_another_path() {
         let (mut trails, counts, steps) = (trails(), Counts::default(), way(0x1000, 0x7000, 70));
         for known in [30, 60] {
             let (_, lost) = led(&trails, &steps, counts);

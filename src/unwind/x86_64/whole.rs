@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_met_while_all_is_as_it_was() {
+    fn a_cached_stack_hits_only_while_every_word_is_unchanged() {
         let (mut whole, mut place) = (Whole::default(), place());
         assert_eq!(place.met(&mut whole, 7), None);
         let number = keep(&mut whole, &place, 7);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn rbp_is_a_part_of_it_where_it_matters() {
+    fn rbp_is_compared_only_if_the_walk_reads_it() {
         let (mut whole, mut place) = (Whole::default(), place());
         let read = keep_stack(&mut whole, place.stack(1, Some(BP)));
         let other = keep_stack(&mut whole, place.stack(2, None));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_with_one_beginning_are_told_apart_and_the_one_that_is_met_least_makes_way() {
+    fn stacks_with_a_common_start_are_distinguished_and_the_least_hit_is_evicted() {
         let (mut whole, mut place) = (Whole::default(), place());
         let numbers: Vec<usize> = (0..WAYS as u64)
             .map(|turn| {
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn where_looks_are_in_vain_few_are_made_and_what_is_kept_has_its_price() {
+    fn after_many_misses_lookups_back_off_until_hits_return() {
         let (mut whole, mut place) = (Whole::default(), place());
         let number = keep(&mut whole, &place, 7);
         place.words[0] = 0;

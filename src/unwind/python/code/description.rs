@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_description_is_taken_apart_as_it_was_put_together() {
+    fn a_code_description_is_parsed_and_a_truncated_one_rejected() {
         let mut bytes = Vec::new();
         for number in [0x030b, 12, 4, 3] {
             bytes.extend(u32::to_ne_bytes(number));

@@ -152,7 +152,7 @@ mod tests {
     use crate::unwind::memory;
 
     #[test]
-    fn what_is_no_code_object_is_not_read() {
+    fn memory_that_is_not_a_code_object_is_rejected() {
         let types = Types { code: 77, text: 78, bytes: 79, frame: 80 };
         let layout = Layout::of(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
         let memory = memory::map(size_of::<Scratch>()).unwrap();

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_entered_is_found_while_the_table_grows_and_until_all_is_forgotten() {
+    fn code_objects_are_found_until_the_full_table_is_cleared() {
         let mut table = Table::new().unwrap();
         let mut enter = |number: u32| {
             let code = u64::from(number) * 64 + 4096;
