@@ -59,7 +59,7 @@
 //!    (`x86_64/routes.rs`; `a_stack_that_is_shorter_than_the_one_before_is_not_read_beyond_its_end`,
 //!    `a_frame_that_reaches_elsewhere_is_not_left_to_where_it_was` there; compared with the copy:
 //!    `known_ways_on_other_stacks_give_what_a_copy_gives` of `unwind/fuzz.rs`; a page that comes and goes:
-//!    `pages_that_another_thread_protects_are_not_read` of `host/generated.rs`).
+//!    `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
 //! 9. The cost does not depend on the number of stacks: at most one copying system call, and no file opened
 //!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
 //!    `fibers_that_do_the_same_in_turn_are_copied_only_if_their_stack_exceeds_a_page` of `unwind/fibers.rs`).
