@@ -190,7 +190,7 @@ fn windows_above_the_maximum_join_the_last_one_and_one_line_reports_it() {
 }
 
 #[test]
-fn a_kernel_running_5_s_after_its_window_closed_is_pending_and_later_counts_as_late() {
+fn a_kernel_running_5_s_past_its_window_is_pending_and_then_late() {
     let settings = [("GPUFLAME_ENABLED", "0"), ("GPUSIM_CLOCK", "real")];
     let mut running = run(program(), &["slow"], &settings);
     wait_for_files(&mut running, 1);

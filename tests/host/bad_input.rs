@@ -439,7 +439,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn outputs_that_fit_on_a_small_disk_are_written_and_others_leave_no_file() {
+fn outputs_that_fit_on_a_small_disk_are_written_without_the_larger_ones() {
     // Pages of 4 KiB: the folded file and the table take one each, the picture about five.
     let Some(disk) = Disk::new(16) else { return };
     let formats = "folded,svg,csv";
@@ -584,7 +584,7 @@ fn records_of_an_unknown_kind_are_counted_and_all_other_records_are_read() {
 }
 
 #[test]
-fn records_with_an_unknown_correlation_id_are_counted_and_left_out_of_all_outputs() {
+fn records_with_an_unknown_correlation_id_are_counted_and_omitted() {
     let done = with_faults("unmatched_corr:every=20");
     assert_eq!(done.truth().fault("unmatched_corr"), 5);
     assert_eq!(
@@ -682,7 +682,7 @@ fn kernels_with_missing_invalid_or_huge_names_keep_their_time() {
 }
 
 #[test]
-fn a_kind_that_cupti_does_not_record_is_reported_and_its_launches_are_pending() {
+fn a_kind_refused_by_cupti_is_reported_and_its_launches_are_pending() {
     let done = with_faults("enable:2=35");
     let notes = done.ledger("CUPTI does not record ");
     assert!(notes.len() == 1 && notes[0].starts_with("fills: "), "{}", done.stderr);

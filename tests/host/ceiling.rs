@@ -113,7 +113,7 @@ fn ten_million_stacks_fit_in_24_mib_and_heavy_stacks_stay_listed() {
 
 /// The checkpoint ends within the last second before the kill, or reports how much is missing.
 #[test]
-fn the_checkpoint_of_a_killed_flood_is_at_most_a_second_old_or_marked_late() {
+fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     let run = Run::new(program(), Way::Injected).args(["stacks", "10000000"]);
     let mut running = Running::of(run.env("GPUFLAME_MAX_MEM", "24M").env("GPUFLAME_CHECKPOINT", "0.05"));
     running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
@@ -248,7 +248,7 @@ fn launches_faster_than_the_collector_stay_within_the_memory_ceiling() {
 }
 
 #[test]
-fn a_program_that_launches_flat_out_in_a_96_mib_cgroup_is_not_killed() {
+fn a_program_launching_flat_out_in_a_96_mib_cgroup_is_not_killed() {
     let Some(group) = Group::new(96 << 20) else { return };
     let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(load());

@@ -272,7 +272,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
 
 /// A job scheduler ends a job with SIGTERM, and with SIGKILL if that takes too long.
 #[test]
-fn a_process_killed_before_its_outputs_are_written_leaves_a_complete_checkpoint() {
+fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
     for how in ["SIGTERM", "exit"] {
         // The next checkpoint would come in a year.
         let run = Run::new(program(), Way::Injected).args(["left", "exit"]);
@@ -337,7 +337,7 @@ fn recover_keeps_existing_files_and_writes_numbered_ones() {
 
 /// The exit of the second run does not overwrite the first run's checkpoint.
 #[test]
-fn a_run_does_not_overwrite_the_checkpoint_of_a_killed_run_with_the_same_name() {
+fn a_run_does_not_overwrite_the_checkpoint_of_an_earlier_killed_run() {
     for how in ["exec", "another run"] {
         let folder = match how {
             "exec" => {
@@ -685,7 +685,7 @@ fn until_rows_have_no_room(run: Run) -> Running {
 }
 
 #[test]
-fn rows_recorded_before_the_disk_filled_up_stay_valid_and_readers_report_the_loss() {
+fn rows_recorded_before_a_full_disk_stay_valid_and_readers_report_the_loss() {
     let run = left("abort").env("GPUFLAME_FORMATS", "gfr");
     let running = until_rows_have_no_room(run);
     running.tell("go");

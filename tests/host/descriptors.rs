@@ -44,7 +44,7 @@ fn assert_all_written(done: &Done, launches: u64) {
 }
 
 #[test]
-fn a_host_that_closes_descriptors_3_to_255_gets_no_rows_in_its_own_files() {
+fn a_host_that_closes_descriptors_gets_no_rows_in_its_own_files() {
     let done = run("closes");
     assert_its_own(&done, 20);
     assert_all_written(&done, 11_000);
@@ -69,7 +69,7 @@ fn assert_in_ledger_file(done: &Done) {
 }
 
 #[test]
-fn a_data_file_on_descriptor_2_before_cuda_starts_moves_the_ledger_to_a_file() {
+fn the_ledger_gets_its_own_file_if_stderr_is_a_data_file_before_cuda_starts() {
     let early = run("early");
     let (command, folder) = prepare("early").into_command();
     let preloaded = run_as(&command, folder, |run| run.env("LD_PRELOAD", gpuflame()));
@@ -97,7 +97,7 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
 
 /// Ways to start the program with a regular file as descriptor 2, and whether the ledger belongs in that file.
 #[test]
-fn a_regular_file_gets_the_ledger_if_append_only_or_open_at_program_start() {
+fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     let shipped = crate::preload::shipped().join("libgpuflame-preload.so");
     let ran = |way: &str, is_appended: bool| {
         let (command, folder) = prepare("launches").into_command();
@@ -133,7 +133,7 @@ fn identity(file: &File) -> String {
 
 /// As under pytest, where descriptor 2 is a temporary file while CUDA starts.
 #[test]
-fn messages_held_during_the_run_are_printed_at_exit_or_in_the_ledger_file() {
+fn messages_held_during_the_run_appear_at_exit_or_in_the_ledger_file() {
     let run = || prepare("captured").env("GPUFLAME_NO_SUCH_SETTING", "1");
     let warning = "gpuflame: GPUFLAME_NO_SUCH_SETTING: no such setting; did you mean ";
     let done = run().ok();
@@ -151,7 +151,7 @@ fn messages_held_during_the_run_are_printed_at_exit_or_in_the_ledger_file() {
 }
 
 #[test]
-fn the_reason_for_not_recording_is_in_the_ledger_file_if_stderr_takes_no_messages() {
+fn a_refused_start_is_reported_in_the_ledger_file_if_stderr_is_unusable() {
     let none = crate::support::stage("no-cupti", &[]);
     let done = prepare("early").with_libraries(&none).env("GPUFLAME_CUPTI", "/nowhere/libcupti.so").ok();
     assert_its_own(&done, 1);

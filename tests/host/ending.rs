@@ -267,7 +267,7 @@ fn set_of_signals(done: &Done, name: &str) -> Vec<i32> {
 }
 
 #[test]
-fn the_main_thread_blocks_no_signals() {
+fn no_signal_is_blocked() {
     assert_eq!(set_of_signals(&ending(&["status", "1"]).done(), "SigBlk:"), [0; 0]);
 }
 

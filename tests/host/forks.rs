@@ -9,7 +9,7 @@ use crate::support::{Run, Way, compile, gpuflame};
 const WAYS: [&str; 3] = ["fork", "_Fork", "clone"];
 
 #[test]
-fn a_forked_child_does_not_hang_on_a_range_name_another_thread_was_adding() {
+fn a_forked_child_does_not_wait_for_another_threads_range_name() {
     for flags in [&["-O2"][..], &["-O2", "-DLINKED"]] {
         let program = compile("tests/programs/forks.c", flags);
         for how in WAYS {

@@ -175,7 +175,7 @@ fn a_setuid_program_loads_no_library_from_the_callers_folders() {
 
 /// A thread passes its affinity on to every thread that it creates, unless they change it.
 #[test]
-fn gpuflame_threads_use_the_processs_cpu_affinity_and_not_the_first_callers() {
+fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
     let done = Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", "folded").ok();
     let mut lines = done.stdout.lines();
@@ -283,7 +283,7 @@ fn confined(how: &str) -> Run {
 /// Coroutines and threads of some runtimes have small stacks. Measured on the optimized library, since the optimizer decides
 /// the frame sizes.
 #[test]
-fn a_first_call_uses_at_most_8_kib_of_stack_and_a_launch_4_kib() {
+fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
     if !release.exists() {
         assert!(!is_ci(), "CI builds it before the tests");

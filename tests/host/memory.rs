@@ -134,7 +134,7 @@ fn one_thread_launching_flat_out_holds_constant_memory_for_20_million_launches()
 
 #[test]
 #[ignore = "wants the machine for itself; .ci/long runs it"]
-fn eight_threads_launching_flat_out_hold_at_most_64_mib_after_20_million_launches() {
+fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     let few = held_at("--launches 1000000", TRACED_DRIVER);
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");

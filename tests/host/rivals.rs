@@ -19,7 +19,7 @@ fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
 
 /// The client frees the buffers that it is handed, and some of them are ours.
 #[test]
-fn a_client_may_free_the_buffers_that_it_took_over_and_the_exit_reports_it() {
+fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
     for way in [Way::Injected, Way::Preloaded] {
         let done = Run::new(&program, way).arg("100").ok();
@@ -99,7 +99,7 @@ fn an_old_interface_client_that_came_first_keeps_its_records() {
 
 /// With a driver that does not support several subscribers there is only one, as before.
 #[test]
-fn an_older_driver_refuses_the_second_client() {
+fn with_an_older_driver_the_second_client_is_refused() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).arg("second").env("GPUSIM_CUPTI_VERSION", "13.4");
     let done = run.done();
@@ -390,7 +390,7 @@ fn no_flush_is_in_flight_while_a_client_finalizes_cupti() {
 
 /// The linker's tables are read while CUDA starts, whatever protection the program has set on the pages that they name.
 #[test]
-fn an_unreadable_relocated_page_is_patched() {
+fn a_relocated_word_in_an_unreadable_page_is_replaced() {
     let program = compile("tests/programs/protected.c", &["-O2", "-Wl,--no-as-needed", "-l:libcupti.so.13"]);
     for way in [Way::None, Way::Injected] {
         for _ in 0..repeats() {

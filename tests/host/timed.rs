@@ -206,7 +206,7 @@ fn delay_duration_and_repeat_open_and_close_windows_on_all_threads() {
 }
 
 #[test]
-fn calls_in_flight_at_a_window_edge_belong_to_the_window_they_began_in() {
+fn calls_in_flight_at_a_window_edge_belong_to_their_starting_window() {
     // A call takes 2 ms, and the pause before the next 0.3 ms: nearly always every thread is in one. Callbacks are off
     // between windows, and are switched on in the middle of calls.
     let settings = [
