@@ -49,7 +49,7 @@
 //! 6. The kernel checks each page when it copies, so no bounds are cached that could be out of date
 //!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind/foreign.rs`,
 //!    `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
-//!    `fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them` of `recorded/verify.rs`).
+//!    `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`).
 //! 7. A walk through the copy stays in the readable range that starts at its stack pointer, up to the first gap and
 //!    for at most 8 MiB; a capture copies at most 16 MiB
 //!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`,
@@ -59,7 +59,7 @@
 //!    (`x86_64/routes.rs`; `a_route_never_reads_past_the_stack_pointers_page`,
 //!    `a_route_is_followed_only_with_the_same_frame_pointer` there; compared with the copy:
 //!    `known_ways_on_other_stacks_give_what_a_copy_gives` of `unwind/fuzz.rs`; a page that comes and goes:
-//!    `pages_that_another_thread_protects_are_not_read` of `host/generated.rs`).
+//!    `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
 //! 9. The cost does not depend on the number of stacks: at most one copying system call, and no file opened
 //!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
 //!    `fibers_that_do_the_same_in_turn_are_copied_only_if_their_stack_exceeds_a_page` of `unwind/fibers.rs`).
@@ -97,11 +97,11 @@
 //!     (`a_path_is_used_from_its_third_walk_on` of `x86_64/trails.rs`; compared with the plain walk: the fuzzer of 4).
 //! 15. An epoch permanently belongs to one file at one address, and frames carry it. So a name does not depend on
 //!     which thread looked it up, or when
-//!     (`plugins_that_take_turns_at_one_address_without_a_pause_have_their_names` and the tests after it in
+//!     (`plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
 //!     `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `known`), and neither does a
 //!     stack (`a_stack_is_the_same_whatever_came_and_went_beside_it` of `unwind/modules.rs`).
 //! 16. A module that cannot be determined is reported as unknown, and counted
-//!     (`a_file_at_an_address_that_had_too_many_is_not_known_and_counted` of `recorded/modules.rs`,
+//!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
 //!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
 //!
 //! Not covered: a program that replaces libc's `dl_iterate_phdr` by one without the loader's lock; files mapped by

@@ -113,7 +113,7 @@ impl Told {
 }
 
 #[test]
-fn what_threads_and_fibers_that_come_and_go_launch_comes_out_once_and_under_their_stacks() {
+fn launches_of_short_lived_threads_and_fibers_appear_once_under_their_stacks() {
     gpuflame::unwind::prepare();
     capture::refill();
     window::open();

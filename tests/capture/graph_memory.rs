@@ -39,7 +39,7 @@ fn held() -> isize {
 const NODES: u64 = 1_000_000;
 
 #[test]
-fn a_live_node_costs_sixteen_bytes_at_most_and_its_instantiations_nothing() {
+fn a_live_graph_node_costs_at_most_16_bytes_and_instantiations_nothing() {
     let before = held();
     let mut graphs = Graphs::default();
     for node in 0..NODES {

@@ -140,7 +140,7 @@ fn push(name: &[u8]) -> Option<usize> {
 }
 
 #[test]
-fn ranges_that_a_handler_opens_and_closes_inside_the_callback_are_lost_ranges_and_no_launches() {
+fn ranges_that_a_handler_opens_inside_the_callback_count_as_dropped_ranges() {
     let scene = Scene::new(0);
     assert_eq!(push(b"around"), Some(0));
     interrupted(1, || {
@@ -168,7 +168,7 @@ fn a_range_that_a_handler_closes_inside_the_callback_stays_open_and_is_counted()
 }
 
 #[test]
-fn a_range_that_is_ended_by_its_number_inside_the_callback_is_ended_after_it() {
+fn a_range_ended_by_its_id_inside_the_callback_ends_after_the_callback() {
     static RANGE: AtomicUsize = AtomicUsize::new(0);
     let scene = Scene::new(0);
     RANGE.store(capture::start_range(USER, RangeName::Text(b"request")) as usize, Ordering::Relaxed);
@@ -179,7 +179,7 @@ fn a_range_that_is_ended_by_its_number_inside_the_callback_is_ended_after_it() {
 }
 
 #[test]
-fn a_launch_inside_the_callback_counts_once_with_the_call_nested_in_it() {
+fn a_handlers_launch_inside_the_callback_counts_once_with_its_nested_call() {
     for flags in [0, libc::SA_ONSTACK] {
         let scene = Scene::new(flags);
         interrupted(1, || nested_launch(2, 3));
@@ -213,7 +213,7 @@ extern "C-unwind" fn interrupted_by_a_jump() {
 
 /// A single test, since the number of thread states that may be abandoned is limited per process.
 #[test]
-fn a_thread_that_jumps_out_of_the_callback_launches_on_and_one_that_does_so_too_often_is_counted() {
+fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
     for flags in [0, libc::SA_ONSTACK] {
         let scene = Scene::new(flags);
         let (come_back, jump) = jumps();
@@ -267,7 +267,7 @@ fn far_deeper(inside: &dyn Fn()) {
 }
 
 #[test]
-fn the_heirs_of_a_thread_that_ended_inside_the_callback_launch() {
+fn a_thread_that_inherits_the_state_of_one_ended_mid_callback_can_launch() {
     let scene = Scene::new(0);
     let (come_back, jump) = jumps();
     *JUMP.lock().unwrap() = Some(jump);
@@ -314,7 +314,7 @@ fn vec_on_the_stack() -> [u8; 256 << 10] {
 }
 
 #[test]
-fn a_handlers_launch_from_a_higher_stack_leaves_the_launch_that_it_came_into() {
+fn a_handlers_launch_on_a_higher_stack_preserves_the_interrupted_launch() {
     let scene = Scene::new(0);
     let thread = thread::Builder::new().stack_size(4 << 20).spawn(|| {
         with_a_stack_above(|stack, bytes| {
@@ -355,7 +355,7 @@ extern "C" fn launches_and_names(_signal: c_int) {
 /// Wherever the handler interrupts: the interrupted launch is recorded. The handler's own launches are counted if they
 /// interrupt our code, and recorded otherwise.
 #[test]
-fn a_handler_that_launches_at_any_instruction_of_the_callback_takes_nothing_from_it() {
+fn a_handler_that_launches_at_any_callback_instruction_loses_no_interrupted_launch() {
     const REFUSED: u64 = 2000;
     let scene = Scene::new(0);
     IN_HANDLER.store(0, Ordering::Relaxed);

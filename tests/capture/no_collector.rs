@@ -27,7 +27,7 @@ fn read() -> Vec<u32> {
 }
 
 #[test]
-fn launches_for_which_there_is_no_room_are_counted_and_later_ones_recorded() {
+fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
     gpuflame::unwind::prepare();
     // No chunk was ever prepared: not even the first one is available.
     window::open();

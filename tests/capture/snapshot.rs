@@ -261,7 +261,7 @@ fn explain(rows: &[Row<'_>], options: Options, snapshots: usize) -> (Ledger, Vec
 }
 
 #[test]
-fn a_thousand_snapshots_in_mid_run_add_up_and_change_nothing() {
+fn a_thousand_snapshots_mid_run_add_up_and_do_not_change_the_result() {
     let frames = frames();
     let rows = rows(&frames);
     for options in
@@ -346,7 +346,7 @@ fn nanos_under(folded: &str, label: &str) -> u64 {
 }
 
 #[test]
-fn snapshots_add_up_where_memory_is_short() {
+fn snapshots_add_up_under_a_low_memory_ceiling() {
     let frames: Vec<Vec<Frame>> = (0..u64::from(MANY))
         .map(|number| {
             let code = (0..19).map(|depth| Frame::native(number * 64 + depth + 1, ModuleEpoch(0)));

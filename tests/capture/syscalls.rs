@@ -141,7 +141,7 @@ fn clock_needs_no_syscall() -> bool {
 }
 
 #[test]
-fn no_launch_makes_a_system_call_once_its_stack_is_known() {
+fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
     gpuflame::unwind::prepare();
     gpuflame::unwind::python::want(true);
     let evaluate = interpreter::evaluate();

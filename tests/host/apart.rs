@@ -53,7 +53,7 @@ fn expected(window: usize) -> u64 {
 }
 
 #[test]
-fn each_window_has_files_of_its_own_while_the_process_runs() {
+fn each_window_gets_its_own_files_while_the_process_runs() {
     let settings = [("GPUFLAME_ENABLED", "0")];
     let mut running = run(program(), &["20"], &settings);
     wait_for_files(&mut running, 20);
@@ -91,7 +91,7 @@ fn numbers(done: &Done, word: &str) -> Vec<f64> {
 const DRAWN_APART: [(&str, &str); 2] = [("GPUFLAME_ENABLED", "0"), ("GPUFLAME_FORMATS", "folded")];
 
 #[test]
-fn a_thousand_windows_are_all_right_and_take_no_more_descriptors_and_memory() {
+fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
     let mut running = run(program(), &["1000", "60"], &DRAWN_APART);
     wait_for_files(&mut running, 999);
     let done = ended(running);
@@ -124,7 +124,7 @@ fn a_thousand_windows_are_all_right_and_take_no_more_descriptors_and_memory() {
 /// A measurement: it prints its figures and asserts nothing about them.
 #[test]
 #[ignore = "takes 30 s"]
-fn what_a_thousand_windows_take_of_the_processors_beside_one() {
+fn cpu_time_of_a_thousand_windows_compared_with_one() {
     let of = |args: &[&str]| {
         let done = run(program(), args, &DRAWN_APART).ended();
         let rate = numbers(&done, "launches/s")[0];
@@ -159,7 +159,7 @@ fn assert_all_but_windows(done: &Done) {
 }
 
 #[test]
-fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
+fn a_hanging_file_system_blocks_neither_the_collector_nor_the_exit() {
     // A window's outputs reach the hanging thread at the next flush, some seconds after the window closed, or at the exit.
     for seconds in [0, 8] {
         assert_all_but_windows(&with_files_that_hang("folded", seconds));
@@ -167,7 +167,7 @@ fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
 }
 
 #[test]
-fn a_file_system_that_hangs_with_a_window_leaves_the_recording_of_all() {
+fn the_recording_is_complete_although_a_windows_files_hang() {
     let done = with_files_that_hang("folded,gfr", 0);
     assert_all_but_windows(&done);
     let again = ["-q", "flamegraph", "out.all.gfr", "-o", "-", "--format", "folded"];
@@ -178,7 +178,7 @@ fn a_file_system_that_hangs_with_a_window_leaves_the_recording_of_all() {
 }
 
 #[test]
-fn windows_beyond_the_most_are_part_of_the_last_and_that_is_said_once() {
+fn windows_above_the_maximum_join_the_last_one_and_one_line_reports_it() {
     let mut running = run(program(), &["9"], &[("GPUFLAME_ENABLED", "0"), ("GPUFLAME_MAX_WINDOWS", "4")]);
     wait_for_files(&mut running, 3);
     let done = ended(running);
@@ -190,7 +190,7 @@ fn windows_beyond_the_most_are_part_of_the_last_and_that_is_said_once() {
 }
 
 #[test]
-fn what_still_runs_5_s_after_a_window_closed_stands_as_pending_and_is_late_when_it_comes() {
+fn a_kernel_running_5_s_past_its_window_is_pending_and_then_late() {
     let settings = [("GPUFLAME_ENABLED", "0"), ("GPUSIM_CLOCK", "real")];
     let mut running = run(program(), &["slow"], &settings);
     wait_for_files(&mut running, 1);
@@ -205,7 +205,7 @@ fn what_still_runs_5_s_after_a_window_closed_stands_as_pending_and_is_late_when_
 }
 
 #[test]
-fn windows_of_all_threads_hold_what_was_launched_in_them() {
+fn each_window_holds_the_launches_that_all_threads_made_in_it() {
     let settings = [("GPUFLAME_DELAY", "0.05"), ("GPUFLAME_DURATION", "0.05"), ("GPUFLAME_REPEAT", "12")];
     let timed = compile("tests/programs/timed.c", &["-O2"]);
     let mut running = run(&timed, &["run", "4"], &settings);
@@ -244,7 +244,7 @@ fn wait_for_quiet(running: &mut Running, times: usize) {
 }
 
 #[test]
-fn launches_between_windows_are_not_seen_and_their_work_is_known_by_its_ids() {
+fn launches_between_windows_are_not_seen_and_their_activities_count_as_outside() {
     let mut running = run(program(), &["closed"], &[("GPUFLAME_ENABLED", "0")]);
     wait_for_quiet(&mut running, 1);
     running.tell("capture");

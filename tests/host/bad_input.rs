@@ -108,19 +108,19 @@ fn assert_whole(done: &Done, adds: u64, muls: u64) {
 // Conditions that keep gpuflame from recording.
 
 #[test]
-fn without_cupti_the_line_says_where_it_was_looked_for_and_how_to_get_it() {
+fn a_missing_cupti_is_reported_with_the_name_searched_and_the_install_command() {
     let done = odd("plain").with_libraries(&stage("no-cupti", &[])).done();
     assert_refused(&done, &["no CUPTI found", "libcupti.so.13", "pip install nvidia-cuda-cupti"]);
 }
 
 #[test]
-fn a_cupti_that_the_user_names_and_is_not_there_is_named() {
+fn a_missing_cupti_named_by_the_user_is_reported_with_its_path() {
     let done = run("plain", &[("GPUFLAME_CUPTI", "/nowhere/libcupti.so.13")]);
     assert_refused(&done, &["GPUFLAME_CUPTI names", "/nowhere/libcupti.so.13"]);
 }
 
 #[test]
-fn a_cupti_that_is_no_library_is_named() {
+fn a_cupti_file_that_cannot_be_loaded_is_reported_with_its_path() {
     let file = scratch("text").join("libcupti.so.13");
     fs::write(&file, "no library at all\n").unwrap();
     let file = file.to_str().unwrap();
@@ -128,7 +128,7 @@ fn a_cupti_that_is_no_library_is_named() {
 }
 
 #[test]
-fn a_cupti_without_a_needed_function_is_named_and_the_function_too() {
+fn a_cupti_that_lacks_a_function_is_reported_with_the_functions_name() {
     let folder = stage("lacking", &[]);
     let library = folder.join("libcupti.so.13");
     let source = folder.join("lacking.c");
@@ -147,12 +147,12 @@ fn a_cupti_without_a_needed_function_is_named_and_the_function_too() {
 }
 
 #[test]
-fn without_a_gpu_the_line_says_so() {
+fn a_missing_gpu_is_reported() {
     assert_refused(&run("plain", &[("GPUSIM_NDEV", "0")]), &["GPU"]);
 }
 
 #[test]
-fn a_driver_that_is_older_than_cupti_is_named() {
+fn a_driver_older_than_cupti_is_reported_with_its_version() {
     // On such a driver the runtime fails before it loads gpuflame; only the driver's own interface loads it.
     let folder = stage("old-driver", &["libcupti.so.13"]);
     let cupti = folder.join("libcupti.so.13");
@@ -165,27 +165,27 @@ fn a_driver_that_is_older_than_cupti_is_named() {
 }
 
 #[test]
-fn a_runtime_that_refuses_the_driver_does_not_load_us_and_nothing_is_said() {
+fn a_runtime_that_refuses_the_driver_loads_no_gpuflame_and_nothing_is_printed() {
     let done = run("plain", &[("GPUSIM_DRIVER", "12020")]);
     assert_eq!(done.ledger(""), [""; 0]);
     assert_eq!(files(&done.folder), [""; 0]);
 }
 
 #[test]
-fn another_tool_that_holds_cupti_is_said() {
+fn another_tool_that_owns_cupti_is_reported() {
     let done = run("plain", &[("GPUSIM_OTHER_SUBSCRIBER", "1")]);
     assert_refused(&done, &["another tool", "(39)", "run without"]);
 }
 
 #[test]
-fn a_refusal_leaves_no_error_for_another_client_on_the_same_thread() {
+fn a_refused_start_leaves_no_cupti_error_for_another_client_on_the_thread() {
     let done = run("last_error", &[("GPUSIM_OTHER_SUBSCRIBER", "1")]);
     assert_refused(&done, &["another tool", "(39)"]);
     assert_eq!(done.stdout, "0\n");
 }
 
 #[test]
-fn a_session_that_was_set_up_leaves_no_error_either() {
+fn a_successful_start_leaves_no_cupti_error_for_another_client() {
     let done = run("last_error", &[]);
     assert_eq!((done.code, &*done.stdout), (Some(7), "0\n"), "{}", done.stderr);
 }
@@ -197,13 +197,13 @@ fn a_cupti_that_records_nothing_is_refused() {
 }
 
 #[test]
-fn a_failure_is_told_even_when_quiet() {
+fn a_refused_start_is_reported_even_when_quiet() {
     let done = run("plain", &[("GPUSIM_OTHER_SUBSCRIBER", "1"), ("GPUFLAME_QUIET", "1")]);
     assert_refused(&done, &["another tool"]);
 }
 
 #[test]
-fn outputs_that_were_begun_before_the_refusal_are_taken_back() {
+fn outputs_opened_before_a_refused_start_are_removed() {
     let done = run("plain", &[("GPUSIM_OTHER_SUBSCRIBER", "1"), ("GPUFLAME_FORMATS", "activities,gfr")]);
     assert_refused(&done, &["another tool"]);
 }
@@ -211,7 +211,7 @@ fn outputs_that_were_begun_before_the_refusal_are_taken_back() {
 // Settings.
 
 #[test]
-fn who_may_read_the_files_can_be_said_and_nobody_may_be_kept_from_writing_them() {
+fn file_mode_sets_the_permissions_and_modes_without_owner_write_are_rejected() {
     let modes = |setting: &[(&str, &str)]| {
         let done =
             run("plain", &[setting, &[("GPUFLAME_FORMATS", "folded,svg,csv,activities,gfr")]].concat());
@@ -230,7 +230,7 @@ fn who_may_read_the_files_can_be_said_and_nobody_may_be_kept_from_writing_them()
 }
 
 #[test]
-fn a_malformed_setting_is_said_once_and_the_default_stands() {
+fn a_malformed_setting_is_reported_once_and_the_default_is_used() {
     let done = run("plain", &[("GPUFLAME_UNIT", "hours")]);
     let lines = done.ledger("GPUFLAME_");
     assert_eq!(lines, ["UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)"]);
@@ -238,14 +238,14 @@ fn a_malformed_setting_is_said_once_and_the_default_stands() {
 }
 
 #[test]
-fn an_unknown_setting_is_said_once_with_the_nearest_name() {
+fn an_unknown_setting_is_reported_once_with_the_nearest_name() {
     let done = run("plain", &[("GPUFLAME_FORMAT", "svg")]);
     assert_eq!(done.ledger("GPUFLAME_"), ["FORMAT: no such setting; did you mean GPUFLAME_FORMATS?"]);
     done.assert_exact();
 }
 
 #[test]
-fn a_setting_that_is_no_text_does_no_harm() {
+fn a_non_utf8_setting_is_harmless() {
     use std::os::unix::ffi::OsStrExt;
     let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe;\n\x1b[31m");
     let done = odd("plain").env("GPUFLAME_UNIT", bytes).env("GPUFLAME_\nODD", "1").done();
@@ -281,7 +281,7 @@ fn refusals(done: &Done) -> Vec<&str> {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_said_in_one_line() {
+fn an_unwritable_output_path_is_reported_in_one_line() {
     let file = scratch("file").join("file");
     fs::write(&file, "old").unwrap();
     for prefix in [format!("{}/below/out", file.display()), "/proc/nowhere/out".to_owned()] {
@@ -298,7 +298,7 @@ fn a_place_that_cannot_be_written_is_said_in_one_line() {
 }
 
 #[test]
-fn streamed_outputs_share_that_line() {
+fn streamed_outputs_share_the_line_about_an_unwritable_path() {
     let done =
         run("plain", &[("GPUFLAME_OUTPUT", "/proc/nowhere/out"), ("GPUFLAME_FORMATS", "svg,activities,gfr")]);
     assert_eq!(refusals(&done).len(), 1, "{}", done.stderr);
@@ -313,7 +313,7 @@ const NUMBERED: [&str; 6] =
     ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.set.json", "out.1.svg"];
 
 #[test]
-fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
+fn an_existing_file_is_kept_and_the_ledger_names_the_numbered_one() {
     let folder = scratch("exists");
     fs::write(folder.join("out.csv"), "old").unwrap();
     let done = odd("plain").in_folder(&folder).done();
@@ -327,7 +327,7 @@ fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
 
 /// Paths are bytes: bytes that are not UTF-8 are neither replaced nor dropped.
 #[test]
-fn a_folder_whose_name_is_no_text_gets_the_files_and_so_does_a_prefix_that_is_none() {
+fn non_utf8_folders_and_prefixes_get_the_files() {
     let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
     let inside = |folder: &Path| {
         let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -350,7 +350,7 @@ fn a_folder_whose_name_is_no_text_gets_the_files_and_so_does_a_prefix_that_is_no
 }
 
 #[test]
-fn names_that_a_prefix_takes_from_the_program_and_the_environment_are_bytes_too() {
+fn program_and_environment_names_in_a_prefix_keep_their_bytes() {
     let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
     let folder = scratch("macros");
     let copy = folder.join(named(b"caf\xe9"));
@@ -362,7 +362,7 @@ fn names_that_a_prefix_takes_from_the_program_and_the_environment_are_bytes_too(
 }
 
 #[test]
-fn all_settings_that_are_paths_are_taken_as_bytes() {
+fn all_path_settings_accept_non_utf8_bytes() {
     let folder = scratch("paths");
     let named = |bytes: &[u8]| folder.join(OsStr::from_bytes(bytes));
     let (report, library) = (named(b"r\xe9"), named(b"l\xe9.so"));
@@ -386,7 +386,7 @@ fn all_settings_that_are_paths_are_taken_as_bytes() {
 }
 
 #[test]
-fn a_link_that_points_nowhere_is_a_name_that_exists() {
+fn a_dangling_link_counts_as_an_existing_file() {
     let folder = scratch("dangling");
     std::os::unix::fs::symlink("/nowhere/else", folder.join("out.svg")).unwrap();
     let done = odd("plain").in_folder(&folder).done();
@@ -396,7 +396,7 @@ fn a_link_that_points_nowhere_is_a_name_that_exists() {
 }
 
 #[test]
-fn processes_that_end_together_take_names_of_their_own() {
+fn processes_that_exit_together_write_to_different_names() {
     let folder = scratch("together");
     let runs = 8;
     let all: Vec<Done> = std::thread::scope(|scope| {
@@ -439,7 +439,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn what_still_fits_on_a_disk_is_written_and_the_rest_leaves_nothing() {
+fn outputs_that_fit_on_a_small_disk_are_written_without_the_larger_ones() {
     // Pages of 4 KiB: the folded file and the table take one each, the picture about five.
     let Some(disk) = Disk::new(16) else { return };
     let formats = "folded,svg,csv";
@@ -458,7 +458,7 @@ fn what_still_fits_on_a_disk_is_written_and_the_rest_leaves_nothing() {
 }
 
 #[test]
-fn a_full_disk_leaves_nothing_half_written() {
+fn a_full_disk_leaves_no_partial_file() {
     let Some(disk) = Disk::new(16) else { return };
     let old = "x".repeat(16 << 10);
     fs::write(disk.0.join("out.folded"), &old).unwrap();
@@ -475,7 +475,7 @@ fn a_full_disk_leaves_nothing_half_written() {
 }
 
 #[test]
-fn a_disk_that_fills_up_in_mid_run_costs_only_what_is_on_it() {
+fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
     let Some(disk) = Disk::new(64) else { return };
     let run = odd("plain").arg("20000").env("GPUFLAME_OUTPUT", disk.0.join("out"));
     let done = run.env("GPUFLAME_FORMATS", "folded,activities,gfr").done();
@@ -503,7 +503,7 @@ fn launches_that_fail_are_counted() {
 }
 
 #[test]
-fn records_without_usable_times_are_counted_and_have_no_weight() {
+fn records_with_zero_or_reversed_times_are_counted_without_weight() {
     for fault in ["zero_ts", "reversed"] {
         let done = with_faults(&format!("{fault}:every=11"));
         assert_eq!(done.truth().fault(fault), 10);
@@ -521,7 +521,7 @@ fn records_without_usable_times_are_counted_and_have_no_weight() {
 
 /// Records dated 1970, dated next year or a hundred years long: none of their time counts as GPU time, busy or idle.
 #[test]
-fn records_of_times_at_which_nothing_can_have_run_are_counted_and_have_no_weight() {
+fn records_with_impossible_times_are_counted_without_weight() {
     for fault in ["epoch", "next_year", "endless"] {
         let done = with_faults(&format!("{fault}:every=11"));
         assert_eq!(done.truth().fault(fault), 10);
@@ -538,7 +538,7 @@ const HOUR: u64 = 3_600_000_000_000;
 
 /// A jump of the clock extends no window, neither of the process nor of its recording.
 #[test]
-fn a_clock_that_is_set_by_an_hour_is_said_and_makes_no_window_an_hour_longer() {
+fn a_clock_jump_of_an_hour_is_reported_and_extends_no_window() {
     let program = compile("tests/programs/clock.c", &["-O2", "-rdynamic"]);
     for (args, said, launches) in [
         (&["3600"][..], "forward by 3600.", 100),
@@ -567,14 +567,14 @@ fn a_clock_that_is_set_by_an_hour_is_said_and_makes_no_window_an_hour_longer() {
 }
 
 #[test]
-fn records_that_begin_before_their_launch_are_its_own() {
+fn records_that_start_before_their_launch_still_match_it() {
     let done = with_faults("early_start:every=11");
     assert_eq!(done.truth().fault("early_start"), 10);
     done.assert_exact();
 }
 
 #[test]
-fn records_of_an_unknown_kind_are_counted_and_the_others_read() {
+fn records_of_an_unknown_kind_are_counted_and_all_other_records_are_read() {
     let done = with_faults("unknown_kind:every=11");
     assert_eq!(done.truth().fault("unknown_kind"), 10);
     assert_eq!(lost(&done, "activities_unreadable"), 10);
@@ -584,7 +584,7 @@ fn records_of_an_unknown_kind_are_counted_and_the_others_read() {
 }
 
 #[test]
-fn records_with_an_id_that_no_call_had_are_counted_and_in_no_picture() {
+fn records_with_an_unknown_correlation_id_are_counted_and_omitted() {
     let done = with_faults("unmatched_corr:every=20");
     assert_eq!(done.truth().fault("unmatched_corr"), 5);
     assert_eq!(
@@ -598,7 +598,7 @@ fn records_with_an_id_that_no_call_had_are_counted_and_in_no_picture() {
 }
 
 #[test]
-fn records_that_come_twice_are_counted_and_count_once() {
+fn records_delivered_twice_are_reported_and_count_once() {
     let done = with_faults("dup_corr:every=20");
     assert_eq!(done.truth().fault("dup_corr"), 5);
     assert_eq!(done.ledger("CUPTI delivered 5 activities twice").len(), 1, "{}", done.stderr);
@@ -615,7 +615,7 @@ fn cannot_be(done: &Done) -> [u64; 2] {
 }
 
 #[test]
-fn callbacks_that_do_not_say_what_about_are_counted_and_no_launch_is_lost() {
+fn callbacks_without_data_are_counted_and_lose_no_launch() {
     for every in [1, 3] {
         let done = with_faults(&format!("null_data:every={every}"));
         let without = done.truth().fault("null_data");
@@ -639,7 +639,7 @@ fn callbacks_that_do_not_say_what_about_are_counted_and_no_launch_is_lost() {
 }
 
 #[test]
-fn buffers_that_come_back_twice_are_counted_and_nothing_in_them_is() {
+fn buffers_delivered_twice_are_counted_and_their_records_count_once() {
     // With early deliveries each record has a buffer of its own.
     for (every, variable, value) in [
         (1, "GPUSIM_EARLY", "1"),
@@ -666,7 +666,7 @@ fn buffers_that_come_back_twice_are_counted_and_nothing_in_them_is() {
 }
 
 #[test]
-fn names_that_are_none_have_their_time_all_the_same() {
+fn kernels_with_missing_invalid_or_huge_names_keep_their_time() {
     for (fault, leaf) in [
         ("name_null", "[GPU_Kernel][unnamed kernel]".to_owned()),
         ("name_bad_utf8", "[GPU_Kernel]_Z\u{fffd}\u{fffd}\u{fffd}kernel".to_owned()),
@@ -682,7 +682,7 @@ fn names_that_are_none_have_their_time_all_the_same() {
 }
 
 #[test]
-fn a_kind_that_cupti_does_not_record_is_said_and_its_launches_are_pending() {
+fn a_kind_refused_by_cupti_is_reported_and_its_launches_are_pending() {
     let done = with_faults("enable:2=35");
     let notes = done.ledger("CUPTI does not record ");
     assert!(notes.len() == 1 && notes[0].starts_with("fills: "), "{}", done.stderr);
@@ -693,7 +693,7 @@ fn a_kind_that_cupti_does_not_record_is_said_and_its_launches_are_pending() {
 }
 
 #[test]
-fn what_a_broken_cupti_had_delivered_is_kept_and_the_rest_is_pending() {
+fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     // After its fatal error CUPTI neither delivers nor calls back: work 100,000 is the first that is not seen.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
     assert_eq!(done.code, CODE);
@@ -713,7 +713,7 @@ fn what_a_broken_cupti_had_delivered_is_kept_and_the_rest_is_pending() {
 }
 
 #[test]
-fn all_that_can_be_wrong_with_a_record_at_once_still_adds_up() {
+fn the_ledger_adds_up_with_all_record_faults_at_once() {
     let faults = "zero_ts:every=7,reversed:every=11,early_start:every=13,unknown_kind:every=17,\
                   dup_corr:every=19,name_null:every=23,name_bad_utf8:every=29,name_4k:every=31";
     for version in ["11.8", "13.4"] {
@@ -737,7 +737,7 @@ fn all_that_can_be_wrong_with_a_record_at_once_still_adds_up() {
 }
 
 #[test]
-fn no_name_can_break_the_folded_file() {
+fn kernel_names_cannot_break_the_folded_file() {
     let done = run("names", &[]);
     let expected = [
         ("[GPU_Kernel]# lost 31_d300", 300),
@@ -766,7 +766,7 @@ fn a_program_that_does_not_use_cuda_leaves_no_trace() {
 }
 
 #[test]
-fn exit_on_one_thread_while_another_launches_ends_well() {
+fn an_exit_while_another_thread_launches_writes_all_files() {
     for _ in 0..5 {
         let done = run("exit_in_mid_launch", &[]);
         let sites = done.by_site();
@@ -780,7 +780,7 @@ fn exit_on_one_thread_while_another_launches_ends_well() {
 }
 
 #[test]
-fn a_program_that_closes_the_library_is_recorded_on() {
+fn a_program_that_calls_dlclose_on_the_library_is_still_recorded() {
     let program = compile("tests/programs/closes.c", &["-O2"]);
     let done = Run::new(&program, Way::None).arg(gpuflame()).done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
@@ -789,7 +789,7 @@ fn a_program_that_closes_the_library_is_recorded_on() {
 }
 
 #[test]
-fn exit_handlers_of_the_application_may_launch() {
+fn launches_in_the_applications_exit_handlers_are_recorded() {
     let done = run("handlers", &[]);
     assert_eq!(done.stdout, "late\nlast\n");
     let late = done.by_site().into_iter().filter(|((site, _), _)| site.ends_with("late"));
@@ -799,13 +799,13 @@ fn exit_handlers_of_the_application_may_launch() {
 }
 
 #[test]
-fn what_was_recorded_before_a_device_reset_is_there() {
+fn activities_before_a_device_reset_are_recorded() {
     run("reset", &[]).assert_exact();
 }
 
 /// A thread of ours calls CUPTI, and gpuflame waits for it only once.
 #[test]
-fn a_cupti_that_does_not_answer_does_not_hold_up_device_resets_for_ever() {
+fn a_hanging_cupti_delays_device_resets_only_once() {
     let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");
     let done = run.env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "1").done();
     assert_eq!(done.code, Some(7), "{}", done.stderr);
@@ -819,7 +819,7 @@ fn a_cupti_that_does_not_answer_does_not_hold_up_device_resets_for_ever() {
 }
 
 #[test]
-fn a_kernel_that_still_runs_at_exit_has_no_time_and_nobody_waits_for_it() {
+fn a_kernel_still_running_at_exit_has_no_time_and_delays_no_exit() {
     let done = run("still_running", &[("GPUSIM_CLOCK", "real")]);
     assert_parts(&done, "launches", 2, &[("matched", 2)]);
     assert_parts(&done, "activities", 2, &[("matched", 2)]);
@@ -829,14 +829,14 @@ fn a_kernel_that_still_runs_at_exit_has_no_time_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn a_program_that_skips_its_exit_handlers_ends_at_once_with_nothing_written() {
+fn a_program_that_skips_its_exit_handlers_writes_no_files() {
     let done = run("no_handlers", &[]);
     assert_eq!(done.ledger(""), [""; 0]);
     assert_eq!(files(&done.folder), [""; 0]);
 }
 
 #[test]
-fn a_path_that_is_no_gpuflame_is_none_of_our_business() {
+fn an_injection_path_to_a_missing_library_changes_nothing() {
     let copy = scratch("gone").join("libgpuflame.so");
     fs::copy(gpuflame(), &copy).unwrap();
     fs::remove_file(&copy).unwrap();

@@ -100,20 +100,20 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
 }
 
 #[test]
-fn half_a_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
+fn half_a_million_stacks_fit_in_24_mib_and_heavy_stacks_stay_listed() {
     assert_many_stacks(500_000, &[]);
 }
 
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
-fn ten_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
+fn ten_million_stacks_fit_in_24_mib_and_heavy_stacks_stay_listed() {
     assert_many_stacks(5_000_000, &[]);
     assert_many_stacks(10_000_000, &[]);
 }
 
 /// The checkpoint ends within the last second before the kill, or reports how much is missing.
 #[test]
-fn a_flood_that_is_killed_at_a_ceiling_of_24_mib_says_how_much_is_missing() {
+fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     let run = Run::new(program(), Way::Injected).args(["stacks", "10000000"]);
     let mut running = Running::of(run.env("GPUFLAME_MAX_MEM", "24M").env("GPUFLAME_CHECKPOINT", "0.05"));
     running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
@@ -180,7 +180,7 @@ impl Drop for Group {
 
 /// The kernel kills a process that exceeds the group's limit.
 #[test]
-fn in_a_control_group_of_96_mib_a_program_of_20_mib_lives_and_its_sums_are_exact() {
+fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     let Some(group) = Group::new(96 << 20) else { return };
     let count = 300_000;
     let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
@@ -219,7 +219,7 @@ const SPARE_MIB: f64 = 24.0;
 
 /// Beyond the ceiling launches and activities are dropped and counted, and incomplete figures are marked.
 #[test]
-fn launches_that_outrun_the_collector_stay_below_the_ceiling_by_the_kernel() {
+fn launches_faster_than_the_collector_stay_within_the_memory_ceiling() {
     // Makes the allocator return freed memory to the kernel at once.
     let quiet = |run: Run| {
         let run = run.args(FLAT_OUT).env("GPUSIM_TRUTH", "").env("MALLOC_ARENA_MAX", "1");
@@ -248,7 +248,7 @@ fn launches_that_outrun_the_collector_stay_below_the_ceiling_by_the_kernel() {
 }
 
 #[test]
-fn in_a_control_group_of_96_mib_a_program_that_launches_flat_out_is_not_killed() {
+fn a_program_launching_flat_out_in_a_96_mib_cgroup_is_not_killed() {
     let Some(group) = Group::new(96 << 20) else { return };
     let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(load());
@@ -257,13 +257,13 @@ fn in_a_control_group_of_96_mib_a_program_that_launches_flat_out_is_not_killed()
 }
 
 #[test]
-fn a_hundred_thousand_kernels_stay_below_24_mib_and_hide_nothing_that_matters() {
+fn a_hundred_thousand_kernels_fit_in_24_mib_and_heavy_kernels_stay_listed() {
     assert_many_kernels(100_000);
 }
 
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
-fn a_million_kernels_stay_below_24_mib_and_hide_nothing_that_matters() {
+fn a_million_kernels_fit_in_24_mib_and_heavy_kernels_stay_listed() {
     assert_many_kernels(1_000_000);
 }
 
@@ -281,13 +281,13 @@ fn assert_many_kernels(count: u64) {
 }
 
 #[test]
-fn fifty_thousand_threads_in_turn_stay_below_24_mib() {
+fn fifty_thousand_successive_threads_fit_in_24_mib() {
     assert_many_threads(50_000, &[]);
 }
 
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
-fn a_million_threads_in_turn_stay_below_24_mib() {
+fn a_million_successive_threads_fit_in_24_mib() {
     assert_many_threads(1_000_000, &[]);
 }
 
@@ -298,13 +298,13 @@ fn assert_many_threads(count: u64, settings: &[(&str, &str)]) {
 }
 
 #[test]
-fn what_is_unloaded_does_not_make_stacks_that_lie_elsewhere_new() {
+fn unloading_a_plugin_does_not_duplicate_stacks_outside_the_plugin() {
     assert_many_unloads(100);
 }
 
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
-fn two_thousand_unloads_under_five_hundred_stacks_take_no_memory() {
+fn two_thousand_unloads_do_not_duplicate_five_hundred_stacks() {
     assert_many_unloads(2_000);
 }
 
@@ -321,7 +321,7 @@ fn assert_many_unloads(count: u64) {
 }
 
 #[test]
-fn threads_that_are_not_kept_apart_have_one_root() {
+fn threads_above_the_memory_ceiling_share_one_root() {
     let done = flood("threads", 50_000, &[("GPUFLAME_ROOT", "thread")]);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     let folded = done.folded();
@@ -339,7 +339,7 @@ fn threads_that_are_not_kept_apart_have_one_root() {
 }
 
 #[test]
-fn what_is_below_the_ceiling_is_all_kept_apart() {
+fn stacks_below_the_memory_ceiling_are_all_listed_separately() {
     let run = |ceiling| {
         let done = flood("stacks", 2000, &[("GPUFLAME_MAX_MEM", ceiling)]);
         assert!(done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
@@ -362,7 +362,7 @@ fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
 
 #[cfg(feature = "cli")]
 #[test]
-fn a_recording_is_read_below_the_ceiling_of_its_reader() {
+fn a_recording_is_read_within_the_readers_memory_ceiling() {
     let done = flood("stacks", 20_000, &[("GPUFLAME_FORMATS", "folded,idle,gfr")]);
     assert_held_and_exact(&done, 20_000);
     assert!(!done.ledger("not kept apart:").is_empty(), "{}", done.stderr);

@@ -74,7 +74,7 @@ fn assert_recovered(done: &Done, launches: u64) {
 }
 
 #[test]
-fn whatever_ends_a_process_without_a_word_all_that_it_did_before_is_in_a_file() {
+fn a_process_that_dies_without_exit_handlers_leaves_all_launches_in_its_checkpoint() {
     let ways = [
         ("kill", None, Some(libc::SIGKILL)),
         ("_exit", Some(7), None),
@@ -95,7 +95,7 @@ fn whatever_ends_a_process_without_a_word_all_that_it_did_before_is_in_a_file() 
 
 /// Some of these signals dump core. All of them would be the program's own business if it had installed an action.
 #[test]
-fn signals_that_nobody_takes_leave_what_a_kill_does() {
+fn unhandled_signals_leave_a_complete_checkpoint() {
     let signals = [
         libc::SIGPIPE,
         libc::SIGALRM,
@@ -116,7 +116,7 @@ fn signals_that_nobody_takes_leave_what_a_kill_does() {
 }
 
 #[test]
-fn an_exception_that_nobody_catches_leaves_all_that_was_done_before() {
+fn an_uncaught_cpp_exception_leaves_a_complete_checkpoint() {
     let program = compile("tests/programs/throwing.cpp", &["-O2", "-g0"]);
     let mut running = Running::of(Run::new(&program, Way::Injected).env("GPUFLAME_CHECKPOINT", "0.05"));
     running.until(1100);
@@ -131,7 +131,7 @@ fn an_exception_that_nobody_catches_leaves_all_that_was_done_before() {
 /// Generated code cannot be named after its process is gone. An address that has since been reused for another function gets
 /// no name.
 #[test]
-fn generated_code_is_called_what_the_process_had_written_down_until_then() {
+fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     let program = compile("tests/programs/generated.c", &["-O2", "-fomit-frame-pointer"]);
     for (more, outer) in [(false, "outer_jit"), (true, "[unknown]+0x9")] {
         let run = Run::new(&program, Way::Injected).arg("kept").env("GPUFLAME_CHECKPOINT", "0.05");
@@ -154,7 +154,7 @@ fn generated_code_is_called_what_the_process_had_written_down_until_then() {
 /// Touching a mapped page that can no longer be read, for example on a server that is gone, would raise SIGBUS in the
 /// program.
 #[test]
-fn no_file_of_ours_is_mapped_while_it_is_written() {
+fn output_files_are_not_memory_mapped_while_they_are_written() {
     for formats in ["svg", "gfr", "chrome", "cupti-text"] {
         let mut running = Running::of(left("exit").env("GPUFLAME_FORMATS", formats));
         running.until(1100);
@@ -176,7 +176,7 @@ fn moments(folder: &Path) -> Option<(u64, u64)> {
 
 /// A worker may call `_exit` soon after its first launch. The second checkpoint would only come in a year.
 #[test]
-fn the_first_is_written_a_tenth_of_a_second_after_the_first_launch() {
+fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     let is_soon = |_| {
         let mut running = Running::of(left("exit").env("GPUFLAME_CHECKPOINT", "1000"));
         running.wait_for(|running| (moments(&running.folder).is_some(), "no file".to_owned()));
@@ -226,7 +226,7 @@ fn a_process_that_launches_nothing_writes_no_file() {
 }
 
 #[test]
-fn an_ordinary_end_takes_the_file_away_and_a_signal_does() {
+fn the_checkpoint_is_removed_after_exit_and_after_sigterm() {
     let done = ends("exit");
     assert_eq!((done.code, done.sum("launches").0), (Some(7), 1100), "{}", done.stderr);
     let expected = ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
@@ -239,7 +239,7 @@ fn an_ordinary_end_takes_the_file_away_and_a_signal_does() {
 }
 
 #[test]
-fn a_file_of_a_process_that_lives_is_told_from_one_that_is_gone() {
+fn info_and_recover_distinguish_a_running_process_from_a_dead_one() {
     let mut running = Running::of(left("abort"));
     running.until(1100);
     let info = cli(&running.folder, &["info", FILE]).ok();
@@ -254,7 +254,7 @@ fn a_file_of_a_process_that_lives_is_told_from_one_that_is_gone() {
 }
 
 #[test]
-fn a_process_lives_as_long_as_its_exit_takes() {
+fn a_process_counts_as_running_while_its_exit_writes_files() {
     for formats in ["svg", "svg,gfr"] {
         let mut running = Running::of(in_trouble(left("exit").env("GPUFLAME_FORMATS", formats), "later"));
         running.until(1100);
@@ -272,7 +272,7 @@ fn a_process_lives_as_long_as_its_exit_takes() {
 
 /// A job scheduler ends a job with SIGTERM, and with SIGKILL if that takes too long.
 #[test]
-fn whoever_is_killed_while_it_writes_its_outputs_leaves_all_that_it_had_launched() {
+fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
     for how in ["SIGTERM", "exit"] {
         // The next checkpoint would come in a year.
         let run = Run::new(program(), Way::Injected).args(["left", "exit"]);
@@ -300,7 +300,7 @@ fn whoever_is_killed_while_it_writes_its_outputs_leaves_all_that_it_had_launched
 }
 
 #[test]
-fn whoever_is_killed_in_the_midst_of_its_outputs_leaves_the_rest_to_recover_and_no_claim_for_ever() {
+fn recover_works_after_a_kill_between_outputs_and_removes_the_partial_set_file() {
     let mut running = Running::of(in_trouble(left("exit"), "later").env("HELD", ".svg"));
     running.until(1100);
     hold_outputs(&running);
@@ -321,7 +321,7 @@ fn launches_in(folder: &Path, name: &str) -> u64 {
 }
 
 #[test]
-fn what_was_cut_short_or_is_of_others_keeps_its_name_and_recover_takes_a_number() {
+fn recover_keeps_existing_files_and_writes_numbered_ones() {
     let done = ends("kill");
     fs::write(done.folder.join("out.svg"), "cut short").unwrap();
     cli(&done.folder, &["recover", FILE]).ok();
@@ -337,7 +337,7 @@ fn what_was_cut_short_or_is_of_others_keeps_its_name_and_recover_takes_a_number(
 
 /// The exit of the second run does not overwrite the first run's checkpoint.
 #[test]
-fn a_program_that_comes_after_another_of_the_same_name_leaves_it_what_it_left() {
+fn a_run_does_not_overwrite_the_checkpoint_of_an_earlier_killed_run() {
     for how in ["exec", "another run"] {
         let folder = match how {
             "exec" => {
@@ -359,7 +359,7 @@ fn a_program_that_comes_after_another_of_the_same_name_leaves_it_what_it_left() 
 }
 
 #[test]
-fn a_file_grows_by_what_is_new_and_is_left_alone_and_closed_when_nothing_is() {
+fn a_checkpoint_grows_only_by_changes_and_is_closed_when_idle() {
     let mut running = Running::of(left("abort"));
     running.until(1100);
     let path = running.folder.join(FILE);
@@ -388,7 +388,7 @@ fn a_file_grows_by_what_is_new_and_is_left_alone_and_closed_when_nothing_is() {
 }
 
 #[test]
-fn a_file_that_somebody_takes_away_is_begun_anew() {
+fn a_deleted_checkpoint_is_written_again_in_full() {
     let mut running = Running::of(left("abort"));
     running.until(1100);
     fs::remove_file(running.folder.join(FILE)).unwrap();
@@ -398,7 +398,7 @@ fn a_file_that_somebody_takes_away_is_begun_anew() {
 }
 
 #[test]
-fn a_file_that_has_grown_too_large_for_what_it_says_is_written_anew() {
+fn an_oversized_checkpoint_is_rewritten() {
     let mut running = Running::of(left("abort").env("GPUFLAME_CHECKPOINT_MAX", "0"));
     let path = running.folder.join(FILE);
     let (mut lengths, mut launches) = (Vec::new(), 1100);
@@ -418,7 +418,7 @@ fn a_file_that_has_grown_too_large_for_what_it_says_is_written_anew() {
 }
 
 #[test]
-fn the_recording_that_was_asked_for_is_the_file_and_is_whole_at_the_end() {
+fn a_requested_recording_serves_as_the_checkpoint_and_is_complete_at_exit() {
     let mut running = Running::of(left("exit").env("GPUFLAME_FORMATS", "folded,gfr"));
     running.until(1100);
     running.tell("go");
@@ -429,7 +429,7 @@ fn the_recording_that_was_asked_for_is_the_file_and_is_whole_at_the_end() {
 }
 
 #[test]
-fn there_is_no_file_where_none_is_wanted() {
+fn checkpoint_interval_0_writes_no_checkpoint() {
     let run = left("exit").env("GPUFLAME_CHECKPOINT", "0");
     let running = Running::of(run);
     std::thread::sleep(Duration::from_millis(500));
@@ -439,7 +439,7 @@ fn there_is_no_file_where_none_is_wanted() {
 }
 
 #[test]
-fn neither_arguments_nor_the_environment_are_in_it() {
+fn a_checkpoint_contains_neither_arguments_nor_environment() {
     let mut running = Running::of(left("abort").arg("an-argument").env("A_SECRET", "a-value"));
     running.until(1100);
     let bytes = fs::read(running.folder.join(FILE)).unwrap();
@@ -450,7 +450,7 @@ fn neither_arguments_nor_the_environment_are_in_it() {
 }
 
 #[test]
-fn launches_whose_activities_were_not_delivered_stand_as_pending() {
+fn launches_with_undelivered_activities_are_pending_in_the_checkpoint() {
     let mut running = Running::of(left("abort").env("GPUSIM_FAULTS", "flush_hangs"));
     let path = running.folder.join(FILE);
     running.wait_for(|_| {
@@ -467,7 +467,7 @@ fn launches_whose_activities_were_not_delivered_stand_as_pending() {
 }
 
 #[test]
-fn where_the_collector_never_answers_again_the_end_names_the_file() {
+fn a_sigterm_with_a_hung_collector_names_the_checkpoint_to_recover() {
     let faults = "read_hangs:after=1101";
     let mut running =
         Running::of(left("exit").env("GPUSIM_FAULTS", faults).env("GPUFLAME_EXIT_LIMIT", "0.5"));
@@ -489,7 +489,7 @@ fn where_the_collector_never_answers_again_the_end_names_the_file() {
 }
 
 #[test]
-fn every_verb_reads_it_or_says_that_it_has_no_single_activities() {
+fn every_command_reads_a_checkpoint_or_reports_that_it_has_only_sums() {
     let done = ends("_exit");
     let folder = &done.folder;
     let table = cli(folder, &["top", FILE, "--format", "csv"]).ok().stdout;
@@ -525,7 +525,7 @@ fn every_verb_reads_it_or_says_that_it_has_no_single_activities() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_told_once_and_the_program_goes_on() {
+fn an_unwritable_checkpoint_path_is_reported_at_most_once_and_the_program_continues() {
     let run = left("exit").env("GPUFLAME_OUTPUT", "/proc/nowhere/out");
     let running = Running::of(run);
     std::thread::sleep(Duration::from_millis(500));
@@ -565,7 +565,7 @@ pub(crate) fn let_outputs_go(folder: &Path) {
 }
 
 #[test]
-fn where_an_output_hangs_for_good_the_process_dies_of_its_signal_and_says_why() {
+fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
     let run = in_trouble(left("exit"), "hang").env("HELD", ".svg").env("GPUFLAME_EXIT_LIMIT", "1");
     let mut running = Running::of(run);
     running.until(1100);
@@ -580,7 +580,7 @@ fn where_an_output_hangs_for_good_the_process_dies_of_its_signal_and_says_why() 
 }
 
 #[test]
-fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
+fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
     let running = Running::of(in_trouble(left("exit"), "hang"));
     // The thread hangs after 0.1 s; later launches are collected nevertheless.
     std::thread::sleep(Duration::from_millis(500));
@@ -595,7 +595,7 @@ fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
 }
 
 #[test]
-fn what_is_written_down_already_is_not_written_again_while_somebody_waits_for_the_end() {
+fn the_exit_updates_the_checkpoint_only_if_something_changed() {
     for (more, is_same) in [(false, true), (true, false)] {
         // The next checkpoint would be the last one.
         let run = in_trouble(left("exit").env("GPUFLAME_CHECKPOINT", "2"), "later");
@@ -618,7 +618,7 @@ fn what_is_written_down_already_is_not_written_again_while_somebody_waits_for_th
 }
 
 #[test]
-fn rows_on_a_file_system_that_hangs_hold_up_neither_the_start_nor_the_exit() {
+fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
     // Each file that is written while the program runs, identified by a part of its temporary name.
     for (format, held) in
         [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
@@ -640,7 +640,7 @@ fn rows_on_a_file_system_that_hangs_hold_up_neither_the_start_nor_the_exit() {
 }
 
 #[test]
-fn rows_that_waited_for_a_file_system_are_all_there_when_it_answers() {
+fn rows_queued_for_a_slow_file_system_are_all_written_once_it_answers() {
     let run = left("exit").env("GPUFLAME_FORMATS", "folded,gfr");
     let mut running = Running::of(in_trouble(run, "until"));
     wait_until_it_writes(&mut running);
@@ -658,7 +658,7 @@ fn rows_that_waited_for_a_file_system_are_all_there_when_it_answers() {
 }
 
 #[test]
-fn a_file_system_that_takes_no_more_is_told_once_and_what_was_written_before_is_good() {
+fn a_file_system_error_is_reported_once_and_earlier_checkpoints_stay_valid() {
     let troubles = [
         ("full", "No space left on device"),
         ("quota", "Disk quota exceeded"),
@@ -685,7 +685,7 @@ fn until_rows_have_no_room(run: Run) -> Running {
 }
 
 #[test]
-fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_missing_is_said() {
+fn rows_recorded_before_a_full_disk_stay_valid_and_readers_report_the_loss() {
     let run = left("abort").env("GPUFLAME_FORMATS", "gfr");
     let running = until_rows_have_no_room(run);
     running.tell("go");
@@ -698,7 +698,7 @@ fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_
 }
 
 #[test]
-fn rows_of_a_program_that_came_to_its_exit_are_not_said_to_be_of_one_that_did_not() {
+fn a_truncated_recording_of_an_exited_process_is_reported_as_exited() {
     let run = left("exit").env("GPUFLAME_FORMATS", "folded,gfr");
     let running = until_rows_have_no_room(run);
     let alive = cli(&running.folder, &["info", FILE]).ok().stderr;
@@ -723,7 +723,7 @@ fn rows_of_a_program_that_came_to_its_exit_are_not_said_to_be_of_one_that_did_no
 }
 
 #[test]
-fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_what_is_missing() {
+fn a_checkpoint_is_kept_if_the_outputs_have_no_disk_space() {
     assert_stays(false, "; nothing that it launched is missing");
     let late = "; the file could no longer be written: everything after that, and 0 activities that CUPTI still held, \
                 are missing";
@@ -731,7 +731,7 @@ fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_what_is_missing(
 }
 
 #[test]
-fn the_checkpoint_of_threads_that_launched_on_until_the_signal_has_all_that_the_ledger_has() {
+fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     // The picture alone is larger than this disk.
     let Some(disk) = Disk::new(24) else { return };
     let run = Run::new(program(), Way::Injected).args(["beside", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");

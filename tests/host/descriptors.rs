@@ -44,7 +44,7 @@ fn assert_all_written(done: &Done, launches: u64) {
 }
 
 #[test]
-fn a_host_that_closes_3_to_255_and_opens_its_own_files_has_none_of_our_rows_in_them() {
+fn a_host_that_closes_descriptors_gets_no_rows_in_its_own_files() {
     let done = run("closes");
     assert_its_own(&done, 20);
     assert_all_written(&done, 11_000);
@@ -69,7 +69,7 @@ fn assert_in_ledger_file(done: &Done) {
 }
 
 #[test]
-fn a_data_file_that_has_descriptor_2_before_cuda_starts_gets_nothing_and_a_file_of_its_own_gets_the_ledger() {
+fn the_ledger_gets_its_own_file_if_stderr_is_a_data_file_before_cuda_starts() {
     let early = run("early");
     let (command, folder) = prepare("early").into_command();
     let preloaded = run_as(&command, folder, |run| run.env("LD_PRELOAD", gpuflame()));
@@ -97,7 +97,7 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
 
 /// Ways to start the program with a regular file as descriptor 2, and whether the ledger belongs in that file.
 #[test]
-fn a_regular_file_gets_the_ledger_if_it_is_appended_to_or_was_there_at_the_start() {
+fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     let shipped = crate::preload::shipped().join("libgpuflame-preload.so");
     let ran = |way: &str, is_appended: bool| {
         let (command, folder) = prepare("launches").into_command();
@@ -133,7 +133,7 @@ fn identity(file: &File) -> String {
 
 /// As under pytest, where descriptor 2 is a temporary file while CUDA starts.
 #[test]
-fn messages_that_cannot_be_printed_meanwhile_are_printed_at_the_exit_or_in_the_ledger_file() {
+fn messages_held_during_the_run_appear_at_exit_or_in_the_ledger_file() {
     let run = || prepare("captured").env("GPUFLAME_NO_SUCH_SETTING", "1");
     let warning = "gpuflame: GPUFLAME_NO_SUCH_SETTING: no such setting; did you mean ";
     let done = run().ok();
@@ -151,7 +151,7 @@ fn messages_that_cannot_be_printed_meanwhile_are_printed_at_the_exit_or_in_the_l
 }
 
 #[test]
-fn the_reason_for_not_recording_is_in_the_ledger_file_if_stderr_takes_no_messages() {
+fn a_refused_start_is_reported_in_the_ledger_file_if_stderr_is_unusable() {
     let none = crate::support::stage("no-cupti", &[]);
     let done = prepare("early").with_libraries(&none).env("GPUFLAME_CUPTI", "/nowhere/libcupti.so").ok();
     assert_its_own(&done, 1);
@@ -160,7 +160,7 @@ fn the_reason_for_not_recording_is_in_the_ledger_file_if_stderr_takes_no_message
 }
 
 #[test]
-fn the_ledger_does_not_continue_a_line_that_is_not_finished() {
+fn the_ledger_starts_on_a_new_line_after_unfinished_output() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
     // The last line of a pipe cannot be read back, so a heading is printed first.
@@ -198,7 +198,7 @@ fn a_log_that_stderr_was_moved_to_gets_the_ledger() {
 }
 
 #[test]
-fn descriptors_0_1_and_2_that_were_closed_at_the_start_are_not_taken() {
+fn closed_descriptors_0_1_and_2_are_not_reused() {
     let done = run("closed");
     assert_its_own(&done, 3);
     assert_all_written(&done, 11_000);
@@ -207,14 +207,14 @@ fn descriptors_0_1_and_2_that_were_closed_at_the_start_are_not_taken() {
 
 /// A signal ends the program if its exit hangs.
 #[test]
-fn a_full_pipe_that_nobody_reads_does_not_hold_up_the_exit_for_ever() {
+fn a_full_unread_stderr_pipe_does_not_hang_the_exit() {
     let done = run("full");
     assert_all_written(&done, 1_000);
 }
 
 /// The program checks its flags after we have written, and fails if one is gone.
 #[test]
-fn a_stderr_that_does_not_block_gets_the_whole_ledger_and_stays_as_it_is() {
+fn a_nonblocking_stderr_gets_the_complete_ledger_and_keeps_its_flags() {
     let done = run("nonblocking");
     assert_whole_ledger(&fs::read_to_string(done.folder.join("read")).unwrap());
 }
@@ -294,7 +294,7 @@ fn wait_for_file(path: &Path) {
 }
 
 #[test]
-fn a_pipe_that_is_nearly_full_and_read_slowly_gets_the_whole_ledger_and_blocks_all_the_while() {
+fn a_nearly_full_slow_pipe_gets_the_complete_ledger_and_stays_blocking() {
     let (from, to, filled) = nearly_full_pipe();
     let (mut command, folder) = prepare("launches").into_command();
     let mut child = command.stderr(to.try_clone().unwrap()).spawn().unwrap();

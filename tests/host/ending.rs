@@ -62,14 +62,14 @@ fn assert_nothing_written(done: &Done) {
 }
 
 #[test]
-fn what_there_is_is_written_though_four_threads_launch_on_while_one_exits() {
+fn files_are_written_while_four_threads_launch_during_the_exit() {
     let done = ending(&["flat_out", "4"]).done();
     assert_eq!(end(&done), EXITED, "{}", done.stderr);
     assert!(assert_written(&done) >= 80_100, "{}", done.stderr);
 }
 
 #[test]
-fn four_exits_at_once_write_once() {
+fn four_concurrent_exits_write_the_files_once() {
     for _ in 0..5 {
         let done = ending(&["exits"]).done();
         assert_eq!(end(&done), EXITED, "{}", done.stderr);
@@ -78,7 +78,7 @@ fn four_exits_at_once_write_once() {
 }
 
 #[test]
-fn a_quick_exit_is_an_exit() {
+fn quick_exit_writes_the_files() {
     let done = ending(&["quick"]).done();
     assert_eq!(end(&done), EXITED, "{}", done.stderr);
     assert_eq!(assert_written(&done), 100);
@@ -86,7 +86,7 @@ fn a_quick_exit_is_an_exit() {
 
 /// Without gpuflame the process ends with code 0 when its last thread does.
 #[test]
-fn a_process_whose_main_has_ended_ends_with_its_last_thread() {
+fn a_process_whose_main_thread_ended_exits_with_its_last_thread() {
     let done = ending(&["main_ends"]).done();
     assert_eq!(end(&done), (Some(0), None), "{}", done.stderr);
     assert_eq!(assert_written(&done), 1100);
@@ -95,7 +95,7 @@ fn a_process_whose_main_has_ended_ends_with_its_last_thread() {
 
 /// A thread that blocks all signals and starts during set-up looks like one of CUPTI's, but belongs to the program.
 #[test]
-fn a_thread_of_the_program_that_outlives_main_ends_the_process() {
+fn a_program_thread_that_outlives_main_sets_the_exit_code() {
     let program = compile("tests/programs/left.c", &["-O2", "-rdynamic"]);
     let left = |way, how| Run::new(&program, way).arg(how).done();
     assert_eq!(end(&left(Way::None, "worker")), EXITED);
@@ -109,7 +109,7 @@ fn a_thread_of_the_program_that_outlives_main_ends_the_process() {
 }
 
 #[test]
-fn a_tracer_that_does_not_answer_holds_an_exit_up_by_the_limit() {
+fn a_hanging_cupti_delays_the_exit_at_most_by_the_limit() {
     let run = ending(&["quick"]).env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "2");
     let done = run.done();
     assert_eq!(end(&done), EXITED, "{}", done.stderr);
@@ -129,7 +129,7 @@ fn assert_dies_of(signal: i32, done: &Done) {
 }
 
 #[test]
-fn int_term_and_hup_leave_the_files_and_the_process_dies_of_them() {
+fn sigint_sigterm_and_sighup_leave_the_files_and_kill_the_process() {
     for signal in SIGNALS {
         assert_dies_of(signal, &with_signal("sleeping", signal, "").done());
     }
@@ -156,7 +156,7 @@ fn a_signal_inside_malloc_leaves_the_files() {
 /// Whichever arena's lock the stopped thread holds, and for however long: none of our threads allocates or frees memory
 /// there. The simulated CUPTI allocates to answer, so it is part of the check.
 #[test]
-fn a_signal_on_a_thread_that_holds_the_heap_leaves_the_files() {
+fn a_signal_on_a_thread_that_holds_the_heap_lock_leaves_the_files() {
     let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);
     let held = |signal| {
         let run = with_signal("heap", signal, "").env("LD_PRELOAD", &library);
@@ -187,32 +187,32 @@ fn a_signal_to_another_thread_leaves_the_files() {
 }
 
 #[test]
-fn a_signal_on_a_small_stack_for_signals_leaves_the_files() {
+fn a_signal_on_a_small_alternate_stack_leaves_the_files() {
     assert_dies_of(libc::SIGINT, &with_signal("signal_stack", libc::SIGINT, "").done());
 }
 
 #[test]
-fn a_signal_with_a_tracer_that_hangs_leaves_the_files() {
+fn a_signal_with_a_hanging_cupti_leaves_the_files() {
     let done = with_signal("sleeping", libc::SIGINT, "").env("GPUSIM_FAULTS", "flush_hangs").done();
     assert_dies_of(libc::SIGINT, &done);
     assert!(done.ledger("the tracer did not answer within 0.3 s").len() == 1, "{}", done.stderr);
 }
 
 #[test]
-fn a_signal_in_the_middle_of_an_exit_is_what_the_process_dies_of_when_all_is_written() {
+fn a_signal_during_the_exit_kills_the_process_after_the_files_are_written() {
     let done = with_signal("exiting", libc::SIGTERM, "").done();
     assert_eq!(end(&done), (None, Some(libc::SIGTERM)), "{}", done.stderr);
     assert_eq!(assert_written(&done), 1100);
 }
 
 #[test]
-fn signals_within_a_second_are_one() {
+fn two_signals_within_a_second_count_as_one() {
     assert_dies_of(libc::SIGINT, &with_signal("sleeping", libc::SIGINT, "twice").done());
     assert_dies_of(libc::SIGINT, &with_signal("thread", libc::SIGINT, "twice").done());
 }
 
 #[test]
-fn a_second_signal_a_second_later_ends_the_process_at_once_and_what_it_did_is_in_the_checkpoint() {
+fn a_second_signal_after_a_second_kills_at_once_and_leaves_the_checkpoint() {
     let done = in_trouble(with_signal("sleeping", libc::SIGINT, "later"), "later").done();
     assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGINT)), "ready\n"));
     let_outputs_go(&done.folder);
@@ -223,28 +223,28 @@ fn a_second_signal_a_second_later_ends_the_process_at_once_and_what_it_did_is_in
 }
 
 #[test]
-fn an_action_that_the_program_sets_wins() {
+fn a_signal_handler_that_the_program_installs_wins() {
     let done = with_signal("sleeping", libc::SIGTERM, "own").done();
     assert_eq!((end(&done), done.stdout.as_str()), ((Some(5), None), "ready\nmine\n"), "{}", done.stderr);
     assert_eq!(assert_written(&done), 1100);
 }
 
 #[test]
-fn a_default_that_the_program_sets_again_is_an_end_with_files_too() {
+fn a_signal_whose_default_action_was_restored_still_leaves_the_files() {
     for signal in SIGNALS {
         assert_dies_of(signal, &with_signal("sleeping", signal, "default").done());
     }
 }
 
 #[test]
-fn a_signal_that_is_ignored_stays_ignored() {
+fn an_ignored_signal_stays_ignored() {
     let done = with_signal("sleeping", libc::SIGHUP, "ignored").done();
     assert_eq!((end(&done), done.stdout.as_str()), ((Some(6), None), "ready\n"), "{}", done.stderr);
     assert_eq!(assert_written(&done), 1100);
 }
 
 #[test]
-fn children_die_of_their_signals_and_write_nothing() {
+fn child_processes_die_of_their_signals_and_write_nothing() {
     for how in ["forked", "spawned"] {
         let done = with_signal("sleeping", libc::SIGTERM, how).done();
         assert_eq!(end(&done), (Some(6), None), "{how}: {}", done.stderr);
@@ -272,7 +272,7 @@ fn no_signal_is_blocked() {
 }
 
 #[test]
-fn no_signal_is_taken_that_leaves_a_core_or_whose_action_is_not_the_default() {
+fn only_default_sighup_sigint_and_sigterm_are_handled() {
     assert_eq!(caught(&ending(&["status", "1"]).done()), [libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
     assert_eq!(caught(&with_signal("status", libc::SIGHUP, "ignored").done()), [libc::SIGINT, libc::SIGTERM]);
     assert_eq!(caught(&ending(&["status", "1"]).env("GPUFLAME_SIGNALS", "0").done()), [0; 0]);
@@ -280,7 +280,7 @@ fn no_signal_is_taken_that_leaves_a_core_or_whose_action_is_not_the_default() {
 
 /// In such a process the default action kills nothing. The test needs permission to create a container.
 #[test]
-fn in_the_first_process_of_a_container_signals_are_left_alone() {
+fn process_1_of_a_container_gets_no_signal_handlers() {
     let script = "unshare --user --map-root-user --pid --fork --mount-proc $1 status 1";
     let done = in_a_shell(script, None);
     if done.stderr.starts_with("unshare: ") {
@@ -291,7 +291,7 @@ fn in_the_first_process_of_a_container_signals_are_left_alone() {
 }
 
 #[test]
-fn signals_are_left_alone_on_request() {
+fn gpuflame_signals_0_leaves_signals_alone() {
     let done = with_signal("sleeping", libc::SIGTERM, "").env("GPUFLAME_SIGNALS", "0").done();
     assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGTERM)), "ready\n"));
     assert_nothing_written(&done);
@@ -316,7 +316,7 @@ fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
 }
 
 #[test]
-fn ctrl_c_on_a_shell_that_runs_the_program_ends_both() {
+fn ctrl_c_ends_the_program_and_its_shell() {
     let shell = "cd . && $1 told 2 >ready; echo after";
     let done = in_a_shell(shell, Some(libc::SIGINT));
     assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGINT)), ""), "{}", done.stderr);
@@ -324,7 +324,7 @@ fn ctrl_c_on_a_shell_that_runs_the_program_ends_both() {
 }
 
 #[test]
-fn a_program_that_a_time_limit_ends_leaves_the_files() {
+fn a_program_ended_by_timeout_leaves_the_files() {
     for (signal, code) in [("-s INT", 124), ("-s TERM", 124), ("--preserve-status -s HUP", 129)] {
         // SIGALRM ends `timeout`. Without job control, background programs ignore SIGINT.
         let shell = format!(
@@ -338,7 +338,7 @@ fn a_program_that_a_time_limit_ends_leaves_the_files() {
 }
 
 #[test]
-fn a_program_under_nohup_goes_on_when_its_terminal_goes_away() {
+fn a_program_under_nohup_survives_sighup() {
     let shell = "nohup $1 told 2 >ready & while ! [ -s ready ]; do sleep 0.01; done; \
                  kill -HUP $!; sleep 0.2; kill -TERM $!; wait $!";
     let done = in_a_shell(shell, None);

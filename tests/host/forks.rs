@@ -9,7 +9,7 @@ use crate::support::{Run, Way, compile, gpuflame};
 const WAYS: [&str; 3] = ["fork", "_Fork", "clone"];
 
 #[test]
-fn no_child_waits_for_a_name_that_another_thread_was_giving() {
+fn a_forked_child_does_not_wait_for_another_threads_range_name() {
     for flags in [&["-O2"][..], &["-O2", "-DLINKED"]] {
         let program = compile("tests/programs/forks.c", flags);
         for how in WAYS {
@@ -23,7 +23,7 @@ fn no_child_waits_for_a_name_that_another_thread_was_giving() {
 /// A child of a process with a session, however it is created, writes nothing, ends as it would without gpuflame, and changes
 /// none of its parent's counts.
 #[test]
-fn children_that_are_forked_after_launches_leave_nothing_and_end_as_without_us() {
+fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
     let program = compile("tests/programs/forked.c", &["-O2"]);
     let all = ["_exit", "exit", "quick_exit", "SIGTERM"];
     // A vfork child shares its parent's memory, so exit handlers would act on the parent: it ends without them.
@@ -46,7 +46,7 @@ fn children_that_are_forked_after_launches_leave_nothing_and_end_as_without_us()
 }
 
 #[test]
-fn a_child_of_a_process_without_a_session_is_recorded_under_the_ranges_that_were_open() {
+fn a_child_forked_before_cuda_starts_is_recorded_under_the_inherited_open_ranges() {
     let program = compile("tests/programs/forks.c", &["-O2"]);
     for how in WAYS {
         let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());

@@ -37,7 +37,7 @@ fn whole(done: &Done) -> (u64, u64) {
 }
 
 #[test]
-fn stacks_reach_main_through_functions_that_keep_a_number_in_rbp() {
+fn stacks_reach_main_through_generated_functions_with_a_number_in_rbp() {
     for how in ["number", "thunk"] {
         for done in runs(how) {
             let (whole, all) = whole(&done);
@@ -47,7 +47,7 @@ fn stacks_reach_main_through_functions_that_keep_a_number_in_rbp() {
 }
 
 #[test]
-fn stacks_reach_main_through_functions_that_replaced_functions_with_other_frames() {
+fn stacks_reach_main_through_functions_that_replaced_ones_with_different_frames() {
     for done in runs("replaced") {
         let (whole, all) = whole(&done);
         // The first launches through a function may be truncated until its rule is verified.
@@ -56,6 +56,6 @@ fn stacks_reach_main_through_functions_that_replaced_functions_with_other_frames
 }
 
 #[test]
-fn pages_that_another_thread_protects_are_not_read() {
+fn pages_protected_by_another_thread_are_not_read() {
     runs("pages");
 }

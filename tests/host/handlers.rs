@@ -27,7 +27,7 @@ fn assert_written(done: &Done, launches: u64) {
 }
 
 #[test]
-fn a_program_sees_its_actions_as_without_us() {
+fn a_program_sees_the_same_signal_actions_as_without_gpuflame() {
     let without = handlers(Way::None, &["view"]).done();
     assert_eq!(without.code, Some(7), "{}", without.stderr);
     assert!(without.stdout.contains("2 begins: default 0 0\n"), "{}", without.stdout);
@@ -39,7 +39,7 @@ fn a_program_sees_its_actions_as_without_us() {
 }
 
 #[test]
-fn a_handler_that_calls_the_previous_one_returns_and_the_program_continues() {
+fn a_program_continues_after_its_handler_calls_the_previous_one() {
     for how in ["chained", "chained_at_end", "child"] {
         for signal in SIGNALS.map(|signal| signal.to_string()) {
             assert_eq!(handlers(Way::None, &[how, &signal]).done().code, Some(3), "{how}");
@@ -51,7 +51,7 @@ fn a_handler_that_calls_the_previous_one_returns_and_the_program_continues() {
 }
 
 #[test]
-fn a_handler_that_restores_the_previous_action_and_raises_again_ends_with_files() {
+fn a_handler_that_restores_the_previous_action_and_raises_again_leaves_files() {
     for signal in SIGNALS {
         let done = handlers(Way::Injected, &["restores", &signal.to_string()]).done();
         assert_eq!((done.code, done.signal), (None, Some(signal)), "{}", done.stderr);

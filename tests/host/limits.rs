@@ -12,7 +12,7 @@ use crate::support::command::gpuflame as command;
 use crate::support::{Run, Way, compile, cuda, gpuflame, is_ci, root, scratch};
 
 #[test]
-fn threads_that_are_cancelled_before_their_first_launch_end_behind_it_and_it_is_there() {
+fn a_thread_with_a_pending_cancel_ends_after_its_first_launch_is_recorded() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
     for formats in ["folded", "folded,activities,gfr"] {
         let done = Run::new(&program, Way::Injected).arg("50").env("GPUFLAME_FORMATS", formats).ok();
@@ -24,7 +24,7 @@ fn threads_that_are_cancelled_before_their_first_launch_end_behind_it_and_it_is_
 
 /// The first call sets gpuflame up with our frames on that thread's stack, which may only be unwound once they have returned.
 #[test]
-fn a_thread_that_is_cancelled_in_the_first_call_of_all_ends_behind_it_and_all_is_there() {
+fn a_cancel_pending_during_set_up_takes_effect_after_the_first_call() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
     for way in [Way::Injected, Way::Preloaded] {
         let done = Run::new(&program, way).args(["5", "first"]).ok();
@@ -35,7 +35,7 @@ fn a_thread_that_is_cancelled_in_the_first_call_of_all_ends_behind_it_and_all_is
 }
 
 #[test]
-fn threads_that_are_cancelled_in_a_call_of_ours_end_behind_it() {
+fn a_cancel_pending_during_a_gpuflame_call_takes_effect_after_it() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).args(["20", "flush"]).ok();
     assert_eq!(done.stdout, "20\n", "{}", done.stderr);
@@ -43,7 +43,7 @@ fn threads_that_are_cancelled_in_a_call_of_ours_end_behind_it() {
 
 /// `errno` after the host's last call must not change. 77 is not an error number of this system.
 #[test]
-fn errno_is_as_it_was_after_every_way_in() {
+fn errno_is_preserved_by_every_entry_point() {
     let program = compile("tests/programs/errno.c", &["-O2", "-DLINKED"]);
     let run = Run::new(&program, Way::None).env("NVTX_INJECTION64_PATH", gpuflame());
     let done = run.ok();
@@ -55,7 +55,7 @@ fn errno_is_as_it_was_after_every_way_in() {
 
 /// A write past the limit raises a signal that ends a program without a handler.
 #[test]
-fn a_limit_on_the_size_of_files_costs_the_files_that_are_larger_and_nothing_else() {
+fn a_file_size_limit_costs_only_the_larger_files() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
     // In units of 512 bytes.
     let script = r#"ulimit -f 16 && exec "$0" plain 5000"#;
@@ -70,7 +70,7 @@ fn a_limit_on_the_size_of_files_costs_the_files_that_are_larger_and_nothing_else
 }
 
 #[test]
-fn a_process_that_is_not_to_be_recorded_is_as_it_would_be_without_us() {
+fn gpuflame_disable_leaves_the_process_unchanged() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
     for way in [Way::Injected, Way::Preloaded] {
         let done = Run::new(&program, way).arg("plain").env("GPUFLAME_DISABLE", "1").done();
@@ -93,7 +93,7 @@ fn a_process_that_is_not_to_be_recorded_is_as_it_would_be_without_us() {
 /// A program that runs as its owner, whoever starts it. Its starter could otherwise make gpuflame write files where only the
 /// owner may.
 #[test]
-fn where_a_program_has_rights_that_its_starter_has_not_nothing_of_the_environment_counts() {
+fn a_setuid_program_ignores_the_environment() {
     const NOBODY: u32 = 65_534;
     let folder = std::env::temp_dir().join(format!("gpuflame-owned-{}", std::process::id()));
     let outputs = folder.join("outputs");
@@ -135,7 +135,7 @@ fn where_a_program_has_rights_that_its_starter_has_not_nothing_of_the_environmen
 
 /// Such a program that is linked to gpuflame and starts it: libraries are never looked for in folders that its starter chose.
 #[test]
-fn where_a_program_has_rights_no_library_comes_from_where_its_starter_says() {
+fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     const NOBODY: u32 = 65_534;
     let folder = std::env::temp_dir().join(format!("gpuflame-linked-{}", std::process::id()));
     let packages = folder.join("venv/lib/python3.12/site-packages/nvidia/cu13/lib");
@@ -175,7 +175,7 @@ fn where_a_program_has_rights_no_library_comes_from_where_its_starter_says() {
 
 /// A thread passes its affinity on to every thread that it creates, unless they change it.
 #[test]
-fn our_threads_run_where_the_process_does_and_not_where_the_first_call_was_made() {
+fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
     let done = Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", "folded").ok();
     let mut lines = done.stdout.lines();
@@ -192,7 +192,7 @@ fn our_threads_run_where_the_process_does_and_not_where_the_first_call_was_made(
 
 /// Without memory the program continues without gpuflame, and the checkpoint holds the recording up to then.
 #[test]
-fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
+fn an_address_space_limit_costs_the_recording_and_not_the_process() {
     let program = compile("tests/programs/starved.c", &["-O1"]);
     let starved = |kib: u32, arenas: &str, formats: &str| {
         let run = Run::new(&program, Way::Injected).args([&kib.to_string(), "60000"]);
@@ -239,7 +239,7 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
 
 /// gpuflame's threads start when the C library has no memory left.
 #[test]
-fn memory_that_ends_right_after_cuda_has_started_costs_the_recording_and_not_the_process() {
+fn running_out_of_memory_right_after_cuda_starts_does_not_end_the_process() {
     let program = compile("tests/programs/constructor.c", &["-O2", "-rdynamic"]);
     let library = compile("tests/programs/constructor.c", &["-O2", "-shared", "-fPIC", "-DLIBRARY"]);
     for _ in 0..5 {
@@ -255,7 +255,7 @@ fn memory_that_ends_right_after_cuda_has_started_costs_the_recording_and_not_the
 
 /// Other libraries may have used up the loader's static reserve for thread-local storage.
 #[test]
-fn where_the_loader_has_no_static_room_for_variables_of_threads_all_is_recorded_as_elsewhere() {
+fn an_exhausted_static_tls_reserve_does_not_prevent_recording() {
     let folder = scratch("late_tls");
     let source = folder.join("block.c");
     let variable = "__thread char block[256] __attribute__((tls_model(\"initial-exec\")));\n";
@@ -283,7 +283,7 @@ fn confined(how: &str) -> Run {
 /// Coroutines and threads of some runtimes have small stacks. Measured on the optimized library, since the optimizer decides
 /// the frame sizes.
 #[test]
-fn a_first_call_takes_8_kib_of_the_stack_and_a_launch_4_at_most() {
+fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
     if !release.exists() {
         assert!(!is_ci(), "CI builds it before the tests");
@@ -310,7 +310,7 @@ fn a_first_call_takes_8_kib_of_the_stack_and_a_launch_4_at_most() {
 }
 
 #[test]
-fn where_no_descriptor_is_to_be_had_the_program_ends_as_ever_and_the_ledger_says_so() {
+fn without_free_descriptors_the_program_exits_normally_and_the_ledger_reports_it() {
     let done = confined("descriptors").env("GPUSIM_TRUTH", "").done();
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     let refused = done.ledger("cannot write ");
@@ -319,7 +319,7 @@ fn where_no_descriptor_is_to_be_had_the_program_ends_as_ever_and_the_ledger_says
 }
 
 #[test]
-fn where_no_thread_is_to_be_had_one_line_says_so_and_the_program_ends_as_ever() {
+fn without_available_threads_one_line_is_printed_and_the_program_exits_normally() {
     let done = confined("threads").done();
     let lines: Vec<_> = done.stderr.lines().collect();
     assert!(lines.len() == 1 && lines[0].contains("cannot start a thread"), "{lines:?}");
@@ -328,7 +328,7 @@ fn where_no_thread_is_to_be_had_one_line_says_so_and_the_program_ends_as_ever() 
 
 /// Each launch is a runtime call with a driver call nested in it.
 #[test]
-fn launches_of_threads_for_which_no_state_is_to_be_had_are_counted_once() {
+fn launches_on_threads_without_state_are_counted_once() {
     for nested in ["shared", "distinct"] {
         let done = confined("memory").env("GPUSIM_CORR", nested).done();
         assert_eq!((done.code, &*done.stdout), (Some(7), ""), "{}", done.stderr);
@@ -361,7 +361,7 @@ const ALL_FORMATS: &str = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc"
 
 /// The sandbox kills the process on a call that is not listed.
 #[test]
-fn a_sandbox_that_lets_pass_what_the_documentation_names_costs_nothing() {
+fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let calls = documented_calls(false);
     let sandboxed = |way, calls: &[String], ends_by: Option<i32>| {
@@ -403,7 +403,7 @@ fn a_sandbox_that_lets_pass_what_the_documentation_names_costs_nothing() {
 /// System calls, traced by strace, of a program that sets its filter after its first launch, when the runtime's own set-up is
 /// over. Some calls are refused, so that the library makes others instead.
 #[test]
-fn no_kind_of_system_call_is_made_first_when_set_up_is_over() {
+fn no_new_kind_of_system_call_is_made_after_set_up() {
     if Command::new("strace").arg("-V").output().is_err() {
         assert!(!is_ci(), "CI has strace");
         eprintln!("skipped: there is no strace; apt-get install strace");
@@ -478,7 +478,7 @@ const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 /// The limit on the address space is lowered in steps down to nothing, in the middle of launches, ranges, marks and queries.
 /// GPUFLAME_STARVED is the number of starting values; CI uses few.
 #[test]
-fn a_limit_that_shrinks_costs_the_recording_and_not_the_process() {
+fn a_shrinking_address_space_limit_costs_the_recording_and_not_the_process() {
     let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());
     let program = compile("tests/programs/starved.c", &["-O1"]);
     for number in 0..numbers {

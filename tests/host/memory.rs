@@ -105,7 +105,7 @@ fn stays(few: Held, many: Held) -> Result<(), String> {
 }
 
 #[test]
-fn what_is_held_does_not_follow_the_number_of_launches() {
+fn held_memory_does_not_grow_with_the_number_of_launches() {
     let few = held("--launches 1000000");
     // About ten call paths from each of eight threads.
     assert_bounded(few, 80);
@@ -114,7 +114,7 @@ fn what_is_held_does_not_follow_the_number_of_launches() {
 
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
-fn fifty_million_launches_hold_no_more_than_one_million() {
+fn fifty_million_launches_hold_as_little_memory_as_one_million() {
     let few = held("--launches 1000000");
     let many = held("--launches 50000000");
     eprintln!("1 M: {few:?}, 50 M: {many:?}");
@@ -124,7 +124,7 @@ fn fifty_million_launches_hold_no_more_than_one_million() {
 
 #[test]
 #[ignore = "wants a second core for itself; .ci/long runs it"]
-fn a_thread_that_never_waits_holds_no_more_after_twenty_million_launches() {
+fn one_thread_launching_flat_out_holds_constant_memory_for_20_million_launches() {
     let few = held_at("--threads 1 --launches 1000000", 0);
     let many = held_at("--threads 1 --launches 20000000", 0);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
@@ -134,7 +134,7 @@ fn a_thread_that_never_waits_holds_no_more_after_twenty_million_launches() {
 
 #[test]
 #[ignore = "wants the machine for itself; .ci/long runs it"]
-fn eight_threads_that_never_wait_hold_64_mib_at_most_after_twenty_million_launches() {
+fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     let few = held_at("--launches 1000000", TRACED_DRIVER);
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
@@ -147,7 +147,7 @@ fn eight_threads_that_never_wait_hold_64_mib_at_most_after_twenty_million_launch
 /// machine, and it needs a sixth.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
-fn launches_that_outrun_the_collector_are_counted_and_hold_64_mib_at_most_in_the_end() {
+fn launches_faster_than_the_collector_are_counted_and_memory_falls_to_64_mib() {
     let done = load("--launches 20000000", 0);
     // `sum` tests that they add up.
     let (launches, parts) = done.sum("launches");
@@ -160,13 +160,13 @@ fn launches_that_outrun_the_collector_are_counted_and_hold_64_mib_at_most_in_the
 }
 
 #[test]
-fn a_leak_of_a_hundred_bytes_a_launch_is_noticed() {
+fn a_leak_of_100_bytes_per_launch_is_detected() {
     let few = held("--launches 500000 --leak 100");
     let error = stays(few, held("--launches 1000000 --leak 100")).unwrap_err();
     assert!(error.contains("by the kernel"), "{error}");
 }
 
 #[test]
-fn sixty_five_thousand_stacks_cost_256_bytes_each_at_most() {
+fn each_of_65536_stacks_costs_at_most_256_bytes() {
     assert_bounded(held("--contexts 16"), 1 << 16);
 }

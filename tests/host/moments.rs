@@ -158,7 +158,7 @@ fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
 }
 
 #[test]
-fn threads_that_launch_are_ended_at_any_moment() {
+fn launching_threads_killed_at_any_moment_lose_no_completed_launch() {
     for turn in 0..turns() {
         let threads = ["1", "4", "16"][turn as usize % 3];
         let launch_ns = ["0", "4000"][turn as usize % 2];
@@ -169,7 +169,7 @@ fn threads_that_launch_are_ended_at_any_moment() {
 }
 
 #[test]
-fn graphs_that_are_launched_are_ended_at_any_moment() {
+fn graph_launches_killed_at_any_moment_lose_no_completed_launch() {
     for turn in 0..turns() {
         for signal in SIGNALS {
             ends_at_a_moment(&["graphs_for_ever"], "0", signal, turn);
@@ -215,7 +215,7 @@ fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> 
 }
 
 #[test]
-fn workers_of_python_are_ended_at_any_moment() {
+fn python_workers_killed_at_any_moment_lose_no_completed_launch() {
     for signal in SIGNALS {
         let Some(run) = workers(Way::None) else { return };
         let (without, _) = end_workers(Running::of(run), "begun-%p", signal, 0);

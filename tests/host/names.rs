@@ -101,7 +101,7 @@ impl Shown {
 }
 
 #[test]
-fn no_name_does_anything_in_what_the_library_writes_and_no_cell_is_a_formula() {
+fn hostile_names_are_inert_in_files_and_no_cell_starts_a_formula() {
     let formats = "folded,svg,csv,idle,wait,alloc,together,activities,chrome,cupti-text,gfr";
     let done = run(&program(), "", "out", formats);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -114,7 +114,7 @@ fn no_name_does_anything_in_what_the_library_writes_and_no_cell_is_a_formula() {
 }
 
 #[test]
-fn no_name_does_anything_in_what_the_command_shows_and_no_cell_is_a_formula() {
+fn hostile_names_are_inert_in_command_output_and_no_cell_starts_a_formula() {
     let program = program();
     let done = run(&program, "", "out", "gfr");
     let more = run(&program, "more", "more", "gfr");
@@ -157,7 +157,7 @@ fn no_name_does_anything_in_what_the_command_shows_and_no_cell_is_a_formula() {
 }
 
 #[test]
-fn no_name_does_anything_where_a_command_is_run_or_its_remains_are_found() {
+fn hostile_names_are_inert_in_run_doctor_and_recover() {
     let program = program();
     let mut shown = Shown::default();
     let library = support::gpuflame();

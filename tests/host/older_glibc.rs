@@ -42,7 +42,7 @@ fn gcc(folder: &Path, args: &[&str]) {
 
 #[test]
 #[ignore = "downloads 3 MB; .ci/long runs it"]
-fn on_an_older_c_library_all_is_recorded_as_elsewhere() {
+fn everything_is_recorded_on_an_older_glibc() {
     let Some(older) = older() else { return };
     let (new, old) = (scratch("newer"), scratch("older"));
     // The older one's start-up code does not call a new main program's constructors, so they are in a library.

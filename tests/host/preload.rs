@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use crate::support::{Run, Way, compile, gpuflame, is_ci, preload, root, scratch};
 
 #[test]
-fn a_thread_that_reads_the_environment_while_the_library_is_loaded_reads_on() {
+fn a_thread_can_read_the_environment_while_the_library_is_loading() {
     let program = compile("tests/programs/environment.c", &["-O2"]);
     let library = std::fs::canonicalize(gpuflame()).unwrap();
     // Freed memory is filled with a pattern that is not a valid address.
@@ -28,7 +28,7 @@ pub(crate) fn shipped() -> std::path::PathBuf {
 }
 
 #[test]
-fn a_shell_into_which_the_small_library_is_preloaded_has_programs_recorded_that_call_cuda() {
+fn programs_started_by_a_shell_with_the_preload_library_are_recorded() {
     let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
     let folder = shipped();
     let relative = Path::new("beside/libgpuflame-preload.so");
@@ -70,7 +70,7 @@ fn stderr_of_null() -> String {
 }
 
 #[test]
-fn the_small_library_adds_four_variables_and_touches_no_other() {
+fn the_preload_library_adds_four_variables_and_changes_no_other() {
     let folder = shipped();
     let (preloaded, library) = (folder.join("libgpuflame-preload.so"), folder.join("libgpuflame.so"));
     let library = library.display();
@@ -98,7 +98,7 @@ fn the_small_library_adds_four_variables_and_touches_no_other() {
 }
 
 #[test]
-fn a_library_of_another_version_than_the_small_one_is_refused_in_one_line() {
+fn a_version_mismatch_between_preload_and_main_library_is_refused_in_one_line() {
     let folder = scratch("versions");
     symlink(gpuflame(), folder.join("libgpuflame.so")).unwrap();
     let other = folder.join("libgpuflame-preload.so");
@@ -125,7 +125,7 @@ fn a_library_of_another_version_than_the_small_one_is_refused_in_one_line() {
 
 /// A shell's user sees all that its programs print while they start.
 #[test]
-fn programs_with_another_c_library_or_none_to_load_start_as_ever() {
+fn static_and_musl_programs_start_normally_under_the_preload_library() {
     let folder = shipped();
     let preloaded = folder.join("libgpuflame-preload.so");
     let source = folder.join("says.c");

@@ -64,7 +64,7 @@ fn assert_ends_as_without_us(done: &Done, without: &Done) {
 }
 
 #[test]
-fn an_interrupt_that_nobody_catches_leaves_the_files_and_python_dies_of_it() {
+fn an_uncaught_interrupt_leaves_the_files_and_kills_python() {
     for python in all() {
         for how in ["sleeping", "asyncio"] {
             let without = interrupted(run(&python, Way::None, how), &[]);
@@ -92,7 +92,7 @@ fn an_interrupt_while_python_launches_loses_no_launch() {
 }
 
 #[test]
-fn other_ends_of_python_are_what_they_were() {
+fn other_python_exits_are_unchanged_and_leave_the_files() {
     for python in all() {
         for (how, code) in [("exit", 7), ("exception", 1), ("returns", 0)] {
             let without = run(&python, Way::None, how).done();
@@ -105,7 +105,7 @@ fn other_ends_of_python_are_what_they_were() {
 }
 
 #[test]
-fn a_child_that_python_forks_and_ends_does_so_whoever_had_the_loader() {
+fn a_forked_python_child_exits_even_if_the_loader_lock_was_held() {
     for python in all() {
         let without = run(&python, Way::None, "forks").done();
         assert_eq!(without.stdout, "child 3 0\n", "{}", without.stderr);
@@ -117,7 +117,7 @@ fn a_child_that_python_forks_and_ends_does_so_whoever_had_the_loader() {
 
 /// Python has restored the signal's default action by then, and it would end the process at once.
 #[test]
-fn a_second_interrupt_while_the_files_are_written_takes_nothing() {
+fn a_second_interrupt_while_files_are_written_loses_nothing() {
     for python in all() {
         let mut running = Running::of(in_trouble(run(&python, Way::Injected, "sleeping"), "later"));
         running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
@@ -134,7 +134,7 @@ fn a_second_interrupt_while_the_files_are_written_takes_nothing() {
 
 /// The second arrives while Python still handles the first, or while it ends, after the default action was restored.
 #[test]
-fn two_interrupts_in_short_succession_leave_the_files() {
+fn two_quick_interrupts_leave_the_files() {
     let pythons = all();
     for turn in 0..18 {
         let python = &pythons[turn % pythons.len()];
@@ -174,7 +174,7 @@ fn embedded(arguments: &[&str], each: impl Fn(Done)) {
 }
 
 #[test]
-fn a_program_that_ends_its_python_and_goes_on_is_recorded_to_its_end() {
+fn a_program_that_finalizes_embedded_python_is_recorded_until_its_own_exit() {
     embedded(&["goes_on"], |done| {
         assert_eq!(assert_written(&done), LAUNCHES + 100, "{}", done.stderr);
         assert!(!done.stderr.contains("Python's program"), "{}", done.stderr);
@@ -182,7 +182,7 @@ fn a_program_that_ends_its_python_and_goes_on_is_recorded_to_its_end() {
 }
 
 #[test]
-fn what_is_launched_after_the_end_of_a_program_of_python_is_said_to_be_missing() {
+fn launches_after_pythons_main_program_ended_are_reported_as_missing() {
     embedded(&["main", "returns"], |done| {
         assert_eq!(done.sum("launches").1["matched"], LAUNCHES, "{}", done.stderr);
         assert_eq!(done.file("truth.jsonl").lines().count() as u64, LAUNCHES + 100);

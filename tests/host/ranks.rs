@@ -43,7 +43,7 @@ fn merged(folder: &Path) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn eight_processes_of_a_launcher_give_eight_sets_and_one_profile_by_rank() {
+fn eight_processes_with_ranks_merge_into_one_profile_by_rank() {
     let folder = scratch("ranks");
     let all =
         run_all(&folder, "folded,gfr", |run, rank| run.env("OMPI_COMM_WORLD_RANK", (7 - rank).to_string()));
@@ -80,7 +80,7 @@ fn eight_processes_of_a_launcher_give_eight_sets_and_one_profile_by_rank() {
 
 /// The launcher itself, which gives each process its rank and reads its standard error.
 #[test]
-fn eight_processes_of_mpirun_give_eight_sets_and_one_profile_by_rank() {
+fn eight_mpirun_processes_merge_into_one_profile_by_rank() {
     let version = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status();
     if version.is_err() {
         assert!(!is_ci(), "CI has an mpirun: .ci/install installs one");
@@ -109,7 +109,7 @@ fn eight_processes_of_mpirun_give_eight_sets_and_one_profile_by_rank() {
 }
 
 #[test]
-fn eight_processes_of_a_loop_have_no_rank_and_are_put_together_all_the_same() {
+fn eight_processes_without_ranks_still_merge_into_one_profile() {
     let folder = scratch("loop");
     let all = run_all(&folder, "gfr", |run, _| run);
     assert!(sets(&folder).iter().all(|set| set["rank"].is_null()));
@@ -121,7 +121,7 @@ fn eight_processes_of_a_loop_have_no_rank_and_are_put_together_all_the_same() {
 }
 
 #[test]
-fn sets_without_recordings_are_no_job_and_that_is_said() {
+fn merge_ranks_reports_output_sets_without_recordings() {
     let folder = scratch("no-recordings");
     run_all(&folder, "folded", |run, _| run);
     let ran = command(&folder, ["merge-ranks", "."]);

@@ -51,7 +51,7 @@ fn folded_of(done: &Done, recording: &str) -> String {
 }
 
 #[test]
-fn files_whose_folder_is_removed_during_the_run_are_written_again_and_that_is_printed() {
+fn files_of_a_removed_folder_are_written_again_and_reported() {
     let done = changed(prepare("folded,activities,gfr"), |folder| {
         fs::remove_dir_all(folder.join("deep")).unwrap();
     });
@@ -65,7 +65,7 @@ fn files_whose_folder_is_removed_during_the_run_are_written_again_and_that_is_pr
 }
 
 #[test]
-fn a_recording_that_is_moved_during_the_run_is_named_where_it_is() {
+fn a_recording_moved_during_the_run_is_reported_at_its_new_path() {
     let done = changed(prepare("folded,activities,gfr"), |folder| {
         fs::rename(folder.join("deep"), folder.join("elsewhere")).unwrap();
     });
@@ -80,7 +80,7 @@ fn a_recording_that_is_moved_during_the_run_is_named_where_it_is() {
 
 /// Without a descriptor above the host's range the file is opened for each write, and its content is lost with its name.
 #[test]
-fn a_recording_that_is_lost_with_its_folder_is_reported_as_not_written() {
+fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     let script = r#"ulimit -n 900 && exec "$0" left exit"#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(program());
     let run = run.env("GPUFLAME_OUTPUT", "deep/out").env("GPUFLAME_FORMATS", "folded,gfr");
@@ -116,7 +116,7 @@ fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
 /// A hard link in another folder keeps the content alive: the content is copied from the open file, since the link's place is
 /// unknown.
 #[test]
-fn a_recording_with_a_second_name_is_written_again_under_its_own() {
+fn a_removed_recording_with_a_hard_link_is_restored_under_its_own_name() {
     let done = changed(prepare("folded,gfr"), |folder| {
         fs::hard_link(folder.join("deep/out.gfr"), folder.join("second.gfr")).unwrap();
         assert!(Command::new("rm").arg("-r").arg(folder.join("deep")).status().unwrap().success());

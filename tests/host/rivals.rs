@@ -19,7 +19,7 @@ fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
 
 /// The client frees the buffers that it is handed, and some of them are ours.
 #[test]
-fn a_client_that_takes_the_records_over_may_free_them_and_it_is_said_at_the_end() {
+fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
     for way in [Way::Injected, Way::Preloaded] {
         let done = Run::new(&program, way).arg("100").ok();
@@ -32,7 +32,7 @@ fn a_client_that_takes_the_records_over_may_free_them_and_it_is_said_at_the_end(
 
 /// The program prints a line at the same moment, before anything is flushed, and both lines are in one pipe in order of time.
 #[test]
-fn that_the_records_are_gone_is_said_when_it_happens() {
+fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).arg("5500").ok();
     let said = done.stderr.find("has taken the records over: launches are seen").expect(&done.stderr);
@@ -41,14 +41,14 @@ fn that_the_records_are_gone_is_said_when_it_happens() {
 
 /// It reads the attribute before it takes the records, and again once the takeover was noticed.
 #[test]
-fn who_took_the_records_finds_no_setting_of_ours() {
+fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).arg("5500").ok();
     assert_eq!(done.stdout, "handed, zeroed 1 then 0\n", "{}", done.stderr);
 }
 
 #[test]
-fn a_window_that_opens_anew_has_the_records_again() {
+fn a_reopened_window_reclaims_the_records() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
     for how in ["returns", "profiler"] {
         let done = Run::new(&program, Way::Injected).args(["5500", how]).ok();
@@ -66,7 +66,7 @@ fn sharing(program: &Path, when: &str) -> Run {
 
 /// 50 launches of 1,000 ns, then 5,000 of 2,000 ns.
 #[test]
-fn two_clients_that_share_have_all_records_each_whoever_comes_first() {
+fn two_sharing_clients_each_get_all_records_in_either_order() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
     let both = [("first", 5050, 10_050_000), ("second", 5000, 10_000_000)];
     for (when, launches, nanos) in both {
@@ -81,7 +81,7 @@ fn two_clients_that_share_have_all_records_each_whoever_comes_first() {
 
 /// Error 39: it cannot subscribe. Error 14: calls that name no subscriber cannot be combined with calls that do.
 #[test]
-fn a_client_of_the_old_interface_is_told_that_it_cannot_share_and_takes_nothing() {
+fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
     let done = sharing(&program, "v1").ok();
     assert_eq!(done.stdout, "subscribe 39 register 14 enable 14\n", "{}", done.stderr);
@@ -90,7 +90,7 @@ fn a_client_of_the_old_interface_is_told_that_it_cannot_share_and_takes_nothing(
 
 /// The client keeps its records, and a line explains why gpuflame has none.
 #[test]
-fn where_a_client_of_the_old_interface_came_first_we_take_nothing_from_it() {
+fn an_old_interface_client_that_came_first_keeps_its_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
     let done = sharing(&program, "v1-first").ok();
     assert_eq!(done.stdout, "register 0 enable 0 records 5050 nanos 10050000\n", "{}", done.stderr);
@@ -124,7 +124,7 @@ fn assert_before_and_after(done: &Done, afters: u64) {
 /// The client gets exactly its own records and sees no setting of ours, and when it is done the records come to gpuflame
 /// again.
 #[test]
-fn who_takes_the_records_has_all_that_are_its_own_and_when_it_is_done_we_have_them_again() {
+fn a_client_gets_all_its_records_and_gpuflame_reclaims_them_afterwards() {
     for program in clients() {
         for way in [Way::Injected, Way::Preloaded] {
             let done = Run::new(&program, way).arg("records").ok();
@@ -145,7 +145,7 @@ fn who_takes_the_records_has_all_that_are_its_own_and_when_it_is_done_we_have_th
 
 /// The thread that opens the window does not know of the client, which is active.
 #[test]
-fn a_window_that_opens_leaves_the_records_to_a_client_that_is_at_work() {
+fn an_opening_window_leaves_the_records_to_an_active_client() {
     let [program, _] = clients();
     let done = Run::new(&program, Way::Injected).arg("window").ok();
     assert_eq!(done.stdout, "zeroed 0; kernels 40 of 40, calls 0, at another time 0\n", "{}", done.stderr);
@@ -156,7 +156,7 @@ fn a_window_that_opens_leaves_the_records_to_a_client_that_is_at_work() {
 /// A client that registered before gpuflame was loaded was not intercepted. It is detected by the record kinds that it
 /// enabled.
 #[test]
-fn a_client_that_came_before_us_and_gets_nothing_is_said() {
+fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let [program, _] = clients();
     let done = Run::new(&program, Way::Injected).arg("early").ok();
     assert_eq!(done.stdout, "zeroed 0; kernels 0 of 40, calls 0, at another time 0\n", "{}", done.stderr);
@@ -173,7 +173,7 @@ fn a_client_that_came_before_us_and_gets_nothing_is_said() {
 
 /// The client does not register its functions again, and does not know that ours were registered in between.
 #[test]
-fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {
+fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     for program in clients() {
         let done = Run::new(&program, Way::Injected).arg("again").ok();
         assert_eq!(
@@ -188,7 +188,7 @@ fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {
 
 /// CUPTI converts all times to a client's clock; ours continue in nanoseconds.
 #[test]
-fn a_client_that_brings_a_clock_of_its_own_takes_it_away_again() {
+fn a_clients_clock_is_removed_when_the_client_is_done() {
     for program in clients() {
         let done = Run::new(&program, Way::Injected).arg("clock").ok();
         assert_eq!(
@@ -203,7 +203,7 @@ fn a_client_that_brings_a_clock_of_its_own_takes_it_away_again() {
 /// Clients that flush late, whose functions are slow, that switched a kind on before they registered, or that subscribed as
 /// well.
 #[test]
-fn a_client_has_all_that_is_its_own_however_it_goes_about_it() {
+fn late_slow_and_subscribing_clients_get_all_their_records() {
     let [program, _] = clients();
     for (how, subscribes) in [("late", false), ("slow", false), ("switch", false), ("both", true)] {
         let done = Run::new(&program, Way::Injected).arg(how).env("GPUFLAME_YIELD", "1").ok();
@@ -220,7 +220,7 @@ fn a_client_has_all_that_is_its_own_however_it_goes_about_it() {
 /// If gpuflame cannot know when a client is done, the client keeps the records; a client that subscribes meanwhile takes none
 /// from it either.
 #[test]
-fn no_record_is_taken_from_a_client_that_may_be_at_work() {
+fn no_record_is_taken_from_a_client_that_may_be_active() {
     let [program, _] = clients();
     for how in ["context", "two"] {
         let done = Run::new(&program, Way::Injected).arg(how).env("GPUFLAME_YIELD", "1").ok();
@@ -232,7 +232,7 @@ fn no_record_is_taken_from_a_client_that_may_be_at_work() {
 }
 
 #[test]
-fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done() {
+fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     let [asking, linked] = clients();
     for (program, yields) in [(&asking, "records"), (&linked, "0")] {
         let done = Run::new(program, Way::Injected).arg("subscription").env("GPUFLAME_YIELD", yields).ok();
@@ -270,7 +270,7 @@ fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done(
 /// Another thread launches when the client arrives, while it is there and when it leaves: every launch is seen with both
 /// enter and exit or not at all, and no work is attributed to another launch.
 #[test]
-fn what_is_launched_meanwhile_is_seen_whole_or_not_at_all() {
+fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {
         for how in ["records", "subscription", "finalize"] {
             let run = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1");
@@ -292,7 +292,7 @@ fn what_is_launched_meanwhile_is_seen_whole_or_not_at_all() {
 }
 
 #[test]
-fn when_a_client_ends_cupti_it_is_subscribed_to_again() {
+fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
     for program in clients() {
         let done = Run::new(&program, Way::Injected).arg("finalize").ok();
         assert_eq!(
@@ -369,7 +369,7 @@ fn functions_of_an_unloaded_client_are_not_registered_again() {
 
 /// CUPTI reads a client's clock inside the call that registers it, and the clock may leave that call by longjmp.
 #[test]
-fn a_client_that_left_a_call_by_longjmp_is_still_seen_to_be_done() {
+fn the_end_of_a_client_that_left_a_call_by_longjmp_is_detected() {
     let [program, _] = clients();
     let done = Run::new(&program, Way::Injected).arg("jumps").ok();
     assert_eq!(done.stdout, "zeroed 0; kernels 40 of 40, calls 0, at another time 0\n", "{}", done.stderr);
@@ -390,7 +390,7 @@ fn no_flush_is_in_flight_while_a_client_finalizes_cupti() {
 
 /// The linker's tables are read while CUDA starts, whatever protection the program has set on the pages that they name.
 #[test]
-fn a_relocated_word_in_a_page_that_may_not_be_read_is_exchanged() {
+fn a_relocated_word_in_an_unreadable_page_is_replaced() {
     let program = compile("tests/programs/protected.c", &["-O2", "-Wl,--no-as-needed", "-l:libcupti.so.13"]);
     for way in [Way::None, Way::Injected] {
         for _ in 0..repeats() {

@@ -45,7 +45,7 @@ fn marked(done: &Done, what: &str) -> u64 {
 /// Greenlets share the thread's own stack: the part that belongs to one greenlet is moved aside when another runs. So stacks
 /// reach `main` through the frames in which the thread switched to the greenlet.
 #[test]
-fn greenlets_are_seen_to_the_bottom_of_the_thread() {
+fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     let Some(python) = installed("greenlet", None) else { return };
     let program = root().join("tests/runtimes/greenlets.py");
     let library = launcher();
@@ -61,7 +61,7 @@ fn greenlets_are_seen_to_the_bottom_of_the_thread() {
 /// is marked as truncated. The Python functions around it are present nevertheless.
 #[test]
 #[ignore = "installs Numba, 80 MB"]
-fn machine_code_of_numba_stands_under_the_functions_that_call_it() {
+fn numba_launches_appear_under_the_python_functions_that_call_them() {
     let Some(python) = installed("numba", None) else { return };
     let program = root().join("tests/runtimes/numba_code.py");
     let run = Run::new(&python, Way::Injected).arg(program).arg(launcher()).arg("400");
@@ -86,7 +86,7 @@ fn machine_code_of_numba_stands_under_the_functions_that_call_it() {
 
 /// Only PyPy itself can find its functions: none are shown, one line reports that, and native frames are unaffected.
 #[test]
-fn launches_of_pypy_have_native_frames_and_one_line_says_so() {
+fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     let Some(python) = installed("pypy", None) else { return };
     let program = root().join("tests/runtimes/launches.py");
     let done = run(&python, &[program.to_str().unwrap(), launcher().to_str().unwrap(), "5000"], 5000);
@@ -97,7 +97,7 @@ fn launches_of_pypy_have_native_frames_and_one_line_says_so() {
 
 /// A Boost fiber's stack starts in hand-written code without unwind information: stacks are truncated there.
 #[test]
-fn fibers_of_boost_are_seen_to_where_they_were_made_and_cut_there() {
+fn boost_fiber_stacks_are_truncated_where_the_fiber_was_created() {
     if installed("boost", None).is_none() {
         return;
     }
@@ -116,7 +116,7 @@ fn fibers_of_boost_are_seen_to_where_they_were_made_and_cut_there() {
 /// Go calls C on the thread's stack, through hand-written code without unwind information that has left the goroutine's
 /// stack: truncated there.
 #[test]
-fn a_go_program_is_seen_to_where_it_leaves_the_goroutine_and_cut_there() {
+fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
     let Some(go) = installed("go", None) else { return };
     let folder = scratch("go");
     let program = folder.join("goroutines");
@@ -138,7 +138,7 @@ fn a_go_program_is_seen_to_where_it_leaves_the_goroutine_and_cut_there() {
 /// and are marked as guessed; otherwise methods that it has optimized may truncate them.
 #[test]
 #[ignore = "installs a JDK"]
-fn a_java_program_is_seen_to_the_bottom_of_its_threads_by_frame_pointers() {
+fn java_stacks_reach_the_bottom_of_the_thread_with_frame_pointers() {
     let Some(compiler) = installed("java", None) else { return };
     let folder = scratch("java");
     let source = root().join("tests/runtimes/Threads.java");

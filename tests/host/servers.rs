@@ -78,23 +78,23 @@ fn assert_leaves_files(args: &[&str], serving: usize) {
 }
 
 #[test]
-fn a_server_that_restores_its_handlers_and_sends_itself_the_signal_again() {
+fn a_server_that_restores_its_handlers_and_resends_the_signal_leaves_files() {
     assert_leaves_files(&["early"], 1);
     assert_leaves_files(&["late"], 1);
 }
 
 #[test]
-fn a_server_whose_workers_do_so() {
+fn a_server_whose_workers_resend_the_signal_leaves_files() {
     assert_leaves_files(&["workers"], 2);
 }
 
 #[test]
-fn a_server_that_forks_a_worker_which_does_so() {
+fn a_server_whose_forked_worker_resends_the_signal_leaves_files() {
     assert_leaves_files(&["forked"], 1);
 }
 
 #[test]
-fn a_server_that_multiprocessing_manages() {
+fn a_server_managed_by_multiprocessing_leaves_files() {
     assert_leaves_files(&["managed", "fork"], 1);
     assert_leaves_files(&["managed", "spawn"], 1);
 }

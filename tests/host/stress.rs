@@ -68,11 +68,11 @@ fn assert_right(done: &Done) {
 }
 
 #[test]
-fn a_program_that_does_everything_at_once_is_recorded_to_the_nanosecond() {
+fn a_program_that_does_everything_at_once_is_recorded_exactly() {
     assert_right(&stressed(&["-O2"]));
 }
 
 #[test]
-fn and_so_it_is_with_the_address_sanitizer() {
+fn a_program_that_does_everything_at_once_is_exact_under_the_address_sanitizer() {
     assert_right(&stressed(&["-O1", "-fsanitize=address"]));
 }

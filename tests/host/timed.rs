@@ -151,7 +151,7 @@ fn wait_for_edges(running: &mut Running, opened: usize, closed: usize) {
 }
 
 #[test]
-fn steps_are_recorded_from_one_to_another_to_the_launch() {
+fn a_step_interval_records_exactly_the_launches_of_its_steps() {
     for (steps, expected) in [("4..7", 4 + 5 + 6), ("..3", 1 + 2), ("9..", 9 + 10), ("20..30", 0)] {
         let done = run(&["steps", "10"], &[("GPUFLAME_STEPS", steps)]).ok();
         assert_eq!(assert_exact(&done).into_iter().sum::<usize>(), expected, "{steps}\n{}", done.stderr);
@@ -160,7 +160,7 @@ fn steps_are_recorded_from_one_to_another_to_the_launch() {
 }
 
 #[test]
-fn a_range_of_the_name_asked_for_begins_a_step() {
+fn a_range_with_the_configured_name_begins_a_step() {
     for (name, steps, expected) in [("step *", "4..7", 4 + 5 + 6), ("step 5", "1..2", 5 + 6 + 7 + 8 + 9 + 10)]
     {
         let settings = [("GPUFLAME_STEPS", steps), ("GPUFLAME_STEP_RANGE", name)];
@@ -170,7 +170,7 @@ fn a_range_of_the_name_asked_for_begins_a_step() {
 }
 
 #[test]
-fn graphs_that_were_captured_before_the_first_window_have_both_their_stacks() {
+fn graphs_captured_before_the_first_window_have_launch_and_capture_stacks() {
     let done = run(&["graphs", "10"], &[("GPUFLAME_STEPS", "3..5")]).ok();
     let captured =
         "main;graphs;replay;cudaGraphLaunch;[graph];launch;cudaLaunchKernel;[GPU_Kernel]step_d20000";
@@ -180,7 +180,7 @@ fn graphs_that_were_captured_before_the_first_window_have_both_their_stacks() {
 }
 
 #[test]
-fn calls_to_cudas_profiler_open_and_close_a_window_unless_they_are_not_to() {
+fn cuda_profiler_calls_open_and_close_windows_unless_disabled() {
     for (settings, expected) in [
         (&[("GPUFLAME_ENABLED", "0")][..], vec![7]),
         // A window is open from the start, and the program then closes it.
@@ -194,7 +194,7 @@ fn calls_to_cudas_profiler_open_and_close_a_window_unless_they_are_not_to() {
 }
 
 #[test]
-fn time_opens_and_closes_windows_on_all_threads() {
+fn delay_duration_and_repeat_open_and_close_windows_on_all_threads() {
     let settings = [("GPUFLAME_DELAY", "0.5"), ("GPUFLAME_DURATION", "0.7"), ("GPUFLAME_REPEAT", "2")];
     let done = while_it_runs("4", &settings, |running| wait_for_edges(running, 2, 2));
     let windows = recorded(&done).windows;
@@ -206,7 +206,7 @@ fn time_opens_and_closes_windows_on_all_threads() {
 }
 
 #[test]
-fn calls_that_are_under_way_at_an_edge_are_of_the_window_in_which_they_began() {
+fn calls_in_flight_at_a_window_edge_belong_to_their_starting_window() {
     // A call takes 2 ms, and the pause before the next 0.3 ms: nearly always every thread is in one. Callbacks are off
     // between windows, and are switched on in the middle of calls.
     let settings = [
@@ -223,14 +223,14 @@ fn calls_that_are_under_way_at_an_edge_are_of_the_window_in_which_they_began() {
 }
 
 #[test]
-fn a_length_alone_begins_at_once_and_kernels_may_outlast_it() {
+fn a_duration_alone_opens_at_once_and_kernels_may_outlast_the_window() {
     let settings = [("GPUFLAME_DURATION", "0.5"), ("GPUSIM_CLOCK", "real")];
     let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));
     assert_eq!(assert_exact(&done).len(), 1);
 }
 
 #[test]
-fn a_window_closes_when_it_has_its_launches() {
+fn a_window_closes_after_its_maximum_number_of_launches() {
     let settings = [("GPUFLAME_MAX_LAUNCHES", "500")];
     let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));
     let counts = assert_exact(&done);
@@ -240,7 +240,7 @@ fn a_window_closes_when_it_has_its_launches() {
 }
 
 #[test]
-fn a_window_closes_when_its_files_have_their_bytes() {
+fn a_window_closes_after_its_maximum_number_of_bytes() {
     let settings = [("GPUFLAME_MAX_BYTES", "100K")];
     let done = while_it_runs("4", &settings, |running| wait_for_edges(running, 1, 1));
     assert_eq!(assert_exact(&done).len(), 1);
@@ -248,7 +248,7 @@ fn a_window_closes_when_its_files_have_their_bytes() {
 }
 
 #[test]
-fn a_file_says_when_and_another_in_its_place_is_another_window() {
+fn a_flag_file_opens_a_window_and_replacing_it_opens_another() {
     let flag = crate::support::scratch("flag").join("on");
     let settings = [("GPUFLAME_FLAG", flag.to_str().unwrap())];
     let done = while_it_runs("2", &settings, |running| {
@@ -268,7 +268,7 @@ fn a_file_says_when_and_another_in_its_place_is_another_window() {
 }
 
 #[test]
-fn with_a_file_a_length_counts_from_each_time_it_is_made() {
+fn with_a_flag_file_the_duration_counts_from_each_creation() {
     let flag = crate::support::scratch("flag-length").join("on");
     let settings = [("GPUFLAME_FLAG", flag.to_str().unwrap()), ("GPUFLAME_DURATION", "0.3")];
     let done = while_it_runs("1", &settings, |running| {
@@ -285,7 +285,7 @@ fn with_a_file_a_length_counts_from_each_time_it_is_made() {
 }
 
 #[test]
-fn with_a_file_steps_count_from_each_time_it_is_made_and_stop_until_the_next() {
+fn with_a_flag_file_steps_count_from_each_creation() {
     let flag = crate::support::scratch("flag-steps").join("on");
     let settings = [("GPUFLAME_FLAG", flag.to_str().unwrap()), ("GPUFLAME_STEPS", "5..100")];
     let done = while_it_runs("2", &settings, |running| {
@@ -304,7 +304,7 @@ fn with_a_file_steps_count_from_each_time_it_is_made_and_stop_until_the_next() {
 }
 
 #[test]
-fn a_signal_that_the_program_has_a_handler_for_is_the_programs() {
+fn a_window_signal_that_the_program_handles_is_left_to_the_program() {
     let done = run(&["handled"], &[("GPUFLAME_SIGNAL", "USR2")]).ok();
     let words = "GPUFLAME_SIGNAL: the program has a handler for it, which stays; nothing opens a window";
     assert_eq!(done.stderr.matches(words).count(), 1, "{}", done.stderr);
@@ -313,7 +313,7 @@ fn a_signal_that_the_program_has_a_handler_for_is_the_programs() {
 }
 
 #[test]
-fn a_signal_opens_a_window_and_the_next_closes_it() {
+fn a_signal_opens_a_window_and_the_next_signal_closes_it() {
     let done = while_it_runs("2", &[("GPUFLAME_SIGNAL", "USR2")], |running| {
         running.wait_for(|running| (running.takes(libc::SIGUSR2), "it takes no signal yet".to_owned()));
         for window in 1..=2 {
@@ -328,7 +328,7 @@ fn a_signal_opens_a_window_and_the_next_closes_it() {
 }
 
 #[test]
-fn what_cannot_be_is_said_and_the_program_runs() {
+fn invalid_window_settings_are_reported_and_the_program_runs() {
     for (settings, words) in [
         (&[("GPUFLAME_FLAG", "/tmp")][..], "GPUFLAME_FLAG=/tmp: it is a folder"),
         (&[("GPUFLAME_STEPS", "7..7")], "GPUFLAME_STEPS=7..7: expected two numbers"),
@@ -354,7 +354,7 @@ fn what_cannot_be_is_said_and_the_program_runs() {
 /// The call begins in the window and lasts for three seconds after it: if callbacks were switched off meanwhile, its exit
 /// would not be seen.
 #[test]
-fn a_call_under_way_keeps_callbacks_on_until_it_has_returned() {
+fn a_call_in_flight_keeps_callbacks_on_until_it_returns() {
     let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];
     let done = run(&["steps", "1"], &settings).ok();
     let (launches, parts) = done.sum("launches");

@@ -47,7 +47,7 @@ fn run(program: &Path, libraries: &Path, way: Way, rounds: u32) -> Done {
 /// The runtime is unloaded, with code that was on the stacks and that CUPTI's callbacks came from. gpuflame holds CUPTI open
 /// as well, so CUPTI stays.
 #[test]
-fn a_program_that_unloads_the_runtime_and_cupti_in_each_round_lives_and_its_sums_are_right() {
+fn unloading_the_runtime_and_cupti_repeatedly_keeps_the_sums_exact() {
     const ROUNDS: u32 = 50;
     let program = compile("tests/programs/unloads.c", &["-O2", "-Wl,--as-needed"]);
     let libraries = unloadable();

@@ -54,7 +54,7 @@ fn assert_each_has_its_launches(done: &Done) {
 
 /// Forked workers ordinarily end by `_exit`.
 #[test]
-fn forked_workers_of_half_a_second_leave_all_files_and_no_checkpoint() {
+fn short_lived_forked_workers_leave_all_files_and_no_checkpoint() {
     for method in ["fork", "forkserver"] {
         let Some(run) = workers("brief", method) else { return };
         let done = run.env("GPUFLAME_CHECKPOINT", "1").ok();
@@ -65,7 +65,7 @@ fn forked_workers_of_half_a_second_leave_all_files_and_no_checkpoint() {
 
 /// Interrupted as by Ctrl+C, the worker prints Python's usual message and ends by `_exit`.
 #[test]
-fn a_worker_that_is_killed_leaves_a_checkpoint_and_one_that_is_interrupted_all_files() {
+fn a_killed_worker_leaves_a_checkpoint_and_an_interrupted_worker_all_files() {
     for (signal, ending) in [(libc::SIGKILL, ".gfr"), (libc::SIGINT, ".folded")] {
         let Some(run) = workers("process", "fork") else { return };
         let mut running = Running::of(run);
@@ -93,7 +93,7 @@ fn launched(folder: &Path) -> Vec<u32> {
 
 /// One worker is killed because it ran too long, some are replaced by new ones, and the rest end with the server.
 #[test]
-fn workers_of_a_server_leave_what_they_did_whenever_and_however_they_go() {
+fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
     if !has_python() {
         return;
     }
@@ -131,7 +131,7 @@ fn workers_of_a_server_leave_what_they_did_whenever_and_however_they_go() {
 
 /// However the worker ended: its exit wrote the files, or they are recovered from its checkpoint.
 #[test]
-fn workers_leave_all_that_they_did_however_they_are_started_and_end() {
+fn multiprocessing_workers_lose_no_launch_for_any_start_method() {
     for how in ["process", "pool"] {
         for method in METHODS {
             let Some(run) = workers(how, method) else { return };

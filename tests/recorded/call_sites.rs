@@ -13,7 +13,7 @@ fn program() -> std::path::PathBuf {
 }
 
 #[test]
-fn a_million_launches_from_eight_threads_are_all_there() {
+fn a_million_launches_from_eight_threads_are_recorded_exactly() {
     let done = load().args(["--threads", "8", "--launches", "1000000"]).ok();
     done.assert_exact();
     assert!(done.truth().count("launch_calls") >= 1_000_000);
@@ -31,7 +31,7 @@ fn every_version_of_cupti_gives_the_same_result() {
 }
 
 #[test]
-fn preloading_is_as_good_as_injecting() {
+fn preloading_is_as_exact_as_injecting() {
     for ids in ["shared", "distinct"] {
         let run = Run::new(&program(), Way::Preloaded).env("GPUSIM_CORR", ids);
         run.args(["--launches", "20000"]).ok().assert_exact();
@@ -39,7 +39,7 @@ fn preloading_is_as_good_as_injecting() {
 }
 
 #[test]
-fn nothing_depends_on_the_order_of_delivery() {
+fn results_do_not_depend_on_the_delivery_order() {
     for (name, value) in [
         ("GPUSIM_EARLY", "1"),
         ("GPUSIM_SHUFFLE", "7"),

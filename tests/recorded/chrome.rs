@@ -82,7 +82,7 @@ fn drawn(done: &Done, file: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_piece_of_work_is_there_with_its_time_and_its_launch() {
+fn chrome_traces_contain_all_gpu_work_with_times_and_launches() {
     let done = run("tests/programs/load.c", &["--threads", "3", "--launches", "3000"]).ok();
     let expected = true_work(&done);
     assert!(expected.len() > 3000);
@@ -90,7 +90,7 @@ fn every_piece_of_work_is_there_with_its_time_and_its_launch() {
 }
 
 #[test]
-fn stacks_are_the_same_when_it_is_read_again() {
+fn chrome_traces_read_back_give_the_same_stacks() {
     for (program, args) in [
         ("tests/programs/load.c", &["--threads", "2", "--launches", "300"][..]),
         ("tests/programs/graphs.c", &["captured", "10"]),
@@ -105,7 +105,7 @@ fn stacks_are_the_same_when_it_is_read_again() {
 }
 
 #[test]
-fn it_is_written_while_the_program_runs() {
+fn chrome_traces_are_written_completely_under_a_24_mib_ceiling() {
     let done = run("tests/programs/load.c", &["--launches", "200000"]).env("GPUFLAME_MAX_MEM", "24M").ok();
     let (total, parts) = done.sum("activities");
     assert_eq!(parts["matched"], total, "{}", done.stderr);

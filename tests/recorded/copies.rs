@@ -41,7 +41,7 @@ const DONE: [(&str, &str, u64, &str); 24] = [
 ];
 
 #[test]
-fn every_form_of_copy_and_fill_has_its_leaf_its_time_and_its_bytes() {
+fn each_form_of_copy_and_fill_has_its_own_leaf_and_time() {
     for version in ["11.8", "12.0", "12.9", "13.0", "13.4"] {
         let done = copies(version);
         // The simulated stack's README lists both rates.
@@ -62,7 +62,7 @@ fn every_form_of_copy_and_fill_has_its_leaf_its_time_and_its_bytes() {
 }
 
 #[test]
-fn the_table_tells_pageable_from_pinned_and_one_from_many() {
+fn the_table_distinguishes_pageable_from_pinned_and_single_from_batched_copies() {
     for version in ["12.0", "13.0"] {
         let done = copies(version);
         let text = done.file("out.activities.csv");
@@ -92,7 +92,7 @@ fn the_table_tells_pageable_from_pinned_and_one_from_many() {
 }
 
 #[test]
-fn bytes_add_up_by_direction() {
+fn copied_bytes_add_up_by_direction() {
     let done = copies("13.0");
     let text = done.file("out.csv");
     let mut reader = csv::Reader::from_reader(text.as_bytes());

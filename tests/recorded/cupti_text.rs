@@ -71,7 +71,7 @@ fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
 }
 
 #[test]
-fn the_tutorials_variable_gets_its_text_in_that_very_file() {
+fn the_trace_output_variable_names_the_file_that_gets_the_text() {
     let run = load(&["--threads", "3", "--launches", "3000"]);
     // The file exists and is empty, as the caller of mkstemp leaves it.
     let done = run.env(VARIABLE, "trace.txt").ok();
@@ -82,14 +82,14 @@ fn the_tutorials_variable_gets_its_text_in_that_very_file() {
 }
 
 #[test]
-fn the_text_is_one_of_the_formats() {
+fn cupti_text_is_a_selectable_output_format() {
     let done = load(&["--threads", "2", "--launches", "300"]).env("GPUFLAME_FORMATS", "cupti-text").ok();
     assert_eq!(told(&done.file("out.cupti.txt")), true_work(&done));
     assert!(!done.folder.join("out.folded").exists());
 }
 
 #[test]
-fn on_standard_output_it_stands_between_what_the_program_says() {
+fn cupti_text_on_stdout_is_interleaved_with_the_programs_output() {
     let done = load(&["--threads", "2", "--launches", "2000"]).env(VARIABLE, "stdout").ok();
     let plain = load(&["--threads", "2", "--launches", "2000"]).ok();
     assert_eq!(told(&done.stdout), true_work(&done));
@@ -104,7 +104,7 @@ fn is_trace(line: &str) -> bool {
 }
 
 #[test]
-fn standard_output_that_nobody_reads_holds_up_nobody_and_what_is_lost_is_counted() {
+fn an_unread_stdout_does_not_block_the_program_and_lost_lines_are_counted() {
     let run = load(&["--threads", "2", "--launches", "60000"]).env(VARIABLE, "stdout");
     let (mut command, folder) = run.into_command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -122,7 +122,7 @@ fn standard_output_that_nobody_reads_holds_up_nobody_and_what_is_lost_is_counted
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_and_harms_nothing_else() {
+fn an_unwritable_trace_file_is_reported_and_the_recording_stays_exact() {
     let done = load(&["--launches", "30"]).env(VARIABLE, "/proc/none/trace.txt").ok();
     assert!(done.stderr.contains("cannot write /proc/none/trace.txt: "), "{}", done.stderr);
     done.assert_exact();

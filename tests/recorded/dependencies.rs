@@ -149,7 +149,7 @@ fn assert_exact(done: &Done, has_ids: bool) {
 }
 
 #[test]
-fn every_event_and_every_wait_is_in_the_recording_under_the_stack_that_asked_for_it() {
+fn all_events_and_waits_are_recorded_under_their_callers_stacks() {
     let done = run(&[]);
     assert_exact(&done, true);
     let (calls, parts) = done.sum("event calls");
@@ -165,7 +165,7 @@ fn every_event_and_every_wait_is_in_the_recording_under_the_stack_that_asked_for
 }
 
 #[test]
-fn it_is_so_with_every_cupti_whatever_order_its_records_come_in() {
+fn events_and_waits_are_exact_with_every_cupti_version_and_record_order() {
     for (version, has_ids) in [("11.8", false), ("12.9", true), ("13.4", true)] {
         assert_exact(&run(&[("GPUSIM_CUPTI_VERSION", version), ("GPUSIM_SHUFFLE", "7")]), has_ids);
     }
@@ -174,7 +174,7 @@ fn it_is_so_with_every_cupti_whatever_order_its_records_come_in() {
 }
 
 #[test]
-fn which_wait_is_for_which_record_of_an_event_can_be_told() {
+fn each_stream_wait_is_linked_to_exactly_one_event_record() {
     let found = Recorded::of(&run(&[]));
     let waits = found.syncs.iter().filter(|sync| sync.kind == SyncKind::STREAM_WAIT);
     for wait in waits {
@@ -186,7 +186,7 @@ fn which_wait_is_for_which_record_of_an_event_can_be_told() {
 }
 
 #[test]
-fn queries_that_are_answered_with_no_fill_no_recording() {
+fn event_queries_that_fail_are_not_recorded() {
     let done = run(&[]);
     let refused = done.file("deps.json").lines().filter(|line| line.contains("\"result\":600")).count();
     assert!(refused > 0, "the program asked in a loop");
@@ -194,7 +194,7 @@ fn queries_that_are_answered_with_no_fill_no_recording() {
 }
 
 #[test]
-fn without_the_setting_nothing_of_it_is_recorded() {
+fn without_the_deps_setting_no_events_or_waits_are_recorded() {
     let done = run(&[("GPUFLAME_DEPS", "0")]);
     let found = Recorded::of(&done);
     assert_eq!((found.records, found.syncs, found.calls, found.waits), (vec![], vec![], vec![], vec![]));
@@ -204,7 +204,7 @@ fn without_the_setting_nothing_of_it_is_recorded() {
 }
 
 #[test]
-fn the_setting_changes_nothing_of_the_flame_graph() {
+fn the_deps_setting_does_not_change_the_flame_graph() {
     let weights = |deps: &str| {
         let mut all = run(&[("GPUFLAME_DEPS", deps)]).folded();
         all.sort();
@@ -214,7 +214,7 @@ fn the_setting_changes_nothing_of_the_flame_graph() {
 }
 
 #[test]
-fn the_verbs_count_what_is_there_and_the_doctor_misses_nothing() {
+fn info_and_view_count_the_event_records_and_check_reports_missing_ones() {
     let done = run(&[]);
     let info = command::gpuflame(&done.folder, ["info", "out.gfr", "--format", "csv"]).ok().stdout;
     for line in ["calls that record an event,10", "calls that have a stream wait,10", "event records,8"] {
@@ -233,13 +233,13 @@ fn the_verbs_count_what_is_there_and_the_doctor_misses_nothing() {
 }
 
 #[test]
-fn without_a_recording_to_put_it_in_one_line_says_so() {
+fn the_deps_setting_without_a_recording_is_reported_in_one_line() {
     let done = run(&[("GPUFLAME_FORMATS", "folded")]);
     assert_eq!(done.ledger("GPUFLAME_DEPS=1 is for the recording").len(), 1, "{}", done.stderr);
 }
 
 #[test]
-fn events_are_recorded_where_nothing_is_launched() {
+fn events_are_recorded_in_a_program_without_launches() {
     let done = run_of("tests/programs/events.c", &[]);
     let found = Recorded::of(&done);
     assert_eq!((found.calls.len(), found.records.len(), found.waits.len()), (3, 3, 1), "{}", done.stderr);

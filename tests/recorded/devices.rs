@@ -3,7 +3,7 @@
 use crate::support::{Run, Way, compile};
 
 #[test]
-fn two_gpus_and_what_passes_between_them_are_told_apart() {
+fn two_gpus_and_copies_between_them_are_distinguished() {
     let program = compile("tests/programs/devices.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).env("GPUSIM_NDEV", "2").ok();
     let mut found: Vec<_> =

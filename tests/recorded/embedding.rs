@@ -15,7 +15,7 @@ fn told(done: &Done) -> BTreeMap<&str, u64> {
 }
 
 #[test]
-fn what_a_program_is_told_in_mid_run_is_what_has_completed_and_its_sums_hold() {
+fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let program = compile("tests/programs/embedded.c", &["-O2", "-DLINKED"]);
     // The last kernel runs for ten minutes: it has not completed, and the exit does not wait for it.
     let run = Run::new(&program, Way::None).env("GPUSIM_CLOCK", "real").env("GPUFLAME_FORMATS", "folded,gfr");
@@ -60,7 +60,7 @@ fn what_a_program_is_told_in_mid_run_is_what_has_completed_and_its_sums_hold() {
 }
 
 #[test]
-fn a_program_with_the_header_alone_runs_without_the_library() {
+fn a_header_only_program_runs_without_the_library() {
     let program = compile("tests/programs/header_only.c", &["-O2"]);
     for when in ["early", "late"] {
         let done = Run::new(&program, Way::None).args([when, "alone"]).ok();
@@ -70,7 +70,7 @@ fn a_program_with_the_header_alone_runs_without_the_library() {
 }
 
 #[test]
-fn a_program_with_the_header_alone_finds_the_library_that_comes_before_its_first_call_or_after() {
+fn a_header_only_program_finds_a_library_loaded_early_or_late() {
     let program = compile("tests/programs/header_only.c", &["-O2"]);
     for (way, when, name) in [
         (Way::Injected, "early", "found"),

@@ -22,7 +22,7 @@ fn stack(done: &Done) -> Vec<String> {
 }
 
 #[test]
-fn code_without_a_file_is_called_what_the_process_wrote_down() {
+fn generated_code_is_named_from_perf_maps_and_jit_dumps() {
     for how in ["map", "dump"] {
         let done = program(how).ok();
         done.assert_exact();
@@ -31,7 +31,7 @@ fn code_without_a_file_is_called_what_the_process_wrote_down() {
 }
 
 #[test]
-fn code_that_nobody_names_does_not_cut_a_stack() {
+fn unnamed_generated_code_does_not_truncate_a_stack() {
     let done = program("none").ok();
     let stack = stack(&done);
     // Offsets in the generated page: right after each of the two calls, less one.
@@ -39,7 +39,7 @@ fn code_that_nobody_names_does_not_cut_a_stack() {
 }
 
 #[test]
-fn a_name_that_may_be_another_function_s_is_not_given() {
+fn an_ambiguous_generated_address_gets_no_name_and_is_counted() {
     let done = program("several").ok();
     let stack = stack(&done);
     assert!(stack[2].starts_with("[unknown]+0x"), "{stack:?}");
@@ -50,7 +50,7 @@ fn a_name_that_may_be_another_function_s_is_not_given() {
 }
 
 #[test]
-fn files_that_are_no_maps_hold_nobody_up() {
+fn invalid_perf_maps_are_skipped_without_blocking() {
     for (how, why) in [
         ("fifo", Some("it is not read, since it is no plain file")),
         ("device", Some("it is not read, since it is no plain file")),
@@ -78,7 +78,7 @@ fn files_that_are_no_maps_hold_nobody_up() {
 /// The process no longer exists when its recording is read.
 #[cfg(feature = "cli")]
 #[test]
-fn a_recording_keeps_the_names() {
+fn a_recording_keeps_the_names_of_generated_code() {
     use crate::support::command::gpuflame;
 
     let done = program("map").env("GPUFLAME_FORMATS", "folded,gfr").ok();
@@ -89,7 +89,7 @@ fn a_recording_keeps_the_names() {
 }
 
 #[test]
-fn files_of_windows_have_the_names_too() {
+fn per_window_files_have_the_names_of_generated_code() {
     let done = program("map").env("GPUFLAME_OUTPUT", "out.%w").ok();
     assert!(done.file("out.1.folded").contains(";outer_jit;step;inner jit;leaf;"), "{}", done.stderr);
 }

@@ -111,7 +111,7 @@ fn assert_exact(done: &Done) {
 }
 
 #[test]
-fn every_way_to_make_a_graph_is_exact_with_every_cupti() {
+fn graphs_created_in_any_way_are_exact_with_every_cupti_version() {
     for mode in ["captured", "explicitly", "copies", "children", "updated", "update_that_fails", "forked"] {
         for version in VERSIONS {
             let done = run(mode).env("GPUSIM_CUPTI_VERSION", version).ok();
@@ -122,7 +122,7 @@ fn every_way_to_make_a_graph_is_exact_with_every_cupti() {
 }
 
 #[test]
-fn nothing_depends_on_ids_order_or_on_the_clock() {
+fn graph_results_do_not_depend_on_ids_delivery_order_or_clock() {
     for mode in ["copies", "children", "updated"] {
         for (name, value) in [
             ("GPUSIM_CORR", "distinct"),
@@ -138,7 +138,7 @@ fn nothing_depends_on_ids_order_or_on_the_clock() {
 }
 
 #[test]
-fn a_stack_reads_from_the_launch_through_the_graph_to_where_the_node_was_made() {
+fn a_graph_stack_shows_the_launch_and_then_the_nodes_creation() {
     let done = run("captured").ok();
     let file = done.file("out.folded");
     let gemm = "main;captured;replay;cudaGraphLaunch;[graph];capture;attention;gemm;cudaLaunchKernel;\
@@ -179,7 +179,7 @@ fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn a_stack_begins_where_the_tracer_called_us_and_has_all_of_the_program() {
+fn a_recorded_stack_begins_in_cupti_and_contains_no_gpuflame_frames() {
     for mode in ["captured", "explicitly", "children"] {
         let done = run(mode).env("GPUFLAME_FORMATS", "gfr").ok();
         let stacks = files_of_stacks(&done);
@@ -195,7 +195,7 @@ fn a_stack_begins_where_the_tracer_called_us_and_has_all_of_the_program() {
 }
 
 #[test]
-fn one_of_the_two_stacks_can_be_asked_for() {
+fn gpuflame_graph_selects_the_launch_or_the_capture_stack() {
     let launch = run("captured").env("GPUFLAME_GRAPH", "launch").ok();
     let line = "main;captured;replay;cudaGraphLaunch;[GPU_Kernel]gemm_d3000 30000";
     assert!(launch.file("out.folded").lines().any(|l| l == line), "{}", launch.file("out.folded"));
@@ -207,7 +207,7 @@ fn one_of_the_two_stacks_can_be_asked_for() {
 /// Nodes that allocate and free run nothing that is recorded; nodes in conditional graphs, and updated nodes, keep the stack
 /// that created them.
 #[test]
-fn nodes_of_conditions_and_changed_ones_are_exact() {
+fn conditional_and_updated_graph_nodes_are_exact() {
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
     for version in VERSIONS {
         let done = Run::new(&program, Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
@@ -223,7 +223,7 @@ fn nodes_of_conditions_and_changed_ones_are_exact() {
 }
 
 #[test]
-fn launches_that_only_made_a_node_are_counted_as_such() {
+fn launches_captured_into_a_graph_are_counted_as_captured() {
     let done = run("captured").ok();
     // Two kernels, a copy and a fill.
     assert!(done.stderr.contains("launches_captured 4,"), "{}", done.stderr);
@@ -234,7 +234,7 @@ fn launches_that_only_made_a_node_are_counted_as_such() {
 }
 
 #[test]
-fn a_closed_window_stops_launches_and_not_the_making_of_graphs() {
+fn a_closed_window_excludes_launches_but_still_tracks_graph_creation() {
     let done = Run::new(linked(), Way::Injected).args(["windowed", "10"]).env("GPUFLAME_ENABLED", "0").ok();
     let inside = truth(&done, |row| row["site"] == "main;windowed;step");
     assert_eq!(inside.len(), 4);
@@ -244,7 +244,7 @@ fn a_closed_window_stops_launches_and_not_the_making_of_graphs() {
 }
 
 #[test]
-fn graphs_from_before_are_told_by_a_label() {
+fn graphs_created_before_recording_have_a_label() {
     let done = Run::new(linked(), Way::None).args(["before", "10"]).ok();
     let weights: BTreeMap<_, _> =
         done.folded().into_iter().map(|(frames, weight)| (frames.join(";"), weight)).collect();
@@ -258,7 +258,7 @@ fn graphs_from_before_are_told_by_a_label() {
 }
 
 #[test]
-fn what_is_destroyed_while_it_runs_is_not_lost() {
+fn graphs_destroyed_while_running_keep_their_work() {
     for version in VERSIONS {
         for (name, value) in [("GPUSIM_CLOCK", "virtual"), ("GPUSIM_CLOCK", "real"), ("GPUSIM_SHUFFLE", "3")]
         {
@@ -271,7 +271,7 @@ fn what_is_destroyed_while_it_runs_is_not_lost() {
 }
 
 #[test]
-fn what_nobody_launched_or_made_has_a_label_of_its_own() {
+fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
     // Two kernels in each of ten launches, of 1,000 and 3,000 ns; two of each also appear a second time, without a launch.
     let with = |fault: &str, version: &str| {
         run("explicitly").env("GPUSIM_FAULTS", fault).env("GPUSIM_CUPTI_VERSION", version).ok()
@@ -303,7 +303,7 @@ fn what_nobody_launched_or_made_has_a_label_of_its_own() {
 }
 
 #[test]
-fn the_cheap_mode_has_one_piece_for_each_launch_and_says_so() {
+fn graph_trace_mode_records_one_activity_per_launch_and_reports_the_mode() {
     for version in VERSIONS {
         let run = run("captured").env("GPUFLAME_GRAPH_TRACE", "graph").env("GPUSIM_CUPTI_VERSION", version);
         let done = run.ok();
@@ -327,7 +327,7 @@ fn example() -> &'static Path {
 }
 
 #[test]
-fn a_captured_decode_loop_is_exact_to_its_last_kernel_with_every_cupti() {
+fn a_captured_decode_loop_is_exact_with_every_cupti_version() {
     for version in VERSIONS {
         let done = Run::new(example(), Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
         assert_exact(&done);
@@ -345,7 +345,7 @@ fn a_captured_decode_loop_is_exact_to_its_last_kernel_with_every_cupti() {
 }
 
 #[test]
-fn what_is_done_for_a_graph_launch_does_not_follow_its_nodes() {
+fn callbacks_per_graph_launch_do_not_depend_on_the_node_count() {
     let calls = |layers: &str| {
         let done = Run::new(example(), Way::Injected).args(["--tokens", "500", "--layers", layers]).ok();
         let cost = done.ledger("own cost:")[0].to_owned();
@@ -364,7 +364,7 @@ fn what_is_done_for_a_graph_launch_does_not_follow_its_nodes() {
 
 #[test]
 #[ignore = "a measurement; .ci/long runs it"]
-fn nanoseconds_a_graph_launch_by_nodes() {
+fn nanoseconds_per_graph_launch_by_node_count() {
     for layers in ["1", "4", "40", "400"] {
         let done = Run::new(example(), Way::Injected).args(["--tokens", "6400", "--layers", layers]).ok();
         eprintln!("  {layers} x 8 nodes: {}", done.ledger("graph launches:")[0]);
@@ -401,13 +401,13 @@ fn assert_flat(few: (f64, f64), many: (f64, f64)) {
 }
 
 #[test]
-fn graphs_that_come_and_go_leave_memory_as_it_was() {
+fn short_lived_graphs_leave_memory_unchanged() {
     // The join's table of recent ids is full after 26,000: each round uses ten.
     assert_flat(held("50000"), held("100000"));
 }
 
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
-fn a_million_graphs_that_come_and_go_leave_memory_as_it_was() {
+fn a_million_short_lived_graphs_leave_memory_unchanged() {
     assert_flat(held("50000"), held("1050000"));
 }

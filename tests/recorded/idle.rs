@@ -100,7 +100,7 @@ fn account(done: &Done, gpu: u64) -> (u64, u64, u64) {
 }
 
 #[test]
-fn the_function_that_stalls_is_named_with_the_time_it_lost() {
+fn idle_time_names_the_stalling_function_and_its_lost_time() {
     for clock in ["virtual", "real"] {
         let done = stall(&["--steps", "40"]).env("GPUSIM_CLOCK", clock).ok();
         let planted: u64 = done.stdout.trim().parse().unwrap();
@@ -142,7 +142,7 @@ fn culprit(what: &str) -> (String, u64, u64) {
 }
 
 #[test]
-fn the_top_line_is_the_two_calls_between_which_the_time_was_lost() {
+fn the_top_idle_stack_names_the_calls_before_and_after_the_pause() {
     for (what, expected) in [
         ("sleep", "main;train;[after] cudaDeviceSynchronize;[before] compute;cudaLaunchKernel"),
         (
@@ -162,7 +162,7 @@ fn the_top_line_is_the_two_calls_between_which_the_time_was_lost() {
 }
 
 #[test]
-fn a_pause_is_cut_where_a_call_was_made_in_it() {
+fn a_pause_is_split_at_calls_made_during_it() {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let done = Run::new(&program, Way::Injected).args(["calls", "10"]).ok();
     let late = |pair: &str| {
@@ -180,7 +180,7 @@ fn a_pause_is_cut_where_a_call_was_made_in_it() {
 }
 
 #[test]
-fn two_gpus_with_two_streams_each_have_accounts_of_their_own() {
+fn each_of_two_gpus_with_two_streams_has_its_own_idle_time() {
     let run = stall(&["--steps", "20", "--devices", "2", "--streams", "2"]);
     let done = run.env("GPUSIM_NDEV", "2").env("GPUSIM_SHUFFLE", "3").ok();
     assert_same_gaps(&done);
@@ -198,7 +198,7 @@ fn two_gpus_with_two_streams_each_have_accounts_of_their_own() {
 }
 
 #[test]
-fn a_window_in_which_the_gpu_works_off_what_came_before_is_not_idle() {
+fn a_window_filled_with_work_launched_earlier_is_not_idle() {
     let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
     let run = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0");
     let done = run.env("GPUSIM_KERNELS", "step_d200000=20ms").ok();
@@ -210,7 +210,7 @@ fn a_window_in_which_the_gpu_works_off_what_came_before_is_not_idle() {
 }
 
 #[test]
-fn who_does_not_want_idle_time_gets_no_files_of_it() {
+fn idle_files_are_written_only_on_request() {
     let done = stall(&["--steps", "1"]).env("GPUFLAME_FORMATS", "folded").ok();
     assert_eq!(done.ledger("wrote").len(), 1);
     let done = stall(&["--steps", "1"]).env("GPUFLAME_FORMATS", "idle").ok();
@@ -220,7 +220,7 @@ fn who_does_not_want_idle_time_gets_no_files_of_it() {
 }
 
 #[test]
-fn a_gpu_whose_clock_is_behind_is_told() {
+fn a_gpu_clock_that_lags_is_reported() {
     let run = stall(&["--steps", "3", "--devices", "2"]).env("GPUSIM_NDEV", "2");
     let done = run.env("GPUSIM_SKEW_NS", "-50000000").ok();
     assert_eq!(done.ledger("GPU 0 clock"), [""; 0]);

@@ -24,14 +24,14 @@ fn lost(done: &Done) -> BTreeMap<&str, u64> {
 }
 
 #[test]
-fn stacks_that_are_whole_are_not_counted_as_lost() {
+fn complete_stacks_are_not_counted_as_incomplete() {
     let done = run([5, 0, 0, 0, 0]);
     assert_eq!(lost(&done), BTreeMap::new(), "{}", done.stderr);
     assert_eq!(done.ledger("stacks "), ["6 distinct"], "five, and that of the wait in the end");
 }
 
 #[test]
-fn stacks_that_were_guessed_cut_or_truncated_are_counted_once_each() {
+fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     let done = run([1, 2, 3, 4, 5]);
     // All stacks deeper than the limit are reduced to the same 1,024 innermost frames.
     assert_eq!(

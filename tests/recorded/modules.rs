@@ -13,7 +13,7 @@ use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile, plugin, scratch};
 
 #[test]
-fn a_launch_from_an_unloaded_plugin_has_the_plugins_names() {
+fn launches_from_an_unloaded_plugin_have_the_plugins_function_names() {
     let program = compile("tests/programs/plugins.c", &["-O2"]);
     let names = ["red", "green", "blue", "red2"];
     let plugins: Vec<_> = names.iter().map(|name| plugin(name)).collect();
@@ -36,7 +36,7 @@ fn a_launch_from_an_unloaded_plugin_has_the_plugins_names() {
 }
 
 #[test]
-fn code_that_nobody_can_name_keeps_its_place() {
+fn code_without_symbols_appears_as_module_and_offset() {
     let program = compile("tests/programs/plugins.c", &["-O2"]);
     let library = plugin("gone");
     let stripped = Command::new("strip").arg("--strip-all").arg(&library).status().unwrap();
@@ -51,7 +51,7 @@ fn code_that_nobody_can_name_keeps_its_place() {
 /// well as possible.
 #[cfg(feature = "cli")]
 #[test]
-fn code_in_files_whose_paths_are_no_text_has_its_names() {
+fn code_in_files_with_non_utf8_paths_is_symbolized() {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9"));
     fs::create_dir(&folder).unwrap();
     let moved = |file: PathBuf, name: &[u8]| {
@@ -112,25 +112,25 @@ fn launches_by_plugin(done: &Done) -> [u64; 3] {
 }
 
 #[test]
-fn plugins_that_take_turns_at_one_address_without_a_pause_have_their_names() {
+fn plugins_that_alternate_at_one_address_keep_their_names() {
     let done = reload(200, 0, "-", &["red", "green"].map(plugin));
     assert_eq!(launches_by_plugin(&done), [100, 200, 0], "{}", done.stderr);
 }
 
 #[test]
-fn plugins_that_take_turns_beside_a_namespace_of_its_own_have_their_names() {
+fn plugins_that_alternate_next_to_a_loader_namespace_keep_their_names() {
     let done = reload(20, 0, "libm.so.6", &["red", "green"].map(plugin));
     assert_eq!(launches_by_plugin(&done), [10, 20, 0], "{}", done.stderr);
 }
 
 #[test]
-fn plugins_that_take_turns_more_often_than_a_frame_can_count_have_their_names() {
+fn plugins_that_alternate_beyond_the_epoch_limit_keep_their_names() {
     let done = reload(5000, 0, "-", &["red", "green"].map(plugin));
     assert_eq!(launches_by_plugin(&done), [2500, 5000, 0], "{}", done.stderr);
 }
 
 #[test]
-fn a_file_at_an_address_that_had_too_many_is_not_known_and_counted() {
+fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     let red = plugin("red");
     // Each link looks like another file: an address has at most 4,094 epochs.
     let names = (0..5000).map(|n| red.with_file_name(format!("{n}.so")));
@@ -154,7 +154,7 @@ fn a_file_at_an_address_that_had_too_many_is_not_known_and_counted() {
 }
 
 #[test]
-fn stacks_outside_a_library_that_comes_and_goes_are_recorded_once() {
+fn stacks_outside_a_reloaded_library_are_recorded_once() {
     let done = reload(60, 500, "-", &["red", "green"].map(plugin));
     assert_eq!(done.sum("launches").0, 60 * 500 + 30 + 60);
     // Each plugin has one stack for each address that it was loaded at.
@@ -165,7 +165,7 @@ fn stacks_outside_a_library_that_comes_and_goes_are_recorded_once() {
 
 /// To the kernel the loader is then the program.
 #[test]
-fn a_program_that_the_loader_was_told_to_run_has_its_own_names() {
+fn a_program_started_through_the_loader_is_symbolized() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
     for way in [Way::Injected, Way::Preloaded] {
         let loader = Run::new(Path::new("/lib64/ld-linux-x86-64.so.2"), way);

@@ -72,7 +72,7 @@ fn assert_as_said(done: &Done) {
 }
 
 #[test]
-fn every_launch_stands_under_the_frames_that_python_says_it_is_in() {
+fn each_launch_appears_under_the_frames_that_python_reports() {
     for ((_, minor), python) in known() {
         let done = program(&python, "tests/programs/frames.py").env("GPUFLAME_PYTHON", "lines").ok();
         assert!(said(&done).len() > 1500, "3.{minor} has launched");
@@ -89,20 +89,20 @@ fn assert_functions_come_and_go(launches: &str, seed: &str) {
 }
 
 #[test]
-fn functions_that_come_and_go_at_one_address_have_their_own_names_and_lines() {
+fn short_lived_functions_at_one_address_have_their_own_names_and_lines() {
     assert_functions_come_and_go("2000", "1");
 }
 
 #[test]
 #[ignore = "100,000 launches on each Python"]
-fn functions_that_come_and_go_for_long_have_their_own_names_and_lines() {
+fn many_short_lived_functions_have_their_own_names_and_lines() {
     assert_functions_come_and_go("100000", "7");
 }
 
 /// With trampolines that have no unwind information (`-X perf`, since 3.12) the functions are present nevertheless, and so
 /// are the frames below them.
 #[test]
-fn functions_called_by_trampolines_are_the_same_functions() {
+fn functions_called_through_perf_trampolines_have_the_same_frames() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
@@ -116,7 +116,7 @@ fn functions_called_by_trampolines_are_the_same_functions() {
 
 /// The trampolines are shown, by the names that Python gives them, only if Python functions are not: never both.
 #[test]
-fn trampolines_stand_in_for_functions_that_are_not_shown() {
+fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
     let flags = |minor| if minor >= 13 { &["perf", "perf_jit"][..] } else { &["perf"] };
     for ((_, minor), python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         for (flag, mode) in flags(minor).iter().flat_map(|flag| [(flag, "off"), (flag, "auto")]) {
@@ -146,7 +146,7 @@ fn trampolines_stand_in_for_functions_that_are_not_shown() {
 /// A greenlet has its own functions, whatever ran on the same stack in between. Before 3.11 the ledger counts that the stack
 /// below has more evaluator calls than functions.
 #[test]
-fn greenlets_stand_under_the_frames_that_python_says_they_are_in() {
+fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     for ((_, minor), python) in known() {
         let Some(python) = installed("greenlet", Some(&python)) else { continue };
         let run = program(&python, "tests/runtimes/greenlet_frames.py").args(["40", "20"]);
@@ -162,7 +162,7 @@ fn greenlets_stand_under_the_frames_that_python_says_they_are_in() {
 /// py-spy reads the process from outside and independently of gpuflame: the functions it finds in threads that wait where
 /// they launched are those in their launches.
 #[test]
-fn py_spy_sees_the_same_functions_and_lines_of_a_process_that_lives() {
+fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let output = Command::new(root().join("tests/python/py-spy")).arg(cache).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -210,7 +210,7 @@ fn py_spy_sees_the_same_functions_and_lines_of_a_process_that_lives() {
 
 /// Since 3.13 loops may be compiled by Python's JIT; Debian's builds support it on request.
 #[test]
-fn launches_from_code_that_python_compiled_stand_under_its_functions() {
+fn launches_from_pythons_jit_appear_under_their_functions() {
     let library = library();
     for (version, python) in unpacked().into_iter().filter(|(version, _)| *version >= (3, 14)) {
         let mut asked = Command::new(&python);
@@ -238,7 +238,7 @@ fn launches_from_code_that_python_compiled_stand_under_its_functions() {
 /// Before 3.12 the interpreter's thread state only lists the functions of its first interpreter, whichever runs: the
 /// functions that called the other one are shown then, and none of the other's own.
 #[test]
-fn functions_of_other_interpreters_are_there_since_3_12() {
+fn functions_of_subinterpreters_are_shown_since_3_12() {
     for ((_, minor), python) in known() {
         let run = program(&python, "tests/programs/subinterpreters.py");
         let done = run.env("GPUFLAME_PYTHON", "lines").ok();
@@ -263,7 +263,7 @@ fn functions_of_other_interpreters_are_there_since_3_12() {
 /// A child forked before CUDA starts is recorded by itself; children forked in the middle of launches record nothing and
 /// corrupt no thread's frames.
 #[test]
-fn forked_children_have_frames_of_their_own() {
+fn forked_children_have_their_own_frames() {
     for (_, python) in known() {
         let done = program(&python, "tests/programs/forking.py").env("GPUFLAME_PYTHON", "lines").ok();
         assert!(said(&done).len() > 100, "{}", done.stderr);
@@ -286,14 +286,14 @@ fn sanitized(run: Run) -> Done {
 }
 
 #[test]
-fn functions_stand_in_stacks_under_the_address_sanitizer() {
+fn python_frames_are_exact_under_the_address_sanitizer() {
     for (_, python) in known() {
         assert_as_said(&sanitized(program(&python, "tests/programs/frames.py")));
     }
 }
 
 #[test]
-fn an_interpreter_that_ends_under_the_address_sanitizer_harms_nobody() {
+fn finalizing_an_interpreter_under_the_address_sanitizer_is_safe() {
     let library = library();
     for (_, python) in known() {
         let done = sanitized(program(&python, "tests/programs/finalizing.py").arg(&library));
@@ -318,7 +318,7 @@ fn evaluates(definitions: &[&str], word: Option<&str>) -> Run {
 const LAID_OUT: [&[&str]; 3] = [&[], &["-DVERSION=0x030b00f0"], &["-DVERSION=0x030900f0"]];
 
 #[test]
-fn an_interpreter_whose_layout_is_not_known_is_left_alone_and_that_is_said() {
+fn an_unknown_interpreter_layout_turns_python_frames_off_with_a_message() {
     let functions: Vec<_> = ["h", "g", "f", "e", "d", "c", "b"]
         .iter()
         .zip([80, 70, 60, 50, 40, 30, 20])
@@ -343,7 +343,7 @@ fn an_interpreter_whose_layout_is_not_known_is_left_alone_and_that_is_said() {
 
 /// Debian's and conda's Pythons are compiled with a profile, which puts half of the evaluator elsewhere.
 #[test]
-fn calls_from_the_cold_part_of_the_evaluator_are_counted_as_well() {
+fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     let done = evaluated(&["-DVERSION=0x030900f0", "-DCOLD"]);
     let [(frames, nanos)] = &done.folded()[..] else { panic!("{}", done.stderr) };
     assert_eq!(*nanos, 300);
@@ -355,7 +355,7 @@ fn calls_from_the_cold_part_of_the_evaluator_are_counted_as_well() {
 
 /// The first stack decides whether frames are trusted at all; in a later one the functions are placed at the outermost call.
 #[test]
-fn frames_that_lie_in_no_call_of_the_evaluator_are_not_believed_or_are_counted() {
+fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     // None of the 8 functions (16 with 3.9) is inside a native frame.
     for (definitions, functions) in LAID_OUT.iter().zip([8, 8, 16]) {
         let elsewhere = |from: &'static str| evaluated(&[definitions, &[from][..]].concat());
@@ -388,7 +388,7 @@ fn frames_that_lie_in_no_call_of_the_evaluator_are_not_believed_or_are_counted()
 
 /// For example a thread that is being created: it has no frames yet, which is harmless; and its state may hold any value.
 #[test]
-fn a_thread_whose_state_is_half_made_has_native_frames_and_harms_nobody() {
+fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];
     for (definitions, word) in LAID_OUT.iter().flat_map(|it| garbage.map(|word| (it, word))) {
         let done = evaluates(definitions, Some(word)).ok();
@@ -413,7 +413,7 @@ fn library() -> PathBuf {
 }
 
 #[test]
-fn launches_go_on_while_another_thread_holds_python_s_lock() {
+fn launches_are_recorded_while_another_thread_holds_the_gil() {
     let library = library();
     for (_, python) in known() {
         let done = program(&python, "tests/programs/held.py").arg(&library).ok();
@@ -431,7 +431,7 @@ fn launches_go_on_while_another_thread_holds_python_s_lock() {
 }
 
 #[test]
-fn an_interpreter_that_ends_while_other_threads_launch_harms_nobody() {
+fn finalizing_an_interpreter_while_other_threads_launch_is_safe() {
     let library = library();
     for (_, python) in known() {
         for _ in 0..3 {
@@ -444,7 +444,7 @@ fn an_interpreter_that_ends_while_other_threads_launch_harms_nobody() {
 
 /// Invalid frames are not followed, the process continues, and all launches have their native frames.
 #[test]
-fn frames_that_are_none_switch_python_frames_off_and_harm_nobody() {
+fn invalid_python_frames_turn_python_frames_off_safely() {
     let library = library();
     let wrong = ["0x8", "0x7001", "0xdead0000", "0x8000000000000000", "0xfffffffffffffff8", "bytes", "gone"];
     for (_, python) in known() {
@@ -484,7 +484,7 @@ fn frames_that_are_none_switch_python_frames_off_and_harm_nobody() {
 /// frames, under the remaining ones.
 #[cfg(feature = "cli")]
 #[test]
-fn frames_that_are_not_shown_take_no_time_along() {
+fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     use crate::support::command::gpuflame;
 
     let python = known().pop().unwrap().1;
@@ -519,7 +519,7 @@ fn frames_that_are_not_shown_take_no_time_along() {
 
 /// A running thread's Python functions cannot be read, but its native stack passes through their trampolines.
 #[test]
-fn samples_have_functions_of_python_where_it_calls_them_by_trampolines() {
+fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/slow.py")).env("GPUFLAME_CPU_SAMPLES", "499");

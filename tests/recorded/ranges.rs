@@ -46,7 +46,7 @@ fn ranges(flags: &[&str]) -> Run {
 }
 
 #[test]
-fn every_launch_hangs_under_the_ranges_that_are_open_on_its_thread() {
+fn each_launch_appears_under_the_open_ranges_of_its_thread() {
     let done = ranges(&[]).args(["--steps", "50"]).ok();
     assert_eq!(found(&done), truth(&done), "{}", done.stderr);
     assert!(found(&done).contains_key("main;in_domains;[range]inside;[range net]gather: all"));
@@ -58,7 +58,7 @@ fn every_launch_hangs_under_the_ranges_that_are_open_on_its_thread() {
 }
 
 #[test]
-fn ranges_of_the_user_and_of_nvtx_stand_in_one_stack() {
+fn user_ranges_and_nvtx_ranges_share_one_stack() {
     let done = ranges(&["-DLINKED"]).ok();
     assert_eq!(found(&done), truth(&done), "{}", done.stderr);
 }
@@ -71,7 +71,7 @@ fn preloading_is_enough_for_both_injections() {
 }
 
 #[test]
-fn ranges_can_be_left_out_altogether_or_by_domain() {
+fn ranges_can_be_disabled_entirely_or_by_domain() {
     let without = |sums: Sums, is_out: &dyn Fn(&str) -> bool| {
         let mut left = Sums::new();
         for (site, weight) in sums {
@@ -87,7 +87,7 @@ fn ranges_can_be_left_out_altogether_or_by_domain() {
 }
 
 #[test]
-fn ranges_deeper_than_the_table_are_counted_and_the_others_stay_balanced() {
+fn ranges_nested_too_deeply_are_counted_and_outer_ranges_stay_balanced() {
     let done = ranges(&[]).args(["--deep", "200"]).ok();
     let stack = |range: usize| format!("main;deep{}", ";[range]deeper".repeat(range));
     let found = found(&done);
@@ -97,7 +97,7 @@ fn ranges_deeper_than_the_table_are_counted_and_the_others_stay_balanced() {
 }
 
 #[test]
-fn a_program_with_a_name_for_every_item_does_not_fill_the_memory() {
+fn range_names_above_the_maximum_share_one_label() {
     let done = ranges(&[]).args(["--names", "70000"]).ok();
     let found = found(&done);
     assert_eq!(found.get("main;named;[range]item-1"), Some(&1000));
@@ -110,7 +110,7 @@ fn a_program_with_a_name_for_every_item_does_not_fill_the_memory() {
 }
 
 #[test]
-fn a_recording_has_the_ranges_and_the_command_shows_them() {
+fn a_recording_keeps_the_ranges_for_the_flamegraph_command() {
     let done = ranges(&[]).env("GPUFLAME_FORMATS", "folded,gfr").ok();
     let again = command::gpuflame(&done.folder, ["flamegraph", "out.gfr", "--format", "folded"]).ok();
     assert_eq!(again.stdout, done.file("out.folded"));

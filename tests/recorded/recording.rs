@@ -71,7 +71,7 @@ fn rows(done: &Done, table: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 #[test]
-fn a_recording_explains_itself_as_the_session_did() {
+fn a_recording_gives_the_same_results_as_the_live_session() {
     for ids in ["shared", "distinct"] {
         let args = ["--threads", "3", "--launches", "6000"];
         let done = record("tests/programs/load.c", &args, &[("GPUSIM_CORR", ids), ("GPUSIM_SHUFFLE", "5")]);
@@ -82,7 +82,7 @@ fn a_recording_explains_itself_as_the_session_did() {
 }
 
 #[test]
-fn a_recording_of_graphs_explains_who_made_their_nodes() {
+fn a_recording_of_graphs_keeps_the_stacks_that_created_their_nodes() {
     for mode in ["copies", "children", "updated"] {
         let done = record("tests/programs/graphs.c", &[mode, "20"], &[]);
         assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -98,7 +98,7 @@ fn a_recording_of_graphs_explains_who_made_their_nodes() {
 }
 
 #[test]
-fn a_recording_of_what_went_wrong_explains_that() {
+fn a_recording_with_faulty_records_gives_the_same_results_as_the_session() {
     let faults = "zero_ts:every=7,unknown_kind:every=17,unmatched_corr:every=20,dup_corr:every=19,\
                   name_null:every=23,launch_fail:every=9,name_4k:every=31,name_bad_utf8:every=29";
     let done = record("tests/programs/odd.c", &["plain"], &[("GPUSIM_FAULTS", faults)]);
@@ -142,7 +142,7 @@ fn the_table_has_a_row_for_each_activity_with_its_times_and_ids() {
 }
 
 #[test]
-fn the_numbers_of_stacks_in_the_table_lead_to_where_the_simulation_was_called() {
+fn stack_ids_in_the_table_match_the_true_call_sites() {
     let details = [("GPUSIM_TRUTH", "detail.json,summary:truth.json")];
     let done = record("tests/programs/load.c", &["--threads", "3", "--launches", "2000"], &details);
     let stacks: BTreeMap<_, _> =
@@ -165,7 +165,7 @@ fn the_numbers_of_stacks_in_the_table_lead_to_where_the_simulation_was_called() 
 }
 
 #[test]
-fn launches_stand_where_the_simulation_made_them() {
+fn launch_times_match_the_true_calls_within_50_us() {
     // 0.3 s, in which the collector updates the callbacks' clock again and again.
     let load = ["--threads", "2", "--launches", "150000"];
     let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
@@ -200,7 +200,7 @@ fn launches_stand_where_the_simulation_made_them() {
 }
 
 #[test]
-fn the_table_says_why_a_row_has_no_partner_or_no_time() {
+fn the_table_gives_the_reason_for_a_missing_time() {
     let faults = "zero_ts:every=11,unmatched_corr:every=20,enable:2=35";
     let done = record("tests/programs/odd.c", &["plain"], &[("GPUSIM_FAULTS", faults)]);
     let mut reasons: BTreeMap<_, u64> = BTreeMap::new();
@@ -225,7 +225,7 @@ fn provenance(done: &Done) -> BTreeMap<&'static str, String> {
 }
 
 #[test]
-fn a_recording_says_where_it_comes_from_and_no_argument_unless_that_is_wanted() {
+fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
     let since = SystemTime::now();
     let args = ["--launches", "100"];
     let done = record("tests/programs/load.c", &args, &[("RANK", "3")]);
@@ -274,7 +274,7 @@ fn recordings_of_format_1_stay_readable() {
 /// An id read from a file must not be used as an index before it is checked: activities with an impossible id have no stack,
 /// and are in all sums.
 #[test]
-fn ids_that_no_recording_can_have_are_those_of_nothing() {
+fn out_of_range_context_ids_count_but_have_no_stack() {
     for id in [0, 1, 6, 0x7fff_fff0, 0x7fff_ffff, 0x8000_0000, 0x8000_0002, u32::MAX] {
         let mut writer = Writer::new(Vec::new()).unwrap();
         let mut row = |row: Row<'_>| writer.row(&row).unwrap();

@@ -30,7 +30,7 @@ fn expected<const N: usize>(sums: [(String, u64); N]) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn threads_stand_under_their_names_and_those_of_one_name_apart() {
+fn threads_are_rooted_by_name_and_separated_by_id_if_names_repeat() {
     let done = run("thread", "folded");
     let ids = threads(&done);
     let expected = expected([
@@ -44,7 +44,7 @@ fn threads_stand_under_their_names_and_those_of_one_name_apart() {
 }
 
 #[test]
-fn process_gpu_and_stream_come_in_the_order_asked_for() {
+fn process_gpu_and_stream_roots_appear_in_the_requested_order() {
     let done = run("process,stream,device", "folded,gfr,idle");
     let process = format!("[process roots {}]", threads(&done)[4]);
     let root = |stream: &str, gpu: u32| format!("{process};[stream {stream}];[GPU {gpu}]");

@@ -37,7 +37,7 @@ fn line(done: &Done) -> (u64, u64, f64, u64) {
 }
 
 #[test]
-fn shares_of_60_30_and_10_are_found_within_2_points() {
+fn cpu_shares_of_60_30_and_10_percent_are_measured_within_2_points() {
     let Some(done) = seen(sampled("shares", "999").ok()) else { return };
     let all = done.folded_file("out.cpu.folded");
     let spun: u64 = ["sixty", "thirty", "ten"].map(|frame| found(&done, frame).0).iter().sum();
@@ -60,7 +60,7 @@ fn shares_of_60_30_and_10_are_found_within_2_points() {
 }
 
 #[test]
-fn eight_threads_are_followed_and_those_that_end() {
+fn eight_threads_and_twenty_short_lived_threads_are_sampled() {
     for what in ["threads", "ends"] {
         let Some(done) = seen(sampled(what, "499").ok()) else { return };
         let (of_threads, all) = found(&done, "in_a_thread");
@@ -75,7 +75,7 @@ fn eight_threads_are_followed_and_those_that_end() {
 }
 
 #[test]
-fn a_host_that_closes_all_descriptors_is_sampled_on_and_has_its_files_to_itself() {
+fn sampling_survives_a_host_that_closes_all_descriptors() {
     let Some(done) = seen(sampled("closes", "999").ok()) else { return };
     for number in 0..20 {
         assert_eq!(done.file(&format!("mine{number}")), "mine\nmine\n", "mine{number}");
@@ -86,7 +86,7 @@ fn a_host_that_closes_all_descriptors_is_sampled_on_and_has_its_files_to_itself(
 }
 
 #[test]
-fn a_forked_child_is_not_sampled_and_ends_as_it_wants_to() {
+fn a_forked_child_is_not_sampled_and_its_parent_is() {
     let Some(done) = seen(sampled("forks", "999").ok()) else { return };
     let (of_main, _) = found(&done, "in_main");
     assert!((600_000_000..820_000_000).contains(&of_main), "{of_main} ns\n{}", done.stderr);
@@ -104,7 +104,7 @@ fn no_call_is_interrupted_and_neither_errno_nor_the_exit_code_changes() {
 }
 
 #[test]
-fn the_function_that_a_gpu_waited_for_is_first_in_the_idle_picture() {
+fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let Some(done) = seen(sampled("late", "999").ok()) else { return };
     let idle = done.folded_file("out.idle.folded");
     let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
@@ -133,7 +133,7 @@ fn waiting(what: &str) -> Option<Done> {
 }
 
 #[test]
-fn whoever_sleeps_waits_for_a_lock_or_touches_new_memory_is_first_in_the_idle_picture() {
+fn sleeping_locking_reading_and_page_faulting_functions_are_the_top_idle_stack() {
     for (what, culprit) in
         [("sleeps", "naps"), ("locks", "wants_the_lock"), ("reads", "reads_a_pipe"), ("faults", "touches")]
     {
@@ -154,7 +154,7 @@ fn whoever_sleeps_waits_for_a_lock_or_touches_new_memory_is_first_in_the_idle_pi
 }
 
 #[test]
-fn time_off_processors_is_what_the_program_slept_with_the_caller_of_the_call() {
+fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
     let Some(done) = waiting("sleeps") else { return };
     let all = done.folded_file("out.off-cpu.folded");
     let (mut slept, taken) = (0, done.stdout.trim().parse::<u64>().unwrap());
@@ -175,7 +175,7 @@ fn time_off_processors_is_what_the_program_slept_with_the_caller_of_the_call() {
 
 #[cfg(feature = "cli")]
 #[test]
-fn what_was_sampled_is_in_the_recording() {
+fn samples_in_the_recording_give_the_same_pictures() {
     let wanted = [("GPUFLAME_FORMATS", "folded,idle,gfr"), ("GPUFLAME_OFF_CPU", "1")];
     let run = wanted.into_iter().fold(sampled("sleeps", "999"), |run, (name, value)| run.env(name, value));
     let Some(done) = seen(run.ok()) else { return };
@@ -189,7 +189,7 @@ fn what_was_sampled_is_in_the_recording() {
 }
 
 #[test]
-fn where_the_kernel_refuses_a_line_says_so_and_the_program_goes_on() {
+fn a_kernel_that_refuses_perf_events_is_reported_and_the_program_continues() {
     let done = sampled("refused", "99,perf").ok();
     let refused = done.ledger("GPUFLAME_CPU_SAMPLES: ");
     let expected = "perf_event_open: Operation not permitted, errno 1; allow it by sysctl kernel.perf_event_paranoid=2, in \
@@ -205,14 +205,14 @@ fn where_the_kernel_refuses_a_line_says_so_and_the_program_goes_on() {
 }
 
 #[test]
-fn without_the_setting_nobody_is_sampled() {
+fn without_the_setting_no_thread_is_sampled() {
     let done = sampled("calls", "0").done();
     assert_eq!(done.ledger("cpu samples"), [""; 0]);
     assert!(!done.folder.join("out.cpu.folded").exists());
 }
 
 #[test]
-fn gpu_processor_and_waiting_time_stand_side_by_side() {
+fn the_together_view_sums_gpu_cpu_and_waiting_time() {
     let Some(done) = waiting("sleeps") else { return };
     let together = done.folded_file("out.together.folded");
     let sum = |all: &[(Vec<String>, u64)], has: &dyn Fn(&[String]) -> bool| -> u64 {
@@ -248,7 +248,7 @@ fn by_timer(what: &str) -> Run {
 }
 
 #[test]
-fn where_the_kernel_refuses_a_timer_finds_the_shares_at_the_rate_of_the_kernels_clock() {
+fn a_sampling_timer_measures_cpu_shares_without_perf_events() {
     let done = by_timer("shares").ok();
     let spun: u64 = ["sixty", "thirty", "ten"].map(|frame| found(&done, frame).0).iter().sum();
     for (frame, share) in [("sixty", 60.0), ("thirty", 30.0), ("ten", 10.0)] {
@@ -267,7 +267,7 @@ fn where_the_kernel_refuses_a_timer_finds_the_shares_at_the_rate_of_the_kernels_
 }
 
 #[test]
-fn a_timer_changes_no_errno_and_counts_the_calls_that_it_ends() {
+fn a_sampling_timer_preserves_errno_and_counts_interrupted_calls() {
     let done = by_timer("calls").done();
     let (interrupted, rest) = done.stdout.trim().split_once(' ').unwrap();
     assert_eq!((done.code, rest), (Some(3), "interrupted, 0 changed"), "{}", done.stderr);
@@ -278,7 +278,7 @@ fn a_timer_changes_no_errno_and_counts_the_calls_that_it_ends() {
 }
 
 #[test]
-fn a_timer_follows_threads_that_end_and_no_forked_child() {
+fn a_sampling_timer_follows_short_lived_threads_and_no_forked_child() {
     for (what, frame) in [("ends", "in_a_thread"), ("forks", "in_main")] {
         let done = by_timer(what).ok();
         let (of_frame, _) = found(&done, frame);
@@ -293,7 +293,7 @@ fn a_timer_follows_threads_that_end_and_no_forked_child() {
 }
 
 #[test]
-fn a_signal_that_the_program_sets_an_action_for_is_its_own() {
+fn a_timer_signal_that_the_program_handles_is_left_to_the_program() {
     let done = by_timer("takes").ok();
     assert_eq!(
         done.stdout.trim(),

@@ -34,7 +34,7 @@ fn by_leaf(done: &Done) -> BTreeMap<String, (u64, Vec<String>)> {
 }
 
 #[test]
-fn the_python_binding_is_profiled_right() {
+fn launches_through_the_cuda_python_binding_are_exact() {
     let Some(python) = python() else { return };
     for (way, version) in [(Way::Injected, "13.0"), (Way::Preloaded, "12.9")] {
         let run = Run::new(&python, way).env("GPUSIM_CUPTI_VERSION", version);
@@ -74,7 +74,7 @@ const LAUNCHED: [(&str, u64, u64, &[&str]); 5] = [
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn the_example_s_kernels_stand_under_the_functions_of_python_that_launch_them() {
+fn the_examples_kernels_appear_under_their_launching_python_functions() {
     let Some(python) = python() else { return };
     let example = root().join("examples/python_frames.py");
     let source = std::fs::read_to_string(&example).unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::support::{Run, Way, compile, gpuflame};
 
 #[test]
-fn six_hundred_threads_at_once_lose_nothing() {
+fn six_hundred_concurrent_threads_lose_no_launch() {
     let program = compile("tests/programs/threads.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).args(["600", "1"]).ok();
     done.assert_exact();
@@ -13,7 +13,7 @@ fn six_hundred_threads_at_once_lose_nothing() {
 }
 
 #[test]
-fn threads_that_come_and_go_share_their_stacks() {
+fn short_lived_threads_share_their_stacks() {
     let program = compile("tests/programs/threads.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).args(["4", "1000"]).ok();
     done.assert_exact();
@@ -23,7 +23,7 @@ fn threads_that_come_and_go_share_their_stacks() {
 
 /// The thread's range opens before buffers for threads' records exist, since those are created when CUDA starts.
 #[test]
-fn a_thread_that_opens_a_range_before_cuda_starts_has_its_name() {
+fn a_thread_that_opens_a_range_before_cuda_starts_keeps_its_name() {
     let program = compile("tests/programs/named.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());
     let done = run.env("GPUFLAME_ROOT", "thread").ok();

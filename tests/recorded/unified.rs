@@ -52,7 +52,7 @@ fn rows<const N: usize>(table: &str, columns: [&str; N]) -> Vec<[String; N]> {
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn bytes_are_counted_by_direction_and_gpu() {
+fn unified_memory_bytes_are_counted_by_direction_and_gpu() {
     let done = run(&[]);
     // By hand: 2 + 2 + 1 MiB to GPU 0; 2 MiB from GPU 0 to GPU 1; back 1, 2 and 2 MiB; 64 KiB to GPU 1.
     let expected = [
@@ -85,7 +85,7 @@ fn bytes_are_counted_by_direction_and_gpu() {
 }
 
 #[test]
-fn each_move_is_a_row_with_its_ends_and_times_whichever_cupti_says_so() {
+fn each_unified_memory_migration_is_a_row_with_every_cupti_version() {
     for version in ["11.8", "13.0", "13.4"] {
         let done = run(&[("GPUSIM_CUPTI_VERSION", version), ("GPUSIM_SHUFFLE", "3")]);
         let (truth, found) = (truth(&done), recorded(&done));
@@ -119,7 +119,7 @@ fn each_move_is_a_row_with_its_ends_and_times_whichever_cupti_says_so() {
 }
 
 #[test]
-fn it_counts_in_no_gpu_time() {
+fn unified_memory_migrations_do_not_count_as_gpu_time() {
     let done = run(&[]);
     assert_eq!(done.sum("activities").0, 1);
     let weights: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
@@ -127,14 +127,14 @@ fn it_counts_in_no_gpu_time() {
 }
 
 #[test]
-fn without_the_setting_nothing_of_it_is_recorded() {
+fn without_the_setting_no_unified_memory_is_recorded() {
     let done = run(&[("GPUFLAME_UNIFIED", "0")]);
     assert_eq!(recorded(&done), []);
     assert!(!done.file("out.csv").contains("unified") && !done.stderr.contains("unified memory"));
 }
 
 #[test]
-fn a_system_that_does_not_count_it_is_told_in_one_line() {
+fn unsupported_unified_memory_counting_is_reported_in_one_line() {
     let done = run(&[("GPUSIM_FAULTS", "enable:25=27")]);
     let expected = ["CUPTI does not record unified memory: NOT_SUPPORTED (27)"];
     assert_eq!(done.ledger("CUPTI does not record").len(), 1);

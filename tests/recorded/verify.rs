@@ -4,7 +4,7 @@
 use crate::support::{Run, Way, compile};
 
 #[test]
-fn every_second_stack_is_taken_again_and_none_differs() {
+fn every_second_stack_is_captured_again_and_matches() {
     let program = compile("tests/programs/load.c", &["-O2"]);
     let args = ["--threads", "4", "--launches", "20000"];
     let done = Run::new(&program, Way::Injected).args(args).env("GPUFLAME_VERIFY", "2").ok();
@@ -18,7 +18,7 @@ fn every_second_stack_is_taken_again_and_none_differs() {
 }
 
 #[test]
-fn fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them() {
+fn stacks_of_short_lived_fibers_match_libgccs_walk() {
     let program = compile("tests/programs/fibers.c", &["-O2"]);
     // 2 turns of 4 threads, 60 fibers, 8 rounds, 20 launches each.
     let done = Run::new(&program, Way::Injected).args(["2", "60", "8"]).env("GPUFLAME_VERIFY", "2").ok();
@@ -34,7 +34,7 @@ fn fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them() {
 }
 
 #[test]
-fn a_stack_that_libgcc_sees_differently_is_counted() {
+fn a_stack_that_differs_from_libgccs_walk_is_counted() {
     let program = compile("tests/programs/registered.c", &["-O2"]);
     let verified = |through_it: &str| {
         let run = Run::new(&program, Way::Injected).args([through_it]).env("GPUFLAME_VERIFY", "1");
@@ -49,7 +49,7 @@ fn a_stack_that_libgcc_sees_differently_is_counted() {
 }
 
 #[test]
-fn nothing_is_said_where_it_was_not_asked_for() {
+fn nothing_is_printed_about_verification_unless_requested() {
     let program = compile("tests/programs/registered.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).args(["0"]).ok();
     assert_eq!(done.ledger("verified: "), Vec::<&str>::new());

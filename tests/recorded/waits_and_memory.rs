@@ -44,7 +44,7 @@ fn waiting_is_charged_to_the_stack_that_waits() {
 }
 
 #[test]
-fn memory_is_charged_to_the_byte_whichever_thread_frees_it() {
+fn allocated_and_freed_bytes_are_exact_for_any_freeing_thread() {
     let done = host("alloc,gfr").ok();
     let again = command::gpuflame(&done.folder, ["flamegraph", "out.gfr", "--alloc", "--format", "folded"]);
     assert_eq!(again.ok().stdout, done.file("out.alloc.folded"));
@@ -74,7 +74,7 @@ fn memory_is_charged_to_the_byte_whichever_thread_frees_it() {
 }
 
 #[test]
-fn calls_are_counted_where_counts_are_the_unit() {
+fn waits_and_allocations_are_counted_if_the_unit_is_count() {
     let done = host("wait,alloc").env("GPUFLAME_UNIT", "count").ok();
     let waits = stacks(&done, "out.wait.folded");
     assert!(waits.len() == 5 && waits.values().all(|count| *count == 2), "{waits:?}");
@@ -84,7 +84,7 @@ fn calls_are_counted_where_counts_are_the_unit() {
 }
 
 #[test]
-fn nobody_pays_for_what_was_not_asked_for() {
+fn calls_for_outputs_that_were_not_requested_are_not_inspected() {
     let done = host("folded").ok();
     assert_eq!(done.ledger("host waited"), Vec::<&str>::new());
     // Ten kernels and two copies; no other call was inspected.

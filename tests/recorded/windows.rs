@@ -21,7 +21,7 @@ fn a_linked_program_records_its_window() {
 }
 
 #[test]
-fn injected_and_linked_are_one_session() {
+fn an_injected_and_linked_program_has_one_session() {
     let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
     for (way, clock) in [(Way::Injected, "virtual"), (Way::Injected, "real"), (Way::Preloaded, "virtual")] {
         let run = Run::new(&program, way).env("GPUFLAME_ENABLED", "0").env("GPUSIM_CLOCK", clock);
@@ -33,7 +33,7 @@ fn injected_and_linked_are_one_session() {
 }
 
 #[test]
-fn an_injected_copy_in_another_file_leaves_the_work_to_the_linked_one() {
+fn an_injected_copy_of_the_library_defers_to_the_linked_one() {
     let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
     let copy = crate::support::scratch("copy").join("libgpuflame-copy.so");
     std::fs::copy(crate::support::gpuflame(), &copy).unwrap();

@@ -89,7 +89,7 @@ fn numbers() -> (u64, u64) {
 const AT_ONCE: usize = 4;
 
 #[test]
-fn whatever_comes_together_the_program_behaves_as_without_us_and_the_ledger_adds_up() {
+fn any_random_combination_leaves_the_program_unchanged_and_the_ledger_exact() {
     let (first, last) = numbers();
     let (next, wrong) = (AtomicU64::new(first), Mutex::new(Vec::new()));
     let work = || {
