@@ -101,7 +101,7 @@ fn with_umask(folder: &Path, umask: &str, args: &[&str]) {
 }
 
 #[test]
-fn the_library_and_recover_write_owner_only_files_and_other_verbs_follow_the_umask() {
+fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask() {
     let program = compile("tests/programs/load.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).args(["--launches", "50"]);
     let done = run.env("GPUFLAME_FORMATS", "folded,csv,activities,gfr").ok();
@@ -126,7 +126,7 @@ fn the_library_and_recover_write_owner_only_files_and_other_verbs_follow_the_uma
 
 /// The owner of that file could write a script into the picture, which root opens in a browser.
 #[test]
-fn a_world_writable_file_of_another_user_is_replaced_by_an_owner_writable_one() {
+fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");
     hand::recording(&folder);
     let picture = folder.join("out.svg");

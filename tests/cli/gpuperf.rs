@@ -23,7 +23,7 @@ fn files(done: &Done) -> Vec<&'static str> {
 }
 
 #[test]
-fn every_launch_is_merged_by_its_id_and_the_commands_exit_code_is_returned() {
+fn launches_are_merged_by_id_and_the_commands_exit_code_is_returned() {
     let program = compile("tests/programs/threads.c", &["-O2"]);
     let script = format!("{} 3 2; exit 3", program.display());
     let done = gpuperf(&[], &["sh", "-c", &script]).done();

@@ -443,7 +443,7 @@ fn an_unwritable_stderr_changes_neither_the_status_nor_the_recovered_files() {
 }
 
 #[test]
-fn every_verb_keeps_its_exit_status_on_unwritable_stderr_and_fails_on_full_stdout() {
+fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
     let verb = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
         command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -66,7 +66,7 @@ fn extract_keeps_operations_entirely_inside_the_window_in_order_of_start() {
 }
 
 #[test]
-fn stats_average_steps_with_the_same_operations() {
+fn stats_average_steps_with_the_same_number_of_operations() {
     let folder = scratch("stats");
     let events = [
         step(1, "0.000", "1000.000"),
@@ -128,7 +128,7 @@ fn names_in_csv_are_escaped_for_spreadsheets_and_terminals() {
 }
 
 #[test]
-fn the_bubbles_option_counts_idle_time_of_device_stream_or_order() {
+fn the_bubbles_option_selects_idle_time_by_device_stream_or_order() {
     let folder = scratch("bubbles");
     let events = [
         step(1, "0.000", "1000.000"),

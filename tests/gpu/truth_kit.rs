@@ -433,7 +433,7 @@ fn the_kit_without_a_gpu_measures_nothing_and_reports_that() {
 }
 
 #[test]
-fn the_limits_of_all_steps_together_are_under_twenty_minutes() {
+fn the_time_limits_of_the_steps_total_less_than_twenty_minutes() {
     let output = Command::new(root().join("tests/gpu/run.sh")).arg("--list").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let limits: Vec<(&str, u32)> = text

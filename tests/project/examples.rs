@@ -106,7 +106,7 @@ fn demo(folder: &Path) -> Command {
 }
 
 #[test]
-fn the_demo_succeeds_if_its_stdout_is_closed() {
+fn the_demo_succeeds_if_the_reader_of_its_stdout_is_gone() {
     let folder = scratch("demo-unread");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -151,7 +151,7 @@ fn range_rejects_coroutine_and_generator_functions() {
 }
 
 #[test]
-fn arrow_tables_of_a_recording_and_a_trace_have_the_sums_of_the_stacks() {
+fn arrow_tables_of_recordings_and_traces_have_the_sums_of_the_stacks() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("python/arrow/bin/python");
     if !python.exists() {

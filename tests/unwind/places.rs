@@ -62,7 +62,7 @@ fn code_without_unwind_info_or_frame_pointer_ends_the_stack_like_libgcc() {
 }
 
 #[test]
-fn code_without_unwind_info_is_crossed_by_frame_pointer_and_marked_guessed() {
+fn code_without_unwind_info_is_crossed_by_frame_pointer_and_marked() {
     case("cases.c", "no_information_but_fp")(look);
     for (flags, ours, theirs) in seen() {
         assert_eq!(flags, ContextFlags::GUESSED);
@@ -71,7 +71,7 @@ fn code_without_unwind_info_is_crossed_by_frame_pointer_and_marked_guessed() {
 }
 
 #[test]
-fn code_without_unwind_info_that_returns_after_its_call_is_crossed_and_marked_guessed() {
+fn code_without_unwind_info_that_returns_after_its_call_is_crossed_and_marked() {
     case("cases.c", "no_information_but_return")(look);
     for (flags, ours, theirs) in seen() {
         assert_eq!(flags, ContextFlags::GUESSED);

@@ -41,7 +41,7 @@ fn the_runtimes_first_call_injects() {
 }
 
 #[test]
-fn a_library_that_returns_0_is_unloaded_and_injected_again_by_the_next_cu_init() {
+fn an_injection_that_returns_0_is_unloaded_and_repeated_by_the_next_cu_init() {
     // It asks for nothing: unloading a library whose functions are registered is its own fault.
     let outcome = Run::new("init", &["twice"])
         .client("", "")
