@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_told_apart_by_what_frame_pointers_can_lose() {
+    fn stack_verdicts_distinguish_the_losses_of_frame_pointer_walks() {
         assert_eq!(verdict(&[10, 20, 30], &[10, 20, 30], true), Stacks::Same);
         assert_eq!(verdict(&[10, 20], &[10, 20, 30], true), Stacks::EndsEarly);
         assert_eq!(verdict(&[10, 30], &[10, 20, 30], true), Stacks::Skips);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_c_library_has_below_main_does_not_count() {
+    fn frames_of_the_c_library_below_main_are_ignored() {
         let mut files = Files::of_one("/bin/app");
         files.add_one("/lib/libc.so.6");
         let libc = |offset| Place { file: 1, offset };
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn another_caller_or_another_root_is_another_stack() {
+    fn a_different_caller_or_root_makes_a_different_stack() {
         assert_eq!(verdict(&[10, 20], &[11, 20], true), Stacks::Differ);
         assert_eq!(verdict(&[10, 20, 30], &[10, 20, 31], true), Stacks::Differ);
         assert_eq!(verdict(&[10, 30, 20], &[10, 20, 30], true), Stacks::Differ);

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_told_by_their_names() {
+    fn entry_points_are_classified_by_name() {
         for (name, kind) in [
             ("cudaLaunchKernel", Some(Kind::Launch)),
             ("cudaLaunchKernel_ptsz", Some(Kind::Launch)),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_runtime_is_a_part_of_its_file() {
+    fn a_static_runtime_occupies_part_of_its_file() {
         let api = Api::Parts(vec![(100, 120), (200, 300)]);
         assert!(api.holds(100) && api.holds(299) && !api.holds(120) && !api.holds(99) && !api.holds(300));
         assert!(!Api::None.holds(100) && Api::Whole.holds(100));

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_overlap_are_tied_wrongly() {
+    fn overlapping_calls_are_matched_wrongly_by_order_and_by_nearest_time() {
         let (seen, inside) = crossed();
         let grade_by = |way| {
             let grade = grade(&seen, &inside, 0, way);

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mapped_later_lies_on_top() {
+    fn a_later_mapping_replaces_earlier_ones() {
         let mut space = Space::default();
         space.map(0x1000, 0x3000, 0, 1);
         space.map(0x3000, 0x4000, 0x500, 2);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_code_in_files_are_read() {
+    fn executable_file_mappings_are_parsed() {
         let read = line("7f00-7f10 r-xp 00001000 fd:02 1234                       /usr/lib/a b.so").unwrap();
         let file = FileId { inode: 1234, device: 0xfd << 20 | 2 };
         let path = PathBuf::from("/usr/lib/a b.so");

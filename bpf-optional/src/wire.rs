@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_that_is_cut_short_is_none() {
+    fn a_truncated_record_is_rejected() {
         let mut bytes = vec![0; HEAD + 16];
         bytes[0] = 2;
         bytes[4] = 7;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_could_not_be_taken_is_empty() {
+    fn a_failed_stack_capture_is_empty() {
         let mut bytes = vec![0; KERNEL_AT];
         bytes[0] = 1;
         bytes[HEAD + 24..HEAD + 28].copy_from_slice(&(-14_i32).to_ne_bytes());

@@ -42,7 +42,7 @@ fn with_static_runtime(libraries: &Path) -> PathBuf {
 }
 
 #[test]
-fn calls_that_fail_are_calls() {
+fn failed_launches_are_recorded() {
     let Some(libraries) = runtime() else { return };
     let late = compile("bpf-optional/tests/programs/late.c", &[]);
     let ran = record(&libraries, &late, &["libcudart.so.13", "50"]);
@@ -50,7 +50,7 @@ fn calls_that_fail_are_calls() {
 }
 
 #[test]
-fn a_runtime_inside_the_program_is_watched_as_long_as_it_has_symbols() {
+fn a_static_runtime_is_probed_if_the_program_has_symbols() {
     let Some(libraries) = runtime() else { return };
     let program = with_static_runtime(&libraries);
     let ran = record(&libraries, &program, &["9"]);

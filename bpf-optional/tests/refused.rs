@@ -18,7 +18,7 @@ fn is_refused(ran: &Ran, why: &str) {
 }
 
 #[test]
-fn what_cannot_be_watched_is_refused_in_one_line() {
+fn targets_that_cannot_be_probed_are_rejected_in_one_line() {
     if !can_probe() {
         return;
     }
@@ -36,7 +36,7 @@ fn what_cannot_be_watched_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_recorder_that_is_killed_leaves_nothing_and_the_program_goes_on() {
+fn a_killed_recorder_leaves_no_probes_and_the_program_continues() {
     if !can_probe() {
         return;
     }

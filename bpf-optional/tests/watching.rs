@@ -30,7 +30,7 @@ fn counts(stdout: &str) -> [u64; 4] {
 }
 
 #[test]
-fn every_launch_is_seen_with_its_thread_and_its_stack() {
+fn every_launch_is_recorded_with_its_thread_and_stack() {
     if !can_probe() {
         return;
     }
@@ -48,7 +48,7 @@ fn every_launch_is_seen_with_its_thread_and_its_stack() {
 }
 
 #[test]
-fn a_runtime_that_is_opened_late_is_probed_before_its_first_call() {
+fn a_runtime_opened_late_is_probed_before_its_first_call() {
     if !can_probe() {
         return;
     }
@@ -59,7 +59,7 @@ fn a_runtime_that_is_opened_late_is_probed_before_its_first_call() {
 }
 
 #[test]
-fn a_running_process_is_watched_from_then_on() {
+fn a_running_process_is_recorded_after_attaching() {
     if !can_probe() {
         return;
     }
@@ -80,7 +80,7 @@ fn a_running_process_is_watched_from_then_on() {
 }
 
 #[test]
-fn children_and_their_programs_are_followed() {
+fn child_processes_and_executed_programs_are_recorded() {
     if !can_probe() {
         return;
     }
@@ -95,7 +95,7 @@ fn children_and_their_programs_are_followed() {
 }
 
 #[test]
-fn processes_of_other_namespaces_have_the_numbers_of_ours() {
+fn processes_in_other_namespaces_have_pids_of_the_recorders_namespace() {
     if !can_probe() {
         return;
     }
@@ -108,7 +108,7 @@ fn processes_of_other_namespaces_have_the_numbers_of_ours() {
 }
 
 #[test]
-fn another_function_is_probed_on_request_and_stacks_of_the_kernel_are_put_on_top() {
+fn uprobe_records_another_function_and_kernel_stacks_are_placed_on_top() {
     if !can_probe() {
         return;
     }
@@ -124,7 +124,7 @@ fn another_function_is_probed_on_request_and_stacks_of_the_kernel_are_put_on_top
 }
 
 #[test]
-fn lines_end_in_the_correlation_id_where_the_library_is_inside() {
+fn lines_end_in_the_correlation_id_if_the_library_is_injected() {
     if !can_probe() {
         return;
     }
@@ -148,7 +148,7 @@ fn truth(folder: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn both_accounts_of_the_c_example_agree_and_are_the_truth() {
+fn both_accounts_of_the_c_example_agree_with_the_truth() {
     if !can_probe() {
         return;
     }
@@ -179,7 +179,7 @@ fn demo() -> Option<PathBuf> {
 }
 
 #[test]
-fn both_accounts_of_the_demo_agree_and_are_the_truth() {
+fn both_accounts_of_the_demo_agree_with_the_truth() {
     if !can_probe() {
         return;
     }
@@ -211,7 +211,7 @@ fn both_accounts_of_four_threads_agree_and_nothing_is_dropped() {
 }
 
 #[test]
-fn two_launches_that_change_places_are_noticed() {
+fn two_swapped_launches_are_detected() {
     if !can_probe() {
         return;
     }
@@ -222,7 +222,7 @@ fn two_launches_that_change_places_are_noticed() {
 
 /// The library itself mixes two launches up, which debug builds can be told to.
 #[test]
-fn a_library_that_mixes_two_launches_up_is_caught() {
+fn a_library_that_swaps_two_launches_is_detected() {
     if !can_probe() || !cfg!(debug_assertions) {
         return;
     }
@@ -241,7 +241,7 @@ fn a_library_that_mixes_two_launches_up_is_caught() {
 }
 
 #[test]
-fn without_frame_pointers_what_is_lost_is_said_and_nothing_contradicts() {
+fn crosscheck_without_frame_pointers_reports_incomplete_stacks_and_no_contradiction() {
     if !can_probe() {
         return;
     }

@@ -31,15 +31,15 @@
 //! 2. The walk checks every address against that range. A plain rule, a realigned frame, a register rule or an
 //!    expression may yield any address or stack pointer; the caller's stack pointer must be above the frame's and
 //!    not beyond the end, or the walk ends and the stack is flagged as cut (`x86_64/words.rs`;
-//!    `no_unwind_information_leads_a_walk_astray` of `unwind/foreign.rs`, with 21 kinds of wrong information).
+//!    `walking_with_broken_unwind_information_is_safe` of `unwind/foreign.rs`, with 21 kinds of wrong information).
 //! 3. A signal frame may lead anywhere. If it leads upwards on the same stack, the walk continues; if it leads
 //!    elsewhere, the walk starts over through the copy
-//!    (`a_signal_stack_leads_back_to_the_stack_that_was_interrupted`).
+//!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
 //! 4. The memo reads only words that a walk of the thread's own stack read before, in frames above the present
-//!    stack pointer, and only in a capture that begins on that stack (`the_memo_gives_what_the_plain_walk_gives` of
+//!    stack pointer, and only in a capture that begins on that stack (`cached_and_uncached_walks_give_equal_stacks` of
 //!    `unwind/fuzz.rs`; greenlets, which move parts of a stack aside, in `host/runtimes.rs`). The same holds for
 //!    the cache of whole stacks, whose entries begin at exactly the stack pointer at which such a walk began
-//!    (`a_stack_that_is_told_by_its_number_is_the_one_that_was_kept` of `unwind/fuzz.rs`).
+//!    (`a_repeated_stacks_number_refers_to_an_equal_stack` of `unwind/fuzz.rs`).
 //! 5. Expressions terminate: 256 operations, fixed memory (`sp_for_ever` and `cfa_for_ever`, tested as in 2).
 //!
 //! **A capture that begins on another stack, or is led to one, reads every stack, the thread's own included, through
@@ -47,7 +47,7 @@
 //! they are unchanged since such a copy was walked to the stack's end.
 //!
 //! 6. The kernel checks each page when it copies, so no bounds are cached that could be out of date
-//!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind/foreign.rs`,
+//!    (`a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs`,
 //!    `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
 //!    `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`).
 //! 7. A walk through the copy stays in the readable range that starts at its stack pointer, up to the first gap and
@@ -58,11 +58,11 @@
 //!    page contains our own frames, so no other thread can unmap it without crashing the program anyway
 //!    (`x86_64/routes.rs`; `a_route_never_reads_past_the_stack_pointers_page`,
 //!    `a_route_is_followed_only_with_the_same_frame_pointer` there; compared with the copy:
-//!    `known_ways_on_other_stacks_give_what_a_copy_gives` of `unwind/fuzz.rs`; a page that comes and goes:
+//!    `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`; a page that comes and goes:
 //!    `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
 //! 9. The cost does not depend on the number of stacks: at most one copying system call, and no file opened
 //!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
-//!    `fibers_that_do_the_same_in_turn_are_copied_only_if_their_stack_exceeds_a_page` of `unwind/fibers.rs`).
+//!    `fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page` of `unwind/fibers.rs`).
 //! 10. If a sandbox refuses that call, memory is read through a file; if that is refused too, the stack is flagged
 //!     as cut. The host's errno is preserved (`unwind/sandboxed.rs`).
 //!
@@ -73,25 +73,25 @@
 //!
 //! **Code is read through the kernel**, since code without unwind information may be unmapped or replaced at any
 //! time (`x86_64/generated.rs`). Every address that its instructions lead to is checked against the stack's bounds,
-//! and so is rbp, which may hold any value there (`generated_frames_are_walked_to_the_root_whatever_rbp_holds`,
-//! `frames_that_cannot_be_walked_crash_nothing` of `unwind/generated.rs`).
+//! and so is rbp, which may hold any value there (`generated_frames_are_walked_to_the_root_for_any_value_of_rbp`,
+//! `unwalkable_generated_frames_do_not_crash_the_unwinder` of `unwind/generated.rs`).
 //!
 //! **An object is read only while the loader's lock is held**, so that no other thread unloads it, whatever address
 //! led there.
 //!
 //! 12. That covers its headers, its unwind information, its build id and its name
-//!     (`an_object_that_goes_while_garbage_on_the_stack_points_to_it_does_no_harm` of `unwind/unloaded.rs`).
+//!     (`unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`).
 //! 13. No thread waits forever for the loader: `loader` explains why. While nothing changes, known code does not
-//!     ask it (`a_capture_that_checks_by_itself_does_not_wait_for_the_loader` of `unwind/unload.rs`).
+//!     ask it (`a_self_checking_capture_does_not_wait_for_the_loader` of `unwind/unload.rs`).
 //!
 //! # Why no frame has a wrong name
 //!
 //! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares them; so
 //!     no rule is used for code that replaced the code it was made for
-//!     (`a_capture_that_checks_by_itself_needs_no_poll`,
-//!     `a_library_that_comes_where_nothing_was_known_is_known_at_once`,
-//!     `unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back` of `unwind/unload.rs`). A change during a
-//!     capture is detected at its end (`threads_that_share_rules_while_libraries_come_and_go_agree_with_libgcc`;
+//!     (`a_self_checking_capture_needs_no_poll`,
+//!     `a_library_loaded_at_an_address_without_rules_is_recognised_at_once`,
+//!     `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`). A change during a
+//!     capture is detected at its end (`threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`;
 //!     `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`). The rules that a
 //!     thread caches along its paths are each valid for one address in one such state
 //!     (`a_path_is_used_from_its_third_walk_on` of `x86_64/trails.rs`; compared with the plain walk: the fuzzer of 4).
@@ -99,7 +99,7 @@
 //!     which thread looked it up, or when
 //!     (`plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
 //!     `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `known`), and neither does a
-//!     stack (`a_stack_is_the_same_whatever_came_and_went_beside_it` of `unwind/modules.rs`).
+//!     stack (`stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
 //! 16. A module that cannot be determined is reported as unknown, and counted
 //!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
 //!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).

@@ -17,7 +17,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_folded_stacks_of_a_recording_are_those_by_hand() {
+fn the_folded_stacks_of_a_recording_equal_the_handwritten_ones() {
     let folder = scratch("cli");
     hand::recording(&folder);
     let ran = gpuflame(&folder, ["flamegraph", "hand.gfr", "--format", "folded"]).ok();
@@ -30,7 +30,7 @@ fn the_folded_stacks_of_a_recording_are_those_by_hand() {
 
 /// `gemm<float>` is drawn as `gemm`; a name that is not a kernel's has no short form.
 #[test]
-fn a_picture_draws_kernels_by_their_short_names_and_tells_their_whole_ones() {
+fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     let folder = scratch("cli");
     hand::recording(&folder);
     gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "out.svg"]).ok();
@@ -58,7 +58,7 @@ fn a_picture_draws_kernels_by_their_short_names_and_tells_their_whole_ones() {
 }
 
 #[test]
-fn folded_stacks_have_whole_names_where_they_are_asked_for() {
+fn folded_stacks_have_full_kernel_names_with_all_frames_and_keep_numbers() {
     let folder = scratch("cli");
     hand::recording(&folder);
     let whole = hand::FOLDED.replace("gemm", "gemm<float>");
@@ -71,7 +71,7 @@ fn folded_stacks_have_whole_names_where_they_are_asked_for() {
 }
 
 #[test]
-fn a_dash_is_standard_input() {
+fn a_dash_reads_standard_input() {
     let folder = scratch("cli");
     let ran =
         gpuflame_with(&folder, ["flamegraph", "-", "--format", "folded", "-o", "-"], &hand::bytes()).ok();
@@ -79,7 +79,7 @@ fn a_dash_is_standard_input() {
 }
 
 #[test]
-fn a_recorded_run_is_drawn_as_the_run_drew_itself() {
+fn a_flame_graph_drawn_from_a_recording_equals_the_runs_own() {
     let program = compile("tests/programs/load.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).args(["--threads", "2", "--launches", "500"]);
     let done = run.env("GPUFLAME_FORMATS", "folded,svg,idle,gfr").ok();
@@ -101,7 +101,7 @@ fn with_umask(folder: &Path, umask: &str, args: &[&str]) {
 }
 
 #[test]
-fn the_library_and_recover_write_for_the_owner_alone_and_other_verbs_follow_the_umask() {
+fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask() {
     let program = compile("tests/programs/load.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).args(["--launches", "50"]);
     let done = run.env("GPUFLAME_FORMATS", "folded,csv,activities,gfr").ok();
@@ -126,7 +126,7 @@ fn the_library_and_recover_write_for_the_owner_alone_and_other_verbs_follow_the_
 
 /// The owner of that file could write a script into the picture, which root opens in a browser.
 #[test]
-fn a_file_of_another_user_that_everybody_may_write_to_is_replaced_by_one_that_only_its_owner_may_write_to() {
+fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");
     hand::recording(&folder);
     let picture = folder.join("out.svg");
@@ -145,7 +145,7 @@ fn a_file_of_another_user_that_everybody_may_write_to_is_replaced_by_one_that_on
 }
 
 #[test]
-fn info_counts_what_the_recording_holds() {
+fn info_counts_the_launches_activities_and_losses_of_a_recording() {
     let folder = scratch("cli");
     hand::recording(&folder);
     let ran = gpuflame(&folder, ["info", "hand.gfr", "--format", "json"]).ok();
@@ -188,7 +188,7 @@ fn top_ranks_kernels_stacks_and_delays() {
 }
 
 #[test]
-fn what_cannot_be_read_is_one_line_with_a_next_step() {
+fn unreadable_input_files_are_reported_with_a_next_step() {
     let folder = scratch("cli");
     fs::write(folder.join("empty"), "").unwrap();
     fs::write(folder.join("text"), "hello\n").unwrap();
@@ -202,7 +202,7 @@ fn what_cannot_be_read_is_one_line_with_a_next_step() {
 }
 
 #[test]
-fn a_cut_recording_gives_what_came_before_the_cut() {
+fn a_truncated_recording_is_read_up_to_the_truncation() {
     let folder = scratch("cli");
     let whole = hand::bytes();
     // The end row marks the recording as complete; the row before it closes the window.
@@ -213,7 +213,7 @@ fn a_cut_recording_gives_what_came_before_the_cut() {
 }
 
 #[test]
-fn a_recording_whose_process_did_not_end_it_is_read_and_that_is_said() {
+fn a_recording_without_an_end_row_is_read_with_a_warning() {
     let folder = scratch("cli");
     let whole = hand::bytes();
     fs::write(folder.join("killed.gfr"), &whole[..whole.len() - 5]).unwrap();
@@ -225,7 +225,7 @@ fn a_recording_whose_process_did_not_end_it_is_read_and_that_is_said() {
 }
 
 #[test]
-fn an_output_that_cannot_be_written_leaves_nothing_and_keeps_what_was_there() {
+fn a_failed_write_creates_no_file_and_keeps_the_existing_one() {
     let folder = scratch("cli");
     hand::recording(&folder);
     fs::create_dir(folder.join("out")).unwrap();
@@ -253,7 +253,7 @@ fn the_settings_of_the_library_are_listed_by_the_command_and_its_help() {
 }
 
 #[test]
-fn a_command_line_that_makes_no_sense_ends_with_two() {
+fn an_invalid_command_line_exits_with_code_2() {
     let folder = scratch("cli");
     for args in [
         &["paint", "x"][..],
@@ -273,7 +273,7 @@ fn a_command_line_that_makes_no_sense_ends_with_two() {
 }
 
 #[test]
-fn every_verb_explains_itself() {
+fn every_verb_has_help_with_an_example() {
     let folder = scratch("cli");
     let help = gpuflame(&folder, ["--help"]).ok().stdout;
     let verbs =
@@ -290,7 +290,7 @@ fn every_verb_explains_itself() {
 }
 
 #[test]
-fn nothing_of_the_command_is_in_the_shared_library() {
+fn the_shared_library_links_no_crate_of_the_command_line() {
     let tree = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--locked", "-e", "normal", "--prefix", "none", "-p", "gpuflame-capi"])
         .current_dir(root())

@@ -33,7 +33,7 @@ fn text(format: &str) -> String {
 }
 
 #[test]
-fn the_order_in_which_buffers_came_in_does_not_show_in_any_format() {
+fn the_order_in_which_buffers_arrive_changes_no_format() {
     let folder = scratch("convert");
     hand::recording(&folder);
     fs::write(folder.join("back.gfr"), hand::backwards()).unwrap();
@@ -54,7 +54,7 @@ fn the_order_in_which_buffers_came_in_does_not_show_in_any_format() {
 }
 
 #[test]
-fn a_line_for_each_launch_says_when_who_and_from_where() {
+fn extended_folded_has_a_line_per_launch_with_time_thread_and_stack() {
     let at = |micros: u64| hand::BASE + micros * 1000;
     let lines = [
         format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel;[correlation 10]", at(12)),
@@ -75,7 +75,7 @@ fn a_line_for_each_launch_says_when_who_and_from_where() {
 }
 
 #[test]
-fn the_tutorials_text_has_its_lines() {
+fn cupti_text_contains_the_kernel_call_and_copy_lines() {
     let text = text("cupti-text");
     let base = hand::BASE;
     let kernel = format!(
@@ -102,7 +102,7 @@ fn the_tutorials_text_has_its_lines() {
 }
 
 #[test]
-fn chromes_times_are_exact_to_the_nanosecond_and_flows_join_calls_and_work() {
+fn chrome_times_are_exact_to_the_nanosecond_and_flows_connect_calls_to_work() {
     let text = text("chrome");
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["baseTimeNanoseconds"], hand::BASE);
@@ -208,7 +208,7 @@ fn tracesmiths_binary_format_reads_back_event_by_event() {
 }
 
 #[test]
-fn the_format_is_told_by_the_name_or_by_a_word() {
+fn the_format_is_chosen_by_the_file_extension_or_an_option() {
     let folder = scratch("convert");
     hand::recording(&folder);
     let ran = gpuflame_with(&folder, ["convert", "-", "--format", "folded"], &hand::bytes()).ok();
@@ -223,7 +223,7 @@ fn the_format_is_told_by_the_name_or_by_a_word() {
 }
 
 #[test]
-fn what_chrome_is_given_has_the_same_stacks_when_it_is_read_again() {
+fn chrome_output_has_the_same_stacks_when_read_back() {
     let folder = scratch("convert");
     hand::recording(&folder);
     let drawn = |name: &str| gpuflame(&folder, ["-q", "flamegraph", name]).ok().stdout;

@@ -68,7 +68,7 @@ impl Said {
 }
 
 #[test]
-fn where_all_is_well_every_line_is_ok() {
+fn doctor_reports_ok_on_every_line_on_a_working_machine() {
     let said = doctor(&[("GPUSIM_CUPTI_VERSION", "13.4"), ("GPUSIM_NDEV", "2")]);
     said.has("driver", "ok", &["CUDA 13.0"])
         .has("GPU", "ok", &["2: "])
@@ -86,7 +86,7 @@ fn where_all_is_well_every_line_is_ok() {
 }
 
 #[test]
-fn without_a_driver_it_says_what_works_here() {
+fn doctor_without_a_driver_lists_the_offline_features() {
     let said = doctor_in(&scratch("doctor"), Path::new("/nowhere"), &gpuflame(), &[]);
     said.has("driver", "fail", &["no NVIDIA driver", "--gpus all", "to read recordings nothing is missing"])
         .has("library", "ok", &["libgpuflame.so"])
@@ -95,7 +95,7 @@ fn without_a_driver_it_says_what_works_here() {
 }
 
 #[test]
-fn what_is_in_the_way_of_cupti_is_told_with_its_remedy() {
+fn doctor_reports_cupti_obstacles_with_their_remedies() {
     let no_cupti = stage("no-cupti", &[]);
     for (libraries, variables, what, result, words) in [
         (cuda(), vec![("GPUSIM_NDEV", "0")], "GPU", "fail", vec!["100", "CUDA_VISIBLE_DEVICES"]),
@@ -130,7 +130,7 @@ fn what_is_in_the_way_of_cupti_is_told_with_its_remedy() {
 }
 
 #[test]
-fn a_library_that_is_missing_broken_or_of_another_version_is_told() {
+fn doctor_reports_a_missing_broken_or_mismatched_library() {
     let folder = scratch("libraries");
     let of_source = |name: &str, source: &str| -> PathBuf {
         let library = folder.join(name);
@@ -169,7 +169,7 @@ fn a_library_that_is_missing_broken_or_of_another_version_is_told() {
 }
 
 #[test]
-fn what_the_environment_says_is_looked_at() {
+fn doctor_checks_the_environment_variables_and_changes_nothing() {
     let folder = scratch("environment");
     let other = folder.join("libother.so");
     symlink(gpuflame(), &other).unwrap();
@@ -194,7 +194,7 @@ fn what_the_environment_says_is_looked_at() {
 }
 
 #[test]
-fn what_killed_processes_have_left_is_told() {
+fn doctor_reports_recordings_of_killed_processes() {
     let folder = scratch("left");
     // A recording without an end row, and one with it.
     let head = b"gpuflame\x01\x00\x00\x00\x00\x00\x00\x00";
@@ -205,7 +205,7 @@ fn what_killed_processes_have_left_is_told() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_told_to_those_who_may_not() {
+fn doctor_fails_on_an_output_folder_that_the_user_cannot_write() {
     let folder = scratch("locked");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
     // Root may write to any folder.
@@ -216,7 +216,7 @@ fn a_folder_that_cannot_be_written_is_told_to_those_who_may_not() {
 }
 
 #[test]
-fn people_get_a_line_for_each_thing_and_what_to_do_below_it() {
+fn doctor_prints_one_line_per_check_with_the_remedy_below() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     command.arg("doctor").env("LD_LIBRARY_PATH", "/nowhere").env("GPUFLAME_TYPO", "1");
     let output = command.current_dir(scratch("text")).output().unwrap();

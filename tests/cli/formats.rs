@@ -216,7 +216,7 @@ fn written(folder: &Path, word: &str) -> Written {
 }
 
 #[test]
-fn each_format_carries_what_the_table_says() {
+fn each_format_contains_the_data_that_the_formats_table_lists() {
     let folder = scratch("formats");
     fs::write(folder.join("all.gfr"), everything()).unwrap();
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/formats.md")).unwrap();
@@ -256,7 +256,7 @@ fn drawn(folder: &Path, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn formats_that_are_read_again_have_the_same_stacks_of_graphs_and_of_pending_launches() {
+fn graph_and_pending_launch_stacks_survive_conversion_to_readable_formats() {
     let folder = scratch("formats");
     fs::write(folder.join("all.gfr"), everything()).unwrap();
     let before = drawn(&folder, "all.gfr");
@@ -278,7 +278,7 @@ fn formats_that_are_read_again_have_the_same_stacks_of_graphs_and_of_pending_lau
 }
 
 #[test]
-fn python_frames_and_ranges_of_a_trace_stay_what_they_are() {
+fn python_frames_and_ranges_of_a_trace_survive_conversion() {
     let folder = scratch("formats");
     let trace = r#"{"traceEvents": [
         {"ph":"X","cat":"python_function","name":"<built-in method step of Adam object at 0x7f1234567890>","pid":1,"tid":2,"ts":0,"dur":90},
@@ -301,7 +301,7 @@ fn python_frames_and_ranges_of_a_trace_stay_what_they_are() {
 }
 
 #[test]
-fn waits_and_events_are_rows_of_the_tutorials_text() {
+fn waits_and_events_are_rows_in_the_cupti_text_format() {
     let folder = scratch("formats");
     fs::write(folder.join("all.gfr"), everything()).unwrap();
     let text = gpuflame(&folder, ["convert", "all.gfr", "--to", "cupti-text"]).ok().stdout;
@@ -319,7 +319,7 @@ fn waits_and_events_are_rows_of_the_tutorials_text() {
 }
 
 #[test]
-fn the_numbers_of_stacks_in_the_table_have_a_table() {
+fn the_csv_stack_numbers_are_resolved_by_a_stacks_table() {
     let folder = scratch("formats");
     fs::write(folder.join("all.gfr"), everything()).unwrap();
     gpuflame(&folder, ["-q", "convert", "all.gfr", "-o", "all.csv"]).ok();

@@ -23,7 +23,7 @@ fn files(done: &Done) -> Vec<&'static str> {
 }
 
 #[test]
-fn every_launch_is_merged_by_its_id_and_the_exit_code_is_the_commands() {
+fn launches_are_merged_by_id_and_the_commands_exit_code_is_returned() {
     let program = compile("tests/programs/threads.c", &["-O2"]);
     let script = format!("{} 3 2; exit 3", program.display());
     let done = gpuperf(&[], &["sh", "-c", &script]).done();
@@ -39,7 +39,7 @@ fn every_launch_is_merged_by_its_id_and_the_exit_code_is_the_commands() {
 }
 
 #[test]
-fn what_is_not_wanted_is_not_there() {
+fn files_that_the_options_exclude_are_not_written() {
     let program = compile("tests/programs/threads.c", &["-O2"]);
     let program = program.to_str().unwrap();
     for (option, wanted) in [
@@ -56,7 +56,7 @@ fn what_is_not_wanted_is_not_there() {
 }
 
 #[test]
-fn after_an_interrupt_it_merges_all_the_same_and_ends_with_130() {
+fn an_interrupted_run_is_still_merged_and_exits_with_130() {
     let program = compile("tests/programs/ending.c", &["-O2", "-g0"]);
     let run = gpuperf(&[], &[program.to_str().unwrap(), "for_ever", "1"]);
     let (mut command, folder) = run.into_command();

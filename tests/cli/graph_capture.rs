@@ -57,7 +57,7 @@ fn drawn(folder: &Path) -> Ran {
 }
 
 #[test]
-fn operations_of_a_graph_hang_under_the_calls_that_were_captured_by_order_and_name() {
+fn graph_operations_are_attached_to_captured_calls_by_order_and_name() {
     let folder = scratch("graph-capture");
     // Two layers have the same kernels: only the order of the launches tells which is which.
     let captures = [
@@ -83,7 +83,7 @@ fn operations_of_a_graph_hang_under_the_calls_that_were_captured_by_order_and_na
 }
 
 #[test]
-fn what_fits_in_more_than_one_way_is_tied_to_none_and_its_share_is_said() {
+fn ambiguous_graph_operations_are_left_unattached_and_their_share_is_reported() {
     let folder = scratch("graph-capture");
     write(&folder, "capture.json", &[layer(0, "A", &["gemm"]), layer(100, "B", &["gemm"])]);
     write(&folder, "run.json", &[launch(1000, &[("gemm", 7, "")])]);
@@ -93,7 +93,7 @@ fn what_fits_in_more_than_one_way_is_tied_to_none_and_its_share_is_said() {
 }
 
 #[test]
-fn a_node_that_both_files_number_is_tied_by_that_whatever_its_order() {
+fn a_node_id_in_both_files_overrides_the_order() {
     let folder = scratch("graph-capture");
     let node = |at, id: u32| captured(at, "", &format!(r#","graph node id":{id}"#));
     let mut capture = layer(0, "A", &[]);
@@ -109,7 +109,7 @@ fn a_node_that_both_files_number_is_tied_by_that_whatever_its_order() {
 }
 
 #[test]
-fn calls_that_name_no_kernels_are_tied_by_count_and_marked_as_guessed() {
+fn captured_calls_without_kernel_names_match_by_count_and_are_marked_guessed() {
     let folder = scratch("graph-capture");
     write(&folder, "capture.json", &[layer(0, "A", &["", ""])]);
     write(&folder, "run.json", &[launch(1000, &[("x", 7, ""), ("y", 7, "")]), launch(1100, &[("x", 7, "")])]);
@@ -122,7 +122,7 @@ fn calls_that_name_no_kernels_are_tied_by_count_and_marked_as_guessed() {
 }
 
 #[test]
-fn branches_on_two_streams_are_each_a_sequence() {
+fn graph_branches_on_two_streams_are_matched_separately() {
     let folder = scratch("graph-capture");
     write(&folder, "capture.json", &[layer(0, "A", &["first", "left", "right", "last"])]);
     let ops = [("first", 7, ""), ("right", 8, ""), ("left", 7, ""), ("last", 7, "")];
@@ -132,7 +132,7 @@ fn branches_on_two_streams_are_each_a_sequence() {
 }
 
 #[test]
-fn a_file_without_a_capture_is_refused_by_name() {
+fn a_file_without_a_graph_capture_is_rejected_by_name() {
     let folder = scratch("graph-capture");
     write(&folder, "run.json", &[launch(1000, &[("x", 7, "")])]);
     fs::copy(folder.join("run.json"), folder.join("capture.json")).unwrap();

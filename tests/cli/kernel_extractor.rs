@@ -170,7 +170,7 @@ fn numbers(table: &str) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn extract_has_the_same_bytes_but_for_the_noise_in_durations() {
+fn extract_equals_kernel_extractor_up_to_rounding_of_durations() {
     let mut random = Random(5);
     for round in 0..60 {
         let trace = trace(&mut random, round % 2 == 0);
@@ -192,7 +192,7 @@ fn extract_has_the_same_bytes_but_for_the_noise_in_durations() {
 }
 
 #[test]
-fn stats_have_the_same_bytes_with_compat() {
+fn stats_with_compat_equal_kernel_extractor_byte_for_byte() {
     let mut random = Random(6);
     let mut compared = 0;
     for round in 0..120 {
@@ -207,7 +207,7 @@ fn stats_have_the_same_bytes_with_compat() {
 }
 
 #[test]
-fn stats_differ_in_nothing_but_noise_where_that_tool_is_right() {
+fn stats_equal_kernel_extractor_up_to_rounding_on_traces_it_handles() {
     let mut random = Random(7);
     let mut compared = 0;
     for _ in 0..60 {

@@ -80,7 +80,7 @@ fn top(folder: &Path, file: &str) -> Vec<Value> {
 }
 
 #[test]
-fn gpu_time_is_added_up_by_the_line_that_launched() {
+fn gpu_time_is_summed_by_launching_source_line() {
     let folder = scratch("lines");
     fs::write(folder.join("lines.gfr"), recording()).unwrap();
     let function = "Block.forward (model.py:12)";
@@ -98,7 +98,7 @@ fn gpu_time_is_added_up_by_the_line_that_launched() {
 }
 
 #[test]
-fn functions_of_a_trace_say_their_lines() {
+fn python_functions_in_a_trace_provide_source_lines() {
     let folder = scratch("lines");
     let mut trace = Trace::default();
     trace.python("/srv/train.py(3): main", 1, 0, 100).python("/srv/model.py(12): forward", 1, 1, 50);
@@ -153,7 +153,7 @@ fn parquet_places(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn files_and_lines_are_exported() {
+fn source_files_and_lines_are_exported() {
     let folder = scratch("lines");
     fs::write(folder.join("lines.gfr"), recording()).unwrap();
     gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", "lines.csv"]).ok();
@@ -180,7 +180,7 @@ fn files_and_lines_are_exported() {
 
 /// Functions with files of their own must not count as the host's code when the export is read again.
 #[test]
-fn functions_of_python_stay_so_in_what_was_exported() {
+fn python_functions_stay_python_after_export_and_reimport() {
     let folder = scratch("lines");
     fs::write(folder.join("lines.gfr"), recording()).unwrap();
     let python = |file: &str| gpuflame(&folder, ["flamegraph", file, "--python", "only"]).ok().stdout;
@@ -239,7 +239,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// pprof's `profile.proto`: locations (4) are lines (4) of functions (5), whose names (2) and files (4) are in a table (6).
 #[test]
-fn pprof_has_the_files_and_lines_of_functions_of_python() {
+fn pprof_contains_the_files_and_lines_of_python_functions() {
     let folder = scratch("lines");
     fs::write(folder.join("lines.gfr"), recording()).unwrap();
     gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", "lines.pb.gz"]).ok();
@@ -271,7 +271,7 @@ fn pprof_has_the_files_and_lines_of_functions_of_python() {
 
 /// Perfetto's `trace.proto`: packets (1) with interned (12) source locations (4): file (2), function (3), line (4).
 #[test]
-fn perfetto_has_the_files_and_lines_of_functions_of_python() {
+fn perfetto_contains_the_files_and_lines_of_python_functions() {
     let folder = scratch("lines");
     fs::write(folder.join("lines.gfr"), recording()).unwrap();
     gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", "lines.pftrace"]).ok();

@@ -116,7 +116,7 @@ fn merged(folder: &Path, more: &[&str]) -> (BTreeMap<String, u64>, String, Strin
 }
 
 #[test]
-fn as_many_launches_as_the_tutorial_saw_become_its_seven_stacks() {
+fn the_tutorials_92732_launches_merge_into_its_seven_stacks() {
     let (folder, truth) = setting(92_732, 1);
     write_cpu(&folder.join("cpu.txt"), &truth, 700, false, |_| true);
     let (lines, summary, _) = merged(&folder, &[]);
@@ -127,7 +127,7 @@ fn as_many_launches_as_the_tutorial_saw_become_its_seven_stacks() {
 }
 
 #[test]
-fn threads_are_matched_each_by_itself() {
+fn each_threads_launches_are_matched_separately() {
     let (folder, truth) = setting(5_000, 8);
     // Probes of different threads are delayed by more than the gap between launches.
     write_cpu(&folder.join("cpu.txt"), &truth, 90_000, false, |_| true);
@@ -135,7 +135,7 @@ fn threads_are_matched_each_by_itself() {
 }
 
 #[test]
-fn lost_stacks_leave_their_kernels_without_one_and_shift_nobody_else() {
+fn lost_stacks_leave_only_their_own_kernels_without_a_stack() {
     let (folder, truth) = setting(5_000, 1);
     let keep = |at: usize| at % 10 != 3;
     write_cpu(&folder.join("cpu.txt"), &truth, 700, false, keep);
@@ -152,7 +152,7 @@ fn lost_stacks_leave_their_kernels_without_one_and_shift_nobody_else() {
 }
 
 #[test]
-fn ids_are_right_with_clocks_apart_and_time_says_that_it_is_not_sure() {
+fn matching_by_id_survives_clock_skew_and_matching_by_time_warns() {
     let (folder, truth) = setting(5_000, 1);
     write_cpu(&folder.join("cpu.txt"), &truth, -20_000, true, |at| at > 0);
     let (lines, summary, warning) = merged(&folder, &[]);
@@ -173,7 +173,7 @@ fn ids_are_right_with_clocks_apart_and_time_says_that_it_is_not_sure() {
 }
 
 #[test]
-fn the_unit_is_asked_for() {
+fn the_unit_option_sets_the_unit_of_the_merged_values() {
     let (folder, truth) = setting(100, 1);
     write_cpu(&folder.join("cpu.txt"), &truth, 0, false, |_| true);
     let counts: BTreeMap<String, u64> = merged(&folder, &["--unit", "count"]).0;
@@ -218,7 +218,7 @@ fn as_the_script(truth: &[Truth], late: i64, tolerance: u64) -> BTreeMap<String,
 }
 
 #[test]
-fn the_first_script_is_followed_in_its_errors_when_asked_to() {
+fn seed1_compat_reproduces_the_errors_of_the_first_script() {
     let (folder, truth) = setting(1_500, 1);
     for (late, tolerance) in [(700, "10"), (-20_000, "10"), (9_000, "0.005")] {
         write_cpu(&folder.join("cpu.txt"), &truth, late, false, |_| true);
@@ -229,7 +229,7 @@ fn the_first_script_is_followed_in_its_errors_when_asked_to() {
 }
 
 #[test]
-fn what_is_missing_or_of_another_kind_is_said_and_nothing_is_written() {
+fn missing_or_wrong_inputs_of_merge_are_reported_and_nothing_is_written() {
     let (folder, truth) = setting(10, 1);
     write_cpu(&folder.join("cpu.txt"), &truth, 0, false, |_| true);
     gpuflame(&folder, ["merge"]).fails(1, &["cpu_results.txt", "no such file"]);
@@ -243,7 +243,7 @@ fn what_is_missing_or_of_another_kind_is_said_and_nothing_is_written() {
 }
 
 #[test]
-fn times_that_count_from_a_base_meet_the_stacks_and_clocks_that_do_not_are_told() {
+fn traces_with_a_base_time_match_the_stacks_and_unrelated_clocks_are_reported() {
     let folder = scratch("merge");
     let base = 1_700_000_000_000_000_000_u64;
     let mut stacks = String::new();
@@ -291,7 +291,7 @@ fn times_that_count_from_a_base_meet_the_stacks_and_clocks_that_do_not_are_told(
 }
 
 #[test]
-fn lines_that_are_no_stacks_are_counted_and_the_first_is_named() {
+fn lines_that_are_not_stacks_are_counted_and_the_first_is_reported() {
     let (folder, truth) = setting(100, 1);
     write_cpu(&folder.join("cpu.txt"), &truth, 700, false, |_| true);
     let mut lines: Vec<String> =

@@ -39,7 +39,7 @@ fn json(folder: &Path, args: &[&str]) -> Value {
 }
 
 #[test]
-fn a_step_is_the_frame_of_the_next_one_in_every_drawing_of_a_view() {
+fn frames_that_differ_only_in_numbers_are_merged_in_aggregated_outputs() {
     let folder = scratch("names");
     run(&folder.join("a.json"), 5, "0x7f19a0c3d2e", 995_009, 100);
     let drawn = gpuflame(&folder, ["flamegraph", "a.json"]).ok().stdout;
@@ -62,7 +62,7 @@ fn a_step_is_the_frame_of_the_next_one_in_every_drawing_of_a_view() {
 }
 
 #[test]
-fn two_runs_of_the_same_code_meet_in_a_diff() {
+fn diff_matches_two_runs_of_the_same_code_despite_numbers_in_names() {
     let folder = scratch("names");
     run(&folder.join("a.json"), 5, "0x7f19a0c3d2e", 995_009, 100);
     run(&folder.join("b.json"), 12, "0x55e3abcdef0", 17, 130);
@@ -91,7 +91,7 @@ fn two_runs_of_the_same_code_meet_in_a_diff() {
 }
 
 #[test]
-fn threads_of_two_runs_meet_where_their_frames_are_asked_for() {
+fn root_thread_names_threads_without_their_numbers() {
     let folder = scratch("names");
     let mut trace = Trace::default();
     for (at, thread) in (0..).zip([14508, 14509, 77]) {
@@ -162,7 +162,7 @@ fn assert_files_are_harmless(folder: &Path) {
 
 /// A terminal gets the same text as a pipe: the command checks which of them it has only for pictures and progress.
 #[test]
-fn names_that_drive_terminals_are_harmless_text_wherever_the_command_prints_them() {
+fn names_with_terminal_control_characters_are_escaped_in_all_output() {
     let folder = scratch("odd_names");
     odd_trace(&folder, "odd.json", ["first", "second"]);
     odd_trace(&folder, "odd2.json", ["first", "third"]);

@@ -56,7 +56,7 @@ fn training() -> Trace {
 const BACKWARD: [&str; 2] = ["--backward", "forward"];
 
 #[test]
-fn kernels_of_the_backward_pass_hang_under_the_operators_whose_gradients_they_compute() {
+fn backward_kernels_are_placed_under_the_forward_operators_they_differentiate() {
     let folder = scratch("passes");
     training().write(&folder.join("a.json"));
     let ran = gpuflame(&folder, ["flamegraph", "a.json"].iter().chain(&BACKWARD)).ok();
@@ -81,7 +81,7 @@ model.py(1): forward;nn.Module: ReLU_0;aten::relu;cudaLaunchKernel;[GPU_Kernel]r
 }
 
 #[test]
-fn which_forward_thread_is_meant_is_told_by_its_numbers_or_not_at_all() {
+fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
     let folder = scratch("passes");
     let back = |trace: &Trace| {
         trace.write(&folder.join("a.json"));
@@ -111,7 +111,7 @@ fn which_forward_thread_is_meant_is_told_by_its_numbers_or_not_at_all() {
 }
 
 #[test]
-fn python_functions_in_arguments_of_operators_are_frames() {
+fn python_call_stacks_in_operator_arguments_become_frames() {
     let folder = scratch("passes");
     let mut trace = Trace::default();
     trace.slice("Operator", "aten::linear", 1, 0, 100);
@@ -131,7 +131,7 @@ fn python_functions_in_arguments_of_operators_are_frames() {
 }
 
 #[test]
-fn communication_is_exposed_where_nothing_is_computed() {
+fn communication_is_exposed_while_no_compute_kernel_runs() {
     let folder = scratch("passes");
     let mut trace = Trace::default();
     trace.slice("cpu_op", "a", 1, 0, 5).slice("cpu_op", "b", 1, 5, 10);

@@ -36,7 +36,7 @@ pub(crate) fn said<'a>(done: &'a Done, words: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_command_is_recorded_and_its_exit_code_is_ours() {
+fn a_command_is_recorded_and_run_returns_its_exit_code() {
     for way in [&[][..], &["--preload"]] {
         let done = run(way, &[program().to_str().unwrap(), "quick"]).done();
         assert_eq!(done.code, Some(7), "{}", done.stderr);
@@ -50,7 +50,7 @@ fn a_command_is_recorded_and_its_exit_code_is_ours() {
 }
 
 #[test]
-fn what_the_options_say_goes_before_the_environment() {
+fn options_override_the_environment() {
     let done =
         run(&["-o", "a/b-%e", "--formats", "csv", "-q"], &[program().to_str().unwrap(), "quick"]).done();
     assert_eq!(done.code, Some(7));
@@ -60,7 +60,7 @@ fn what_the_options_say_goes_before_the_environment() {
 }
 
 #[test]
-fn a_folder_gets_files_of_the_usual_name_and_is_made() {
+fn an_output_folder_is_created_and_gets_files_of_the_default_name() {
     let done = run(&["-o", "new/", "--formats", "svg"], &[program().to_str().unwrap(), "quick"]).done();
     let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
     let process = line.split("process ").nth(1).unwrap().split(')').next().unwrap();
@@ -69,7 +69,7 @@ fn a_folder_gets_files_of_the_usual_name_and_is_made() {
 }
 
 #[test]
-fn a_command_none_of_whose_launches_were_in_a_window_is_told() {
+fn a_run_with_no_launch_inside_a_window_reports_it() {
     let done = run(&["--window", "off"], &[program().to_str().unwrap(), "quick"]).done();
     let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
     assert!(line.contains(" launches, none in a window; "), "{line}");
@@ -85,7 +85,7 @@ fn desktop(ends_with: i32) -> PathBuf {
 }
 
 #[test]
-fn the_first_picture_is_opened_and_where_it_cannot_be_its_place_is_told() {
+fn open_shows_the_first_flame_graph_or_prints_its_path() {
     let command = [program().to_str().unwrap(), "quick"];
     for (path, is_opened, why) in [
         (desktop(0), true, None),
@@ -108,7 +108,7 @@ fn the_first_picture_is_opened_and_where_it_cannot_be_its_place_is_told() {
 }
 
 #[test]
-fn a_window_and_a_file_of_settings_say_what_the_variables_do() {
+fn options_override_the_environment_and_that_overrides_the_settings_file() {
     let timed = compile("tests/programs/timed.c", &["-O2"]);
     let config = scratch("config").join("nightly.toml");
     fs::write(&config, "output = 'night/%e'\nformats = ['folded', 'csv']\nsteps = '1..3'\n").unwrap();
@@ -123,7 +123,7 @@ fn a_window_and_a_file_of_settings_say_what_the_variables_do() {
 }
 
 #[test]
-fn samples_that_the_option_asks_for_are_drawn() {
+fn cpu_samples_are_drawn_when_the_option_is_given() {
     let sampled = compile("tests/programs/sampled.c", &["-O2", "-pthread"]);
     let options = ["--cpu-samples", "999", "--formats", "csv"];
     let done = run(&options, &[sampled.to_str().unwrap(), "late"]).done();
@@ -133,7 +133,7 @@ fn samples_that_the_option_asks_for_are_drawn() {
 }
 
 #[test]
-fn a_window_that_cannot_be_is_an_error_before_anything_runs() {
+fn an_invalid_window_or_settings_file_is_rejected_before_the_command_runs() {
     let wrong = scratch("config").join("wrong.toml");
     fs::write(&wrong, "formats = ['svg']\nduration = 'long'\n").unwrap();
     let wrong = wrong.to_str().unwrap();
@@ -152,7 +152,7 @@ fn a_window_that_cannot_be_is_an_error_before_anything_runs() {
 }
 
 #[test]
-fn every_process_of_the_command_has_a_line_and_files_of_its_own() {
+fn every_process_of_the_command_gets_its_own_line_and_files() {
     let script = format!("{0} quick; {0} quick; exit 3", program().display());
     let done = run(&["-o", "out-%p"], &["sh", "-c", &script]).env("RANK", "5").done();
     assert_eq!(done.code, Some(3));
@@ -166,7 +166,7 @@ fn every_process_of_the_command_has_a_line_and_files_of_its_own() {
 }
 
 #[test]
-fn a_command_that_records_nothing_is_as_without_us_and_is_told() {
+fn a_command_without_cuda_runs_unchanged_and_the_missing_report_is_printed() {
     let done = run(&[], &["false"]).done();
     assert_eq!((done.code, said(&done, "no report arrived: ").len()), (Some(1), 1), "{}", done.stderr);
     let done = run(&[], &["sh", "-c", "kill -9 $$"]).done();
@@ -196,7 +196,7 @@ pub(crate) fn send(child: &Child, signal: i32) {
 }
 
 #[test]
-fn what_a_terminal_sends_to_all_is_left_to_the_command_and_what_is_sent_to_us_is_passed_on() {
+fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
     for (signal, code) in [(libc::SIGTERM, 128 + 15), (libc::SIGHUP, 128 + 1)] {
         let (mut command, folder) = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).into_command();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -219,7 +219,7 @@ fn what_a_terminal_sends_to_all_is_left_to_the_command_and_what_is_sent_to_us_is
 }
 
 #[test]
-fn what_ends_without_a_word_is_recovered_in_the_formats_that_were_asked_for() {
+fn processes_that_skip_exit_hooks_are_recovered_in_the_requested_formats() {
     let program = program().to_str().unwrap();
     // With rows the recording itself is what remains.
     for (formats, files) in [
@@ -292,7 +292,7 @@ fn run_odd(folder: &Path, prefix: OsString, how: &[&str]) -> Run {
 }
 
 #[test]
-fn files_whose_names_are_no_text_are_named_opened_read_and_of_their_ranks() {
+fn files_with_non_utf8_names_are_printed_opened_read_and_merged_by_rank() {
     let folder = odd_folder();
     for (rank, name) in [("3", odd_name("three")), ("5", odd_name("five"))] {
         let done = run_odd(&folder, name, &["quick"]).env("RANK", rank).done();
@@ -316,7 +316,7 @@ fn files_whose_names_are_no_text_are_named_opened_read_and_of_their_ranks() {
 }
 
 #[test]
-fn what_ends_without_a_word_is_recovered_under_a_name_that_is_no_text() {
+fn a_process_that_skips_exit_hooks_is_recovered_under_a_non_utf8_name() {
     let folder = odd_folder();
     let run = run_odd(&folder, odd_name(""), &["left", "_exit"]).env("GPUFLAME_CHECKPOINT", "0.05");
     let (mut command, _) = run.into_command();
@@ -336,7 +336,7 @@ fn what_ends_without_a_word_is_recovered_under_a_name_that_is_no_text() {
 }
 
 #[test]
-fn what_lives_on_is_named_and_not_awaited() {
+fn surviving_processes_are_listed_and_not_awaited() {
     let begun = Instant::now();
     let done = run(&[], &["sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"]).ok();
     assert!(begun.elapsed() < Duration::from_secs(200));
@@ -348,7 +348,7 @@ fn what_lives_on_is_named_and_not_awaited() {
 }
 
 #[test]
-fn what_is_becoming_another_program_lives_on() {
+fn a_surviving_process_in_the_middle_of_an_exec_is_listed() {
     // The program executes itself again and again: most of its life it is in the middle of an `exec`.
     let folder = scratch("run-becoming");
     let again = folder.join("again");
@@ -366,7 +366,7 @@ fn what_is_becoming_another_program_lives_on() {
 }
 
 #[test]
-fn a_command_line_that_cannot_be_run_is_one_line() {
+fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     let folder = scratch("run-bad");
     let library = support::gpuflame();
     let library = library.to_str().unwrap();
@@ -443,7 +443,7 @@ fn an_unwritable_stderr_changes_neither_the_status_nor_the_recovered_files() {
 }
 
 #[test]
-fn every_verb_ends_with_its_own_status_when_its_output_cannot_be_written() {
+fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
     let verb = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
         command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -463,7 +463,7 @@ fn every_verb_ends_with_its_own_status_when_its_output_cannot_be_written() {
 }
 
 #[test]
-fn a_full_stderr_that_no_process_reads_does_not_keep_it_from_ending() {
+fn a_full_unread_stderr_does_not_keep_run_from_exiting() {
     use std::os::fd::AsRawFd;
     let (reader, writer) = std::io::pipe().unwrap();
     // SAFETY: both calls use a pipe of this test; O_NONBLOCK is set only while the pipe is filled.
@@ -478,7 +478,7 @@ fn a_full_stderr_that_no_process_reads_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn pipes_and_files_without_an_end_among_the_reports_are_skipped() {
+fn pipes_and_endless_files_among_the_reports_are_skipped() {
     let script =
         "mkfifo pipe $GPUFLAME_REPORT/a.1.1.json; printf %s \"$PWD/pipe\" > $GPUFLAME_REPORT/a.2.2.2.begun
         ln -s /dev/zero $GPUFLAME_REPORT/a.3.3.json; truncate -s 1T $GPUFLAME_REPORT/a.4.4.json; exit 9";
@@ -497,7 +497,7 @@ fn pipes_and_files_without_an_end_among_the_reports_are_skipped() {
 }
 
 #[test]
-fn the_command_inherits_what_it_would_inherit_without_us() {
+fn the_command_inherits_unchanged_signal_settings_and_file_descriptors() {
     let shown =
         ["sh", "-c", "grep -E 'SigIgn|SigBlk|SigCgt' /proc/self/status; ls /proc/self/fd | head -3; exit 4"];
     let odd = || {
@@ -537,7 +537,7 @@ fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
 }
 
 #[test]
-fn a_command_runs_in_a_removed_folder_and_without_a_folder_for_temporary_files() {
+fn a_command_runs_in_a_removed_folder_and_without_a_temporary_folder() {
     let script = format!(
         "mkdir gone; cd gone; rmdir ../gone; TMPDIR=/nowhere exec {} run --library {} -o out -- sh -c 'exit 6'",
         env!("CARGO_BIN_EXE_gpuflame"),
@@ -549,7 +549,7 @@ fn a_command_runs_in_a_removed_folder_and_without_a_folder_for_temporary_files()
 }
 
 #[test]
-fn a_command_runs_without_proc() {
+fn a_command_runs_without_a_proc_file_system() {
     // The library is found next to the command, and by its path.
     let script = format!(
         "mount -t tmpfs none /proc || exit 99; exec {} run -- sh -c 'exit 6'",
@@ -568,7 +568,7 @@ fn a_command_runs_without_proc() {
 }
 
 #[test]
-fn another_tool_that_is_replaced_is_named() {
+fn replacing_another_injected_tool_is_reported_with_its_path() {
     for way in [&[][..], &["--preload"]] {
         let run = run(way, &[program().to_str().unwrap(), "quick"]);
         let done = run.env("CUDA_INJECTION64_PATH", "/opt/tool/libother.so").done();
@@ -581,7 +581,7 @@ fn another_tool_that_is_replaced_is_named() {
 }
 
 #[test]
-fn a_program_with_another_c_library_runs_preloaded() {
+fn a_musl_program_runs_with_preload() {
     let folder = scratch("run-musl");
     fs::write(folder.join("five.c"), "int main(void) { return 5; }\n").unwrap();
     let compiled = Command::new("musl-gcc").args(["five.c", "-o", "five"]).current_dir(&folder).output();
@@ -599,7 +599,7 @@ fn inner() -> String {
 }
 
 #[test]
-fn reports_arrive_from_processes_in_other_folders_and_from_runs_within_the_run() {
+fn reports_arrive_from_processes_in_other_folders_and_from_nested_runs() {
     let quick = format!("{} quick", program().display());
     for script in [format!("cd /; exec {quick}"), format!("exec {} {quick}", inner())] {
         let run = run(&["-o", "there"], &["sh", "-c", &script]).env("TMPDIR", "temporary");
@@ -651,7 +651,7 @@ fn processes_that_called_cuda_and_left_no_file_are_counted() {
 }
 
 #[test]
-fn a_command_for_which_gpuflame_is_switched_off_is_told_by_which_variable() {
+fn a_run_with_gpuflame_disabled_reports_the_variable_that_disables_it() {
     let config = scratch("config").join("off.toml");
     fs::write(&config, "disable = true\n").unwrap();
     let command = [program().to_str().unwrap(), "quick"];

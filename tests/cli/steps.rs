@@ -34,7 +34,7 @@ fn step(number: u32, start: &str, end: &str) -> String {
 }
 
 #[test]
-fn extract_keeps_what_lies_wholly_in_the_window_by_start() {
+fn extract_keeps_operations_entirely_inside_the_window_in_order_of_start() {
     let folder = scratch("extract");
     trace(
         &folder,
@@ -66,7 +66,7 @@ fn extract_keeps_what_lies_wholly_in_the_window_by_start() {
 }
 
 #[test]
-fn stats_average_steps_that_are_alike() {
+fn stats_average_steps_with_the_same_number_of_operations() {
     let folder = scratch("stats");
     let events = [
         step(1, "0.000", "1000.000"),
@@ -105,7 +105,7 @@ fn stats_average_steps_that_are_alike() {
 }
 
 #[test]
-fn names_are_harmless_where_a_spreadsheet_or_a_terminal_shows_them() {
+fn names_in_csv_are_escaped_for_spreadsheets_and_terminals() {
     let folder = scratch("harmless");
     let events = [
         step(1, "0.000", "1000.000"),
@@ -128,7 +128,7 @@ fn names_are_harmless_where_a_spreadsheet_or_a_terminal_shows_them() {
 }
 
 #[test]
-fn a_bubble_is_idle_time_unless_another_kind_is_asked_for() {
+fn the_bubbles_option_selects_idle_time_by_device_stream_or_order() {
     let folder = scratch("bubbles");
     let events = [
         step(1, "0.000", "1000.000"),
@@ -148,7 +148,7 @@ fn a_bubble_is_idle_time_unless_another_kind_is_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_read_or_averaged_says_why_and_what_next_and_leaves_no_file() {
+fn unreadable_or_unaverageable_traces_are_explained_and_leave_no_file() {
     let folder = scratch("refused");
     let refused = |args: &[&str], code: i32, what: &[&str]| {
         let ran = gpuflame(&folder, args);
@@ -206,7 +206,7 @@ fn what_cannot_be_read_or_averaged_says_why_and_what_next_and_leaves_no_file() {
 }
 
 #[test]
-fn decode_steps_of_servers_are_told_by_their_frames() {
+fn decode_steps_of_servers_are_recognised_by_their_frames() {
     let folder = scratch("decode");
     let frame = |name: &str, ms: u32| {
         format!(
@@ -257,7 +257,7 @@ fn decode_steps_of_servers_are_told_by_their_frames() {
 }
 
 #[test]
-fn compat_passes_over_events_without_times_among_their_arguments_as_that_tool_does() {
+fn compat_skips_events_without_times_in_their_arguments() {
     let folder = scratch("compat");
     let bare = r#"{"ph":"X","cat":"Kernel","name":"bare","pid":0,"tid":7,"ts":12,"dur":3}"#.to_owned();
     let events = [
@@ -278,7 +278,7 @@ fn compat_passes_over_events_without_times_among_their_arguments_as_that_tool_do
 }
 
 #[test]
-fn the_gap_before_the_first_operation_that_is_kept_can_be_had() {
+fn gap_before_trim_adds_the_gap_before_the_first_kept_operation() {
     let folder = scratch("gap");
     let events = [
         step(1, "0.000", "1000.000"),

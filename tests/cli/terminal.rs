@@ -55,7 +55,7 @@ fn waited(process: u32, how: i32) -> i32 {
 }
 
 #[test]
-fn it_stops_with_its_command_and_goes_on_with_it() {
+fn run_stops_and_continues_together_with_its_command() {
     let (mut command, folder) = run(&[], &for_ever()).into_command();
     let child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = child.id();
@@ -92,7 +92,7 @@ fn stderr_of(folder: &Path) -> Stdio {
 }
 
 #[test]
-fn a_terminal_that_is_closed_ends_the_command_and_leaves_its_picture() {
+fn closing_the_terminal_ends_the_command_and_its_outputs_are_written() {
     let (ours, theirs) = terminal();
     let (mut command, folder) = run(&[], &for_ever()).into_command();
     command.stdin(theirs).stdout(Stdio::null()).stderr(stderr_of(&folder));
@@ -128,7 +128,7 @@ fn exit_code(status: i32) -> Option<i32> {
 }
 
 #[test]
-fn a_command_that_stops_itself_is_shown_as_stopped() {
+fn run_stops_when_its_command_stops_itself() {
     for signal in [libc::SIGSTOP, libc::SIGTSTP] {
         // `fg` continues the job; `kill -CONT` continues `gpuflame run` alone, or the command alone.
         for continued in ["job", "us", "command"] {
@@ -153,7 +153,7 @@ fn a_command_that_stops_itself_is_shown_as_stopped() {
 }
 
 #[test]
-fn a_command_that_ignores_the_stop_key_is_not_shown_as_stopped() {
+fn run_does_not_stop_when_its_command_ignores_the_stop_key() {
     let (child, folder) = job("trap '' TSTP; : > started; while [ ! -e go ]; do sleep 0.01; done; exit 5");
     until(|| folder.join("started").exists(), "the command does not start");
     send_to_job(&child, libc::SIGTSTP);
@@ -173,7 +173,7 @@ fn take_terminal() -> std::io::Result<()> {
 }
 
 #[test]
-fn a_signal_after_the_commands_end_ends_it() {
+fn a_signal_after_the_command_exited_terminates_run() {
     // On a terminal that stops background jobs when they write, `gpuflame run` is stopped after the command's end, as it
     // prints its line.
     let (ours, theirs) = terminal();
@@ -208,7 +208,7 @@ fn a_signal_after_the_commands_end_ends_it() {
 }
 
 #[test]
-fn a_terminal_that_went_away_does_not_change_the_status() {
+fn a_vanished_terminal_does_not_change_the_exit_status() {
     let (ours, theirs) = terminal();
     let script = ["sh", "-c", "while [ ! -e go ]; do sleep 0.01; done; exit 3"];
     let (mut command, folder) = run(&[], &script).into_command();

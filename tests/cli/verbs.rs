@@ -24,7 +24,7 @@ fn row<'a>(table: &'a Value, key: &str, value: &str) -> &'a Value {
 }
 
 #[test]
-fn the_doctor_counts_what_is_to_be_doubted() {
+fn check_counts_doubtful_activities_and_lists_the_worst_finding_first() {
     let folder = folder();
     let found = json(&folder, &["check", "hand.gfr"]);
     let count = |what: &str| row(&found["findings"], "what", what)["count"].as_u64().unwrap();
@@ -42,7 +42,7 @@ fn the_doctor_counts_what_is_to_be_doubted() {
 }
 
 #[test]
-fn the_doctor_sees_clocks_that_jump_and_waits_that_nobody_recorded() {
+fn check_reports_clock_jumps_and_synchronizations_without_a_wait_record() {
     let folder = scratch("verbs");
     let event = |cat: &str, name: &str, ts: u64, dur: u64, id: u32| {
         format!(
@@ -70,7 +70,7 @@ fn the_doctor_sees_clocks_that_jump_and_waits_that_nobody_recorded() {
 }
 
 #[test]
-fn a_sound_trace_passes_and_a_sick_one_does_not() {
+fn check_passes_a_sound_trace_and_fails_a_faulty_one() {
     let folder = scratch("verbs");
     let call = |id: u32, ts: u32| {
         format!(
@@ -105,7 +105,7 @@ fn a_sound_trace_passes_and_a_sick_one_does_not() {
 }
 
 #[test]
-fn two_runs_differ_by_kernel_and_by_stack() {
+fn diff_lists_changes_by_kernel_and_by_stack() {
     let folder = scratch("verbs");
     let run = |name: &str, gemm: u32, more: &str| {
         let mut events = Vec::new();
@@ -143,7 +143,7 @@ fn two_runs_differ_by_kernel_and_by_stack() {
 }
 
 #[test]
-fn single_activities_are_listed_filtered_and_drawn_in_letters() {
+fn view_lists_filters_and_draws_single_activities_as_text() {
     let folder = folder();
     let all = json(&folder, &["view", "hand.gfr"]);
     assert_eq!(all["activities"].as_array().unwrap().len(), 8);
@@ -167,7 +167,7 @@ fn single_activities_are_listed_filtered_and_drawn_in_letters() {
 }
 
 #[test]
-fn ranks_become_frames_and_the_one_that_others_wait_for_is_named_with_the_collective() {
+fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
     let folder = scratch("verbs");
     // Ten steps of 100 us, of which rank 1 works 90 us and the other rank 40 us; the rest is one collective, except for a
     // second, short one.
@@ -223,7 +223,7 @@ fn ranks_become_frames_and_the_one_that_others_wait_for_is_named_with_the_collec
 }
 
 #[test]
-fn a_rank_that_a_trace_states_counts_more_than_its_name() {
+fn a_rank_stated_in_the_trace_overrides_the_one_in_the_file_name() {
     let folder = scratch("verbs");
     let write = |name: &str, info: &str| {
         let kernel = "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"ts\":0,\"dur\":1,\"args\":{}}";
@@ -334,7 +334,7 @@ fn spark_over_many_ranks_agrees_with_merge_ranks() {
 
 /// The eight ranks of a public DLRM run, in which rank 7 arrives last at collectives.
 #[test]
-fn the_ranks_of_a_real_job_agree_as_well() {
+fn duckdb_agrees_with_merge_ranks_on_a_real_eight_rank_job() {
     let beside = root().join("../shared/traces");
     let traces = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
     let archive = traces.join("dlrm-8-ranks/dlrm_kineto.tar.gz");
@@ -359,7 +359,7 @@ fn the_ranks_of_a_real_job_agree_as_well() {
 }
 
 #[test]
-fn folded_stacks_are_drawn_and_compared_as_they_are() {
+fn folded_stacks_are_drawn_and_compared_unchanged() {
     let folder = scratch("verbs");
     fs::write(folder.join("a.folded"), "main;f;gemm 30\nmain;g 5\nmain;f;gemm 10\n").unwrap();
     fs::write(folder.join("b.folded"), "main;f;gemm 50\n").unwrap();
@@ -379,7 +379,7 @@ fn folded_stacks_are_drawn_and_compared_as_they_are() {
 
 /// If two stacks were folded with different flags none of their names match, which looks as if everything had changed.
 #[test]
-fn what_was_folded_by_other_flags_than_what_it_is_compared_with_is_remarked_on() {
+fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     let folder = scratch("misfit");
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
     let (whole, short) = ("void at::add<int, 4>(int*)", "add");
@@ -420,7 +420,7 @@ fn what_was_folded_by_other_flags_than_what_it_is_compared_with_is_remarked_on()
 
 /// A deliberate mistake for each verb: one line, the right exit code, and nothing written.
 #[test]
-fn each_verb_says_what_is_wrong_in_one_line() {
+fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     let folder = folder();
     fs::write(folder.join("a.folded"), "main;f 1\n").unwrap();
     fs::write(folder.join("other.json"), "{\"hello\": 1}").unwrap();
@@ -483,7 +483,7 @@ fn in_a_row(overlap_ns: u64, with_launches: u64) -> String {
 }
 
 #[test]
-fn what_is_a_thousandth_of_a_trace_is_a_note_and_what_is_more_is_bad() {
+fn findings_of_up_to_a_thousandth_are_notes_and_larger_ones_are_bad() {
     let folder = scratch("proportion");
     let result = |overlap_ns: u64, with_launches: u64, what: &str| {
         std::fs::write(folder.join("t.json"), in_a_row(overlap_ns, with_launches)).unwrap();

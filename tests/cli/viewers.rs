@@ -55,7 +55,7 @@ fn converted(names: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn speedscope_opens_what_is_written_for_it_and_for_others() {
+fn speedscope_opens_speedscope_folded_pprof_and_chrome_outputs() {
     let Some(viewers) = viewers("node/node_modules/speedscope") else { return };
     let files = ["out.speedscope.json", "out.folded", "out.pprof", "out.json"];
     let folder = converted(&files);
@@ -69,7 +69,7 @@ fn speedscope_opens_what_is_written_for_it_and_for_others() {
 }
 
 #[test]
-fn the_picture_zooms_and_searches() {
+fn the_flame_graph_zooms_and_searches() {
     let Some(viewers) = viewers("node/node_modules/playwright-core") else { return };
     let folder = converted(&["out.svg"]);
     let mut command = Command::new("node");
@@ -93,7 +93,7 @@ fn the_picture_zooms_and_searches() {
 }
 
 #[test]
-fn the_picture_of_a_difference_zooms_and_searches_too() {
+fn the_difference_flame_graph_zooms_and_searches() {
     let Some(viewers) = viewers("node/node_modules/playwright-core") else { return };
     let folder = converted(&[]);
     fs::write(folder.join("before.folded"), "main;load;copy 10\nmain;decode;gemm 30\n").unwrap();
@@ -153,7 +153,7 @@ fn go_tool_pprof_reads_all_three_values() {
 }
 
 #[test]
-fn perfettos_own_classes_read_native_gpu_events_that_calls_point_at() {
+fn perfettos_own_classes_read_the_gpu_events_and_their_launching_calls() {
     let Some(viewers) = viewers("venv/bin/python") else { return };
     let folder = converted(&["out.pftrace"]);
     let mut command = Command::new(viewers.join("venv/bin/python"));
@@ -187,7 +187,7 @@ fn perfettos_own_classes_read_native_gpu_events_that_calls_point_at() {
 }
 
 #[test]
-fn duckdb_reads_the_table_and_its_partitions() {
+fn duckdb_reads_the_parquet_table_and_its_run_and_rank_partitions() {
     let Some(viewers) = viewers("venv/bin/python") else { return };
     let folder = scratch("viewers");
     hand::recording(&folder);

@@ -103,7 +103,7 @@ fn rows(path: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn a_recording_replayed_is_the_recording() {
+fn replaying_a_recording_reproduces_it() {
     for Program { name, source, argument, .. } in PROGRAMS {
         let first = simulated(source, argument, "13.0");
         let recording = Recording::read(&first);
@@ -128,7 +128,7 @@ fn without(line: &str, field: &str) -> String {
 }
 
 #[test]
-fn gpuflame_reads_a_replayed_recording_as_it_reads_the_program() {
+fn gpuflame_counts_the_same_work_in_a_replay_as_in_the_program() {
     for Program { name, source, argument, launches, kernels, others } in PROGRAMS {
         let recording = simulated(source, argument, "13.0");
         let done = replay(&recording).env("CUDA_INJECTION64_PATH", support::gpuflame()).ok();
@@ -158,7 +158,7 @@ fn count(line: &str) -> u64 {
 }
 
 #[test]
-fn two_runs_of_a_program_differ_in_nothing() {
+fn two_runs_of_a_program_give_equal_recordings() {
     for Program { name, source, argument, .. } in PROGRAMS {
         let [one, two] = [0, 1].map(|_| Recording::read(&simulated(source, argument, "13.0")));
         assert!(!one.callbacks.is_empty() && !one.records.is_empty(), "{name}");
@@ -219,7 +219,7 @@ fn every_difference_between_recordings_is_listed() {
 }
 
 #[test]
-fn a_stack_that_behaves_otherwise_is_told_from_this_one() {
+fn a_cuda_stack_that_behaves_differently_is_detected() {
     let one = Recording::read(&simulated("tiny.cu", "runtime", "13.0"));
     let run = Run::new(&program("tiny.cu"), Way::None).arg("runtime").env("GPUSIM_CORR", "distinct");
     let other = Recording::read(&record(run));
@@ -227,7 +227,7 @@ fn a_stack_that_behaves_otherwise_is_told_from_this_one() {
 }
 
 #[test]
-fn a_broken_recording_is_refused_in_one_line() {
+fn a_broken_recording_is_rejected_in_one_line() {
     for (text, reason) in [
         ("", "does not say that this is a recording"),
         ("{\"n\":0,\"recording\":1}\n{\"n\":1,", "line 2"),
@@ -275,7 +275,7 @@ fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
 }
 
 #[test]
-fn the_simulated_stack_does_what_was_recorded_on_hardware() {
+fn the_simulated_cuda_stack_matches_recordings_from_hardware() {
     let golden = root().join("tests/golden/hw");
     let entries = golden.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path());
     let folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();

@@ -78,7 +78,7 @@ impl Kit {
 }
 
 #[test]
-fn every_step_ends_and_what_it_checks_holds() {
+fn every_kit_step_finishes_and_its_checks_hold() {
     let kit = Kit::run(&[]);
     assert_eq!(kit.code, Some(0), "{}\n{}", kit.stderr, kit.markdown());
     assert_eq!(kit.report["simulated"], true);
@@ -201,7 +201,7 @@ fn planted(folder: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn a_step_that_fails_hangs_or_finds_something_wrong_is_told_and_stops_nothing() {
+fn failing_hanging_or_wrong_steps_are_reported_and_the_next_steps_run() {
     let folder = scratch("planted");
     let steps = [
         planted(&folder, "breaks", "# Breaks\necho 'the last words'\nexit 3\n"),
@@ -259,7 +259,7 @@ fn a_step_that_fails_hangs_or_finds_something_wrong_is_told_and_stops_nothing() 
 }
 
 #[test]
-fn a_count_a_function_and_a_time_that_are_wrong_are_found() {
+fn wrong_counts_functions_and_times_are_detected() {
     let kit = Kit::run(&["--only", "right"]);
     let checked = |text: &str, table: &dyn Fn(String) -> String| {
         let folder = scratch("checked");
@@ -305,7 +305,7 @@ fn not_held(folder: &Path, args: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_kernel_under_no_function_of_python_is_found() {
+fn a_kernel_outside_the_expected_python_functions_is_detected() {
     let folder = scratch("functions");
     let right = "<module> (model.py:1);Block.attend (model.py:30);aten::mm;cudaLaunchKernel;[GPU_Kernel]gemm 4\n\
                  <module> (model.py:1);replay (graphs.py:9);cudaGraphLaunch;[graph];feed (model.py:40);[GPU_Kernel]gelu 2\n\
@@ -325,7 +325,7 @@ fn a_kernel_under_no_function_of_python_is_found() {
 }
 
 #[test]
-fn a_kernel_under_the_wrong_function_is_found() {
+fn a_kernel_under_the_wrong_function_is_detected() {
     let folder = scratch("sites");
     let ledger = "gpuflame: launches 2 = matched 2 + dropped 0\n\
                   gpuflame: activities 7 = matched 7 + no_launch_stack 0\n\
@@ -360,7 +360,7 @@ fn a_kernel_under_the_wrong_function_is_found() {
 }
 
 #[test]
-fn without_the_library_the_kit_says_so_and_does_the_rest() {
+fn a_missing_library_skips_only_the_steps_that_need_it() {
     let mut command = Kit::command(root());
     // Where no build lies.
     command.env("CARGO_TARGET_DIR", "/nowhere").args(["--only", "right,recordings"]);
@@ -405,7 +405,7 @@ fn a_copy_of_the_kit_needs_neither_git_nor_rust() {
 }
 
 #[test]
-fn without_a_gpu_the_kit_measures_nothing_and_says_so() {
+fn the_kit_without_a_gpu_measures_nothing_and_reports_that() {
     if Path::new("/dev/nvidiactl").exists() {
         eprintln!("skipped: this machine has a GPU");
         return;
@@ -433,7 +433,7 @@ fn without_a_gpu_the_kit_measures_nothing_and_says_so() {
 }
 
 #[test]
-fn the_limits_of_all_steps_together_are_under_twenty_minutes() {
+fn the_time_limits_of_the_steps_total_less_than_twenty_minutes() {
     let output = Command::new(root().join("tests/gpu/run.sh")).arg("--list").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let limits: Vec<(&str, u32)> = text
@@ -458,7 +458,7 @@ fn the_limits_of_all_steps_together_are_under_twenty_minutes() {
 }
 
 #[test]
-fn wrong_use_is_one_line_and_exit_code_2() {
+fn invalid_arguments_print_one_line_and_exit_with_2() {
     for args in [
         &["--onyl", "right"][..],
         &["--only", "right,rihgt"],
@@ -540,7 +540,7 @@ fn the_python_files_are_python_39() {
 }
 
 #[test]
-fn torch_profilers_trace_is_summed_to_the_nanosecond() {
+fn a_torch_profiler_trace_is_summed_to_the_nanosecond() {
     let folder = scratch("kineto");
     let event = |cat: &str, name: &str, dur: &str| {
         format!(r#"{{"ph": "X", "cat": "{cat}", "name": "{name}", "ts": 5716823.001, "dur": {dur}}}"#)

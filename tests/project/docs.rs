@@ -65,7 +65,7 @@ fn anchors(page: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn links_between_pages_lead_somewhere() {
+fn links_between_pages_resolve() {
     const MORE_PAGES: [&str; 7] = [
         "ARCHITECTURE.md",
         "CHANGELOG.md",
@@ -94,7 +94,7 @@ fn links_between_pages_lead_somewhere() {
 }
 
 #[test]
-fn every_page_is_in_the_list_of_pages() {
+fn every_page_is_in_the_index_of_pages() {
     let list = fs::read_to_string(root().join("docs/README.md")).unwrap();
     for page in root().join("docs").read_dir().unwrap().map(|entry| entry.unwrap().file_name()) {
         let page = page.into_string().unwrap();
@@ -134,7 +134,7 @@ fn is_like(line: &str, pattern: &str) -> bool {
 }
 
 #[test]
-fn what_can_be_run_of_a_page_prints_what_it_says() {
+fn runnable_blocks_in_pages_print_the_documented_output() {
     let program = compile("examples/llm_inference.c", &["-O2"]);
     let path = format!("{}:{}", installed().join("bin").display(), std::env::var("PATH").unwrap());
     let mut ran = 0;
@@ -187,7 +187,7 @@ fn python() -> Option<PathBuf> {
 }
 
 #[test]
-fn the_other_blocks_are_in_the_language_that_they_say() {
+fn code_blocks_in_pages_are_valid_in_their_stated_language() {
     let folder = scratch("blocks");
     let include = root().join("include");
     for block in pages().iter().flat_map(|page| blocks(page)) {
@@ -238,7 +238,7 @@ fn the_other_blocks_are_in_the_language_that_they_say() {
 }
 
 #[test]
-fn patterns_stand_for_what_lies_between_their_words() {
+fn ellipses_in_patterns_match_any_text() {
     for (line, pattern, is) in [
         ("a 1 b 2 c", "a … b … c", true),
         ("a 1 b 2 c", "a … c", true),

@@ -29,7 +29,7 @@ fn the_decode_loop_is_exact_with_every_cupti_and_with_one_thread_or_three() {
 }
 
 #[test]
-fn the_decode_loop_is_exact_with_frame_pointers_and_without() {
+fn the_decode_loop_is_exact_with_and_without_frame_pointers() {
     for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
         let program = example("examples/llm_inference.c", &["-std=c99", "-O2", flag]);
         Run::new(&program, Way::Injected).args(["--tokens", "8", "--threads", "3"]).ok().assert_exact();
@@ -78,7 +78,7 @@ pub(crate) fn rust_example(name: &str) -> PathBuf {
 }
 
 #[test]
-fn embedding_in_rust_records_the_middle_hundred_and_tells_so_in_mid_run() {
+fn embedding_in_rust_records_the_middle_hundred_and_prints_statistics_during_the_run() {
     let done = Run::new(&rust_example("embed"), Way::None).ok();
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["outside"]), (150, 100, 50), "{}", done.stderr);
@@ -106,7 +106,7 @@ fn demo(folder: &Path) -> Command {
 }
 
 #[test]
-fn the_demo_ends_well_where_nobody_reads_what_it_says() {
+fn the_demo_succeeds_if_the_reader_of_its_stdout_is_gone() {
     let folder = scratch("demo-unread");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -120,7 +120,7 @@ fn the_demo_ends_well_where_nobody_reads_what_it_says() {
 }
 
 #[test]
-fn the_demo_leaves_its_files_and_says_on_which_stack_it_ran() {
+fn the_demo_writes_its_files_and_prints_the_cuda_stack_it_used() {
     let folder = scratch("demo");
     let Output { status, stdout, stderr } = demo(&folder).output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));

@@ -75,7 +75,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn every_module_imports_only_what_stands_above_it() {
+fn every_module_imports_only_modules_that_the_table_allows() {
     let allowed: BTreeMap<&str, BTreeSet<&str>> =
         ALLOWED.iter().map(|(module, may)| (*module, may.iter().copied().collect())).collect();
     let mut wrong = Vec::new();
@@ -95,7 +95,7 @@ fn every_module_imports_only_what_stands_above_it() {
 }
 
 #[test]
-fn the_table_has_no_cycle() {
+fn the_table_of_allowed_imports_has_no_cycle() {
     let mut above = BTreeSet::new();
     for (module, may) in ALLOWED {
         for import in *may {
@@ -107,7 +107,7 @@ fn the_table_has_no_cycle() {
 
 /// Inside a module, too, arrows point one way: no file imports one that imports it, directly or indirectly.
 #[test]
-fn the_files_of_a_module_have_no_cycle() {
+fn the_files_of_a_module_import_each_other_without_cycles() {
     let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for path in rust_files(&source()) {
         let (folder, name) = (path.parent().unwrap(), path.file_stem().unwrap().to_str().unwrap());
@@ -136,7 +136,7 @@ fn the_files_of_a_module_have_no_cycle() {
 }
 
 #[test]
-fn unsafe_code_stays_behind_its_fence() {
+fn unsafe_code_stays_in_the_five_allowed_modules() {
     const FENCE: [&str; 5] = ["host", "tracer", "cupti", "unwind", "capture"];
     // The one exception: vector instructions.
     const MASK: &str = "import/json/mask.rs";
@@ -158,7 +158,7 @@ fn unsafe_code_stays_behind_its_fence() {
 }
 
 #[test]
-fn no_product_code_knows_of_the_simulated_stack() {
+fn product_code_never_mentions_the_simulated_cuda_stack() {
     for path in rust_files(&source()) {
         let text = fs::read_to_string(&path).unwrap().to_lowercase();
         assert!(!text.contains("gpusim"), "{}: names a part of the tests", path.display());

@@ -55,7 +55,7 @@ fn declared() -> BTreeSet<String> {
 }
 
 #[test]
-fn it_exports_its_entry_and_what_the_header_declares_and_nothing_else() {
+fn the_library_exports_exactly_its_entry_points_and_the_header_functions() {
     let declared = declared();
     assert!(declared.len() >= 5, "{declared:?}");
     let mut expected = declared;
@@ -79,7 +79,7 @@ fn strict((compiler, standard): (&str, &str), source: &Path) -> Command {
 }
 
 #[test]
-fn the_header_compiles_alone_in_all_that_is_written_today() {
+fn the_header_compiles_on_its_own_in_every_supported_c_and_cpp_standard() {
     let folder = scratch("header");
     let body = "int answer(void);\nint answer(void) { return gpuflame_start() == GPUFLAME_OK; }\n";
     let objects = "bool open(const gpuflame::Window &w) { gpuflame::Range range(\"x\"); return !!w; }\n\
@@ -97,7 +97,7 @@ fn the_header_compiles_alone_in_all_that_is_written_today() {
 }
 
 #[test]
-fn an_object_without_a_name_is_told_where_the_language_can() {
+fn an_unnamed_range_or_window_object_is_a_nodiscard_error() {
     let source = scratch("nameless").join("nameless.cpp");
     for object in ["gpuflame::Range(\"x\")", "gpuflame::Window()"] {
         fs::write(&source, format!("#include <gpuflame.h>\nvoid f();\nvoid f() {{ {object}; }}\n")).unwrap();
@@ -110,7 +110,7 @@ fn an_object_without_a_name_is_told_where_the_language_can() {
 }
 
 #[test]
-fn files_with_the_header_alone_share_what_they_found() {
+fn source_files_in_header_only_mode_share_one_library_handle() {
     let folder = scratch("shared");
     let text = "#define GPUFLAME_HEADER_ONLY\n#include <gpuflame.h>\n";
     let call = |name: &str| {
@@ -129,7 +129,7 @@ fn files_with_the_header_alone_share_what_they_found() {
 }
 
 #[test]
-fn it_has_the_name_that_programs_look_for_and_each_of_its_functions_a_version() {
+fn the_library_has_its_soname_and_versioned_symbols() {
     assert!(readelf("-d").contains("Library soname: [libgpuflame.so.0]"));
     let beside = gpuflame().with_file_name("libgpuflame.so.0");
     assert_eq!(beside.canonicalize().unwrap(), gpuflame().canonicalize().unwrap());
@@ -142,7 +142,7 @@ fn it_has_the_name_that_programs_look_for_and_each_of_its_functions_a_version() 
 }
 
 #[test]
-fn installed_it_is_found_by_pkg_config_and_by_its_own_command() {
+fn the_installed_library_is_found_by_pkg_config_cmake_and_its_command() {
     let (built, prefix) = (scratch("built"), scratch("prefix").join("moved"));
     symlink(gpuflame(), built.join("libgpuflame.so")).unwrap();
     symlink(env!("CARGO_BIN_EXE_gpuflame"), built.join("gpuflame")).unwrap();
@@ -200,7 +200,7 @@ fn builds_with_cmake(prefix: &Path) {
 }
 
 #[test]
-fn the_error_numbers_of_the_header_are_those_of_the_library() {
+fn the_error_numbers_of_header_and_library_agree() {
     let header = fs::read_to_string(root().join("include/gpuflame.h")).unwrap();
     let library = fs::read_to_string(root().join("capi/src/lib.rs")).unwrap();
     for (name, kind) in [
@@ -219,7 +219,7 @@ fn the_error_numbers_of_the_header_are_those_of_the_library() {
 }
 
 #[test]
-fn the_version_is_that_of_the_package() {
+fn the_header_version_equals_the_package_version() {
     // The header's comment states the same version.
     let header = fs::read_to_string(root().join("include/gpuflame.h")).unwrap();
     assert!(header.contains(concat!("such as \"", env!("CARGO_PKG_VERSION"), "\"")));
@@ -233,7 +233,7 @@ fn the_version_is_that_of_the_package() {
 }
 
 #[test]
-fn nothing_of_a_command_line_is_in_it() {
+fn the_library_depends_on_no_command_line_crate() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut tree = Command::new(cargo);
     tree.args([
@@ -260,7 +260,7 @@ fn nothing_of_a_command_line_is_in_it() {
 
 /// Even if it is built together with the command, as here and by `cargo build --release`.
 #[test]
-fn the_linker_leaves_out_what_only_the_command_has() {
+fn the_linker_drops_crates_that_only_the_command_uses() {
     let symbols = readelf("-sW");
     let has = |name: &str| symbols.contains(&format!("{}{name}", name.len()));
     assert!(has("inferno") && has("gpuflame"), "functions have names, as Rust writes them");
@@ -281,7 +281,7 @@ fn the_linker_leaves_out_what_only_the_command_has() {
 }
 
 #[test]
-fn it_needs_only_what_every_machine_has() {
+fn the_library_links_only_common_system_libraries() {
     let needed: BTreeSet<_> = readelf("-d")
         .lines()
         .filter(|line| line.contains("(NEEDED)"))
@@ -296,7 +296,7 @@ fn it_needs_only_what_every_machine_has() {
 
 /// A disk that hangs would block a thread that waits for it.
 #[test]
-fn it_has_nothing_written_to_a_disk() {
+fn the_library_never_calls_fsync_or_similar_functions() {
     let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
     let needed = symbols().1;
     assert!(needed.contains("write"), "{needed:?}");
@@ -305,7 +305,7 @@ fn it_has_nothing_written_to_a_disk() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn it_loads_where_the_loader_has_no_static_room_for_variables_of_threads() {
+fn the_library_loads_without_space_in_the_static_tls_block() {
     // An offset from the thread pointer would need space in the static TLS block; a descriptor uses that space only if there
     // is some.
     let relocations = readelf("-r");
@@ -316,7 +316,7 @@ fn it_loads_where_the_loader_has_no_static_room_for_variables_of_threads() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn what_it_keeps_for_each_thread_fits_the_room_that_the_loader_has_left() {
+fn the_librarys_thread_local_data_fits_the_loaders_tls_reserve() {
     // Number, value, size, type, binding, visibility, section, name.
     let symbols = readelf("-s");
     let pointer = symbols.lines().find(|line| line.ends_with(" gpuflame_thread_0_1")).expect("the pointer");
@@ -347,7 +347,7 @@ fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
 /// Symbols for which an older C library's loader would refuse the library, or not find when they are called.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn it_runs_on_glibc_2_17() {
+fn the_library_runs_on_glibc_2_17() {
     let all = looked_for(&gpuflame());
     assert!(all.len() > 80, "{all:?}");
     for (name, version, weak) in &all {
@@ -366,7 +366,7 @@ fn it_runs_on_glibc_2_17() {
 
 /// Every program that a shell starts loads this library, whatever its C library.
 #[test]
-fn the_library_for_shells_is_small_and_needs_nothing() {
+fn the_preload_library_is_small_and_links_no_library() {
     let library = preload();
     assert!(fs::metadata(&library).unwrap().len() <= 8 << 10);
     assert!(!readelf_of(&library, "-d").contains("(NEEDED)"));
@@ -391,7 +391,7 @@ fn the_library_for_shells_is_small_and_needs_nothing() {
 /// plus 0.46 of unwind tables, most of them for functions of the command that the linker leaves out but whose tables it keeps
 /// (0.1 if the library is built by itself). If either grows, the reason must be known.
 #[test]
-fn optimized_its_code_and_data_are_3_6_mib_at_most() {
+fn the_release_librarys_code_and_data_are_at_most_3_6_mib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
     if !release.exists() {
         assert!(!is_ci(), "CI builds it before the tests");

@@ -68,7 +68,7 @@ fn assert_the_middle_hundred(done: &Done) {
 }
 
 #[test]
-fn installed_by_one_command_it_records_a_part_of_a_program_on_the_oldest_python_and_the_newest() {
+fn the_installed_package_records_a_window_on_the_oldest_and_newest_python() {
     let all = pythons("venv, ensurepip");
     let ends = [all.first_key_value(), all.last_key_value()];
     let mut ends: Vec<_> = ends.into_iter().flatten().collect();
@@ -82,7 +82,7 @@ fn installed_by_one_command_it_records_a_part_of_a_program_on_the_oldest_python_
 }
 
 #[test]
-fn its_wheel_says_what_it_needs_and_has_what_it_promises() {
+fn the_wheel_is_tagged_with_its_glibc_and_contains_header_and_command() {
     let python = shared();
     let code = "import importlib.metadata as m; d = m.distribution('gpuflame')\n\
                 print(d.version, d.read_text('WHEEL'))\n\
@@ -106,7 +106,7 @@ fn its_wheel_says_what_it_needs_and_has_what_it_promises() {
 }
 
 #[test]
-fn installed_for_editing_it_is_the_files_of_the_clone() {
+fn an_editable_install_uses_the_files_of_the_clone() {
     let python = installed(Path::new("python3"), &["-e"]);
     let code = "import gpuflame, chakra_trace.manager; print(gpuflame.__file__)";
     let said = run(Command::new(python).args(["-c", code]));
@@ -114,7 +114,7 @@ fn installed_for_editing_it_is_the_files_of_the_clone() {
 }
 
 #[test]
-fn its_module_runs_a_script_recorded() {
+fn the_python_module_runs_and_records_a_script() {
     let run = Run::new(shared(), Way::None).args(["-m", "gpuflame", "run"]);
     let done = run.arg(root().join("examples/embed.py")).ok();
     // Injected, gpuflame is there from the start: the first window holds what precedes the program's own.
@@ -126,7 +126,7 @@ fn its_module_runs_a_script_recorded() {
 }
 
 #[test]
-fn without_cuda_a_window_warns_once_and_the_program_runs_on() {
+fn a_window_without_cuda_warns_once_and_the_program_continues() {
     let code = "import gpuflame\n\
                 for _ in range(3):\n    with gpuflame.window('w'), gpuflame.range('r'):\n        gpuflame.mark('m')\n\
                 gpuflame.step()\n\
@@ -141,7 +141,7 @@ fn without_cuda_a_window_warns_once_and_the_program_runs_on() {
 }
 
 #[test]
-fn a_range_is_not_put_around_what_stops_in_its_middle() {
+fn range_rejects_coroutine_and_generator_functions() {
     let code = "import gpuflame\n\
                 async def wait(): pass\n\
                 def give(): yield\n\
@@ -151,7 +151,7 @@ fn a_range_is_not_put_around_what_stops_in_its_middle() {
 }
 
 #[test]
-fn a_recording_and_a_trace_are_tables_with_the_sums_of_the_stacks() {
+fn arrow_tables_of_recordings_and_traces_have_the_sums_of_the_stacks() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("python/arrow/bin/python");
     if !python.exists() {
@@ -196,7 +196,7 @@ fn timelines(folder: &Path) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn a_driver_has_two_workers_record_by_a_flag() {
+fn a_driver_makes_two_workers_record_with_a_flag_file() {
     let folder = scratch("flag");
     script(shared(), Way::None, "examples/vllm_window.py").arg(&folder).ok();
     // Two windows for each of two workers. A window opens at the first tick that sees the flag file, and closes at the first
@@ -205,7 +205,7 @@ fn a_driver_has_two_workers_record_by_a_flag() {
 }
 
 #[test]
-fn the_manager_keeps_its_rules_with_torch_and_without() {
+fn the_manager_writes_the_same_windows_with_and_without_torch() {
     for torch in [true, false] {
         let folder = scratch("manager");
         let run = script(shared(), Way::None, "tests/python/manager.py").arg(&folder);
@@ -224,7 +224,7 @@ fn the_manager_keeps_its_rules_with_torch_and_without() {
 }
 
 #[test]
-fn the_manager_does_and_says_nothing_where_it_is_switched_off() {
+fn a_disabled_manager_records_and_prints_nothing() {
     let code = "import os\nfrom chakra_trace.manager import get_global_manager\nmanager = get_global_manager()\n\
                 open('flag', 'w').close()\nfor _ in range(3):\n    manager.tick_by_flag()\n\
                 manager.start()\nmanager.step()\nmanager.stop()\nprint(manager.active, manager.written, sorted(os.listdir()))\n";
@@ -234,7 +234,7 @@ fn the_manager_does_and_says_nothing_where_it_is_switched_off() {
 }
 
 #[test]
-fn where_nothing_can_be_recorded_the_manager_says_what_is_missing() {
+fn the_manager_prints_the_missing_parts_if_it_cannot_record() {
     let code = "import os, sys\nsys.modules['torch'] = None\n\
                 from chakra_trace.manager import get_global_manager\n\
                 manager = get_global_manager()\nopen('flag', 'w').close()\n\

@@ -8,7 +8,7 @@ use gpuflame::settings::SETTINGS;
 const HEADER: &str = "| variable | values | default | what it does |\n|---|---|---|---|\n";
 
 #[test]
-fn the_table_of_settings_is_that_of_the_code() {
+fn the_settings_page_has_the_settings_of_the_code() {
     let path = crate::support::root().join("docs/settings.md");
     let page = fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(HEADER).expect("docs/settings.md has the table's header");
@@ -28,7 +28,7 @@ fn cells(text: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_table_of_costs_is_that_of_the_performance_page() {
+fn the_cost_table_agrees_with_the_performance_page() {
     let between = |file: &str| {
         let text = fs::read_to_string(crate::support::root().join(file)).unwrap();
         let (_, rest) = text.split_once("<!-- `cargo bench` writes this table. -->").expect(file);
@@ -51,7 +51,7 @@ fn the_table_of_costs_is_that_of_the_performance_page() {
 /// gpuflame gives up on a CUPTI that does not answer before the simulation's watchdog aborts the program: a wait at an exit
 /// may itself wait for another one, each up to the limit.
 #[test]
-fn the_simulations_watchdog_is_more_patient_than_two_exits_by_default() {
+fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();
     let limit: u64 = setting.default.parse().unwrap();
     let page = fs::read_to_string(crate::support::root().join("tests/gpusim/README.md")).unwrap();

@@ -73,7 +73,7 @@ fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
 /// Valgrind's only finding is the loop that reads the stack slots of the last walk again: some of them are no longer
 /// initialized.
 #[test]
-fn valgrind_finds_one_loop_in_the_demo_and_nothing_where_that_is_suppressed() {
+fn valgrind_reports_only_the_one_suppressed_loop_in_the_demo() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         assert!(!is_ci(), "CI has valgrind");
         eprintln!("skipped: there is no valgrind; apt-get install valgrind");

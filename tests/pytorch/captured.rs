@@ -51,7 +51,7 @@ fn works(done: &Done) -> (Works, BTreeMap<u64, Works>, BTreeMap<String, u64>) {
 }
 
 #[test]
-fn the_nodes_of_a_graph_are_the_work_of_the_step_that_was_captured_under_the_same_functions() {
+fn graph_nodes_are_the_captured_steps_work_under_the_same_functions() {
     let Some(folder) = folder() else { return };
     let done = run(folder, "decode.py", Way::Injected).env("GPUFLAME_FORMATS", "gfr");
     let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();

@@ -19,7 +19,7 @@ said('GPU-bound', 5000, 550, 340, 0.04)
 ";
 
 #[test]
-fn what_gpuflame_promises_of_its_cost_is_held_against_the_table() {
+fn figures_over_the_cost_limits_are_reported() {
     let Some(folder) = folder() else { return };
     let program = scratch("cost").join("limits.py");
     let cost = root().join("tests/pytorch/cost");

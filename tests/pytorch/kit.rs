@@ -58,7 +58,7 @@ fn assert_held(step: &Value, programs: &str) {
 }
 
 #[test]
-fn the_kits_step_of_programs_runs_them_with_and_without() {
+fn the_kits_programs_step_runs_programs_with_and_without_gpuflame() {
     let programs = "ranges devices";
     let Some(step) = step(programs, &[]) else { return };
     assert_held(&step, programs);
@@ -67,7 +67,7 @@ fn the_kits_step_of_programs_runs_them_with_and_without() {
 /// The others, two of them by packages that `.ci/long` installs.
 #[test]
 #[ignore = "minutes"]
-fn the_kits_step_of_programs_runs_those_that_need_packages() {
+fn the_kits_programs_step_runs_the_remaining_programs() {
     let (Some(triton), Some(transformers)) = (triton(), transformers()) else { return };
     let packages = [triton, transformers].map(|path| path.to_str().unwrap());
     for programs in ["train decode pressure loader share", "ddp", "transformers_models compiled"] {

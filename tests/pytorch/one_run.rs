@@ -17,7 +17,7 @@ use crate::witness::{calls, events, ran};
 
 /// A newer wheel may share; then gpuflame's records can be held against Kineto's, record by record.
 #[test]
-fn the_wheels_profiler_shares_its_records_with_nobody() {
+fn the_wheels_profiler_does_not_share_its_cupti_records() {
     let Some(folder) = folder() else { return };
     let called = fs::read_to_string(folder.join("stand-ins/cuda-functions")).unwrap();
     let of_cupti: Vec<&str> = called
@@ -96,7 +96,7 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
 /// Kineto takes the records without a subscription. That is said, nothing is made up, and its trace is what it was: each call in it
 /// has the id, the thread and the name that gpuflame has of it.
 #[test]
-fn who_profiles_with_kineto_at_the_same_time_is_told_that_the_records_went_there() {
+fn a_warning_is_printed_if_kineto_takes_the_records() {
     let Some(folder) = folder() else { return };
     let both = run(folder, "witness.py", Way::Injected).args(["trace.json", "decode.py"]);
     let both = both.env("GPUSIM_TRUTH", "summary:truth.json,works.jsonl").env("GPUFLAME_FORMATS", "chrome");
@@ -137,7 +137,7 @@ fn nanos_of(done: &Done, kernel: &str) -> (u64, u64) {
 
 /// Twice, and on a clock of its own: gpuflame has all to the nanosecond that ran before, and once it was done.
 #[test]
-fn kineto_has_the_records_while_it_profiles_and_gpuflame_has_them_before_and_after() {
+fn kineto_owns_the_records_while_it_profiles_and_gpuflame_before_and_after() {
     let Some(folder) = folder() else { return };
     let run = run(folder, "between.py", Way::Injected).env("GPUSIM_TRUTH", "summary:truth.json,works.jsonl");
     let done = run.env("GPUSIM_CLOCK", "real").ok();

@@ -129,7 +129,7 @@ fn check_program_with(program: &str, runs: &[(Way, &str)], faults: &str) -> Vec<
 /// Kernels that Triton compiles and launches by itself: under the function that calls them, through a launcher that it has made.
 /// `.ci/long` installs it.
 #[test]
-fn kernels_of_triton_stand_under_the_functions_that_launch_them() {
+fn triton_kernels_are_under_the_functions_that_launch_them() {
     for done in check_program("triton_kernels.py", &every_way()) {
         let mut launched = 0;
         for (frames, _) in done.folded() {
@@ -149,14 +149,14 @@ fn kernels_of_triton_stand_under_the_functions_that_launch_them() {
 
 /// `.ci/long` installs Transformers.
 #[test]
-fn transformers_models_are_seen_whole() {
+fn transformers_models_are_recorded_completely() {
     check_program("transformers_models.py", &every_way());
 }
 
 /// What the tests below leave out.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
-fn every_program_is_seen_whole_by_each_way_in_with_each_version() {
+fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() {
     for program in ["train.py", "loader.py", "pressure.py"] {
         check_program(program, &OTHER);
     }
@@ -167,7 +167,7 @@ fn every_program_is_seen_whole_by_each_way_in_with_each_version() {
 
 #[test]
 #[ignore = "two minutes"]
-fn kernels_of_a_compiled_model_stand_under_the_model() {
+fn kernels_of_a_compiled_model_are_under_the_model() {
     let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
     // Compiled once: what comes after finds it in the caches.
     let cache = scratch("compiled");
@@ -225,7 +225,7 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
 }
 
 #[test]
-fn a_training_step_is_seen_whole() {
+fn a_training_step_is_recorded_completely() {
     for done in check_program("train.py", &ONE) {
         // The backward pass is on a thread of autograd's, whose stacks begin where it was started.
         let backward =
@@ -320,7 +320,7 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
 
 /// With GPUSIM_MATH=1 the GPU says what the program works out itself, in whole numbers.
 #[test]
-fn products_of_matrices_are_computed_where_they_are_asked_for() {
+fn matrix_products_are_computed_if_gpusim_math_is_set() {
     let Some(folder) = folder() else { return };
     for way in [Way::None, Way::Injected] {
         let done = run(folder, "words.py", way).env("GPUSIM_MATH", "1").ok();
@@ -338,12 +338,12 @@ fn products_of_matrices_are_computed_where_they_are_asked_for() {
 /// Workers of a DataLoader are children: forked ones are nobody to us, and spawned ones, which are loaded into as well,
 /// use no GPU.
 #[test]
-fn a_loader_with_workers_is_seen_whole() {
+fn a_data_loader_with_workers_is_recorded_completely() {
     check_program("loader.py", &ONE);
 }
 
 #[test]
-fn ranges_of_the_program_and_of_every_operator_are_frames() {
+fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
     for done in check_program("ranges.py", &OTHER) {
         let stacks = done.folded();
         let share = |range: &str| {
@@ -383,7 +383,7 @@ fn ranges_of_the_program_and_of_every_operator_are_frames() {
 
 /// Under `emit_nvtx` the backward pass says whose it is.
 #[test]
-fn the_backward_pass_hangs_under_the_functions_that_called_its_operators() {
+fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     let Some(folder) = folder() else { return };
     let run = run(folder, "train.py", Way::Injected).arg("nvtx").env("GPUFLAME_FORMATS", "gfr,folded");
     let run = run.env("GPUFLAME_BACKWARD", "forward").env("GPUFLAME_PYTHON", "only");
@@ -481,13 +481,13 @@ fn is_of_operators(frames: &[String], operator: &str) -> bool {
 
 /// Exceptions pass through launches, memory runs out, and a child of a process with CUDA ends by itself.
 #[test]
-fn trouble_in_the_program_is_none_of_ours() {
+fn a_program_that_raises_exceptions_and_exhausts_memory_is_recorded_completely() {
     check_program("pressure.py", &ONE);
 }
 
 /// Exceptions of PyTorch's own, in the middle of operators, of products and of autograd's threads: each stack is left by one.
 #[test]
-fn launches_that_fail_inside_pytorch_are_its_errors_and_are_counted() {
+fn launches_that_fail_inside_pytorch_raise_its_errors_and_are_counted() {
     for done in check_program_with("refused.py", &ONE, "launch_fail:every=97") {
         let failed = done.truth().count("failed_launches");
         let refused = done.stdout.lines().filter(|line| !line.ends_with("went well")).count();
@@ -506,7 +506,7 @@ fn launches_that_fail_inside_pytorch_are_its_errors_and_are_counted() {
 }
 
 #[test]
-fn two_devices_in_one_process_are_told_apart() {
+fn two_devices_in_one_process_are_reported_separately() {
     for done in check_program("devices.py", &OTHER) {
         for device in ["GPU 0:", "GPU 1:"] {
             assert_eq!(done.ledger(device).len(), 1, "{}", done.stderr);

@@ -49,13 +49,13 @@ fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]
 
 /// Each rank is seen whole; what is said of how long they wait for each other is what the truth files say.
 #[test]
-fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wait() {
+fn two_ranks_and_their_waits_in_collectives_are_recorded_completely() {
     check_ranks(&ONE);
 }
 
 #[test]
 #[ignore = "a minute"]
-fn two_ranks_are_seen_whole_by_each_way_in_with_each_version() {
+fn two_ranks_are_recorded_completely_by_each_entry_with_each_cupti_version() {
     check_ranks(&OTHER);
     check_share(&OTHER);
 }
@@ -119,7 +119,7 @@ fn check_ranks(runs: &[(Way, &str)]) {
 }
 
 #[test]
-fn work_on_memory_that_two_processes_share_is_seen_in_both() {
+fn work_on_memory_shared_by_two_processes_is_recorded_in_both() {
     check_share(&ONE);
 }
 
@@ -152,7 +152,7 @@ fn check_share(runs: &[(Way, &str)]) {
 /// A rank leaves without a word while the other waits for it in a collective, inside a launch. Whether that ends the wait
 /// in an error or whoever started both ends it by a signal: what ran until then is in the picture.
 #[test]
-fn a_rank_that_is_left_alone_leaves_its_picture() {
+fn a_rank_abandoned_in_a_collective_still_writes_its_profile() {
     let Some(python) = folder() else { return };
     for is_patient in [true, false] {
         let run = run(python, "ddp.py", Way::Injected).env("GPUSIM_NDEV", "2").env("GPUSIM_TRUTH", "");

@@ -10,7 +10,7 @@ use crate::installed::{folder, run};
 use crate::support::{Way, root, scratch};
 
 #[test]
-fn nothing_of_nvidias_packages_is_loaded() {
+fn no_library_from_nvidias_packages_is_loaded() {
     let Some(folder) = folder() else { return };
     let done = run(folder, "maps.py", Way::Injected).ok();
     let mapped: BTreeSet<&Path> = done.stdout.lines().map(Path::new).collect();
@@ -59,19 +59,19 @@ fn complaint(cache: &Path) -> String {
 }
 
 #[test]
-fn another_wheel_is_refused_in_one_line() {
+fn a_wheel_of_another_version_is_rejected_in_one_line() {
     let said = complaint(&wheel("__version__ = '2.14.1+cu132'\ncuda: Optional[str] = '13.2'\n"));
     assert!(said.contains("holds torch 2.14.1+cu132, and not 2.15.0: remove the folder"), "{said}");
 }
 
 #[test]
-fn a_wheel_without_cuda_is_refused_in_one_line() {
+fn a_wheel_without_cuda_is_rejected_in_one_line() {
     let said = complaint(&wheel("__version__ = '2.15.0+cpu'\ncuda: Optional[str] = None\n"));
     assert!(said.contains("is not built for CUDA 13: remove the folder"), "{said}");
 }
 
 #[test]
-fn a_folder_without_a_wheel_is_refused_in_one_line() {
+fn a_folder_without_a_wheel_is_rejected_in_one_line() {
     let cache = wheel("");
     let torch = cache.join(format!("2.15.0-py{0}/lib/python{0}/site-packages/torch", version()));
     fs::remove_file(torch.join("version.py")).unwrap();
@@ -80,7 +80,7 @@ fn a_folder_without_a_wheel_is_refused_in_one_line() {
 }
 
 #[test]
-fn without_the_wheel_nothing_is_downloaded_unasked() {
+fn a_missing_wheel_is_not_downloaded_automatically() {
     let mut command = Command::new(root().join("tests/pytorch/install"));
     let output = command.arg("--found").env("GPUSIM_PYTORCH", scratch("wheel")).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -89,7 +89,7 @@ fn without_the_wheel_nothing_is_downloaded_unasked() {
 }
 
 #[test]
-fn a_function_that_is_not_simulated_is_named_in_one_line() {
+fn a_function_that_is_not_simulated_is_reported_in_one_line() {
     let cache = wheel("");
     let folder = cache.join(format!("2.15.0-py{}", version()));
     fs::create_dir_all(folder.join("stand-ins")).unwrap();
@@ -106,7 +106,7 @@ fn a_function_that_is_not_simulated_is_named_in_one_line() {
 }
 
 #[test]
-fn a_function_of_a_library_that_is_not_there_fails_and_is_named_once() {
+fn a_function_of_an_unsimulated_library_fails_and_is_reported_once() {
     let Some(folder) = folder() else { return };
     let program = scratch("stand-in").join("transform.py");
     let transform = "import torch\nfor _ in range(2):\n    try:\n        torch.fft.fft(torch.zeros(8, device='cuda'))\n    \

@@ -274,13 +274,13 @@ fn compare(program: &str) -> Option<usize> {
 }
 
 #[test]
-fn kineto_sees_the_same_work_of_a_training_step() {
+fn kineto_records_the_same_work_of_a_training_step() {
     let Some(launched_by_operators) = compare("train.py") else { return };
     assert!(launched_by_operators > 2000, "{launched_by_operators}");
 }
 
 #[test]
-fn kineto_sees_the_same_work_of_a_decode_loop() {
+fn kineto_records_the_same_work_of_a_decode_loop() {
     let Some(launched_by_operators) = compare("decode.py") else { return };
     assert!(launched_by_operators > 700, "{launched_by_operators}");
 }
@@ -288,7 +288,7 @@ fn kineto_sees_the_same_work_of_a_decode_loop() {
 /// The other programs. Not `ranges.py`: `emit_nvtx` and torch.profiler exclude each other.
 #[test]
 #[ignore = "a minute or two"]
-fn kineto_sees_the_same_work_of_every_program() {
+fn kineto_records_the_same_work_of_the_other_programs() {
     for (program, at_least) in [("devices.py", 400), ("loader.py", 60), ("pressure.py", 500)] {
         let Some(launched_by_operators) = compare(program) else { return };
         assert!(launched_by_operators > at_least, "{program}: {launched_by_operators}");
@@ -297,7 +297,7 @@ fn kineto_sees_the_same_work_of_every_program() {
 
 /// Those that Triton launches by itself are no operator's. `.ci/long` installs it.
 #[test]
-fn kineto_sees_the_same_kernels_of_triton() {
+fn kineto_records_the_same_triton_kernels() {
     let Some(launched_by_operators) = compare("triton_kernels.py") else { return };
     assert_eq!(launched_by_operators, 0);
 }
@@ -305,7 +305,7 @@ fn kineto_sees_the_same_kernels_of_triton() {
 /// Inductor's code, which Triton's kernels are launched by, and the graphs that it captures.
 #[test]
 #[ignore = "two minutes"]
-fn kineto_sees_the_same_work_of_a_compiled_model() {
+fn kineto_records_the_same_work_of_a_compiled_model() {
     for mode in ["default", "reduce-overhead"] {
         let Some(launched_by_operators) = compare(&format!("compiled.py {mode}")) else { return };
         assert!(launched_by_operators > 50, "{mode}: {launched_by_operators}");
@@ -315,7 +315,7 @@ fn kineto_sees_the_same_work_of_a_compiled_model() {
 /// Each rank of two writes a trace. How long they wait for each other differs from run to run, and nothing else does.
 #[test]
 #[ignore = "a minute"]
-fn kineto_sees_the_same_work_of_two_ranks() {
+fn kineto_records_the_same_work_of_two_ranks() {
     let Some(folder) = folder() else { return };
     let run = |way| {
         let run = run(folder, "ddp.py", way).env("GPUSIM_NDEV", "2").env("GPUSIM_TRUTH", "");
@@ -451,21 +451,21 @@ fn compare_frames(program: &str) -> Option<(usize, usize)> {
 }
 
 #[test]
-fn every_kernel_of_a_training_step_is_under_the_functions_of_python_that_kineto_says() {
+fn training_step_kernels_have_the_python_frames_that_kineto_records() {
     let Some((in_python, deepest)) = compare_frames("train.py") else { return };
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
 /// A kernel of a graph is under those that launched the graph.
 #[test]
-fn every_kernel_of_a_decode_loop_is_under_the_functions_of_python_that_kineto_says() {
+fn decode_loop_kernels_have_the_python_frames_that_kineto_records() {
     let Some((in_python, deepest)) = compare_frames("decode.py") else { return };
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
 /// Of models as people load them; `.ci/long` installs them.
 #[test]
-fn every_kernel_of_transformers_models_is_under_the_functions_of_python_that_kineto_says() {
+fn transformers_kernels_have_the_python_frames_that_kineto_records() {
     let Some(launched_by_operators) = compare(TRANSFORMERS) else { return };
     let (in_python, deepest) = compare_frames(TRANSFORMERS).unwrap();
     assert!(launched_by_operators > 500, "{launched_by_operators}");

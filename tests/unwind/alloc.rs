@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 #[test]
-fn no_capture_allocates() {
+fn a_stack_capture_never_allocates() {
     unwind::prepare();
     let mut unwinder = Unwinder::new().expect("memory for an unwinder");
     let (mut before, mut after, mut frames) = (0, 0, 0);

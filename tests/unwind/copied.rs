@@ -71,7 +71,7 @@ fn on_a_deep_stack(calls: usize, mut body: impl FnMut() + Send) {
 }
 
 #[test]
-fn a_copied_stack_is_the_one_that_was_there_as_far_as_it_was_copied() {
+fn walking_a_partial_stack_copy_gives_the_frames_that_it_contains() {
     unwind::prepare();
     on_a_deep_stack(40, || {
         let mut unwinder = Unwinder::new().unwrap();
@@ -114,7 +114,7 @@ fn above(address: usize) -> usize {
 }
 
 #[test]
-fn a_whole_copy_ends_where_the_thread_began() {
+fn walking_a_complete_stack_copy_ends_at_the_thread_start() {
     unwind::prepare();
     let body = || {
         let (mut unwinder, mut copies) = (Unwinder::new().unwrap(), CopyUnwinder::new().unwrap());
@@ -128,7 +128,7 @@ fn a_whole_copy_ends_where_the_thread_began() {
 }
 
 #[test]
-fn no_copy_and_no_registers_lead_a_walk_astray() {
+fn walking_corrupted_stack_copies_and_registers_is_safe() {
     unwind::prepare();
     let mut state = 1_u64;
     let mut any = move || {

@@ -196,7 +196,7 @@ fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
 }
 
 #[test]
-fn fibers_that_do_the_same_in_turn_are_copied_only_if_their_stack_exceeds_a_page() {
+fn fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page() {
     let Some(stacks) = fibers() else { return };
     for round in 0..4 {
         let near = calls_of(stacks, capture, 64, 0);

@@ -75,7 +75,7 @@ impl Drop for Region {
 }
 
 #[test]
-fn stacks_beside_which_others_come_and_go_are_walked_to_their_end() {
+fn a_stack_is_walked_to_its_end_whatever_is_mapped_above_it() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     const STACKS: usize = 32;
     let switched = foreign().symbol("on_stack");
@@ -110,7 +110,7 @@ fn stacks_beside_which_others_come_and_go_are_walked_to_their_end() {
 }
 
 #[test]
-fn no_unwind_information_leads_a_walk_astray() {
+fn walking_with_broken_unwind_information_is_safe() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let library = foreign();
     let region = Region::new(STACK);
@@ -155,7 +155,7 @@ fn no_unwind_information_leads_a_walk_astray() {
 }
 
 #[test]
-fn a_register_that_cannot_be_found_does_not_end_a_walk() {
+fn an_unrecoverable_register_does_not_end_a_walk() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let function = foreign().symbol("rbp_from_nowhere");
     call(function, None);
@@ -214,7 +214,7 @@ fn a_stack_of_a_megabyte_in_large_frames_is_walked() {
 
 /// Handlers on a signal stack: the walk continues on the thread's own stack, or on a coroutine's.
 #[test]
-fn a_signal_stack_leads_back_to_the_stack_that_was_interrupted() {
+fn a_walk_continues_from_a_signal_stack_to_the_interrupted_stack() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     extern "C-unwind" fn handler(_signal: libc::c_int) {
         look();

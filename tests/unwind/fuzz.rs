@@ -151,7 +151,7 @@ fn random_stacks_agree_with_libgcc() {
 }
 
 #[test]
-fn the_memo_gives_what_the_plain_walk_gives() {
+fn cached_and_uncached_walks_give_equal_stacks() {
     gpuflame::unwind::prepare();
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");
@@ -179,7 +179,7 @@ fn the_memo_gives_what_the_plain_walk_gives() {
 }
 
 #[test]
-fn a_stack_that_is_told_by_its_number_is_the_one_that_was_kept() {
+fn a_repeated_stacks_number_refers_to_an_equal_stack() {
     gpuflame::unwind::prepare();
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");
@@ -232,7 +232,7 @@ fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
 }
 
 #[test]
-fn known_ways_on_other_stacks_give_what_a_copy_gives() {
+fn cached_paths_on_foreign_stacks_equal_uncached_walks() {
     gpuflame::unwind::prepare();
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");

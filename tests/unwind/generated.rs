@@ -306,7 +306,7 @@ fn on_other_stacks(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<
 }
 
 #[test]
-fn generated_frames_are_walked_to_the_root_whatever_rbp_holds() {
+fn generated_frames_are_walked_to_the_root_for_any_value_of_rbp() {
     let own = on_the_own_stack(seeds(1), Mix::Walkable, None);
     own.report("own stack");
     let others = on_other_stacks(seeds(2), Mix::Walkable, None);
@@ -319,7 +319,7 @@ fn generated_frames_are_walked_to_the_root_whatever_rbp_holds() {
 /// A cached rule may be stale until it is checked. Share of correct stacks without checks: 21 % on the thread's own stack, 18
 /// % on other stacks; with checks: at least 98 %.
 #[test]
-fn most_stacks_are_right_while_functions_replace_each_other_at_their_addresses() {
+fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
     let own = on_the_own_stack(seeds(3), Mix::Walkable, Some(20));
     own.report("own stack");
     let others = on_other_stacks(seeds(4), Mix::Walkable, Some(20));
@@ -363,7 +363,7 @@ fn through(area: &Area, mut work: &mut dyn FnMut()) {
 }
 
 #[test]
-fn frames_that_cannot_be_walked_crash_nothing() {
+fn unwalkable_generated_frames_do_not_crash_the_unwinder() {
     on_the_own_stack(seeds(5), Mix::Any, Some(20)).report("own stack");
     on_other_stacks(seeds(6), Mix::Any, Some(20)).report("other stacks");
 }

@@ -36,7 +36,7 @@ fn names(frames: &[Frame], modules: &[Module]) -> Vec<String> {
 }
 
 #[test]
-fn a_library_that_came_and_went_between_two_looks_is_in_the_map() {
+fn a_library_loaded_and_unloaded_between_refreshes_is_in_the_map() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     use_new_unwinder(true);
     let mut map = ModuleMap::new();
@@ -58,7 +58,7 @@ fn a_library_that_came_and_went_between_two_looks_is_in_the_map() {
 }
 
 #[test]
-fn a_stack_is_the_same_whatever_came_and_went_beside_it() {
+fn stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     use_new_unwinder(true);
     let library = Library::open(&compile("cases.c", &["-O2"]));
@@ -85,7 +85,7 @@ fn a_stack_is_the_same_whatever_came_and_went_beside_it() {
 }
 
 #[test]
-fn a_module_is_news_once() {
+fn a_module_is_reported_as_new_once() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     use_new_unwinder(false);
     let mut map = ModuleMap::new();

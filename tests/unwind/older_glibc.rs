@@ -45,7 +45,7 @@ fn stacks_agree_with_libgcc() {
 }
 
 #[test]
-fn libraries_that_come_and_go_at_one_address_agree_with_libgcc() {
+fn libraries_loaded_in_turn_at_one_address_agree_with_libgcc() {
     let _alone = alone();
     let twins = twins();
     let (mut last, mut shared) = (0, 0);
@@ -61,7 +61,7 @@ fn libraries_that_come_and_go_at_one_address_agree_with_libgcc() {
 }
 
 #[test]
-fn threads_that_look_while_others_load_agree_with_libgcc() {
+fn captures_during_library_loads_on_another_thread_agree_with_libgcc() {
     let _alone = alone();
     let case = compile("cases.c", &["-O2"]);
     let workers: Vec<_> = (0..4)

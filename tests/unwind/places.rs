@@ -54,7 +54,7 @@ fn case(source: &str, name: &str) -> Case {
 }
 
 #[test]
-fn code_without_information_or_frame_pointer_cuts_the_stack_where_libgcc_does() {
+fn code_without_unwind_info_or_frame_pointer_ends_the_stack_like_libgcc() {
     case("cases.c", "no_information")(look);
     for (flags, ours, theirs) in seen() {
         assert_eq!((flags, &ours), (ContextFlags::CUT, &theirs));
@@ -62,7 +62,7 @@ fn code_without_information_or_frame_pointer_cuts_the_stack_where_libgcc_does() 
 }
 
 #[test]
-fn code_without_information_is_crossed_by_its_frame_pointer_and_marked() {
+fn code_without_unwind_info_is_crossed_by_frame_pointer_and_marked() {
     case("cases.c", "no_information_but_fp")(look);
     for (flags, ours, theirs) in seen() {
         assert_eq!(flags, ContextFlags::GUESSED);
@@ -71,7 +71,7 @@ fn code_without_information_is_crossed_by_its_frame_pointer_and_marked() {
 }
 
 #[test]
-fn code_without_information_is_crossed_where_it_returns_right_behind_its_call_and_marked() {
+fn code_without_unwind_info_that_returns_after_its_call_is_crossed_and_marked() {
     case("cases.c", "no_information_but_return")(look);
     for (flags, ours, theirs) in seen() {
         assert_eq!(flags, ContextFlags::GUESSED);
@@ -99,7 +99,7 @@ fn generated(code: &[u8]) -> Case {
 }
 
 #[test]
-fn generated_code_with_a_frame_pointer_or_a_return_behind_its_call_is_crossed() {
+fn generated_code_with_a_frame_pointer_or_a_return_after_its_call_is_crossed() {
     for code in [WITH_FRAME_POINTER, RETURNING] {
         generated(code)(look);
         for (flags, ours, theirs) in seen() {
@@ -131,7 +131,7 @@ fn a_constructor_in_dlopen_agrees_with_libgcc() {
 }
 
 #[test]
-fn a_stack_deeper_than_is_kept_loses_its_root_and_says_so() {
+fn a_stack_deeper_than_max_frames_loses_its_root_and_is_marked_truncated() {
     let mut plain = Unwinder::new().expect("memory for an unwinder");
     plain.remember_stacks(false);
     for calls in [MAX_FRAMES + 200, MAX_FRAMES - 200, MAX_FRAMES + 200, MAX_FRAMES + 199] {
@@ -149,7 +149,7 @@ fn a_stack_deeper_than_is_kept_loses_its_root_and_says_so() {
 }
 
 #[test]
-fn a_stack_of_any_depth_that_is_taken_again_agrees_as_far_as_both_reach() {
+fn the_verifier_compares_stacks_of_any_depth_up_to_their_truncation() {
     let right = Verdict { plain_agrees: true, libgcc_agrees: true };
     let wrong = Verdict { plain_agrees: false, libgcc_agrees: false };
     let mut verifier = Verifier::new().expect("memory for a verifier");
@@ -207,7 +207,7 @@ unsafe extern "C-unwind" {
 
 /// A compiler may put the variable that identifies a frame at the very bottom of it.
 #[test]
-fn a_frame_reaches_from_its_stack_pointer_to_its_callers() {
+fn a_frame_extends_from_its_stack_pointer_to_its_callers() {
     extern "C-unwind" fn look(lowest: u64) {
         const FRAME_BYTES: u64 = 32;
         let all = unwinder().capture(Skip::None).frames.to_vec();
@@ -348,7 +348,7 @@ fn a_signal_at_any_instruction_agrees_with_libgcc() {
 }
 
 #[test]
-fn a_capture_inside_a_capture_disturbs_nothing() {
+fn a_nested_capture_does_not_change_the_outer_one() {
     let _alone = ONE_HANDLER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     handle(libc::SIGUSR2, compare_in_handler);
     interrupt(libc::SIGUSR2, 2000, || {

@@ -79,7 +79,7 @@ fn before_and_after(calls: &'static [i64]) -> [(usize, u32, i32); 2] {
 }
 
 #[test]
-fn where_the_copying_call_is_refused_stacks_are_read_another_way() {
+fn a_stack_is_read_by_other_means_if_process_vm_readv_is_refused() {
     let [before, after] = before_and_after(&[libc::SYS_process_vm_readv]);
     assert!(before.0 > 1, "{before:?}");
     assert_eq!((before.1, before.2), (ContextFlags::CUT, 33));
@@ -87,7 +87,7 @@ fn where_the_copying_call_is_refused_stacks_are_read_another_way() {
 }
 
 #[test]
-fn where_nothing_can_be_read_the_stack_is_cut_and_says_so() {
+fn an_unreadable_stack_is_cut_and_marked() {
     let [before, after] = before_and_after(&[libc::SYS_process_vm_readv, libc::SYS_openat]);
     assert!(before.0 > 1, "{before:?}");
     assert_eq!(after, (0, ContextFlags::CUT, 33));

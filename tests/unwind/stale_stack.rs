@@ -21,7 +21,7 @@ use seen::{SEEN, call, look, twins, use_new_unwinder};
 const HALF: usize = 256 << 10;
 
 #[test]
-fn a_guess_does_not_lead_beyond_the_end_of_a_stack_that_shrank() {
+fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
     use_new_unwinder(true);
     // A return address into a frame of 1 KiB with a known rule, which the guess will find.
     let library = Library::open(&twins()[1]);

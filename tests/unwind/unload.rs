@@ -114,7 +114,7 @@ fn a_poll_after_each_unload_keeps_rules_fresh() {
 }
 
 #[test]
-fn a_capture_that_checks_by_itself_needs_no_poll() {
+fn a_self_checking_capture_needs_no_poll() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     use_new_unwinder(true);
     let shared = alternate(300, || {});
@@ -122,7 +122,7 @@ fn a_capture_that_checks_by_itself_needs_no_poll() {
 }
 
 #[test]
-fn a_capture_that_checks_by_itself_does_not_wait_for_the_loader() {
+fn a_self_checking_capture_does_not_wait_for_the_loader() {
     static IS_CAPTURED: AtomicBool = AtomicBool::new(false);
     extern "C" fn hold(_: *mut libc::dl_phdr_info, _: usize, channels: *mut c_void) -> c_int {
         // SAFETY: the thread below passed its channels, and waits.
@@ -153,7 +153,7 @@ fn a_capture_that_checks_by_itself_does_not_wait_for_the_loader() {
 }
 
 #[test]
-fn a_library_that_comes_where_nothing_was_known_is_known_at_once() {
+fn a_library_loaded_at_an_address_without_rules_is_recognised_at_once() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     use_new_unwinder(true);
     let twin = &twins()[0];
@@ -179,7 +179,7 @@ fn a_library_that_comes_where_nothing_was_known_is_known_at_once() {
 }
 
 #[test]
-fn unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back() {
+fn more_unloads_than_tags_do_not_revive_old_rules() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     use_new_unwinder(false);
     let library = twins()[0].clone();
@@ -194,7 +194,7 @@ fn unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back() {
 }
 
 #[test]
-fn threads_that_share_rules_while_libraries_come_and_go_agree_with_libgcc() {
+fn threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let case = compile("cases.c", &["-O2"]);
     let workers: Vec<_> = (0..4)

@@ -24,7 +24,7 @@ use seen::{capture, use_new_unwinder};
 const CHILD: &str = "GPUFLAME_TEST_UNLOADS";
 
 #[test]
-fn an_object_that_goes_while_garbage_on_the_stack_points_to_it_does_no_harm() {
+fn unloading_an_object_that_stack_garbage_points_to_is_harmless() {
     if env::var_os(CHILD).is_some() {
         return capture_garbage_while_it_goes();
     }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_run_without_gaps_to_each_versions_last() {
+    fn callback_ids_have_no_gaps_up_to_each_versions_last() {
         for version in CuptiVersion::ALL {
             for domain in [DRIVER, RUNTIME] {
                 let last = version.last_callback(domain);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn launches_stand_at_their_documented_ids() {
+    fn launches_have_their_documented_callback_ids() {
         let at = |domain, id| name(CuptiVersion::V13_0, domain, id).unwrap().to_str().unwrap();
         assert_eq!(at(RUNTIME, 211), "cudaLaunchKernel_v7000");
         assert_eq!(at(RUNTIME, 505), "__cudaLaunchKernel_v13000");

@@ -197,25 +197,25 @@ mod tests {
     }
 
     #[test]
-    fn enabling_a_listed_kind_gives_its_error() {
+    fn enabling_a_listed_kind_returns_its_error() {
         let faults = Faults::parse("enable:10=35, enable:1=27").unwrap();
         assert_eq!([10, 1, 2].map(|k| faults.enable_result(k)), [Some(35), Some(27), None]);
     }
 
     #[test]
-    fn name_faults_hit_kernels_only() {
+    fn name_faults_affect_kernels_only() {
         let faults = Faults::parse("name_null:every=1").unwrap();
         assert_eq!((faults.of_record(false), faults.of_record(true)), (None, Some(NameNull)));
     }
 
     #[test]
-    fn it_turns_fatal_once() {
+    fn the_fatal_fault_triggers_once() {
         let faults = Faults::parse("fatal:after=3").unwrap();
         assert_eq!([(); 5].map(|()| faults.turns_fatal()), [false, false, true, false, false]);
     }
 
     #[test]
-    fn calls_and_resources_come_without_data_each_by_their_own_count() {
+    fn null_data_faults_count_calls_and_resources_separately() {
         let faults = Faults::parse("null_data:every=2").unwrap();
         let all = [true, false, true, true, false, true];
         let expected = [false, false, true, false, true, true];
@@ -224,20 +224,20 @@ mod tests {
     }
 
     #[test]
-    fn every_third_buffer_comes_twice() {
+    fn every_third_buffer_is_delivered_twice() {
         let faults = Faults::parse("buffer_twice:every=3").unwrap();
         assert_eq!([(); 4].map(|()| faults.comes_twice()), [false, false, true, false]);
         assert!(faults.hands_over_twice() && !Faults::default().hands_over_twice());
     }
 
     #[test]
-    fn a_misspelt_fault_is_named() {
+    fn a_misspelt_fault_is_rejected_by_name() {
         assert!(Faults::parse("zero_t").unwrap_err().contains("zero_t"));
         assert!(Faults::parse("zero_ts:often=3").is_err());
     }
 
     #[test]
-    fn names_and_numbers_agree() {
+    fn fault_names_and_values_agree() {
         assert!(Fault::NAMES.iter().all(|(name, fault)| fault.name() == *name));
     }
 }

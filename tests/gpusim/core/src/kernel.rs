@@ -107,14 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_wins_over_the_suffix_and_the_suffix_over_the_default() {
+    fn the_table_overrides_the_suffix_and_the_suffix_overrides_the_default() {
         let table = [("gemm_d7".to_owned(), 120_000)];
         let durations = ["_Z7gemm_d7v", "_Z7relu_d9v", "_Z4relu", "x_d"].map(|n| duration(n, &table, false));
         assert_eq!(durations, [120_000, 9, 10_000, 10_000]);
     }
 
     #[test]
-    fn by_name_what_has_no_duration_gets_one_of_its_own() {
+    fn kernels_without_a_duration_get_one_derived_from_their_name() {
         let table = [("gemm".to_owned(), 120_000)];
         let [listed, suffix, relu, gelu] =
             ["gemm", "relu_d9", "relu", "gelu"].map(|n| duration(n, &table, true));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_is_no_kernel_is_refused() {
+    fn a_handle_that_is_not_a_kernel_is_rejected() {
         let other = [0u64; 8];
         assert!(Kernel::of_handle(other.as_ptr().cast()).is_none());
         assert!(Kernel::of_handle(std::ptr::null()).is_none());

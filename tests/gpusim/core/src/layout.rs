@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_correlation_id_stands_where_each_kind_has_it() {
+    fn the_correlation_id_is_at_the_documented_offset_of_each_kind() {
         for (kind, record_kind, offset) in [
             (WorkKind::Kernel, 10, 92),
             (WorkKind::Memcpy, 1, 44),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_beyond_the_record_is_left_out() {
+    fn a_field_beyond_the_end_of_the_record_is_omitted() {
         let mut short = vec![0; CuptiVersion::V11_8.record_size(1).unwrap()];
         write(1, &work(WorkKind::Memcpy), 0, &mut short);
         let mut long = vec![0; CuptiVersion::V12_9.record_size(1).unwrap()];
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_graph_node_stands_where_each_kind_has_it_and_its_source_from_13_4_on() {
+    fn the_graph_node_and_its_source_are_at_each_kinds_offsets() {
         let u64_at = |bytes: &[u8], at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
         for (kind, record_kind, node, graph, source) in [
             (WorkKind::Kernel, 10, 144, 156, 232),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_launches_show_grid_and_block() {
+    fn kernel_records_contain_grid_and_block() {
         let mut bytes = vec![0; 216];
         write(10, &work(WorkKind::Kernel), 0, &mut bytes);
         let extents: Vec<u32> = (0..6).map(|i| u32_at(&bytes, 52 + 4 * i)).collect();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_change_what_the_record_shows_only() {
+    fn faults_change_only_the_record() {
         let mut w = work(WorkKind::Kernel);
         for (fault, times) in [
             (Fault::ZeroTimestamps, (0, 0)),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_kernels_win_over_serialised_ones() {
+    fn concurrent_kernel_records_take_precedence_over_serialised_ones() {
         assert_eq!(record_kind(WorkKind::Kernel, 1 << 3 | 1 << 10), Some(10));
         assert_eq!(record_kind(WorkKind::Kernel, 1 << 3), Some(3));
         assert_eq!(record_kind(WorkKind::Memset, 1 << 3), None);

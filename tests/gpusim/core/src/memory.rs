@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_graph_comes_again_at_its_address_and_is_nobody_elses() {
+    fn graph_memory_is_reallocated_at_its_reserved_address() {
         let start = reserve_for_graph(0, 5000).unwrap();
         assert_eq!((free_device(start), bytes_of_graphs(0)), (Err(INVALID_VALUE), 0));
         for _ in 0..2 {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_tells_its_kind() {
+    fn the_memory_kind_follows_from_the_address() {
         let pinned = alloc_host(10_000, Memory::Pinned).unwrap();
         let device = alloc_device(0, 10).unwrap();
         let kinds = [pinned, pinned + 9_999, pinned + 10_000, device].map(kind_of);

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_come_in_three_units() {
+    fn durations_are_parsed_in_three_units() {
         let s = with(&[("GPUSIM_KERNELS", "gemm=120us, relu=8ms,tiny=301ns")]).unwrap();
         let expected = [("gemm", 120_000), ("relu", 8_000_000), ("tiny", 301)];
         assert_eq!(s.kernels, expected.map(|(n, d)| (n.to_owned(), d)));
@@ -288,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn truth_can_be_asked_for_in_both_forms() {
+    fn the_truth_variable_accepts_records_and_a_summary() {
         let s = with(&[("GPUSIM_TRUTH", "a.%p.jsonl,summary:b.json")]).unwrap();
         assert_eq!(s.truth, Some(format!("a.{}.jsonl", std::process::id()).into()));
         assert_eq!(s.truth_summary, Some("b.json".into()));
     }
 
     #[test]
-    fn the_watchdogs_default_is_that_of_the_table() {
+    fn the_watchdogs_default_equals_the_tables() {
         let row = VARIABLES.iter().find(|v| v.name == "GPUSIM_WATCHDOG_MS").unwrap();
         assert_eq!(with(&[]).unwrap().watchdog_ms.to_string(), row.default);
     }

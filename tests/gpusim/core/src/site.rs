@@ -38,7 +38,7 @@ mod tests {
     use std::ffi::CString;
 
     #[test]
-    fn the_same_text_is_the_same_site() {
+    fn equal_texts_are_interned_as_one_site() {
         let a = Site::intern(c"main;f").unwrap();
         assert!(std::ptr::eq(a, Site::intern(&CString::from(c"main;f")).unwrap()));
         assert_eq!(Site::intern(c""), None);

@@ -21,7 +21,7 @@ fn a_runtime_launch_surrounds_its_driver_launch_and_shares_its_id() {
 }
 
 #[test]
-fn the_nested_call_can_have_an_id_of_its_own_which_the_record_carries() {
+fn a_nested_driver_call_can_have_its_own_id_which_the_record_carries() {
     let run = Run::new("basic", &[]).client("10", LAUNCHES).env("GPUSIM_CORR", "distinct");
     let outcome = run.outcome().expect_success();
     let runtime = callbacks(&outcome)[0].number("corr");
@@ -33,14 +33,14 @@ fn the_nested_call_can_have_an_id_of_its_own_which_the_record_carries() {
 }
 
 #[test]
-fn calls_that_nobody_listens_to_consume_ids() {
+fn calls_without_a_subscriber_consume_correlation_ids() {
     let outcome = Run::new("basic", &[]).client("", LAUNCHES).outcome().expect_success();
     // Before the first launch: cudaMalloc, cudaMallocHost, cudaStreamCreate.
     assert_eq!(callbacks(&outcome)[0].number("corr"), 4);
 }
 
 #[test]
-fn ids_wrap_at_32_bits() {
+fn correlation_ids_wrap_at_32_bits() {
     let run = Run::new("basic", &[]).client("10", LAUNCHES).env("GPUSIM_CORR_START", "4294967292");
     let outcome = run.outcome().expect_success();
     let ids: Vec<u64> = callbacks(&outcome).iter().step_by(4).map(|l| l.number("corr")).collect();
@@ -48,7 +48,7 @@ fn ids_wrap_at_32_bits() {
 }
 
 #[test]
-fn the_clients_slot_lives_from_enter_to_exit_of_one_call() {
+fn the_correlation_data_slot_lasts_from_enter_to_exit_of_one_call() {
     let outcome = Run::new("basic", &[]).client("", LAUNCHES).outcome().expect_success();
     for line in callbacks(&outcome) {
         let expected = if line.str("site") == "exit" { 1000 + line.number("corr") } else { 0 };
@@ -57,7 +57,7 @@ fn the_clients_slot_lives_from_enter_to_exit_of_one_call() {
 }
 
 #[test]
-fn launches_carry_the_mangled_name_and_exits_the_result() {
+fn launch_callbacks_carry_the_mangled_name_and_exits_carry_the_result() {
     let outcome = Run::new("basic", &[]).client("", LAUNCHES).outcome().expect_success();
     for line in &callbacks(&outcome)[..4] {
         assert_eq!(line.str("symbol"), "_ZN3net4gemmEPfi");
@@ -66,7 +66,7 @@ fn launches_carry_the_mangled_name_and_exits_the_result() {
 }
 
 #[test]
-fn nested_driver_callbacks_can_be_switched_off() {
+fn nested_driver_callbacks_can_be_disabled() {
     let run = Run::new("basic", &[]).client("", LAUNCHES).env("GPUSIM_NESTED", "0");
     let outcome = run.outcome().expect_success();
     assert!(callbacks(&outcome).iter().all(|l| l.str("domain") == "2"));
@@ -93,7 +93,7 @@ fn every_enabled_domain_reports_names_that_match_their_ids() {
 }
 
 #[test]
-fn an_exit_is_told_even_if_the_program_ends_inside_a_callback() {
+fn records_are_flushed_if_the_program_exits_inside_a_callback() {
     let run = Run::new("basic", &[]).client("10", LAUNCHES).env("CLIENT_IN", "exit:exit");
     let outcome = run.outcome();
     assert_eq!(outcome.code, Some(3));
@@ -101,7 +101,7 @@ fn an_exit_is_told_even_if_the_program_ends_inside_a_callback() {
 }
 
 #[test]
-fn a_callbacks_stack_runs_through_all_three_libraries_to_main() {
+fn a_callback_stack_passes_through_all_three_libraries_to_main() {
     for frames in ["fp", "nofp"] {
         let run =
             Run::new("basic", &[]).client("", "1:307").env("CLIENT_STACK", "1").env("GPUSIM_FRAMES", frames);
@@ -118,7 +118,7 @@ fn a_callbacks_stack_runs_through_all_three_libraries_to_main() {
 }
 
 #[test]
-fn frame_pointers_lead_through_cupti_or_end_there() {
+fn frame_pointers_are_valid_through_cupti_or_end_there_as_configured() {
     let frames = |way| {
         let run =
             Run::new("basic", &[]).client("", "1:307").env("CLIENT_STACK", "1").env("GPUSIM_FRAMES", way);
@@ -131,7 +131,7 @@ fn frame_pointers_lead_through_cupti_or_end_there() {
 }
 
 #[test]
-fn the_injections_stack_runs_through_pthread_once() {
+fn the_injection_stack_passes_through_pthread_once() {
     let outcome = Run::new("basic", &[]).client("", "").env("CLIENT_STACK", "1").outcome().expect_success();
     let files =
         outcome.lines("stack")[0].str("by_eh_frame").replace(">libcuda.so.1>libcuda.so.1", ">libcuda.so.1");

@@ -11,7 +11,7 @@ fn durations(outcome: &Outcome, kind: u32) -> Vec<u64> {
 }
 
 #[test]
-fn durations_follow_from_the_table_the_suffix_and_the_formulas() {
+fn durations_come_from_the_table_the_name_suffix_and_the_formulas() {
     let outcome = basic().outcome().expect_success();
     assert_eq!(durations(&outcome, 10), [120_000, 301]);
     // 2 us + bytes / 25 GB/s of 1000, 5000 and 50 x 100 bytes; 1 us + bytes / 1 TB/s of 1 MB.
@@ -36,7 +36,7 @@ fn records_and_truth_agree_field_by_field() {
 }
 
 #[test]
-fn the_truth_knows_the_call_site_that_the_program_told() {
+fn the_truth_file_has_the_call_sites_that_the_program_set() {
     let outcome = basic().outcome().expect_success();
     let site = |name: &str| outcome.truth.iter().find(|t| t["name"] == name).unwrap()["site"].clone();
     assert_eq!(site("_Z9tiny_d301v"), "main;forward");
@@ -45,7 +45,7 @@ fn the_truth_knows_the_call_site_that_the_program_told() {
 }
 
 #[test]
-fn copies_tell_where_both_ends_lie() {
+fn copy_records_have_the_memory_kinds_of_source_and_destination() {
     let outcome = basic().outcome().expect_success();
     let ends: Vec<String> = outcome
         .records(1)
@@ -56,7 +56,7 @@ fn copies_tell_where_both_ends_lie() {
 }
 
 #[test]
-fn a_worker_of_cuptis_own_delivers() {
+fn cuptis_own_worker_thread_delivers_buffers() {
     let outcome = basic().outcome().expect_success();
     let buffer = outcome.lines("buffer")[0];
     assert_eq!(buffer.str("thread"), "cupti-worker");
@@ -64,7 +64,7 @@ fn a_worker_of_cuptis_own_delivers() {
 }
 
 #[test]
-fn a_record_can_come_before_its_calls_exit() {
+fn a_record_can_be_delivered_before_its_calls_exit() {
     let outcome = basic().env("GPUSIM_EARLY", "1").outcome().expect_success();
     let position = |text: &str| outcome.log.iter().position(|l| l.text.contains(text)).unwrap();
     assert!(position("record kind=10") < position("site=exit"));
@@ -72,7 +72,7 @@ fn a_record_can_come_before_its_calls_exit() {
 }
 
 #[test]
-fn a_seed_shuffles_without_losing_anything() {
+fn a_shuffle_seed_reorders_records_without_losing_any() {
     let order = |seed: &str| -> Vec<u64> {
         let run = Run::new("launches", &["2", "3000"]).client("10", "2:211").env("CLIENT_BUFFER", "21600");
         let outcome = run.env("GPUSIM_SHUFFLE", seed).outcome().expect_success();
@@ -87,7 +87,7 @@ fn a_seed_shuffles_without_losing_anything() {
 }
 
 #[test]
-fn threads_fill_buffers_of_their_own_or_share_one() {
+fn threads_use_one_shared_buffer_or_per_thread_buffers() {
     let buffers = |threads: &str| {
         let run = Run::new("launches", &["4", "10"]).client("10", "2:211").env("CLIENT_THREADS", threads);
         run.env("GPUSIM_CUPTI_VERSION", "13.0").outcome().expect_success().lines("buffer").len()
@@ -100,7 +100,7 @@ fn threads_fill_buffers_of_their_own_or_share_one() {
 }
 
 #[test]
-fn a_flush_withholds_what_runs_and_a_forced_one_gives_it_out_for_good() {
+fn a_flush_withholds_running_kernels_and_a_forced_flush_delivers_them_without_times() {
     let real = |flush: &str| {
         let run = Run::new("real", &["leave"]).client("10", "2:211").env("GPUSIM_CLOCK", "real");
         run.env("CLIENT_FLUSH", flush).outcome().expect_success()
@@ -115,7 +115,7 @@ fn a_flush_withholds_what_runs_and_a_forced_one_gives_it_out_for_good() {
 }
 
 #[test]
-fn with_the_real_clock_synchronising_waits_and_queries_tell() {
+fn with_the_real_clock_synchronize_waits_and_queries_report_progress() {
     let outcome =
         Run::new("real", &[]).client("10", "2:211").env("GPUSIM_CLOCK", "real").outcome().expect_success();
     let line = format!("x {}", outcome.stdout.trim());
@@ -127,7 +127,7 @@ fn with_the_real_clock_synchronising_waits_and_queries_tell() {
 }
 
 #[test]
-fn flushing_inside_an_api_callback_is_allowed_and_elsewhere_a_deadlock() {
+fn flushing_is_allowed_in_api_callbacks_and_aborts_in_other_callbacks() {
     basic().env("CLIENT_FLUSH", "now").outcome().expect_success();
     let inside = |place: &str| basic().env("CLIENT_CALLBACKS", "2:211,3:0").env("CLIENT_IN", place).outcome();
     inside("completed:flush").expect_abort("cuptiActivityFlushAll inside the client's BufferCompleted");
@@ -136,19 +136,19 @@ fn flushing_inside_an_api_callback_is_allowed_and_elsewhere_a_deadlock() {
 }
 
 #[test]
-fn locks_taken_in_opposite_orders_are_found_by_the_watchdog() {
+fn the_watchdog_detects_locks_taken_in_opposite_orders() {
     let run = basic().env("CLIENT_IN", "requested:lock").env("GPUSIM_WATCHDOG_MS", "500");
     run.outcome().expect_abort("deadlock: thread");
 }
 
 #[test]
-fn a_buffer_callback_that_does_not_return_is_found_by_the_watchdog() {
+fn the_watchdog_detects_a_buffer_callback_that_does_not_return() {
     let run = basic().env("CLIENT_IN", "completed:sleep").env("GPUSIM_WATCHDOG_MS", "500");
     run.outcome().expect_abort("waits for bufferCompleted");
 }
 
 #[test]
-fn a_null_buffer_crashes_before_12_9_and_drops_from_there_on() {
+fn a_null_buffer_aborts_before_12_9_and_drops_records_since() {
     let null =
         |version: &str| basic().env("CLIENT_BUFFER", "0").env("GPUSIM_CUPTI_VERSION", version).outcome();
     null("12.0").expect_abort("bufferRequested gave no usable buffer");
@@ -159,7 +159,7 @@ fn a_null_buffer_crashes_before_12_9_and_drops_from_there_on() {
 }
 
 #[test]
-fn a_buffer_must_lie_on_eight_bytes() {
+fn a_buffer_not_aligned_to_eight_bytes_aborts() {
     basic().env("CLIENT_BUFFER", "4097").outcome().expect_abort("does not lie on 8 bytes");
 }
 
@@ -175,7 +175,7 @@ fn too_few_buffers_drop_records() {
 }
 
 #[test]
-fn a_limit_on_records_is_kept() {
+fn the_clients_record_limit_per_buffer_is_respected() {
     let outcome = basic().env("CLIENT_RECORDS", "2").outcome().expect_success();
     assert_eq!(outcome.lines("record").len(), 6);
     assert!(outcome.lines("buffer").len() >= 3);
@@ -200,7 +200,7 @@ fn the_clients_own_clock_stamps_the_records() {
 }
 
 #[test]
-fn a_client_that_counts_ticks_has_everything_in_ticks() {
+fn a_tick_counting_client_gets_all_times_in_ticks() {
     let outcome = basic().env("CLIENT_CLOCK", "ticks").env("CLIENT_KINDS", "5,10").outcome().expect_success();
     // 2.6 ticks a nanosecond. The rate is measured, over a millisecond at first.
     for (found, wanted) in durations(&outcome, 10).into_iter().zip([312_000, 783]) {
@@ -214,7 +214,7 @@ fn a_client_that_counts_ticks_has_everything_in_ticks() {
 }
 
 #[test]
-fn api_calls_are_recorded_when_their_kinds_are_enabled_and_not_those_inside_others() {
+fn outermost_api_calls_are_recorded_if_their_kinds_are_enabled() {
     let outcome = basic().env("CLIENT_KINDS", "4,5,10").outcome().expect_success();
     let kernels: Vec<u64> = outcome.records(10).iter().map(|r| r.number("corr")).collect();
     let launches: Vec<u64> =
@@ -224,7 +224,7 @@ fn api_calls_are_recorded_when_their_kinds_are_enabled_and_not_those_inside_othe
 }
 
 #[test]
-fn an_external_id_stands_before_every_api_record_of_its_thread() {
+fn external_ids_precede_every_api_record_of_their_thread() {
     let run = basic().env("CLIENT_KINDS", "5,39").env("CLIENT_EXTERNAL", "3:42,5:43,3:44");
     let outcome = run.outcome().expect_success();
     let calls: Vec<u64> = outcome.records(5).iter().map(|r| r.number("corr")).collect();

@@ -32,7 +32,7 @@ fn kernels_on_different_streams_overlap() {
 }
 
 #[test]
-fn a_copy_between_devices_is_kind_22_with_both_ends() {
+fn a_copy_between_devices_is_kind_22_with_both_devices() {
     let outcome = devices().outcome().expect_success();
     let peer = outcome.records(22)[0];
     assert_eq!((peer.number("copy"), peer.str("peers"), peer.number("bytes")), (10, "0:1", 5000));
@@ -41,7 +41,7 @@ fn a_copy_between_devices_is_kind_22_with_both_ends() {
 }
 
 #[test]
-fn threads_have_default_streams_of_their_own() {
+fn each_thread_has_its_own_default_stream() {
     let outcome = devices().outcome().expect_success();
     let streams: Vec<u64> = at_site(&outcome, "thread").iter().map(|r| r.number("stream")).collect();
     assert_eq!(streams.len(), 2);
@@ -50,7 +50,7 @@ fn threads_have_default_streams_of_their_own() {
 }
 
 #[test]
-fn both_functions_have_the_id_of_a_stream_that_its_records_have() {
+fn both_stream_id_functions_return_the_id_in_the_records() {
     let outcome = devices().env("CLIENT_CALLBACKS", "3:3").outcome().expect_success();
     let told = outcome.lines("stream");
     let ids = |key: &str| told.iter().map(|l| l.number(key)).collect::<Vec<_>>();
@@ -64,7 +64,7 @@ fn both_functions_have_the_id_of_a_stream_that_its_records_have() {
 
 /// Of context 1 there is a kernel, of context 2 there are four and a copy.
 #[test]
-fn records_can_be_asked_for_of_one_context() {
+fn records_can_be_enabled_for_one_context() {
     let of_context = |kinds: &str, said: &str| {
         let run = devices().env("CLIENT_KINDS", kinds).env("CLIENT_OF_CONTEXT", said);
         let outcome = run.outcome().expect_success();
@@ -88,7 +88,7 @@ fn records_can_be_asked_for_of_one_context() {
 }
 
 #[test]
-fn a_kind_whose_records_have_no_context_is_refused_there() {
+fn record_kinds_without_a_context_are_rejected_by_per_context_calls() {
     for kind in ["4", "5", "25", "39", "51"] {
         let said = format!("1:+{kind},1:-{kind}");
         let outcome = devices().env("CLIENT_OF_CONTEXT", said).outcome().expect_success();
@@ -102,7 +102,7 @@ fn a_kind_whose_records_have_no_context_is_refused_there() {
 }
 
 #[test]
-fn a_launch_can_take_as_long_as_a_drivers() {
+fn a_launch_takes_at_least_the_configured_time() {
     let outcome = devices().env("GPUSIM_LAUNCH_NS", "300000").outcome().expect_success();
     let mut enters: Vec<u64> = outcome.truth.iter().map(|t| t["enter"].as_u64().unwrap()).collect();
     enters.sort();
@@ -120,7 +120,7 @@ fn a_device_can_have_a_skewed_clock() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_refused() {
+fn a_missing_device_is_rejected() {
     assert_eq!(devices().env("GPUSIM_NDEV", "1").outcome().code, Some(2));
 }
 
@@ -156,7 +156,7 @@ const H100: [(u32, i32); 25] = [
 ];
 
 #[test]
-fn a_device_says_of_itself_what_an_h100_says() {
+fn device_attributes_equal_those_of_an_h100() {
     let numbers = H100.map(|(number, _)| number.to_string());
     let outcome = Run::new("h100", &numbers.each_ref().map(String::as_str)).env("GPUSIM_NDEV", "2");
     let outcome = outcome.outcome().expect_success();
@@ -168,7 +168,7 @@ fn a_device_says_of_itself_what_an_h100_says() {
 }
 
 #[test]
-fn pools_and_memory_are_shared_and_code_is_linked() {
+fn memory_pools_are_shared_between_processes_and_code_is_linked() {
     let outcome = Run::new("shared", &[]).outcome().expect_success();
     // Each process sets 3,000 bytes: 1 us and 3 ns; the truth is the parent's, which ends last.
     assert_eq!((outcome.total("count"), outcome.total("total_ns")), (1, 1_003));

@@ -15,7 +15,7 @@ fn the_clients_exit_handler_runs_while_the_driver_still_answers() {
 }
 
 #[test]
-fn exit_on_another_thread_in_the_middle_of_launches_loses_no_account() {
+fn every_launch_is_accounted_for_if_another_thread_exits_during_launches() {
     let outcome = exits("thread").env("CLIENT_CALLBACKS", "").env("CLIENT_FLUSH", "always").outcome();
     let outcome = outcome.expect_success();
     let fates = ["delivered", "dropped", "untraced", "pending"].map(|fate| outcome.total(fate));
@@ -34,7 +34,7 @@ fn an_immediate_exit_writes_nothing_and_does_not_hang() {
 }
 
 #[test]
-fn a_reset_device_starts_over_with_a_new_context() {
+fn a_device_reset_creates_a_new_context() {
     let outcome = exits("reset").outcome().expect_success();
     let contexts: Vec<u64> = outcome.records(10).iter().map(|r| r.number("context")).collect();
     assert_eq!(contexts, [1, 2]);
@@ -48,19 +48,19 @@ fn flushing_without_any_cuda_call_hangs() {
 }
 
 #[test]
-fn handlers_from_before_cu_init_find_the_driver_gone() {
+fn exit_handlers_registered_before_cu_init_run_after_driver_shutdown() {
     let outcome = exits("handlers").outcome().expect_success();
     assert_eq!(outcome.stdout, "late 0\nearly 4\n");
     assert_eq!(outcome.records(10).len(), 2, "the later handler runs before the client's");
 }
 
 #[test]
-fn destructors_find_the_driver_gone() {
+fn destructors_run_after_driver_shutdown() {
     assert_eq!(exits("destructor").outcome().expect_success().stdout, "destructor 4\n");
 }
 
 #[test]
-fn a_running_kernel_does_not_hold_the_exit_up() {
+fn a_running_kernel_does_not_delay_the_exit() {
     let run = Run::new("real", &["leave"]).client("10", "2:211").env("GPUSIM_CLOCK", "real");
     let outcome = run.env("GPUSIM_KERNELS", "long_one_d100000000=20000ms").outcome().expect_success();
     assert_eq!(outcome.total("count"), 2);

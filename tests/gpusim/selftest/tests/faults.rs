@@ -74,7 +74,7 @@ fn enabling_a_kind_can_fail() {
 }
 
 #[test]
-fn a_fatal_error_is_told_once_and_ends_everything() {
+fn a_fatal_error_is_reported_once_and_stops_callbacks_and_records() {
     let outcome = with("fatal:after=40");
     assert_eq!(outcome.lines("state").len(), 1);
     assert_eq!(outcome.lines("state")[0].number("result"), 999);
@@ -86,7 +86,7 @@ fn a_fatal_error_is_told_once_and_ends_everything() {
 }
 
 #[test]
-fn callbacks_can_come_once_more_without_data() {
+fn callbacks_can_be_repeated_without_data() {
     let run = Run::new("launches", &["1", "100"])
         .client("10", "2:211,3:1")
         .env("GPUSIM_FAULTS", "null_data:every=10");
@@ -107,7 +107,7 @@ fn callbacks_can_come_once_more_without_data() {
 }
 
 #[test]
-fn a_buffer_can_be_handed_over_a_second_time() {
+fn a_buffer_can_be_delivered_twice() {
     for (every, threads) in [(1, "1"), (3, "1"), (2, "4")] {
         let fault = format!("buffer_twice:every={every}");
         let run =
@@ -123,7 +123,7 @@ fn a_buffer_can_be_handed_over_a_second_time() {
 }
 
 #[test]
-fn no_buffer_is_lent_between_the_two_times() {
+fn no_buffer_is_requested_between_two_deliveries_of_one_buffer() {
     let run = Run::new("launches", &["4", "1000"]).client("10", "2:211").env("CLIENT_BUFFER", "21600");
     let run = run.env("CLIENT_IN", "completed:pause").env("GPUSIM_FAULTS", "buffer_twice:every=1");
     let outcome = run.outcome().expect_success();
@@ -135,7 +135,7 @@ fn no_buffer_is_lent_between_the_two_times() {
 }
 
 #[test]
-fn an_unknown_fault_is_refused() {
+fn an_unknown_fault_is_rejected() {
     let run = Run::new("launches", &["1", "1"]).env("GPUSIM_FAULTS", "zero_tss");
     run.outcome().expect_abort("`zero_tss`: no fault of this name");
 }

@@ -55,7 +55,7 @@ fn an_instantiation_announces_each_node_as_created_and_as_cloned() {
 }
 
 #[test]
-fn records_of_nodes_carry_the_launchs_id_the_instantiation_and_the_node() {
+fn node_records_carry_the_launch_id_the_instantiation_and_the_node() {
     let outcome = graphs("10,1,2", "2:311").outcome().expect_success();
     let launches: Vec<u64> = outcome.lines("callback").iter().map(|l| l.number("corr")).collect();
     for kind in [10, 1, 2] {
@@ -68,7 +68,7 @@ fn records_of_nodes_carry_the_launchs_id_the_instantiation_and_the_node() {
 }
 
 #[test]
-fn the_node_that_one_was_made_or_updated_from_stands_in_records_of_13_4() {
+fn records_since_13_4_carry_the_source_node() {
     for (version, sources) in
         [("13.0", ["0:0"; 9]), ("13.4", ["1:1", "1:2", "1:3", "1:1", "1:2", "1:3", "5:10", "5:11", "5:12"])]
     {
@@ -80,7 +80,7 @@ fn the_node_that_one_was_made_or_updated_from_stands_in_records_of_13_4() {
 }
 
 #[test]
-fn the_truth_knows_where_a_node_was_made_and_where_it_was_launched() {
+fn the_truth_file_has_the_creation_and_launch_site_of_each_node() {
     let outcome = graphs("10,1,2", "2:311").outcome().expect_success();
     let sites: Vec<(&str, &str)> =
         outcome.truth.iter().map(|t| (t["site"].as_str().unwrap(), t["created"].as_str().unwrap())).collect();
@@ -90,7 +90,7 @@ fn the_truth_knows_where_a_node_was_made_and_where_it_was_launched() {
 }
 
 #[test]
-fn with_the_kind_of_whole_graphs_there_is_one_record_a_launch() {
+fn graph_level_tracing_gives_one_record_per_launch() {
     for version in ["11.8", "12.0", "12.9", "13.0", "13.4"] {
         let run = graphs("10,1,2,51", "2:311").env("GPUSIM_CUPTI_VERSION", version);
         let outcome = run.outcome().expect_success();
@@ -113,7 +113,7 @@ fn made_at(outcome: &Outcome, site: &str) -> (usize, usize) {
 }
 
 #[test]
-fn nodes_allocate_choose_and_are_changed() {
+fn memory_conditional_and_updated_graph_nodes_are_simulated() {
     let outcome = Run::new("nodes", &[]).client("10,1,2", "").outcome().expect_success();
     assert_eq!(made_at(&outcome, "main;memory"), (2, 0), "each launch once");
     assert_eq!(made_at(&outcome, "main;captured;relu"), (0, 1));

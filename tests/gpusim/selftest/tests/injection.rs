@@ -11,7 +11,7 @@ fn injections(outcome: &Outcome) -> usize {
 }
 
 #[test]
-fn it_comes_once_in_cu_init_on_the_callers_thread() {
+fn injection_happens_once_in_cu_init_on_the_calling_thread() {
     let outcome = init("twice").outcome().expect_success();
     assert_eq!(outcome.stdout, "cuInit 0\ncuInit 0\n");
     assert_eq!(injections(&outcome), 1);
@@ -20,14 +20,14 @@ fn it_comes_once_in_cu_init_on_the_callers_thread() {
 }
 
 #[test]
-fn four_threads_that_race_in_cu_init_see_one_injection() {
+fn four_threads_racing_in_cu_init_cause_one_injection() {
     let outcome = init("race").outcome().expect_success();
     assert_eq!(outcome.stdout, "cuInit 0\n".repeat(4));
     assert_eq!(injections(&outcome), 1);
 }
 
 #[test]
-fn neither_version_nor_count_nor_a_wrong_flag_injects() {
+fn version_count_and_invalid_flags_do_not_inject() {
     let outcome = init("version").outcome().expect_success();
     assert_eq!(outcome.stdout, "version 0 13000\ncount 3\ncuInit(1) 1\n");
     assert_eq!(injections(&outcome), 0);
@@ -41,7 +41,7 @@ fn the_runtimes_first_call_injects() {
 }
 
 #[test]
-fn a_library_that_returns_0_is_unloaded_and_called_again_by_the_next_cu_init() {
+fn an_injection_that_returns_0_is_unloaded_and_repeated_by_the_next_cu_init() {
     // It asks for nothing: unloading a library whose functions are registered is its own fault.
     let outcome = Run::new("init", &["twice"])
         .client("", "")
@@ -54,7 +54,7 @@ fn a_library_that_returns_0_is_unloaded_and_called_again_by_the_next_cu_init() {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_silently_ignored() {
+fn unloadable_injection_libraries_are_silently_ignored() {
     let (client, missing) = (program("client.so"), "/nowhere/libnothing.so");
     let list = format!("{0}:{0}", client.display());
     let no_entry = folder().join("libcuda.so.1");
@@ -73,7 +73,7 @@ fn a_bare_name_is_found_through_the_library_path() {
 }
 
 #[test]
-fn without_a_device_the_injection_still_comes_and_subscribing_fails_in_the_versions_style() {
+fn without_a_device_injection_happens_and_subscribing_fails_with_the_versions_code() {
     for (version, code) in [("11.8", 15), ("12.9", 15), ("13.0", 999), ("13.4", 999)] {
         let outcome = init("init").env("GPUSIM_NDEV", "0").env("GPUSIM_CUPTI_VERSION", version).outcome();
         let outcome = outcome.expect_success();
@@ -90,7 +90,7 @@ fn a_driver_older_than_the_runtime_fails_with_35_before_any_injection() {
 }
 
 #[test]
-fn a_cupti_newer_than_the_driver_does_not_initialise() {
+fn subscribing_to_a_cupti_newer_than_the_driver_fails() {
     let old = || init("init").env("GPUSIM_DRIVER", "12040");
     let outcome = old().outcome().expect_success();
     assert_eq!(outcome.lines("Subscribe")[0].text, "Subscribe 999");
@@ -99,19 +99,19 @@ fn a_cupti_newer_than_the_driver_does_not_initialise() {
 }
 
 #[test]
-fn another_subscriber_is_told_by_39() {
+fn subscribing_next_to_another_subscriber_fails_with_39() {
     let outcome = init("init").env("GPUSIM_OTHER_SUBSCRIBER", "1").outcome().expect_success();
     assert_eq!(outcome.lines("Subscribe")[0].text, "Subscribe 39");
 }
 
 #[test]
-fn a_call_after_a_failed_subscribe_is_the_clients_end() {
+fn a_cupti_call_after_a_failed_subscribe_aborts() {
     let run = init("init").env("GPUSIM_OTHER_SUBSCRIBER", "1").env("CLIENT_INSIST", "1");
     run.outcome().expect_abort("a CUPTI call after cuptiSubscribe failed");
 }
 
 #[test]
-fn parent_and_child_are_each_injected_when_forked_before_cu_init() {
+fn parent_and_child_are_both_injected_after_a_fork_before_cu_init() {
     let outcome = init("fork-before").outcome().expect_success();
     assert_eq!(outcome.stdout, "cuInit 0\nchild count 0\nstatus 0\ncuInit 0\n");
     assert_eq!(injections(&outcome), 2);
@@ -125,7 +125,7 @@ fn a_child_forked_after_cu_init_gets_304_and_no_injection() {
 }
 
 #[test]
-fn the_driver_535_injects_again_into_the_forked_child_where_cupti_must_not_be_called() {
+fn driver_535_injects_again_into_a_forked_child_and_cupti_calls_there_abort() {
     let outcome = init("fork-after").env("GPUSIM_FORK", "inject").outcome().expect_success();
     assert!(outcome.stderr.contains("a CUPTI call in a forked child"), "{}", outcome.stderr);
     assert_eq!(injections(&outcome), 2);

@@ -3,21 +3,21 @@
 use gpusim_selftest::Run;
 
 #[test]
-fn what_pytorch_asks_is_answered() {
+fn functions_that_pytorch_looks_up_are_available() {
     let outcome = Run::new("torch", &[]).client("10", "2:311").outcome().expect_success();
     assert_eq!((outcome.total("count"), outcome.total("delivered")), (3, 3));
     assert_eq!(outcome.stderr, "", "what is not simulated is named on request only");
 }
 
 #[test]
-fn what_is_not_simulated_is_named_once_on_request() {
+fn functions_that_are_not_simulated_are_reported_once_on_request() {
     let outcome = Run::new("torch", &[]).env("GPUSIM_LOG", "missing").outcome().expect_success();
     let said = "gpusim: cuNoSuchThing is not simulated\ngpusim: cudaLibraryGetGlobal is not simulated\n";
     assert_eq!(outcome.stderr, said);
 }
 
 #[test]
-fn the_kernels_and_variables_of_a_cubin_are_those_that_it_has() {
+fn kernels_and_variables_of_a_cubin_are_read_from_the_cubin() {
     let outcome = Run::new("cubin", &[]).client("10", "3:6,3:7").outcome().expect_success();
     // first_d700 twice and second_d300 once.
     assert_eq!((outcome.total("count"), outcome.total("total_ns")), (3, 1_700));

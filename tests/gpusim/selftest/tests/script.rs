@@ -13,7 +13,7 @@ fn run(args: &[&str], version: &str) -> Output {
 }
 
 #[test]
-fn it_becomes_the_program_with_its_code_and_output() {
+fn the_run_script_keeps_the_programs_exit_code_and_output() {
     let program = program("init");
     let output = run(&[program.to_str().unwrap(), "runtime"], "13.0");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -22,7 +22,7 @@ fn it_becomes_the_program_with_its_code_and_output() {
 }
 
 #[test]
-fn it_lays_out_a_folder_with_the_versions_cupti_and_prints_its_path() {
+fn the_run_script_stages_the_versions_libraries_and_prints_their_folder() {
     let dir = scratch().join("staged");
     for (version, cupti) in
         [("11.8", "libcupti.so.11.8"), ("12.9", "libcupti.so.12"), ("13.4", "libcupti.so.13")]

@@ -8,7 +8,7 @@ fn basic(version: &str) -> Outcome {
 }
 
 #[test]
-fn the_version_number_is_the_real_ones() {
+fn version_numbers_equal_those_of_the_real_cupti() {
     let number = |v| basic(v).lines("version")[0].number("n");
     assert_eq!(["11.8", "12.0", "12.9", "13.0", "13.4"].map(number), [18, 18, 28, 130001, 130401]);
 }
@@ -33,7 +33,7 @@ fn records_have_the_sizes_of_each_version() {
 }
 
 #[test]
-fn functions_that_a_version_lacks_cannot_be_found() {
+fn functions_missing_from_a_version_are_not_exported() {
     let missing = |version| -> Vec<String> {
         let outcome = basic(version);
         let lines = outcome.lines("symbol").into_iter().filter(|l| l.text.ends_with("missing"));
@@ -56,7 +56,7 @@ fn functions_that_a_version_lacks_cannot_be_found() {
 }
 
 #[test]
-fn the_soname_is_that_of_the_version() {
+fn the_soname_matches_the_version() {
     for (version, soname) in
         [("11.8", "libcupti.so.11.8"), ("12.9", "libcupti.so.12"), ("13.4", "libcupti.so.13")]
     {
@@ -67,7 +67,7 @@ fn the_soname_is_that_of_the_version() {
 }
 
 #[test]
-fn a_stub_launch_is_reported_as_the_version_would() {
+fn a_stub_launch_has_the_versions_callback_id() {
     for (version, id) in [("12.9", "211"), ("13.0", "505")] {
         let run = Run::new("stub", &[]).client("10", "2:211,2:505").env("GPUSIM_CUPTI_VERSION", version);
         let outcome = run.outcome().expect_success();
@@ -78,7 +78,7 @@ fn a_stub_launch_is_reported_as_the_version_would() {
 }
 
 #[test]
-fn a_kind_that_a_version_does_not_know_is_refused_in_its_own_words() {
+fn a_kind_unknown_to_a_version_is_rejected_with_that_versions_code() {
     for (version, answers) in [("12.0", ["0", "999"]), ("13.0", ["0", "21"]), ("13.2", ["0", "0"])] {
         let run = Run::new("basic", &[]).client("10,59", "").env("GPUSIM_CUPTI_VERSION", version);
         let outcome = run.outcome().expect_success();
