@@ -121,7 +121,7 @@ OWN_FRAME static void launch_through_code(int which, uint64_t dice)
 {
     static const uint64_t numbers[] = {0, 7, 4096, (uint64_t)-8, 1ull << 46, 0xffff800000001000};
     static __thread unsigned char *code;
-    /* push %rbx; push %rbp; sub a random number; movabs a number, %rbp; xchg %rdi, %rsi; call *%rdi; add; pop; pop; ret */
+    /* push %rbx; push %rbp; sub a random number; movabs a number, %rbp; xchg %rdi, %rsi; call *%rsi; add; pop; pop; ret */
     unsigned char bytes[] = {0x53, 0x55, 0x48, 0x83, 0xec, 0, 0x48, 0xbd, 0, 0, 0, 0, 0, 0, 0, 0, 0x48, 0x87, 0xf7, 0xff, 0xd6,
                              0x48, 0x83, 0xc4, 0, 0x5d, 0x5b, 0xc3};
     if (!code) {

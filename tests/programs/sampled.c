@@ -15,8 +15,7 @@
  * faults     touches memory for the first time: touches
  * reads      reads from a pipe that another thread writes to after 20 ms: reads_a_pipe
  * refused    the kernel refuses to sample; also if this is the second word
- * takes      sets an action of its own for the last real-time signal while it is sampled: prints how often it arrived
- * afterwards
+ * takes      sets an action of its own for the last real-time signal while it is sampled: prints how often it arrived then
  * takes_all  has set an action for each of them before
  * fixed      does the same amount of work each time, and also prints the processor time of the whole process for it
  *
