@@ -163,7 +163,7 @@ fn glibc(tools: &mut Tools) -> usize {
 fn backtrace_crate(tools: &mut Tools) -> usize {
     let mut count = 0;
     let room = &mut tools.room;
-    // SAFETY: only this thread uses the unwinder; of libunwind only symbol look-up is not thread-safe.
+    // SAFETY: only this thread uses the unwinder here; only symbol look-up is not thread-safe.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             room[count] = frame.ip();

@@ -1,5 +1,5 @@
 //! `GPUSIM_FAULTS`: deliberate faults. A list of `fault[:key=value]`, separated by commas. This module parses and counts
-//! them; what a fault does to a record is implemented with the record's layout.
+//! them; the effect of a fault on a record is implemented with the record's layout.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

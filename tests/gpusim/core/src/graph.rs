@@ -485,7 +485,7 @@ pub struct Capture {
     pub graph: &'static Graph,
     /// Id, never reused.
     pub id: u64,
-    /// Handle of the last node, for queries of what the next node will depend on.
+    /// Handle of the last node, for queries of the next node's dependencies.
     pub last: AtomicUsize,
     /// Address of the stream that began the capture.
     origin: usize,

@@ -51,7 +51,7 @@ impl Shared {
         Event::of_handle(event).map(|_| Shared::new(EVENT, 0, 0))
     }
 
-    /// Whether another process created the handle, for an object of this kind.
+    /// Checks that another process created the handle, and for an object of this kind.
     fn is_others(&self, magic: u64) -> Result<(), CuError> {
         let is_own = self.process == std::process::id().into();
         if self.magic == magic && !is_own { Ok(()) } else { Err(INVALID_HANDLE) }

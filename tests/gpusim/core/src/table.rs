@@ -179,7 +179,7 @@ pub struct Hooks {
     pub resource: extern "C" fn(u32, *mut c_void, *mut c_void, *mut c_void),
     /// Any synchronize callback, enabled or not: id, context, stream.
     pub synchronize: extern "C" fn(u32, *mut c_void, *mut c_void),
-    /// Work of an enabled kind was submitted: returns what became of its record.
+    /// Work of an enabled kind was submitted: returns the fate of its record.
     pub record: extern "C" fn(&Work) -> Fate,
     /// An API call of an enabled kind has ended.
     pub api_record: extern "C" fn(&ApiCall),

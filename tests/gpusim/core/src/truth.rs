@@ -1,4 +1,4 @@
-//! The truth file: what the simulated GPU really ran, known only from the simulation and the test program's own call sites.
+//! The truth file: the work that the simulated GPU really ran, known only from the simulation and the test program's own call sites.
 //! Sums are kept per thread, so that the truth does not make launching threads slow each other down, and nothing here grows
 //! with the number of launches.
 

@@ -37,7 +37,7 @@ struct Symbol {
     bytes: usize,
 }
 
-/// A section: where its name, its bytes and the section that belongs to it are.
+/// A section: offsets of its name and its bytes, and the number of the section linked to it.
 struct Section {
     name: usize,
     kind: u32,

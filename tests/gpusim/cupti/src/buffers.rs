@@ -32,7 +32,7 @@ pub(crate) struct CompleteInfo {
 }
 
 /// Held while a client is asked for a buffer, and while one is delivered twice: in between the client could lend the same
-/// memory again, and would be told that it is free while it is being written to.
+/// memory again, and would treat it as free while it is being written to.
 static LENDING: Mutex<()> = Mutex::new(());
 
 fn lending() -> Option<MutexGuard<'static, ()>> {

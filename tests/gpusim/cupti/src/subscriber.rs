@@ -171,7 +171,7 @@ fn subscribe(
     Ok(())
 }
 
-/// Remembers a failed subscription, after which the present clients may not continue.
+/// Sets `REFUSED` if a subscription failed and no client is subscribed; clears it otherwise.
 fn note(result: Result<(), Code>) -> Code {
     REFUSED.store(result.is_err() && ALL.iter().all(|one| one.current().is_none()), Ordering::Relaxed);
     answer(result)
