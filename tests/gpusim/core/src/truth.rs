@@ -1,6 +1,6 @@
-//! The truth file: the work that the simulated GPU really ran, known only from the simulation and the test program's own call sites.
-//! Sums are kept per thread, so that the truth does not make launching threads slow each other down, and nothing here grows
-//! with the number of launches.
+//! The truth file: the work that the simulated GPU really ran, known only from the simulation and the test program's own
+//! call sites. Sums are kept per thread, so that the truth does not make launching threads slow each other down, and
+//! nothing here grows with the number of launches.
 
 use crate::faults::Fault;
 use crate::kernel::Kernel;
