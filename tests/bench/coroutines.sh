@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What gpuflame adds to a launch of a program whose coroutines take turns, as a table: nanoseconds of the launching thread's
-# processor, on the simulated stack.
+# Cost of gpuflame per launch of a program whose coroutines take turns, as a table: nanoseconds of the launching thread's
+# processor time, on the simulated stack.
 #
 #   cargo build --release && tests/bench/coroutines.sh [--limit NS] [COUNT...]
 #
-# Ends with 1 where a launch costs more than NS more.
+# Ends with 1 if a launch costs more than NS extra.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=
@@ -20,7 +20,7 @@ trap 'rm -rf "$folder"' EXIT
 gcc -O2 -g -std=gnu99 -I tests/gpusim/include tests/bench/launch/coroutines.c -o "$folder/coroutines" -L "$cuda" -lcudart -lcuda
 export LD_LIBRARY_PATH=$cuda GPUFLAME_QUIET=1 GPUFLAME_FORMATS=folded GPUFLAME_OUTPUT=$folder/out-%p
 
-# The least of three runs: whatever else the machine does only makes one slower.
+# The minimum of three runs: other load on the machine only makes a run slower.
 least() {
     for _ in 1 2 3; do "$@"; done | sort -n | head -1
 }

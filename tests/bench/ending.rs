@@ -1,11 +1,11 @@
-//! How long a process with much to write lives on after SIGTERM: `cargo bench --bench ending`.
+//! How long a process with much to write survives SIGTERM: `cargo bench --bench ending`.
 //!
-//! Programs that have launched from many stacks, or many kernels, on the simulated CUDA stack; the files are written in
-//! the page cache. They rest when the signal comes, or launch on. Processor time is that of the thread that writes them, by the scheduler's count: what the machine
-//! does beside it makes only the time until death longer.
+//! The programs have launched from many stacks, or many kernels, on the simulated CUDA stack; their files are written to the
+//! page cache. They are idle when the signal arrives, or continue to launch. Processor time is that of the thread that
+//! writes, from the scheduler's count: other load on the machine only delays the death.
 //!
-//! `-- bytes`: what checkpoints write in a minute, and which share of the time their thread takes, of programs that launch
-//! from ten stacks, from 10,000 that all change each second, and of one whose rows are recorded.
+//! `-- bytes`: bytes that checkpoints write per minute, and the share of time that their thread takes, for programs that
+//! launch from ten stacks, from 10,000 that all change each second, and for one whose rows are recorded.
 
 #[path = "staged.rs"]
 mod staged;
@@ -19,10 +19,10 @@ use std::{fs, thread};
 use staged::{built, command, compiled, stage};
 
 const ROUNDS: usize = 7;
-/// Until the checkpoint of what was launched is written, as it is in programs that have run for a while.
+/// Time until the launches are in a checkpoint, as they are in programs that have run for a while.
 const REST: Duration = Duration::from_millis(2500);
 
-/// As `many` takes them.
+/// Arguments of `many`.
 const CASES: [&[&str]; 7] = [
     &["stacks", "1000"],
     &["stacks", "100000"],
@@ -33,10 +33,10 @@ const CASES: [&[&str]; 7] = [
     &["names", "80000", "on"],
 ];
 
-/// How long it is looked at what is written.
+/// Duration for which the written bytes are observed.
 const WATCHED: Duration = Duration::from_secs(20);
 
-/// What checkpoints cost a program that runs on.
+/// Prints the cost of checkpoints for a program that continues to run.
 #[allow(clippy::print_stdout)]
 fn print_written(program: &Path, cuda: &Path) {
     println!("{:16} {:>14} {:>14} {:>12}", "", "KB a minute", "launches/s", "% of time");
@@ -71,9 +71,9 @@ fn print_written(program: &Path, cuda: &Path) {
     }
 }
 
-/// Ends it, and returns how often it launched in a second, by what it says then.
+/// Ends the program, and returns the launches per second that it prints then.
 fn launches(child: &mut Child) -> f64 {
-    // SAFETY: nobody has waited for the child yet, so that the number is its own.
+    // SAFETY: the child has not been waited for yet, so its id cannot have been reused.
     unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("it says text");
@@ -81,7 +81,7 @@ fn launches(child: &mut Child) -> f64 {
     line.trim().parse().expect("it says how often")
 }
 
-/// Bytes that a thread has handed to files.
+/// Bytes that a thread has written to files.
 fn written(io: &Path) -> f64 {
     let text = fs::read_to_string(io).expect("the thread is there");
     let line = text.lines().find_map(|line| line.strip_prefix("wchar: "));
@@ -111,7 +111,7 @@ fn main() {
     fs::remove_dir_all(cuda).expect("the folder is ours");
 }
 
-/// Milliseconds from SIGTERM until death, and of the processor that writing took.
+/// Milliseconds from SIGTERM until death, and of processor time for writing.
 fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     let folder = cuda.join("run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
@@ -125,7 +125,7 @@ fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     thread::sleep(REST);
     let writer = writer(&child);
     let (before, began) = (processor(&writer).unwrap_or(0.0), Instant::now());
-    // SAFETY: nobody has waited for the child yet, so that the number is its own.
+    // SAFETY: the child has not been waited for yet, so its id cannot have been reused.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
     let mut taken = before;
     while let Some(now) = processor(&writer) {
@@ -147,7 +147,7 @@ fn has_a_picture(folder: &Path) -> bool {
     files.into_iter().any(|file| file.path().extension().is_some_and(|ending| ending == "svg"))
 }
 
-/// The thread of ours that writes at the end.
+/// gpuflame's thread that writes at the end.
 fn writer(child: &Child) -> PathBuf {
     thread_called(child, "gpuflame-end")
 }

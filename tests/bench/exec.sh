@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What LD_PRELOAD of a whole shell adds to each program that it starts, as a table: microseconds, beside what the loader takes for a
-# library with nothing in it.
+# Cost of LD_PRELOAD in a shell for each program that it starts, as a table: microseconds, next to the cost of loading an
+# empty library.
 #
 #   cargo build --release && tests/bench/exec.sh [--limit US] [TIMES]
 #
-# Ends with 1 where the library that is made for it, libgpuflame-preload.so, adds more than US.
+# Ends with 1 if the library made for this purpose, libgpuflame-preload.so, adds more than US.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=
@@ -16,7 +16,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 gcc -O2 -std=gnu99 tests/bench/exec/exec.c -o "$folder/exec"
-# Two segments, as the stub has: one is written to.
+# Two segments, like the stub: one of them is written to.
 echo 'int nothing = 1;' | gcc -O2 -shared -nostdlib -Wl,-z,norelro -Wl,-z,noseparate-code -x c - -o "$folder/empty.so"
 for library in libgpuflame-preload.so libgpuflame.so; do cp "$target/release/$library" "$folder/"; done
 

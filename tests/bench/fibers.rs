@@ -1,5 +1,5 @@
-//! What a capture costs on a fiber's stack, by the number of fibers that take turns, and in a process of many
-//! mappings. Stacks that are not the thread's own are copied by the kernel at every capture (`src/unwind/copy.rs`).
+//! Cost of a capture on a fiber's stack, by the number of fibers that take turns, and in a process with many mappings. Stacks
+//! that are not the thread's own are copied by the kernel at every capture (`src/unwind/copy.rs`).
 //!
 //!     cargo bench --bench fibers
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -36,7 +36,7 @@ fn deep(calls: u32) -> u32 {
         return black_box(deep(black_box(calls - 1))) + frame[0];
     }
     if CAPTURES.load(Ordering::Relaxed) {
-        // SAFETY: `main` put its unwinder there, and nobody else holds the reference.
+        // SAFETY: `main` stored its unwinder there, and no other reference to it exists.
         let unwinder = unsafe { &mut *tls::get().cast::<Unwinder>() };
         FRAMES.store(unwinder.capture(Skip::None).frames.len(), Ordering::Relaxed);
     }
@@ -47,9 +47,9 @@ extern "C-unwind" fn fiber() {
     black_box(deep(CALLS));
 }
 
-/// Memory in which every `apart` bytes a page begins that cannot be read, so that each piece is a mapping.
+/// Memory in which an unreadable page begins every `apart` bytes, so that each piece is a mapping.
 fn pieces(count: usize, apart: usize) -> usize {
-    // SAFETY: a fresh mapping, pages of which are then protected.
+    // SAFETY: the mapping is fresh, and only its own pages are protected.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -62,7 +62,7 @@ fn pieces(count: usize, apart: usize) -> usize {
     }
 }
 
-/// Nanoseconds that this thread has had of a processor.
+/// Processor time of this thread in nanoseconds.
 fn processor_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place to write to.
@@ -70,7 +70,7 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Nanoseconds a call of `run` in the turns that nearly nobody disturbed: the third best.
+/// Nanoseconds per call of `run`, from the third best turn, which hardly any other load disturbed.
 fn nanos(mut run: impl FnMut(usize)) -> f64 {
     let mut turns = [0.0; TURNS];
     for turn in &mut turns {
@@ -82,7 +82,7 @@ fn nanos(mut run: impl FnMut(usize)) -> f64 {
     turns[TURNS / 10]
 }
 
-/// What captures add to runs of the fibers, and the runs without them.
+/// Time that captures add to runs of the fibers, and time of the runs without them.
 fn of_fibers(stacks: usize, count: usize) -> (f64, f64) {
     let run = |turn: usize| on_stack(fiber, stacks + (turn % count + 1) * (STACK + PAGE));
     CAPTURES.store(false, Ordering::Relaxed);

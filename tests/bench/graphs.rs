@@ -1,9 +1,9 @@
-//! What a launch of a CUDA graph costs the application, by how many nodes the graph has: examples/graph_decode.c
-//! on the simulated stack. Prints a line a figure, `name value unit`.
+//! Cost of a CUDA graph launch for the application, by the number of nodes in the graph: examples/graph_decode.c on the
+//! simulated stack. Prints a line per figure, `name value unit`.
 //!
-//! Instructions are counted by callgrind inside our callback, from one launch to the next: they must not follow the
-//! number of nodes, or this fails. Times are the ledger's; there the nodes show, since between two launches the
-//! (simulated) driver books them and leaves our data cold in the caches.
+//! callgrind counts the instructions inside our callback, from one launch to the next: the benchmark fails if they grow with
+//! the number of nodes. Times are the ledger's; they do grow with the nodes, since between two launches the (simulated)
+//! driver books the nodes and evicts our data from the caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
@@ -18,19 +18,19 @@ use std::process::Stdio;
 
 use staged::{built, command, compiled, stage};
 
-/// Layers of eight kernels, and how many tokens are timed: at most 1.6 million records, which fit the buffers
-/// even where the collector gets no processor.
+/// Layers of eight kernels, and number of timed tokens: at most 1.6 million records, which fit the buffers even if the
+/// collector gets no processor.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
-/// How often all sizes are timed; the best counts.
+/// Number of times that all sizes are timed; the best counts.
 const TURNS: usize = 3;
-/// Launches that are made, and those of them after which a stack is known that was not while nodes were captured: of many nodes
-/// whose stacks never come again, as in `unwind/price.rs`.
+/// Number of launches, and number of those after which a stack is cached that was not while nodes were captured: captures of
+/// many nodes whose stacks do not repeat raise the back-off, as in `unwind/price.rs`.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
-/// How much more instructions a launch of the largest graph may take than one of the smallest.
+/// Maximum ratio between the instructions of a launch of the largest graph and of the smallest.
 const MOST: f64 = 1.01;
 
-/// Runs the program, perhaps under a tool: what it left on stderr.
+/// Runs the program, optionally under a tool. Returns its stderr.
 fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -> String {
     let words = tool.iter().map(OsStr::new).chain([program.as_os_str()]).collect::<Vec<_>>();
     let mut command = command(words[0], folder);
@@ -49,7 +49,7 @@ fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -
     ledger
 }
 
-/// The median of what our callback took.
+/// The median time of our callback.
 fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     let ledger = run(&[], program, folder, layers, tokens);
     let line = ledger.lines().find_map(|line| line.strip_prefix("gpuflame: graph launches: "));
@@ -57,7 +57,7 @@ fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     number.expect("the ledger says what a graph launch costs")
 }
 
-/// Instructions in our callback for a launch: the median of what lies between two launches.
+/// Instructions in our callback per launch: the median of the counts between two launches.
 fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     let name = format!("callgrind.{layers}");
     let out = format!("--callgrind-out-file={}", folder.join(&name).display());
@@ -69,7 +69,7 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // What was counted before the first launch, and after the last, are files of their own.
+    // Counts before the first launch and after the last are in files of their own.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =
         launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();
@@ -77,7 +77,7 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     counts[counts.len() / 2] as f64
 }
 
-/// The instructions of a file of callgrind's.
+/// Total instructions of a file written by callgrind.
 fn summary(file: &Path) -> u64 {
     let text = fs::read_to_string(file).expect("callgrind writes a file before each launch");
     let line = text.lines().find_map(|line| line.strip_prefix("totals: ")).expect("and a sum in it");
@@ -103,7 +103,7 @@ fn main() {
     let ratio = counts[2] / counts[0];
     println!("graph_launch_3200_to_8_nodes {ratio:.3} ratio_of_instructions");
     println!("graph_launch_3200_to_8_nodes {:.2} ratio_of_ns", times[2] / times[0]);
-    // What cannot be removed is left for the next `cargo clean`.
+    // A folder that cannot be removed is left for the next `cargo clean`.
     let _ = fs::remove_dir_all(folder);
     assert!(ratio <= MOST, "a launch of a graph takes more instructions where the graph has more nodes");
 }

@@ -1,8 +1,8 @@
-//! How many instructions a launch costs: the guard that notices when somebody adds work, on any machine.
+//! Number of instructions per launch: a guard that detects added work, on any machine.
 //!
-//! Times vary with the machine and with what else it does; callgrind counts the same instructions every time. Each case
-//! runs twice, once for more launches than the other, and the difference counts. A case above its limit fails: make it
-//! cheaper again, or raise the limit in the commit that says what the work is for.
+//! Times vary with the machine and its load; callgrind counts the same instructions every time. Each case runs twice, once
+//! with more launches than the other, and the difference counts. A case above its limit fails: make it cheaper again, or
+//! raise the limit in the commit and explain the added work there.
 //!
 //!     cargo bench --bench instructions
 //!     cargo bench --bench instructions -- --time      nanoseconds instead, the fastest of many rounds
@@ -25,41 +25,39 @@ use gpuflame::capture;
 use gpuflame::control::window;
 use gpuflame::unwind::{self, Skip, Unwinder};
 
-/// What is counted, on the same stack again and again, 64 calls deep, where nothing else is said.
+/// A counted case: launches from the same stack again and again, 64 calls deep, unless noted otherwise.
 struct Case {
     name: &'static str,
     run: fn(u32),
-    /// Instructions each may take: 1 to 3 % more than Rust 1.95 makes of it.
+    /// Maximum instructions per launch: 1 to 3 % more than the code of Rust 1.95 takes.
     limit: u64,
 }
 
 const CASES: [Case; 14] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
-    // Under valgrind two clocks are never read at one moment, so the time is asked for: system calls, of which only
-    // our side counts.
+    // Under valgrind two clocks are never read at the same moment, so every launch asks for the time: system calls, of which
+    // only our side counts.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1160 },
-    // In turn from 8 stacks of 70 frames of which the outer 35 are the same: the other half is walked each time, or nothing is,
-    // as the stacks are known.
+    // In turn from 8 stacks of 70 frames that share the outer 35: the inner half is walked each time, or nothing is if the
+    // stacks are cached.
     Case { name: "instructions_capture_half_70", run: half_captures, limit: 4000 },
     Case { name: "instructions_callback_half_70", run: halves, limit: 1640 },
-    // The same stack, without and with the 15 functions of Python that it is in, as CPython 3.13, 3.11 and 3.9 have them, of four
-    // files.
+    // The same stack, without and with its 15 Python functions from four files, as CPython 3.13, 3.11 and 3.9 lay them out.
     Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1120 },
     Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 1750 },
     Case { name: "instructions_callback_python_3_11_off_70", run: in_python::<0x30b, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2150 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
-    // In turn from three and six functions more, inside twelve that stay.
+    // In turn from three and six further functions, inside twelve that stay.
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
-    // Three kernels in a row from each of three places, as one line of Python launches: which comes next is told by its native
-    // frames.
+    // Three kernels in a row from each of three places, as one line of Python launches: native frames tell which comes next.
     Case { name: "instructions_callback_python_in_rows", run: in_rows::<0x30d>, limit: 2600 },
 ];
 
-/// Versions of Python whose layout the interpreter of the tests has.
+/// Python versions whose layout the tests' interpreter can imitate.
 const VERSIONS: [u32; 3] = [0x309, 0x30b, 0x30d];
 
 const DEPTH: u32 = 64;
@@ -91,7 +89,7 @@ fn callbacks(count: u32) {
     deep(DEPTH, &mut || callbacks_of(count));
 }
 
-/// Of `count` launches; the time that one takes, in a run for that, is told.
+/// Runs `count` launches; in a run for that purpose, prints the time per launch.
 fn callbacks_of(count: u32) {
     let start = Instant::now();
     for id in 0..black_box(count) {
@@ -116,7 +114,8 @@ fn half_captures(count: u32) {
     });
 }
 
-/// Launches in turn from stacks that part in their middle. The calls that lead there, 16 instructions each, count as well.
+/// Launches in turn from stacks that differ in their inner half. The calls that lead there, 16 instructions each, count as
+/// well.
 fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     deep(DEPTH / 2, &mut || {
         for id in 0..black_box(count) {
@@ -126,7 +125,7 @@ fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     });
 }
 
-/// So many calls, each of which is made from one of two places.
+/// `calls` nested calls, each made from one of two places.
 fn winding(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
     if calls == 0 {
         at_the_end();
@@ -146,8 +145,8 @@ fn right(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
     black_box(winding(calls, turns, at_the_end)) + 2
 }
 
-/// Launches from 15 frames of Python in a stack of 70 native frames. Since 3.11 five calls of the evaluator run them, before
-/// each has one of its own.
+/// Launches from 15 Python frames in a stack of 70 native frames. Since 3.11 five calls of the evaluator run them; before,
+/// each frame has its own.
 fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     unsafe extern "C" fn launches(count: *mut c_void) {
         callbacks_of(count.addr() as u32);
@@ -155,13 +154,13 @@ fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     evaluated::<VERSION>(15, IS_WANTED, launches, count);
 }
 
-/// Launches from 12 frames of Python and, in turn, three and six more.
+/// Launches from 12 Python frames and, in turn, three and six more.
 fn by_turns<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn turns(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
         for id in 0..black_box(count.addr()) {
             let with = std::ptr::without_provenance_mut(id);
-            // SAFETY: as where it was called first.
+            // SAFETY: as for the first call of this function.
             unsafe { evaluate(if id % 2 == 0 { 3 } else { 6 }, one, with) };
         }
     }
@@ -171,14 +170,14 @@ fn by_turns<const VERSION: u32>(count: u32) {
     evaluated::<VERSION>(12, true, turns, count);
 }
 
-/// The same from three places in turn, three times from each, from three native functions.
+/// Launches from three places in turn, three times from each, from three native functions.
 fn in_rows<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn rows(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
         for id in 0..black_box(count.addr()) {
             let kernel = [one::<0>, one::<1>, one::<2>][id % 3];
             let with = std::ptr::without_provenance_mut(id);
-            // SAFETY: as where it was called first.
+            // SAFETY: as for the first call of this function.
             unsafe { evaluate([3, 6, 9][id / 3 % 3], kernel, with) };
         }
     }
@@ -193,7 +192,7 @@ type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *
 
 static EVALUATE: OnceLock<Evaluate> = OnceLock::new();
 
-/// Calls what it is given from so many frames of Python.
+/// Calls a function below this many Python frames.
 fn evaluated<const VERSION: u32>(
     frames: c_int,
     is_wanted: bool,
@@ -202,13 +201,13 @@ fn evaluated<const VERSION: u32>(
 ) {
     unwind::python::want(is_wanted);
     let interpreter = interpreter(VERSION);
-    // SAFETY: a library of ours, whose constructor fills variables of its own.
+    // SAFETY: the library is ours, and its constructor only fills its own variables.
     let library = unsafe { libc::dlopen(interpreter.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     assert!(!library.is_null(), "the interpreter of the tests is loaded");
-    // SAFETY: a library that was loaded, and a C string.
+    // SAFETY: the library is loaded, and the name is a C string.
     let evaluate = unsafe { libc::dlsym(library, c"evaluate".as_ptr()) };
     assert!(!evaluate.is_null());
-    // SAFETY: the library's function of that name takes and gives this.
+    // SAFETY: the library's function of that name has this type.
     let evaluate =
         *EVALUATE.get_or_init(|| unsafe { std::mem::transmute::<*mut c_void, Evaluate>(evaluate) });
     capture::refill();
@@ -216,13 +215,13 @@ fn evaluated<const VERSION: u32>(
     let calls = if VERSION < 0x30b { frames } else { frames / 3 };
     deep(DEPTH - 5 - calls as u32, &mut || {
         let with = std::ptr::without_provenance_mut(count as usize);
-        // SAFETY: it calls what it is given from inside of a few functions of its own.
+        // SAFETY: the function only calls its argument from a few functions of its own.
         unsafe { evaluate(frames, then, with) };
     });
     assert!(unwind::python::off().is_none(), "{:?}", unwind::python::off());
 }
 
-/// The interpreter that evaluates nothing, as of that version, compiled where this program lies: once for all runs of it.
+/// The interpreter that evaluates nothing, for this version of Python, compiled into this program's folder once for all runs.
 fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
     let library = program.with_extension(format!("interpreter-{version:x}.so"));
@@ -237,7 +236,7 @@ fn compile_interpreter(version: u32) {
     assert!(status.is_ok_and(|status| status.success()), "a C compiler (gcc) is needed");
 }
 
-/// Instructions that this program takes in all when it runs a case so often.
+/// Total instructions of this program when it runs a case `count` times.
 fn instructions(case: usize, count: u32) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
@@ -258,7 +257,7 @@ fn main() -> ExitCode {
     {
         let (case, count): (usize, u32) = (case.parse().expect("a case"), count.parse().expect("a number"));
         unwind::prepare();
-        // On a thread, whose stack valgrind leaves as it is.
+        // On a new thread, whose stack valgrind does not alter.
         thread::spawn(move || (CASES[case].run)(count)).join().expect("a case does not panic");
         return ExitCode::SUCCESS;
     }
@@ -282,7 +281,7 @@ fn main() -> ExitCode {
     if is_within { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The nanoseconds of a launch in the fastest of many processes, for each case of launches; cases take turns.
+/// Prints nanoseconds per launch in the fastest of many processes, for each case of launches; cases take turns.
 fn time() -> ExitCode {
     const ROUNDS: usize = 40;
     const LAUNCHES: &str = "20000";
@@ -295,7 +294,7 @@ fn time() -> ExitCode {
             *fastest = fastest.min(text.trim().parse().unwrap_or(f64::INFINITY));
         }
     }
-    // Those that do more than launch in turn tell no time.
+    // Cases that do more in turn than launching print no time.
     for (case, nanos) in CASES.iter().zip(fastest).filter(|(_, nanos)| nanos.is_finite()) {
         let name = case.name.replace("instructions", "time");
         let _ = writeln!(std::io::stdout(), "{name} {nanos:.1} ns");

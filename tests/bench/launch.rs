@@ -1,10 +1,10 @@
-//! What a launch costs under gpuflame, beside the unwinders that others use, all in one run.
+//! Cost of a launch under gpuflame, compared with other unwinders, all in one run.
 //!
-//! Three situations (see `paths`), each at four depths, with one thread and with two; then the whole callback
-//! on the simulated CUDA stack, and a whole process. First it tests that all unwinders give the same stacks.
-//! Writes the tables of `tests/bench/performance.md` and `docs/cost.md`, and ends with one line a figure:
-//! `name value unit`. With arguments (`-- half 64`) it measures only that, and writes nothing; with `-- checkpoints`, what
-//! a whole process pays for those, fifty times as often as by default, beside what it pays without.
+//! Three situations (see `paths`), each at four depths, with one thread and with two; then the whole callback on the
+//! simulated CUDA stack, and a whole process. First it checks that all unwinders return the same stacks. Writes the tables of
+//! `tests/bench/performance.md` and `docs/cost.md`, and prints one line per figure at the end: `name value unit`. With
+//! arguments (`-- half 64`) it measures only those, and writes nothing; with `-- checkpoints`, it measures the cost of
+//! checkpoints for a whole process, fifty times as frequent as by default, against a run without.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]
@@ -51,14 +51,14 @@ use paths::{STACKS, Situation, build};
 use turns::{Figure, Slice};
 
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
-/// Captures of the same stack that are timed together.
+/// Number of captures of the same stack that are timed together.
 const CAPTURES: u32 = 100;
-/// How often in a turn, on average, every stack of the situations where they differ is captured before it counts.
+/// Average number of captures per turn of every stack before the measurement, in the situations where stacks differ.
 const WARM_UP: usize = 4;
-/// And after that.
+/// Average number of captures per turn of every stack in the measurement.
 const ROUNDS: usize = 2;
 
-/// Where a method is measured.
+/// Stacks and code with which a method is measured.
 struct Place {
     situation: Situation,
     depth: usize,
@@ -76,7 +76,7 @@ impl Place {
         &self.stacks[usize::from(method.needs_frame_pointers)]
     }
 
-    /// The median over many captures. Notes how many frames the last one found.
+    /// The median over many captures. Stores the number of frames of the last one.
     fn measure(&self, method: &Method, tools: &mut Tools, slice: &Slice<'_>, frames: &AtomicUsize) -> f64 {
         let stacks = self.stacks_for(method);
         let clock = Clock::calibrated();
@@ -86,7 +86,7 @@ impl Place {
         if self.situation == Situation::Hot {
             build(&stacks[0], &mut || {
                 let mut span = || clock.time(CAPTURES, &mut capture);
-                // As many as find room in two milliseconds, and no less than twelve.
+                // As many as fit into two milliseconds, and at least twelve.
                 let spans = (2e6 / (span() * f64::from(CAPTURES))).clamp(12.0, 400.0) as usize;
                 median = slice.median(spans / 3, spans, span);
             });
@@ -103,14 +103,14 @@ impl Place {
     }
 }
 
-/// Everything of one situation at one depth, by method.
+/// All results of one situation at one depth, by method.
 struct Measured {
     situation: Situation,
     depth: usize,
     figures: Vec<Figure>,
-    /// How many frames each method finds.
+    /// Number of frames that each method finds.
     frames: Vec<usize>,
-    /// How many of the stacks each method got wrong.
+    /// Number of stacks that each method got wrong.
     wrong: Vec<usize>,
 }
 
@@ -134,7 +134,7 @@ impl Measured {
     }
 
     fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
-        // What writes records does not say how many frames they have: as many as the capture alone.
+        // Methods that write records do not return the number of frames: it is that of the capture alone.
         let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
         Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
     }
@@ -148,8 +148,8 @@ impl Measured {
     }
 }
 
-/// Tests that all methods see the same frames: each its own first few, and then those of glibc. Gives how many
-/// stacks each method got wrong, of those that may err.
+/// Asserts that all methods return the same frames: each its own first few, followed by those of glibc. Returns the number of
+/// wrong stacks of each method that is known to err.
 fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     let mut tools = Tools::new();
     let reference = methods.iter().find(|method| method.short == "glibc").expect("glibc is always here");
@@ -157,7 +157,7 @@ fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     for (method, wrong) in methods.iter().zip(&mut wrong) {
         for stack in place.stacks_for(method) {
             build(stack, &mut || {
-                // One place of call, so that all frames above it are the same.
+                // A single call site, so that all frames above it are the same.
                 let [expected, found] = [reference, method].map(|method| stack_by(method, &mut tools));
                 let same = agree(&found, &expected, method.needs_frame_pointers, place.depth);
                 assert!(
@@ -187,11 +187,11 @@ fn stack_by(method: &Method, tools: &mut Tools) -> Vec<u64> {
     stack
 }
 
-/// Whether two stacks, leaf first, are the same but for the frames of the methods themselves and of the closure
-/// that called them. A walk by frame pointers sees the part in between that keeps them.
+/// Whether two stacks, leaf first, are equal except for the frames of the methods themselves and of the closure that called
+/// them. A walk by frame pointers sees the middle part, whose code keeps them.
 fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool {
     if only_part {
-        // Its last steps lie in code that keeps no frame pointers.
+        // Its last steps are in code that keeps no frame pointers.
         let part = &found[..found.len().min(depth - 1)];
         return part.len() == depth - 1 && expected.windows(part.len()).any(|frames| frames == part);
     }
@@ -200,7 +200,7 @@ fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool
     same > depth && same + own >= found.len() && same + own >= expected.len()
 }
 
-/// How often `depth`-deep launches of all situations allocate, once they are known.
+/// Number of allocations of launches at this depth in all situations, once their stacks are cached.
 fn allocations(depth: usize, functions: &[Function]) -> u64 {
     let method = METHODS.iter().find(|method| method.short == "callback").expect("it is in the table");
     let mut tools = Tools::new();
@@ -221,7 +221,7 @@ fn allocations(depth: usize, functions: &[Function]) -> u64 {
     count
 }
 
-/// Which depths and situations to run: all, or those named on the command line (`-- half 64`).
+/// Depths and situations to run: all, or those named on the command line (`-- half 64`).
 fn wanted() -> (Vec<usize>, Vec<Situation>, bool) {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let names = |name: &str| arguments.iter().any(|argument| argument == name);
@@ -235,7 +235,7 @@ fn wanted() -> (Vec<usize>, Vec<Situation>, bool) {
     )
 }
 
-/// What was measured on the simulated CUDA stack.
+/// Results on the simulated CUDA stack.
 struct OnSimulated {
     callbacks: Vec<(Situation, usize, Figure)>,
     beyond_capture: f64,
@@ -247,7 +247,7 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
-        // The last job: with the window closed, which is all but the stack and its id.
+        // The last job: with the window closed, so the callback only takes the stack and its id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,
@@ -269,7 +269,7 @@ impl OnSimulated {
     }
 }
 
-/// Checkpoints every 20 ms, and none.
+/// Compares a checkpoint every 20 ms with none.
 #[allow(clippy::print_stdout)]
 fn print_cost_of_checkpoints() {
     let folder = staged::stage("cuda");
@@ -322,12 +322,12 @@ fn main() {
     figures(&methods, &all, &simulated, allocations).iter().for_each(|line| say(line));
 }
 
-/// Nanoseconds, with as many digits as mean something.
+/// Nanoseconds, with as many digits as are significant.
 fn nanoseconds(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// A row a method, a column a depth: `ns (ns a frame)`.
+/// A row per method, a column per depth: `ns (ns a frame)`.
 fn table(situation: Situation, depths: &[usize], methods: &[Method], all: &[Measured]) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (a frame)"));
     let last = *depths.last().expect("at least one depth");
@@ -361,7 +361,7 @@ fn errors(situation: Situation, methods: &[Method], all: &[Measured]) -> String 
     text
 }
 
-/// A row a situation, a column a depth: one thread / two threads at once.
+/// A row per situation, a column per depth: one thread / two threads at once.
 fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (two threads at once)"));
     let mut table = Table::new(&std::iter::once("stacks".to_owned()).chain(columns).collect::<Vec<_>>());
@@ -380,8 +380,7 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     table
 }
 
-/// How many times as long a thread takes beside another as alone, at worst, of what is ours and runs on a launch;
-/// and where.
+/// Maximum slowdown of a thread next to another one, over everything of ours that runs on a launch; and where it occurs.
 fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
     let ours = all.iter().flat_map(|place| {
         let figures = place.figures[..=FULL + 1].iter().zip(methods);
@@ -395,7 +394,7 @@ fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimu
     (times, format!("{what}, {}, {depth} calls", situation.name()))
 }
 
-/// The lines at the end, as far as what they need was measured.
+/// The final lines, for everything that was measured.
 fn figures(methods: &[Method], all: &[Measured], simulated: &OnSimulated, allocations: u64) -> Vec<String> {
     let at = |situation, depth| all.iter().find(|one| one.situation == situation && one.depth == depth);
     let of = |short: &str| methods.iter().position(|method| method.short == short);

@@ -1,8 +1,8 @@
-//! How quickly CPU stacks find their launches, and how many find the right one: `cargo bench --bench merge`.
+//! How quickly CPU stacks are matched with their launches, and how many are matched correctly: `cargo bench --bench merge`.
 //!
-//! As many launches as the eBPF tutorial saw, on one thread, 2 to 32 us apart. Clocks are apart by 0, 20 or 100
-//! us, and one stack in a thousand is lost, so that order alone no longer tells which is which. The tutorial's
-//! own way (each stack looks at all launches) is measured on a part, and scaled.
+//! The number of launches is that of the eBPF tutorial, on one thread, 2 to 32 us apart. Clocks differ by 0, 20 or 100 us,
+//! and one stack in a thousand is lost, so that order alone is not enough. The tutorial's own algorithm (each stack is
+//! compared with all launches) is measured on a part, and scaled.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -69,7 +69,7 @@ fn launches() -> Vec<Launch> {
     (1..=LAUNCHES as u64).map(launch).collect()
 }
 
-/// Seconds that the tutorial's loop over all launches for each stack takes, without its second loop.
+/// Seconds of the tutorial's loop over all launches per stack, without its second loop.
 fn quadratic(launches: &[Launch]) -> f64 {
     let part = 200;
     let begin = Instant::now();

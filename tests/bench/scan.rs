@@ -1,9 +1,9 @@
-//! How fast a large trace is read: `cargo bench --bench scan` (it needs half a gigabyte of disk, and for
-//! the comparison 4 GB of memory; `-- --no-serde` leaves that out).
+//! How fast a large trace is read: `cargo bench --bench scan` (it needs half a gigabyte of disk, and 4 GB of memory for the
+//! comparison, which `-- --no-serde` omits).
 //!
-//! Each reader runs in this process on the same file, one after the other and in several rounds of which the
-//! best counts, so that the ratios hold on a machine that is not quiet. Memory is the peak of the process
-//! while the reader ran for the first time; those that need little run first.
+//! Each reader runs in this process on the same file, one after the other and in several rounds of which the best counts, so
+//! that the ratios hold on a busy machine. Memory is the peak of the process while the reader ran for the first time; readers
+//! that need little memory run first.
 
 #[path = "trace_gen.rs"]
 mod trace_gen;
@@ -18,13 +18,13 @@ use gpuflame::steps::{Extract, Ops, Stats, StatsOptions};
 
 const ROUNDS: usize = 15;
 
-/// A name, and what reads the trace and gives a number that depends on all of it.
+/// A name, and a function that reads the trace and returns a number that depends on all of it.
 type Reader<'a> = (&'a str, Box<dyn Fn() -> u64 + 'a>);
 
 #[allow(clippy::print_stdout)]
 fn main() {
     let folder = std::env::var_os("GPUFLAME_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    // One is no measure for the other: the real trace's events are harder to inflate.
+    // The two traces are not comparable: the real trace's events are harder to inflate.
     let (kind, events) = match trace_gen::traces() {
         Some(_) => ("real", "a real trace's events"),
         None => ("made-up", "made-up events"),
@@ -76,11 +76,11 @@ fn main() {
 }
 
 struct Measured {
-    /// Seconds.
+    /// Best time in seconds.
     best: f64,
-    /// Seconds that processors worked, all threads together: what others on the machine do not lengthen so much.
+    /// Processor time in seconds, over all threads, which other load on the machine affects less.
     processor: f64,
-    /// KiB.
+    /// Peak memory in KiB.
     peak: u64,
     count: u64,
 }
@@ -128,7 +128,7 @@ fn inflate_only(path: &Path) -> u64 {
     }
 }
 
-/// Counts events and adds up GPU time: what reading costs at least.
+/// Counts events and adds up GPU time: the minimum cost of reading.
 fn scan(path: &Path, options: &Options) -> u64 {
     let mut sum = Sum::default();
     import::open(path).unwrap().read_parallel(options, &mut sum).unwrap();
@@ -170,7 +170,7 @@ fn stats(path: &Path, options: &Options) -> u64 {
     stats.report.ops as u64
 }
 
-/// All of the trace, the most that there can be.
+/// Extracts all of the trace, the maximum amount.
 fn extract(path: &Path, options: &Options) -> u64 {
     let mut ops = Ops::within(i64::MIN, i64::MAX);
     import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();
@@ -203,7 +203,7 @@ fn compress(plain: &Path, gzip: &Path) {
     std::fs::rename(part, gzip).unwrap();
 }
 
-/// Seconds that processors have worked for this process, in steps of 10 ms.
+/// Processor time of this process in seconds, in steps of 10 ms.
 fn processor() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_ascii_whitespace().collect();
@@ -211,12 +211,12 @@ fn processor() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// Has the kernel count anew what [`peak`] says.
+/// Resets the kernel's count that [`peak`] returns.
 fn forget_peak() {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-/// The most memory that this process had since [`forget_peak`], in KiB.
+/// Peak memory of this process since [`forget_peak`], in KiB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
-/// A shared library that cargo built beside this program.
+/// A shared library that cargo built next to this program.
 pub(crate) fn built(name: &str) -> PathBuf {
     env::current_exe().expect("a program has a file").with_file_name(name)
 }
@@ -27,7 +27,7 @@ pub(crate) fn stage(name: &str) -> PathBuf {
     folder
 }
 
-/// `source`, a path in the repository, as a program in a folder of [`stage`].
+/// Compiles `source`, a path in the repository, in a folder of [`stage`].
 pub(crate) fn compiled(source: &str, flags: &[&str], cuda: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = cuda.join(Path::new(source).file_stem().expect("sources have names"));
@@ -39,7 +39,7 @@ pub(crate) fn compiled(source: &str, flags: &[&str], cuda: &Path) -> PathBuf {
     program
 }
 
-/// `program` on the libraries of `cuda`, without what the environment says to gpuflame.
+/// `program` on the libraries in `cuda`, without the environment's settings for gpuflame.
 pub(crate) fn command(program: impl AsRef<OsStr>, cuda: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {

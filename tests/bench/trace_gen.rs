@@ -1,10 +1,9 @@
-//! Makes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,133 of them GPU operations and
-//! 352,659 calls (of the real trace's events).
+//! Writes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,133 of them GPU operations and 352,659 calls (for
+//! the real trace's events).
 //!
-//! The events are those of a real trace (`kineto-2023/control.json.gz` of the folder of traces), or where
-//! there is none of a made-up training step, again and again with times and ids moved on, as far as they get
-//! no longer by it. Both are in Kineto's own layout. Blanks behind the events, of each as many, make up what
-//! is missing in bytes.
+//! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up
+//! training step. They are repeated with shifted times and ids, as far as these do not become longer. Both are in Kineto's
+//! own layout. Missing bytes are made up by blanks after the events, the same number after each.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const EVENTS: u64 = 1_588_124;
 pub(crate) const BYTES: u64 = 531_635_124;
 
-/// The text of an event, cut where a number is moved on.
+/// Text of an event, split at each number that is shifted.
 struct Template {
     pieces: Vec<(String, Option<(u64, Shift)>)>,
     tail: String,
@@ -24,13 +23,13 @@ enum Shift {
     Id,
 }
 
-/// The folder of real traces, where there is one.
+/// Folder of real traces, if it exists.
 pub(crate) fn traces() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
     std::env::var_os("GPUFLAME_TRACES").map(PathBuf::from).or(Some(beside)).filter(|folder| folder.is_dir())
 }
 
-/// Writes the trace to `path`, unless it is there. Gives the number of its events.
+/// Writes the trace to `path`, unless the file exists. Returns the number of its events.
 pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
     if bytes.is_some() && path.metadata().is_ok_and(|metadata| Some(metadata.len()) == bytes) {
         return events;
@@ -71,7 +70,7 @@ pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
     events
 }
 
-/// The events of the real trace, as they stand there.
+/// Events of the real trace, unchanged.
 fn real() -> Option<Vec<String>> {
     let file = std::fs::File::open(traces()?.join("kineto-2023/control.json.gz")).ok()?;
     let mut text = String::new();
@@ -82,7 +81,7 @@ fn real() -> Option<Vec<String>> {
     Some(events.filter(|event| event.starts_with("  {") && event.contains("\"ph\": ")).collect())
 }
 
-/// A training step with two layers of everything.
+/// A made-up training step with two layers of everything.
 fn made_up() -> Vec<String> {
     let mut events = Vec::new();
     let mut id = 1000;
@@ -167,7 +166,7 @@ impl Template {
         for (before, number) in &self.pieces {
             line.push_str(before);
             match number {
-                // Longer than the trace takes, and further apart than its ids reach.
+                // Longer than the trace, and further apart than its ids reach.
                 Some((number, Shift::Time)) => write!(line, "{}", number + round * 20_000_000).unwrap(),
                 Some((number, Shift::Id)) => write!(line, "{}", number + round * 500_000).unwrap(),
                 None => {}

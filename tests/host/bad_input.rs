@@ -488,8 +488,8 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
     assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
 }
 
-// Launches and records that are wrong. Every tenth launch is a short kernel, and so is every eleventh piece of work. Of every
-// twentieth piece of work, four of five are short ones and the fifth is a long one.
+// Launches and records that are wrong. Every tenth launch is a short kernel, and so is every eleventh piece of work. Five
+// pieces of work have a number that is a multiple of 20: the last is a long kernel, the others are short ones.
 
 #[test]
 fn launches_that_fail_are_counted() {

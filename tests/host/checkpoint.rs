@@ -409,7 +409,7 @@ fn an_oversized_checkpoint_is_rewritten() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // At most twice the size of a complete rewrite; the sizes before each rewrite were sampled too.
+    // The file grows to at most twice the size that it has after a complete rewrite, plus one step: sizes are sampled.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -821,7 +821,8 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
-    // Existing bytes can be overwritten on a full disk; otherwise the note at the start of the file is what counts.
+    // On a full disk existing bytes can still be overwritten, so the file itself states that it is incomplete. With other
+    // errors only the message that the process printed states that.
     let said = match trouble {
         "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
         _ => "are missing, unless it printed that checkpoints stop",

@@ -41,7 +41,7 @@ impl Running {
         u64::from_str_radix(caught, 16).unwrap() >> (signal - 1) & 1 == 1
     }
 
-    /// Waits until the process's file reports at least `matched` matched activities.
+    /// Waits until the process's file reports `matched` matched activities.
     pub(crate) fn until(&mut self, matched: u64) {
         self.wait_for(|running| {
             let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());

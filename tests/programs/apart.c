@@ -1,11 +1,12 @@
-/* apart slow, apart closed, apart WINDOWS, apart WINDOWS EACH, or apart one WINDOWS EACH: windows that the program opens itself, one after another.
+/* apart slow, apart closed, apart WINDOWS, apart WINDOWS EACH, or apart one WINDOWS EACH: windows that the program opens
+ * itself, one after another.
  *
- * slow: a kernel of 12 s in a window. closed: windows of 5, 7 with a graph of 3 that was captured before, and 11 launches, and
- * one a millisecond between them, until the files `capture`, `open` and `profiler` are there. WINDOWS: in window I there are I launches and a graph of 3 kernels, and between windows one launch. Then it waits until a
- * file `stop` is there.
- * WINDOWS EACH: in each there are so many launches, 300,000 a second, and half as many outside; "one": they are all in
- * one. At the tenth window and at the end it prints how many bytes and descriptors it holds, and at the end how much
- * processor time its other threads took. */
+ * slow: a kernel of 12 s in a window. closed: windows of 5, 7 with a graph of 3 that was captured before, and 11 launches,
+ * and one per millisecond between them, until the files `capture`, `open` and `profiler` exist. WINDOWS: window I has I
+ * launches and a graph of 3 kernels, and one launch is between each two windows. Then it waits until a file `stop` exists.
+ * WINDOWS EACH: every window has EACH launches, 300,000 per second, and half as many follow it outside; "one": all of them
+ * are in one window. At the tenth window and at the end it prints the bytes and descriptors that it holds, and at the end
+ * the processor time of its other threads. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
@@ -115,7 +116,7 @@ static double seconds(const struct timeval *time)
     return time->tv_sec + time->tv_usec / 1e6;
 }
 
-/* Bytes resident, and descriptors. */
+/* Resident bytes, and descriptors. */
 static void print_held(const char *when)
 {
     long pages = 0, resident = 0, descriptors = 0;
@@ -160,7 +161,7 @@ OWN_FRAME static void paced(int count)
     __asm__ volatile("" ::: "memory");
 }
 
-/* For a minute at most. */
+/* Waits for at most a minute. */
 static void wait_for(const char *pattern, int number)
 {
     char name[64];

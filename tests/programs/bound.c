@@ -1,6 +1,6 @@
-/* The thread that makes the first CUDA call is bound to one processor, in another class than the default and nicer than
- * the rest. It prints what binds main and, in lines of their own, what binds the threads whose names begin with
- * `gpuflame`: processors, class, niceness. */
+/* The thread that makes the first CUDA call is bound to one processor, in a non-default scheduling class and with a higher
+ * nice value than the rest. The program prints these settings for main and, on lines of their own, for the threads whose
+ * names begin with `gpuflame`: processors, class, niceness. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -44,7 +44,7 @@ static void tell(int thread)
     printf(" %d %d\n", sched_getscheduler(thread), getpriority(PRIO_PROCESS, (id_t)thread));
 }
 
-/* A thread that has only just begun is still bound as its maker; it is waited for 5 s at most. */
+/* A thread that has only just begun still has its creator's settings; waits for it for at most 5 s. */
 static void wait_until_as(int wanted, int thread)
 {
     int tries;

@@ -1,9 +1,9 @@
-/* Threads that are asked to end before they launch for the first time, and end right behind it.
+/* Threads that are cancelled before they launch for the first time, and end right after the launch.
  *
  *     cancelled THREADS [first|flush]
  *
  * first: the first thread's launch is the first call of the process, in which gpuflame is set up. flush: each thread calls
- * gpuflame_flush() of what is injected instead of its launch. It prints how many of them ended so. */
+ * gpuflame_flush() of the injected library instead of launching. Prints the number of threads that were cancelled. */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>
@@ -27,7 +27,7 @@ OWN_FRAME static void *worker(void *nothing)
         LAUNCH(step_d700, 1, 32, 0)(1);
     else if (flush())
         return nothing;
-    /* Had gpuflame left it switched off, nothing would end here. */
+    /* If gpuflame had left cancellation disabled, the thread would not end here. */
     pthread_testcancel();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
     return nothing;

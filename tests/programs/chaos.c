@@ -1,18 +1,20 @@
-/* Threads that launch, fill, wait, fork and are interrupted, as a number has it, and one of many ends. One number in four
- * launches through functions made at run time.
+/* Threads that launch, fill, wait, fork and are interrupted, as chosen by a number, and one of many kinds of exit. One
+ * number in four launches through functions generated at run time.
  *
  *     chaos SEED HOW [WHEN [LINGER [CHILD [rival | CLIENT]]]]
  *
- * HOW is how it ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`, `term` or `kill` by a signal.
- * WHEN: `after` its threads are done, or in their `midst`. LINGER: milliseconds that it goes on for before it ends. CHILD: how
- * a child ends that it forks before there is any CUDA, which does the same with one thread, its stderr in a file
- * `stderr-PID`; `-`: there is none. rival: another client of CUPTI asks for the records, as in `rival.c`.
- * CLIENT: a plugin with a client of CUPTI (`passing_client.c`) comes, is done and is unloaded, up to three times.
+ * HOW the process ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`, or the signal of `term`
+ * or `kill`.
+ * WHEN: `after` its threads are done, or in their `midst`. LINGER: milliseconds for which it continues before it ends.
+ * CHILD: how a child ends that is forked before CUDA starts and does the same with one thread, its stderr in a file
+ * `stderr-PID`; `-`: no child. rival: another client of CUPTI asks for the records, as in `rival.c`.
+ * CLIENT: a plugin with a client of CUPTI (`passing_client.c`) arrives, finishes and is unloaded, up to three times.
  *
- * Before it ends it prints what of its state is not to change: how often errno did in a launch and the signals blocked on a
- * thread, the descriptors that it has for longer than a moment, the signals that are blocked on main, and its limits.
- * In a file `done-PID` are numbers of 8 bytes: when it came to its end, in nanoseconds, how many pieces of work had been
- * launched by then, and how many records the rival has. */
+ * Before it ends it prints the parts of its state that must not change: how often errno changed in a launch and the
+ * signals blocked on a thread, the descriptors that it keeps for more than a moment, the signals that are blocked on main,
+ * and its limits.
+ * The file `done-PID` holds numbers of 8 bytes: the time of its end in nanoseconds, the number of pieces of work launched
+ * by then, and the number of the rival's records. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -40,7 +42,7 @@ enum { TURNS = 400, MOST_THREADS = 3, ALONE = 20, CODE = 5, CHILD_CODE = 6, LOOK
 KERNEL(add_d301, "add_d301", (int n), &n)
 KERNEL(mul_d1200, "mul_d1200", (int n), &n)
 
-/* What the file `done-PID` begins with. */
+/* Start of the file `done-PID`. */
 static struct done {
     uint64_t ended, launched, rivals;
 } *done;
@@ -50,13 +52,13 @@ static const char *how = "return";
 static int code = CODE, threads = MOST_THREADS;
 static volatile int is_midst, is_fast;
 static long errnos, masks;
-/* Threads that wait for each other in the driver have their errno changed by that. */
+/* If threads wait for each other in the driver, that changes their errno. */
 static volatile int is_alone = 1;
 static volatile sig_atomic_t interrupts;
-/* How much each thread has launched; main is the first. */
+/* Number of launches of each thread; main is the first. */
 static volatile uint64_t launched[MOST_THREADS + 1];
 static __thread int self;
-/* How many turns each thread has made; all bits: it has ended. */
+/* Number of turns of each thread; all bits set: the thread has ended. */
 static volatile uint64_t turns[MOST_THREADS + 1];
 
 static void interrupted(int signal)
@@ -73,13 +75,13 @@ static uint64_t next(uint64_t *state)
     return *state ^= *state << 17;
 }
 
-/* What the driver refuses is not launched. */
+/* A call that the driver refuses is not a launch. */
 static void count(cudaError_t error)
 {
     launched[self] += error == cudaSuccess;
 }
 
-/* errno as it was: a signal handler of ours would change it, so none comes meanwhile. */
+/* Checks that errno stays; a signal handler of the program would change it, so signals are blocked meanwhile. */
 OWN_FRAME static void launch(int which)
 {
     sigset_t alarm, old;
@@ -98,7 +100,7 @@ OWN_FRAME static void launch(int which)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* The same with signals that come. */
+/* The same with signals allowed. */
 OWN_FRAME static void interrupted_launch(void)
 {
     SITE("interrupted_launch");
@@ -114,12 +116,12 @@ OWN_FRAME static void fill(void *memory)
     KEEP_FRAME();
 }
 
-/* The same through a function made at run time, which keeps a number in rbp, and which others replace at its address. */
+/* The same through a function generated at run time, which keeps a number in rbp, and which others replace at its address. */
 OWN_FRAME static void launch_through_code(int which, uint64_t dice)
 {
     static const uint64_t numbers[] = {0, 7, 4096, (uint64_t)-8, 1ull << 46, 0xffff800000001000};
     static __thread unsigned char *code;
-    /* push %rbx; push %rbp; sub, as much as the dice say; movabs a number, %rbp; xchg %rdi, %rsi; call *%rsi; add; pop; pop; ret */
+    /* push %rbx; push %rbp; sub a random number; movabs a number, %rbp; xchg %rdi, %rsi; call *%rsi; add; pop; pop; ret */
     unsigned char bytes[] = {0x53, 0x55, 0x48, 0x83, 0xec, 0, 0x48, 0xbd, 0, 0, 0, 0, 0, 0, 0, 0, 0x48, 0x87, 0xf7, 0xff, 0xd6,
                              0x48, 0x83, 0xc4, 0, 0x5d, 0x5b, 0xc3};
     if (!code) {
@@ -145,7 +147,7 @@ static void launch_alone(void)
     is_alone = 0;
 }
 
-/* A child of a process that has CUDA, and can have none: what it launches is refused. */
+/* A child of a process that uses CUDA cannot use it: its launches are refused. */
 static void fork_once(int ends)
 {
     pid_t child = fork();
@@ -172,7 +174,7 @@ static void *worker(void *number)
 {
     uint64_t state = seed * 7919 + (uintptr_t)number * 104729 + 1;
     void *memory = NULL;
-    /* The kernel fills the first words of them only. */
+    /* The kernel only fills the first words of them. */
     sigset_t before = {{0}}, after = {{0}};
     int turn;
     self = (int)(intptr_t)number + 1;
@@ -207,8 +209,9 @@ static void *worker(void *number)
     return NULL;
 }
 
-/* Descriptors below 1,000 that are there each time that it is looked, over 50 ms. The kernel gives every file the lowest
- * number first: one that another thread reads, or has just made and moves up, is there for less than a millisecond. */
+/* Descriptors below 1,000 that are open at each check, over 50 ms. The kernel gives every file the lowest number first: a
+ * descriptor that another thread reads from, or has just opened and moves to a high number, exists for less than a
+ * millisecond. */
 static unsigned descriptors(void)
 {
     static char times[BELOW];
@@ -278,7 +281,8 @@ static void rival_comes(void)
         enable(kinds[at]);
 }
 
-/* Each launch that was in flight has returned. Its record would otherwise go to a client that is gone, without gpuflame too. */
+/* Waits until every launch in flight has returned. Its record would otherwise go to a client that no longer exists, even
+   without gpuflame. */
 static void await_workers(void)
 {
     int at;
@@ -289,7 +293,7 @@ static void await_workers(void)
     }
 }
 
-/* What CUPTI refuses, as after a fatal error, it refuses without gpuflame too. */
+/* Whatever CUPTI refuses, for example after a fatal error, it also refuses without gpuflame. */
 static void client_passes(const char *path, uint64_t *state)
 {
     static const uint32_t kinds[] = {2, 10};
@@ -326,7 +330,7 @@ static void count_in_file(void)
     close(file);
 }
 
-/* Signals come meanwhile. */
+/* Signals arrive meanwhile. */
 static void sleep_for(uint64_t milliseconds)
 {
     struct timespec until;
@@ -339,7 +343,7 @@ static void sleep_for(uint64_t milliseconds)
         ;
 }
 
-/* What has been launched by now is not to be lost by the end that comes. */
+/* Launches made by now must survive the end that follows. */
 static void come_to_the_end(void)
 {
     struct timespec now;
@@ -359,7 +363,7 @@ static void *ends(void *nothing)
     return nothing;
 }
 
-/* Returns where main is to. */
+/* Returns if main must return. */
 static void act(const char *rival)
 {
     struct itimerval often = {{0, 700}, {0, 700}};
@@ -406,14 +410,14 @@ static void act(const char *rival)
     if (!strcmp(how, "kill"))
         raise(SIGKILL);
     if (!strcmp(how, "term")) {
-        /* Of main, or of a thread that is launching. */
+        /* To main, or to a thread that is launching. */
         pthread_kill(is_midst && next(&state) % 2 ? ids[0] : pthread_self(), SIGTERM);
         for (;;)
             pause();
     }
 }
 
-/* A process that has no CUDA forks one that will. */
+/* A process that has not used CUDA forks one that will. */
 static void fork_early(const char *child_how)
 {
     int status = 0, file;

@@ -1,30 +1,30 @@
-/* A program with another client of CUPTI in it, that comes, does its work and goes.
+/* A program that contains another client of CUPTI, which arrives, does its work and leaves.
  *
  *     client HOW [busy | flushes]
  *
- * Launches 50 times and waits; the client comes; launches 40 times and waits; the client goes; launches for 2.5 s; launches 70
- * times and waits. How the client does it:
+ * Launches 50 times and waits; the client arrives; launches 40 times and waits; the client leaves; launches for 2.5 s;
+ * launches 70 times and waits. HOW the client does it:
  *
- *     records        it registers its functions, enables kinds, and flushes what it disabled
- *     again          and comes once more, by enabling its kind alone
- *     clock          with a clock of its own, that goes three times as fast; and comes once more, by its functions and its kind
- *     late           and flushes 2.5 s after it disabled; 2.5 s later it is done
+ *     records        registers its functions, enables kinds, and flushes before it leaves
+ *     again          and arrives a second time, by enabling its kind only
+ *     clock          with a clock of its own that runs three times as fast; and arrives a second time, with its functions and kind
+ *     late           and flushes 2.5 s after it disabled its kinds; 2.5 s later it is done
  *     slow           and takes 0.4 s for a small buffer
  *     switch         2.5 s after it enabled and disabled another kind
- *     context        it enables its kind for one context, and never goes
- *     window         a window is closed and opened while it is there
- *     early          it comes before CUDA is called, and wants calls
- *     subscription   it subscribes, wants all calls of the runtime, and unsubscribes
- *     both           it subscribes, and then as records
- *     two            as records; meanwhile another subscribes and goes, and launches go on for 2.5 s
- *     finalize       it ends CUPTI
- *     ended          it subscribes, and then ends CUPTI
- *     jumps          as records; before, it leaves by longjmp a call in which CUPTI reads its clock
+ *     context        enables its kind for one context, and never leaves
+ *     window         a window is closed and opened while the client is active
+ *     early          arrives before CUDA is called, and wants calls
+ *     subscription   subscribes, wants all calls of the runtime, and unsubscribes
+ *     both           subscribes, and then does as in `records`
+ *     two            as `records`; meanwhile another client subscribes and leaves, and launches continue for 2.5 s
+ *     finalize       finalizes CUPTI
+ *     ended          subscribes, and then finalizes CUPTI
+ *     jumps          as `records`; before that, it leaves by longjmp a call in which CUPTI reads its clock
  *
- * busy: another thread launches all the time. flushes: another thread flushes gpuflame all the time. Prints what the client was answered and has: kernels by its records, calls, and what
- * setting it found.
+ * busy: another thread launches all the time. flushes: another thread flushes gpuflame all the time. Prints the client's
+ * results and data: kernels from its records, calls, and the setting that it found.
  *
- * TO_CUPTI: linked to CUPTI; else it asks for each function when it needs it. */
+ * TO_CUPTI: linked to CUPTI; otherwise each function is looked up when it is needed. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -97,7 +97,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
         memcpy(&kind, record, sizeof kind);
         memcpy(&end, record + 24, sizeof end);
         kernels += kind == KERNELS;
-        /* Further than an hour from now */
+        /* More than an hour away from now */
         if (has_clock)
             strange += end > fast_clock() || end + 3 * 3600000000000ull < fast_clock();
     }

@@ -1,9 +1,9 @@
-/* A program during which somebody sets the system's clock, as far as the process can see.
+/* A program during which the system clock is set, as far as the process can see.
  *
  *     clock SECONDS [BACK]
  *
- * Launches 50 times, has the clock go forward by so many seconds (negative: back), launches 50 times, and 50 times more after
- * it went so many seconds BACK. To be linked with -rdynamic: it has a clock of its own in the place of the C library's. */
+ * Launches 50 times, sets the clock forward by SECONDS (negative: back), launches 50 times, and launches 50 times again
+ * after setting it BACK seconds back. Must be linked with -rdynamic: it replaces the C library's clock by its own. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -31,7 +31,7 @@ int clock_gettime(clockid_t clock, struct timespec *time)
 
 OWN_FRAME static void launch(void)
 {
-    /* So long that gpuflame looks at the clock before and after. */
+    /* Long enough for gpuflame to read the clock before and after. */
     struct timespec pause = {0, 300000000};
     int n;
     SITE("main;launch");

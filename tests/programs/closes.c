@@ -1,8 +1,8 @@
-/* Has gpuflame as a plugin has its libraries: opened, used and closed again.
+/* Uses gpuflame like a plugin uses its libraries: opens it, uses it and closes it again.
  *
  *     closes LIBRARY
  *
- * Opens a window and closes the library, launches 30 kernels; opens the library anew, closes the window and the library,
+ * Opens a window and closes the library, launches 30 kernels; opens the library again, closes the window and the library,
  * launches 40; returns 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"

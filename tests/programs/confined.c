@@ -1,11 +1,11 @@
-/* A program that has forbidden itself, or us, something.
+/* A program that has restricted itself, or gpuflame.
  *
- *     confined depth          prints how many bytes of the stack each launch takes: the first of all, and those of another thread, half
- *                             of them each from another stack, and some when a library has just been loaded; and six in a
+ *     confined depth          prints the bytes of stack that each launch takes: the first of all, and those of another thread, half
+ *                             of them each from another stack, and some right after a library was loaded; and six in a
  *                             signal handler on a stack of its own
  *     confined descriptors    no further descriptor can be opened, from the first launches on
- *     confined threads        no thread can be made by gpuflame
- *     confined memory         eight threads find no memory to be had, launch 100 times each, and once more when there is some
+ *     confined threads        gpuflame cannot create a thread
+ *     confined memory         eight threads find no memory available, launch 100 times each, and once more with memory available
  *
  * It launches 20 times in any case, and ends with code 7. */
 #define _GNU_SOURCE
@@ -37,7 +37,8 @@ OWN_FRAME static void launch(int times)
 
 static int refuses;
 
-/* In the place of the C library's. Those of gpuflame are detached from the start, and those that CUPTI creates through it are not. */
+/* Replaces the C library's. gpuflame creates its threads detached; CUPTI, which creates its own through this too, does
+   not. */
 int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(void *), void *with)
 {
     static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -51,12 +52,12 @@ int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(vo
     return real(made, how, start, with);
 }
 
-/* Paints the stack below, has `times` launches made on it, and counts what lost its paint. */
+/* Paints the stack below, runs `times` launches on it, and counts the bytes that lost their paint. */
 OWN_FRAME static long depth(int times)
 {
     volatile unsigned char *below = (unsigned char *)__builtin_frame_address(0) - PAINTED;
     long at;
-    /* A page at a time, downwards, as a stack grows; what is nearest belongs to this function. */
+    /* A page at a time, downwards, as a stack grows; the nearest bytes belong to this function. */
     for (at = PAINTED - 512; at-- > 0;)
         below[at] = PAINT;
     launch(times);
@@ -145,7 +146,7 @@ static unsigned long address_space(void)
     return pages << 12;
 }
 
-/* What is asked for in small pieces there is: 16 MiB are free in the heap. */
+/* Small requests succeed: 16 MiB are free in the heap. */
 static void memory(void)
 {
     pthread_t threads[THREADS];

@@ -1,10 +1,10 @@
 /* A program whose memory ends right after CUDA has started.
  *
  *     constructor LIBRARY    CUDA starts in the constructor of a library (this file with -DLIBRARY) that is loaded: the loader's
- *                            lock is held until that returns, and threads that wait for it go on without memory
+ *                            lock is held until that returns, and threads that wait for it continue without memory
  *     constructor            CUDA starts in main
  *
- * There is memory again after 0.3 s, and it returns 7. */
+ * Memory is available again after 0.3 s, and the program returns 7. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -41,7 +41,7 @@ static unsigned long address_space(void)
     return pages << 12;
 }
 
-/* All threads share one heap, which is used up. */
+/* Uses up the heap that all threads share. */
 void end_memory(void)
 {
     struct rlimit limit;

@@ -1,4 +1,4 @@
-/* Every way to copy and to fill that there is, each from a function of its own, on GPU 0 of two. */
+/* Every way to copy and to fill, each from a function of its own, on GPU 0 of two. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static char *pageable, *pinned, *managed, *device, *other;
 static cudaStream_t stream;
 static cudaArray_t array;
 
-/* STEP(name, call): a function `name` that makes the call and says so. */
+/* STEP(name, call): a function `name` that makes the call and sets its call site. */
 #define STEP(name, ...)                       \
     OWN_FRAME static int name(void)           \
     {                                         \

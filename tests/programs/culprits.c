@@ -1,4 +1,4 @@
-/* A program whose GPU has nothing to do for 5 ms a step, for the reason that is named:
+/* A program whose GPU is idle for 5 ms per step, for the given reason:
  *
  *     culprits sleep|function|lock|file|allocation|thread|calls [STEPS]
  *
@@ -7,8 +7,8 @@
  * lock        locked, which waits for the GPU, gets a lock that another thread holds
  * file        read_file, which ends in a copy, reads a pipe that another thread fills late
  * allocation  grow touches host memory between an allocation and a free
- * thread      another thread launches, and then is at something else while train waits for it
- * calls       train makes no call for 5 ms, allocates, and makes no call for 5 ms again
+ * thread      another thread launches, and then does something else while train waits for it
+ * calls       train makes no call for 5 ms, allocates, and makes no call for another 5 ms
  *
  * It prints how many nanoseconds were lost. */
 #define _GNU_SOURCE
@@ -90,7 +90,7 @@ OWN_FRAME static void locked(void)
     pthread_t thread;
     unsigned long began;
     cudaDeviceSynchronize();
-    /* All that can take long on a busy machine comes behind it. */
+    /* Everything that can take long on a busy machine comes after this. */
     began = now();
     pthread_create(&thread, NULL, holds_the_lock, NULL);
     pthread_barrier_wait(&held);

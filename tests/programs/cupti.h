@@ -1,4 +1,4 @@
-/* Functions of CUPTI for a program that is a client of it. */
+/* Functions of CUPTI for a program that contains a client of it. */
 #include <dlfcn.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* A program whose streams wait for one another by events, and whose host waits in every way there is. It says where
- * it stands; what it did is in the simulated stack's truth. */
+/* A program whose streams wait for one another by events, and whose host waits in every possible way. It sets its call
+ * sites; its actions are in the simulated stack's truth. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -43,7 +43,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* The handle is another event's each time. */
+/* The handle was another event's each time. */
 OWN_FRAME static void anew(void)
 {
     cudaEvent_t event;
@@ -76,7 +76,7 @@ OWN_FRAME static void waits(void)
     KEEP_FRAME();
 }
 
-/* None of it is a record: two calls of each sort that only draw a graph. */
+/* None of this makes a record: two calls of each kind that only build a graph. */
 OWN_FRAME static void captured(void)
 {
     cudaEvent_t fork, join;
@@ -97,7 +97,7 @@ OWN_FRAME static void captured(void)
     KEEP_FRAME();
 }
 
-/* What fails has no record either, and no row of ours. */
+/* A failing call makes neither a record nor a row. */
 OWN_FRAME static void refused(void)
 {
     SITE("main;refused");

@@ -1,5 +1,5 @@
-/* A program that uses all of gpuflame.h, also as it is not meant to be used, and asks in mid-run what there is so far. Linked,
- * not injected: what comes before the first gpuflame_start() comes before everything. */
+/* A program that uses all of gpuflame.h, including wrong uses, and queries the present state in mid-run. Linked, not
+ * injected: work before the first gpuflame_start() precedes any recording. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -77,7 +77,7 @@ static void tell(const char *when)
             printf("%s.%s %llu\n", when, now.top[i].name, (unsigned long long)now.top[i].ns);
 }
 
-/* Structures that are too small, and one that has more room than the library knows of. */
+/* Structures that are too small, and one that is larger than the library knows. */
 static void odd_sizes(void)
 {
     struct {
@@ -97,7 +97,7 @@ static void odd_sizes(void)
         exit(5);
 }
 
-/* A child that has nothing to record ends as it would without us. */
+/* A child that has nothing to record ends as it would without gpuflame. */
 static void child_exits(void)
 {
     int status = 1;

@@ -1,27 +1,29 @@
-/* Ends in the ways in which programs end that do not return from main, or gets a signal that ends it.
+/* Ends in the ways in which programs end without returning from main, or gets a signal that ends it.
  *
  *     ending flat_out THREADS | exits | quick | main_ends | status SIGNAL [ignored]     all but main_ends with code 7
  *     ending for_ever THREADS | beside THREADS | graphs_for_ever    until it gets a signal
- *     ending left HOW [TEXT]                                        ends without a word when there is a file `go`
- *     ending idle exit                                              initialises CUDA, launches nothing, creates `ready`, and exits when
- *                                                                   there is a file `go`
+ *     ending left HOW [TEXT]                                        ends without exit handlers when a file `go` exists
+ *     ending idle exit                                              initialises CUDA, launches nothing, creates `ready`, and
+ *                                                                   exits when a file `go` exists
  *     ending WHERE SIGNAL [HOW]                                     sends itself the signal
  *
  * flat_out: THREADS launch without a pause while main exits. exits: four threads exit at once. quick: quick_exit().
- * main_ends: main ends by pthread_exit, and a thread launches and ends after it. status: keeps what the kernel says
- * of it.
+ * main_ends: main ends by pthread_exit, and a thread launches and ends after it. status: stores the kernel's view of its
+ * signals in a file.
  *
- * for_ever: main is one of THREADS that launch. beside: it waits beside them. graphs_for_ever: graphs of three kernels. left: launches 1,000 more kernels, which are over then; each file `more` has
- * it launch once more. HOW: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (as `quick`), `exit` (as usual), `fork` (a child
- * that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, as it goes on alone).
+ * for_ever: main is one of THREADS that launch. beside: main only waits while THREADS launch. graphs_for_ever: graphs of
+ * three kernels. left: launches 1,000 more kernels, whose work is then complete; each file `more` causes another launch.
+ * HOW: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (as `quick`), `exit` (as usual), `fork` (a
+ * child that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, and continues alone).
  *
- * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
- * it would go on and print), `loading` (of libraries), `heap` (which it holds by `heap.c`, and launches 1,000 more); `thread`: to another thread, which launches; `signal_stack`: on
- * a small stack for signals; `exiting`: in the middle of exit().
- * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while outputs wait (`filesystem.c`). `own`: main has an action
- * of its own, which prints and exits with code 5. `default`: it sets the default again. `ignored`: it is ignored, and main exits with code 6. `forked`: a
- * child that was forked after all that gets it, and main exits with code 6 if the child died of it. `spawned`: the same
- * with a program that main runs. */
+ * WHERE the signal arrives, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where it
+ * would continue and print), `loading` (of libraries), `heap` (which it holds by `heap.c`, and launches 1,000 more);
+ * `thread`: on another thread, which launches; `signal_stack`: on a small signal stack; `exiting`: in the middle of
+ * exit().
+ * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while outputs wait (`filesystem.c`). `own`: main has an
+ * action of its own, which prints and exits with code 5. `default`: it restores the default. `ignored`: it is ignored, and
+ * main exits with code 6. `forked`: a child that is forked after all that gets it, and main exits with code 6 if the child
+ * died of it. `spawned`: the same with a program that main runs. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -46,7 +48,7 @@ enum { CODE = 7 };
 
 KERNEL(step_d1000, "step_d1000", (int n), &n)
 
-/* How many launches have returned, in a file that outlives the process: one number for each thread. */
+/* Number of launches that have returned, by thread, in a file that outlives the process. */
 static volatile long *launched;
 
 static void count_in_file(void)
@@ -113,7 +115,7 @@ static void beside(long threads)
         pause();
 }
 
-/* Whether there is a file of this name; takes it away. */
+/* Whether a file of this name exists; removes it. */
 static int is_told(const char *name)
 {
     return unlink(name) == 0;
@@ -229,7 +231,7 @@ static void *outlive_main(void *nothing)
     return nothing;
 }
 
-/* The signal, from a thread that takes none. */
+/* Sends the signal from a thread that blocks all signals. */
 static int signal_number, is_twice, is_later;
 static pthread_t target;
 
@@ -313,7 +315,7 @@ static void in_dlopen(void)
     }
 }
 
-/* A child that stops the threads of gpuflame as a debugger does, for so long. */
+/* A child that stops the threads of gpuflame as a debugger does, for `micros` microseconds. */
 static void hold_writers(useconds_t micros)
 {
     pid_t parent = getpid(), child;
@@ -364,7 +366,7 @@ static void own_action(int signal)
     exit(5);
 }
 
-/* A child of a fork, or of one and exec. */
+/* A child created by fork, or by fork and exec. */
 static void child(int is_spawned)
 {
     int status;

@@ -1,5 +1,5 @@
-/* Sets errno to 77 around every call into gpuflame, those that succeed and those that fail, around calls of NVTX, and
- * around launches, those of a new thread too, cudaProfilerStart and cudaDeviceReset, and prints which of them did not leave it so.
+/* Sets errno to 77 around every call into gpuflame, whether it succeeds or fails, around calls of NVTX, and around
+ * launches, including those of a new thread, cudaProfilerStart and cudaDeviceReset. Prints the calls that changed it.
  * Linked, and named to NVTX. */
 #include "cuda_mini.h"
 #include "gpuflame.h"

@@ -1,5 +1,6 @@
-/* Launches from functions of an interpreter that is loaded: evaluates [WORD] LIBRARY, as interpreter.c makes it. With WORD, a
- * number or "own", the second launch is made by a thread whose state is full of it, or of its own address. */
+/* Launches from functions of an interpreter library: evaluates [WORD] LIBRARY, where LIBRARY is built from interpreter.c.
+ * With WORD, a number or "own", the second launch is made by a thread whose state is filled with that number, or with its
+ * own address. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,8 +1,10 @@
-/* Preloaded: a file system that is in trouble with files whose names end in `.gfr` or `.part`.
+/* Preloaded: a file system with problems on files whose names end in `.gfr` or `.part`.
  *
- * TROUBLE=hang: who opens one never comes back, or one with HELD in its name; hang_windows: so it is with files of the first window (`out.1.`). later: who begins to write outputs, by the claim of their name, or
- * where HELD says so by a file with that in its name, says so by a file `waits`, and goes on when there is no file `wait`. until: so it is with who opens one, until there is a file `answers`. full, quota, stale, read_only: writes fail once there is a file
- * `trouble`; with full and quota not those to what is there already, which are no appends. */
+ * TROUBLE=hang: opening such a file never returns, or only one with HELD in its name; hang_windows: the same for files of
+ * the first window (`out.1.`). later: a thread that begins to write outputs, by claiming their name or, with HELD, a file
+ * with that in its name, creates a file `waits`, and continues when no file `wait` exists. until: the same for a thread
+ * that opens such a file, until a file `answers` exists. full, quota, stale, read_only: writes fail once a file `trouble`
+ * exists; with full and quota, writes over existing bytes succeed, since they do not append. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -50,7 +52,7 @@ int open64(const char *path, int flags, ...)
     return next(path, flags, mode);
 }
 
-/* What writes fail with; 0: they do not. */
+/* Error of writes; 0: they succeed. */
 static int failure(void)
 {
     if (access("trouble", F_OK) != 0)

@@ -1,7 +1,7 @@
-/* Embeds Python, of which the library is LIBRARY.
+/* Embeds Python, whose library is LIBRARY.
  *
- *     finalizes LIBRARY goes_on PROGRAM    runs a program of Python, ends Python, and launches 100 kernels more
- *     finalizes LIBRARY main PROGRAM HOW   is `python PROGRAM HOW`, and then launches 100 kernels more */
+ *     finalizes LIBRARY goes_on PROGRAM    runs a Python program, finalizes Python, and launches 100 more kernels
+ *     finalizes LIBRARY main PROGRAM HOW   acts as `python PROGRAM HOW`, and then launches 100 more kernels */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* A library that says when it is loaded: what an attacker would have a program with more rights load. */
+/* A library that prints when it is loaded: an attacker would make a program with more rights load it. */
 #include <stdio.h>
 
 __attribute__((constructor)) static void loaded(void)

@@ -1,10 +1,11 @@
-/* Launches 100 kernels, makes a child that launches 10 and ends, says how it ended, launches 100 more, and exits with code 7.
+/* Launches 100 kernels, creates a child that launches 10 and ends, prints how it ended, launches 100 more, and exits with
+ * code 7.
  *
  *     forked WAY END
  *
- * WAY: `fork`, `_Fork` (no fork handlers run), `clone` (the system call, of which not even the C library knows), `vfork`
- * (the child has its parent's memory, so that what it launches is its parent's). END: `_exit`, `exit` or `quick_exit`
- * with code 5, or `SIGTERM`, which it sends to itself. */
+ * WAY: `fork`, `_Fork` (no fork handlers run), `clone` (the system call, which bypasses even the C library), `vfork` (the
+ * child shares its parent's memory, so its launches are its parent's). END: `_exit`, `exit` or `quick_exit` with code 5,
+ * or `SIGTERM`, which it sends to itself. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

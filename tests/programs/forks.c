@@ -1,10 +1,10 @@
-/* Forks while other threads open ranges under names that are new, before there is any CUDA.
+/* Forks while other threads open ranges under new names, before CUDA starts.
  *
  *     forks HOW CHILDREN [LAUNCHES]
  *
- * HOW is `fork`, `_Fork` (no fork handlers run) or `clone` (the system call, of which not even the C library knows).
- * Each child opens and closes ranges of its own; with LAUNCHES it launches so often under them, and ends as programs
- * do. A child that is not done within ten seconds is killed by its alarm; the program says how many were. */
+ * HOW is `fork`, `_Fork` (no fork handlers run) or `clone` (the system call, which bypasses even the C library). Each
+ * child opens and closes ranges of its own; with LAUNCHES it launches that many times under them, and ends as programs do.
+ * A child that is not done within ten seconds is killed by its alarm; the program prints the number of such children. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"

@@ -1,5 +1,5 @@
-/* What programs in Python do that Python itself cannot: launching for long without its lock, holding it meanwhile, and
- * harming what it keeps of its frames. A library. */
+/* Actions for Python test programs that Python itself cannot take: launching for long without its lock, holding the lock
+ * meanwhile, and corrupting its frames. A library. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ void launch_once(void)
     atomic_fetch_add(&launched, 1);
 }
 
-/* Until `stop` is called, or for ever: for threads that the end of the program takes along. */
+/* Launches until `stop` is called, or without end: for threads that the end of the program kills. */
 void launch_on(void)
 {
     while (!atomic_load(&is_over)) {
@@ -33,7 +33,7 @@ void stop(void)
     atomic_store(&is_over, 1);
 }
 
-/* Waits until so many more were launched; 0: they were not within a minute. */
+/* Waits until `more` further launches were made; returns 0 if they were not within a minute. */
 int wait_for_launches(int more)
 {
     int until = atomic_load(&launched) + more;
@@ -45,7 +45,7 @@ int wait_for_launches(int more)
     return 0;
 }
 
-/* How many others launch while the caller sleeps for a second and does nothing else. */
+/* Number of launches of other threads while the caller sleeps for a second and does nothing else. */
 int launched_in_a_second(void)
 {
     struct timespec left = {1, 0};
@@ -55,7 +55,7 @@ int launched_in_a_second(void)
     return atomic_load(&launched) - before;
 }
 
-/* Launches while something else stands in a word of the interpreter's memory. */
+/* Launches while a word of the interpreter's memory holds a wrong value. */
 void launch_with(uint64_t *word, uint64_t wrong)
 {
     uint64_t right = *word;
@@ -64,7 +64,7 @@ void launch_with(uint64_t *word, uint64_t wrong)
     *(volatile uint64_t *)word = right;
 }
 
-/* Where memory was and is not any more. */
+/* An address whose memory has been unmapped. */
 uint64_t unmapped(void)
 {
     void *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,11 +1,11 @@
-/* Launches from code that it generates: `outer_jit` has a frame pointer, `inner jit` an epilogue and nothing else; neither has
- * unwind information. Says what they are called, as `perf` has it, or in ways that nobody should fall for.
+/* Launches from code that it generates: `outer_jit` has a frame pointer, `inner jit` an epilogue and nothing else; neither
+ * has unwind information. Writes their names down in the formats of `perf`, or in ways that must not be trusted.
  *
  *     generated HOW
  *
- * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs`, `garbage` or `kept`. `theirs` needs root, and ends with
- * code 75 without. `kept` is a map, and the process stays until it is killed; where a file `more` appears it takes that away,
- * writes down that another function is where `outer_jit` was, and launches again. */
+ * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs`, `garbage` or `kept`. `theirs` needs root, and ends
+ * with code 75 without it. `kept` is a map, and the process lives until it is killed; when a file `more` appears it
+ * removes that file, writes down that another function is at the address of `outer_jit`, and launches again. */
 #define _DEFAULT_SOURCE
 #include "cuda_mini.h"
 
@@ -113,7 +113,7 @@ static void tidy(void)
 int main(int count, char **arguments)
 {
     const char *how = count > 1 ? arguments[1] : "map";
-    /* Before anything of CUDA's, and so after the files are written. */
+    /* Registered before CUDA's handlers, and so called after the files are written. */
     atexit(tidy);
     snprintf(map, sizeof map, "/tmp/perf-%d.map", (int)getpid());
     generate();

@@ -1,8 +1,7 @@
-/* Graphs in all the ways in which they are made, copied, changed and destroyed. Each mode tells the simulated
- * stack where it stands, both when it makes a node and when it launches.
+/* Graphs created, copied, changed and destroyed in all ways. Each mode sets its call site both when it creates a node and
+ * when it launches.
  *
- *     graphs MODE [N]
- */
+ *     graphs MODE [N] */
 #include "cuda_mini.h"
 
 #include <stdio.h>
@@ -35,7 +34,7 @@ static void *device, *other;
 /* The function that runs the mode. */
 static const char *mode;
 
-/* Tells the simulated stack where the program stands, from that function on. */
+/* Sets the call site to a path that begins at the mode's function. */
 static void at(const char *path)
 {
     char site[256];
@@ -43,7 +42,7 @@ static void at(const char *path)
     SITE(site);
 }
 
-/* The same in the stub of a kernel. */
+/* Sets the call site to the stub of a kernel. */
 static void in_stub(const char *path, const char *stub)
 {
     char longer[128];
@@ -81,7 +80,7 @@ FRAME cudaGraph_t capture(void)
     return graph;
 }
 
-/* The same nodes, made elsewhere. */
+/* The same nodes, created elsewhere. */
 FRAME cudaGraph_t recapture(void)
 {
     cudaGraph_t graph;
@@ -214,7 +213,7 @@ FRAME void update_that_fails(int n)
     STAY();
 }
 
-/* A second stream takes part by waiting for an event, and a node is taken out again. */
+/* A second stream takes part by waiting for an event, and a node is removed again. */
 FRAME void forked(int n)
 {
     cudaStream_t first = stream, second;
@@ -240,7 +239,7 @@ FRAME void forked(int n)
     STAY();
 }
 
-/* Everything is destroyed while the GPU is still at work, and a context with all of it, many times. */
+/* Everything is destroyed while the GPU is still running it, including a context, many times. */
 FRAME void in_flight(int n)
 {
     const cudaStream_t outer = stream;
@@ -286,7 +285,7 @@ static void tell_memory(void)
         fclose(status);
 }
 
-/* As many graphs as are asked for come, run and go. */
+/* Creates, runs and destroys N graphs. */
 FRAME void churn(int n)
 {
     for (int i = 0; i < n; i++) {
@@ -301,7 +300,7 @@ FRAME void churn(int n)
 }
 
 #ifdef LINKED
-/* Made outside of the window and launched inside; made inside and launched outside. */
+/* Created outside the window and launched inside; created inside and launched outside. */
 FRAME void windowed(int n)
 {
     cudaGraphExec_t early = instantiate(capture());
@@ -317,7 +316,7 @@ FRAME void windowed(int n)
     STAY();
 }
 
-/* Made before gpuflame was there at all. */
+/* Created before gpuflame was started at all. */
 FRAME void before(int n)
 {
     cudaGraph_t graph = capture();

@@ -1,15 +1,15 @@
-/* Sets and asks for actions of signals, as programs do that end by one.
+/* Sets and queries signal actions, as programs do that end by a signal.
  *
- *     handlers view                 prints all that it sees of its actions while it sets them, and returns 7
- *     handlers chained SIGNAL       sets a handler that calls the one before it, gets the signal twice, and returns 3
- *     handlers chained_at_end SIGNAL    the same by a handler whose last call is that of the one before it
+ *     handlers view                 prints its actions as it sees them while it sets them, and returns 7
+ *     handlers chained SIGNAL       sets a handler that calls the previous one, gets the signal twice, and returns 3
+ *     handlers chained_at_end SIGNAL    the same with a handler whose last call is the previous one
  *     handlers child SIGNAL         the same in a forked child; returns what that returns
- *     handlers restores SIGNAL      its handler restores the action before it, and sends the signal again
- *     handlers server SIGNAL HOW    has a handler before it calls CUDA; when it was called, sets the default by HOW (`sigaction`, `signal`,
- *                                   `found`: by a function that it asks for then), launches once more, and sends itself the signal
+ *     handlers restores SIGNAL      its handler restores the previous action, and sends the signal again
+ *     handlers server SIGNAL HOW    has a handler before it calls CUDA; when called, sets the default by HOW (`sigaction`, `signal`,
+ *                                   `found`: by a function that it looks up then), launches once more, and sends itself the signal
  *
- * Each launches 100 kernels of 1,000 ns. `chained`, `child` and `restores` find the action before theirs by a function whose
- * address they had before they called CUDA. */
+ * Each launches 100 kernels of 1,000 ns. `chained`, `child` and `restores` query the previous action through a function
+ * whose address they looked up before they called CUDA. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

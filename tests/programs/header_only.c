@@ -1,5 +1,5 @@
-/* A program that nothing of gpuflame is linked to: `early` calls it before CUDA is there, `late` after. Alone it does nothing
- * of gpuflame's. dlopen is counted on its way. */
+/* A program to which no part of gpuflame is linked: `early` calls it before CUDA has started, `late` after. Alone it does
+ * nothing of gpuflame's. Its calls of dlopen are counted. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
         if (dlerror())
             return 4;
     } else if (is_early) {
-        /* It is there by now, and found 10 ms after the last call that did not find it: a step from then on is counted. */
+        /* gpuflame is loaded by now, and is found 10 ms after the last failed look-up: a step from then on is counted. */
         usleep(20000);
         expect(gpuflame_step(), GPUFLAME_OK, "a step 20 ms after CUDA has started");
         expect(gpuflame_stats(&stats), GPUFLAME_OK, "stats");

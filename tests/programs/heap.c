@@ -1,6 +1,7 @@
-/* Preloaded: an allocator of the application's that, from hold_the_heap() on, answers no thread of gpuflame's, and from
- * hold_the_heap_for_good() on nobody but who called that: as if a signal had stopped a thread inside of it. Between the two the
- * simulated CUDA stack is answered, as its worker asks for memory with locks held that a launch needs. */
+/* Preloaded: an allocator of the application that, from hold_the_heap() on, blocks every thread of gpuflame, and from
+ * hold_the_heap_for_good() on every thread but the caller's: as if a signal had stopped a thread inside the allocator.
+ * Between the two calls the simulated CUDA stack can allocate, since its worker does so with locks held that a launch
+ * needs. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <string.h>

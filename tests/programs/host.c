@@ -1,5 +1,5 @@
-/* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. It prints how
- * many nanoseconds each way of waiting took, by its own clock. */
+/* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. It prints the nanoseconds
+ * of each way of waiting, by its own clock. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -88,7 +88,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* What one thread frees another is given at once. */
+/* Memory that one thread frees is reused by another at once. */
 OWN_FRAME static void *churn(void *nothing)
 {
     int i;

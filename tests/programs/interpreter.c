@@ -1,11 +1,11 @@
-/* A CPython that evaluates nothing: frames of functions, calls of the evaluator, and what says where all of it lies, as the
- * real ones of a few versions have them. For counting instructions, which no interpreter that starts and collects garbage
- * lets one do, and for versions that nobody has released. A library.
+/* A CPython that evaluates nothing: frames of functions, calls of the evaluator, and the data that describes their layout,
+ * as in the real interpreters of a few versions. For counting instructions, which is impossible with an interpreter that
+ * starts up and collects garbage, and for versions that have not been released. A library.
  *
- * VERSION and THREADS (1: without the global lock) say what it says that it is. It is laid out as 3.9, 3.11 or 3.13,
- * whichever is the last that is not newer. With COLD, every other call of the evaluator is made from a part of it that the
- * compiler put elsewhere (3.9). With ELSEWHERE, a number, frames say from that evaluation on that they lie where no call of
- * the evaluator does (3.9: there are twice as many of them), and there is one more. */
+ * VERSION and THREADS (1: without the global lock) are the version and build that it claims to be. Its layout is that of
+ * 3.9, 3.11 or 3.13, whichever is the last that is not newer. With COLD, every other call of the evaluator is made from a
+ * part of it that the compiler put elsewhere (3.9). With ELSEWHERE, a number, frames claim from that evaluation on to be
+ * at an address outside all calls of the evaluator (3.9: there are twice as many of them), and there is one more. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 
 #define FUNCTIONS 16
 #define FILES 4
-#define IN_EVALUATOR 3 /* who holds a frame: the evaluator keeps it on the C stack */
+#define IN_EVALUATOR 3 /* owner of a frame: the evaluator keeps it on the C stack */
 
 struct object {
     uint64_t references;
@@ -92,7 +92,7 @@ struct frame {
     uint8_t is_entry, owner, last[2];
 };
 
-/* What the evaluator keeps on the C stack. */
+/* The evaluator's data on the C stack. */
 struct cframe {
     uint64_t tracing;
     struct frame *frame;
@@ -241,7 +241,7 @@ static struct code *code_of(int frames)
     return &codes[frames % FUNCTIONS];
 }
 
-/* How many evaluations there were. */
+/* Number of evaluations. */
 static int evaluations;
 
 #ifdef COLD
@@ -264,7 +264,7 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
     struct frame *before = thread.frame;
     thread.frame = &held;
 #ifdef COLD
-    /* What the compiler takes for seldom it puts elsewhere. */
+    /* The compiler moves code that it considers cold elsewhere. */
     if (frames % 2 == 0) {
         seldom();
         frames = _PyEval_EvalFrameDefault(frames - 1, job) + 1;
@@ -324,7 +324,7 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
 }
 #endif
 
-/* Leaves the calling thread's state as one in the midst of being made: each word of it is this one, or its own address. */
+/* Fills the calling thread's state as if it were being created: each word is `word`, or the state's own address. */
 void fill_state(uint64_t word, int is_own_address)
 {
     uint64_t *words = (uint64_t *)&thread;
@@ -332,7 +332,7 @@ void fill_state(uint64_t word, int is_own_address)
         words[at] = is_own_address ? (uint64_t)(uintptr_t)words : word;
 }
 
-/* Calls `then` from so many frames. */
+/* Calls `then` from `frames` frames. */
 int evaluate(int frames, void (*then)(void *), void *with)
 {
     struct job job = {then, with};

@@ -1,8 +1,7 @@
-/* The loader's room for variables of threads of libraries that come late is used up before the first CUDA call. Then three
- * threads launch, of which one is older than that call.
+/* The loader's static reserve for thread-local storage is used up before the first CUDA call. Then three threads launch,
+ * one of which is older than that call.
  *
- *     late_tls FOLDER      FOLDER has libraries 0.so to 99.so, each with variables that need that room
- */
+ *     late_tls FOLDER      FOLDER has libraries 0.so to 99.so, each with variables that need the reserve */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>

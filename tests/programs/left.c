@@ -1,10 +1,12 @@
-/* Leaves main by pthread_exit, with a thread of its own that takes no signal, starts while gpuflame is set up, and outlives main.
+/* Leaves main by pthread_exit, with a thread of its own that blocks all signals, starts while gpuflame is set up, and
+ * outlives main.
  *
- *     left worker     the thread is started in the middle of the first call of CUDA, works for some seconds, and ends the process with code 7
+ *     left worker     the thread is started in the middle of the first call of CUDA, works for some seconds, and ends the
+ *                     process with code 7
  *     left nothing    there is no such thread: the process ends when main has ended
  *
- * The thread is started where the first thread is created that is not the program's: gpuflame's or CUPTI's; without them, after the
- * first call. */
+ * The thread is started when the first thread is created that is not the program's, that is, gpuflame's or CUPTI's;
+ * without those, after the first call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -40,7 +42,7 @@ static void start_once(void)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* In the place of the C library's. */
+/* Replaces the C library's. */
 int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(void *), void *with)
 {
     start_once();

@@ -1,13 +1,11 @@
-/* Launches a great deal from many threads, through several call paths, and tells the simulated stack by
- * hand where each call stands.
+/* Launches a great deal from many threads, through several call paths, and sets the call site of each call.
  *
  *     load [--threads N] [--launches N] [--leak BYTES] [--contexts BITS] [--flush EVERY]
  *
- * --launches is the number of kernels of all threads together; every 64th is followed by a copy and a
- * fill, every 1024th by a synchronous copy. --leak loses that much memory at every launch, to see that a
- * test for leaks notices. --contexts BITS launches once from each of 2^BITS different stacks. --flush EVERY
- * makes each thread wait, after so many launches, until gpuflame has read all there is: a load that it
- * keeps up with however little of the machine it gets. */
+ * --launches is the number of kernels of all threads together; every 64th is followed by a copy and a fill, every 1024th
+ * by a synchronous copy. --leak leaks that much memory at every launch, to check that a test for leaks detects it.
+ * --contexts BITS launches once from each of 2^BITS different stacks. --flush EVERY makes each thread wait, after every
+ * EVERY launches, until gpuflame has read everything: a load that it keeps up with however little processor time it gets. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -147,7 +145,7 @@ OWN_FRAME static void right(unsigned long path, unsigned depth)
     KEEP_FRAME();
 }
 
-/* What the process holds, in kB, as the kernel counts it. */
+/* Memory of the process in kB, as the kernel counts it. */
 static void print_memory(void)
 {
     char line[256];

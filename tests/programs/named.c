@@ -1,9 +1,9 @@
-/* Kernels whose names would do something where they are shown: drive a terminal, go back to the start of a line, turn
- * what follows, or be computed by a spreadsheet. Two threads and the ranges that they are in have such names too.
+/* Kernels whose names would act where they are shown: control a terminal, return to the start of a line, reverse the text
+ * after them, or be evaluated by a spreadsheet. Two threads and the ranges that they are in have such names too.
  *
  *     named [more | killed]
  *
- * more: launches a second time, under another range. killed: it is, three seconds later. */
+ * more: launches a second time, under another range. killed: the process is killed three seconds later. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"
@@ -46,7 +46,7 @@ OWN_FRAME static void *other(void *nothing)
 {
     pthread_setname_np(pthread_self(), "-b+\x1b[3m\xe2\x80\xaet\rx");
     work("=range\x1b[31m\xe2\x80\xaeturned\rback\xe2\x81\xa7.");
-    /* Its name is asked for while it is there. */
+    /* Its name is read while the thread exists. */
     sem_post(&done);
     for (;;)
         pause();

@@ -1,9 +1,9 @@
-/* Ends with code 7, in ways that programs do end.
+/* Ends with code 7, in various ways.
  *
  *     odd HOW [LAUNCHES]
  *
- * HOW is `plain`, or a function of the table below. LAUNCHES kernels are launched (default 100), every
- * tenth is followed by a fill. A launch that fails is no reason to stop. */
+ * HOW is `plain`, or a function of the table below. LAUNCHES kernels are launched (default 100), and every tenth is
+ * followed by a fill. The program continues after a failed launch. */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>
@@ -58,7 +58,7 @@ static int no_cuda(void)
     return CODE;
 }
 
-/* A thread launches for ever, another ends the process. */
+/* A thread launches without end, another ends the process. */
 static void *launch_for_ever(void *nothing)
 {
     for (;;) {
@@ -87,7 +87,7 @@ static int exit_in_mid_launch(void)
     return 1;
 }
 
-/* Handlers of the application around those that the driver and gpuflame register. */
+/* Exit handlers of the application before and after those that the driver and gpuflame register. */
 OWN_FRAME static void late(void)
 {
     SITE("late");
@@ -127,7 +127,7 @@ static int resets(void)
     return CODE;
 }
 
-/* Asks CUPTI what went wrong last on this thread, where somebody was refused. */
+/* Asks CUPTI for the last error on this thread, after a client was refused. */
 static int last_error(void)
 {
     void *library = dlopen("libcupti.so.13", RTLD_LAZY);
@@ -166,7 +166,7 @@ static int names(void)
     return CODE;
 }
 
-/* By the driver's interface, with which a program gets as far as cuInit on any driver. */
+/* Uses the driver's interface, with which a program reaches cuInit on any driver. */
 static int driver(void)
 {
     CUdevice device;

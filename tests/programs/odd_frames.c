@@ -1,10 +1,12 @@
-/* Launches through functions made at run time, whose rbp holds a number, and on a stack whose upper pages come and go.
+/* Launches through functions generated at run time, whose rbp holds a number, and on a stack whose upper pages come and
+ * go.
  *
  *     odd_frames HOW
  *
- * HOW is `number`: a function saves rbp and puts a number there; `thunk`: one that leaves rbp alone is called by one that has a
- * number there; `replaced`: functions with other frames take the place of functions at their addresses; `pages`: another
- * thread protects pages of a stack that looks like one launched from before, and is not in use. It ends with code 7. */
+ * HOW is `number`: a function saves rbp and puts a number there; `thunk`: a function that leaves rbp unchanged is called
+ * by one that has a number there; `replaced`: functions with other frames replace functions at their addresses; `pages`:
+ * another thread protects pages of a stack that looks like one launched from before, and is not in use. It ends with code
+ * 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -31,7 +33,7 @@ OWN_FRAME static void leaf(void)
     KEEP_FRAME();
 }
 
-/* Two functions that call their argument, each with its return address in the same place of its slot. */
+/* Writes two functions that call their argument, each with its return address at the same place of its slot. */
 static void write_code(int slot, const void *before, size_t length, const void *after, size_t rest)
 {
     unsigned char *place = code + slot * SLOT + RETURN;
@@ -58,14 +60,14 @@ OWN_FRAME static void within(void)
     KEEP_FRAME();
 }
 
-/* As compilers do it that keep a frame pointer in each function. */
+/* Like the code of compilers that keep a frame pointer in each function. */
 OWN_FRAME __attribute__((optimize("no-omit-frame-pointer"))) static void with_frame_pointer(int slot, size_t length)
 {
     call(slot, length, slot == 2 ? within : leaf);
     KEEP_FRAME();
 }
 
-/* push %rbx; push %rbp; sub, as much as it says; movabs $7, %rbp; call *%rdi; add; pop %rbp; pop %rbx; ret */
+/* push %rbx; push %rbp; sub `room`; movabs $7, %rbp; call *%rdi; add; pop %rbp; pop %rbx; ret */
 static size_t sized(int slot, unsigned char room)
 {
     const unsigned char before[] = {0x53, 0x55, 0x48, 0x83, 0xec, room, 0x48, 0xbd, 7, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xd7};
@@ -89,7 +91,7 @@ static void launch_through_code(const char *how)
     }
 }
 
-/* Calls `function`, which gets the words above its frame from `distance` bytes further up. */
+/* Calls `function` with the words above its frame copied from `distance` bytes further up. */
 void call_at(void (*function)(void), intptr_t distance);
 __asm__(".text\n"
         ".type call_at, @function\n"
@@ -126,7 +128,7 @@ static void *protects(void *nothing)
 
 OWN_FRAME static void leaf_or_copy(void)
 {
-    /* The frames above are as they will be in all later calls. */
+    /* The frames above are the same as in all later calls. */
     if (is_copied == 1)
         memcpy(stacks + STACK, stacks, STACK);
     leaf();

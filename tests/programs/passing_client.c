@@ -54,8 +54,8 @@ static int register_functions(void)
     return set((void *)requested, (void *)completed);
 }
 
-/* `how`: `functions` and then its kind; the `kind` 20 ms before its functions, as in CUPTI's samples; or a `clock` and nothing
- * else. */
+/* `how`: `functions` and then its kind; the `kind` 20 ms before its functions, as in CUPTI's samples; or a `clock` and
+ * nothing else. */
 int client_comes(const char *how, uint32_t kind)
 {
     state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -88,13 +88,13 @@ int client_flushes(void)
     return all(0);
 }
 
-/* How many records it had so far, of any kind. */
+/* Number of its records up to now, of any kind. */
 unsigned client_had(void)
 {
     return state->all;
 }
 
-/* Returns how many records of its kind it had. */
+/* Returns the number of its records of its own kind. */
 unsigned client_goes(void)
 {
     unsigned records = state->records;

@@ -1,5 +1,6 @@
-/* A program that is linked to CUPTI and has a function of it in a page of its own, which nothing may read while CUDA starts. Prints
- * whether the word is still what the linker answers, whatever that is. Its exit status is 7. */
+/* A program that is linked to CUPTI and keeps the address of one of its functions in a page of its own, which is
+ * unreadable while CUDA starts. Prints whether the word still equals the linker's answer, whatever that is. Its exit
+ * status is 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

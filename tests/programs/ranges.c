@@ -1,5 +1,5 @@
-/* A program with ranges of all kinds. At every launch it says which should be open, outermost first, behind the
- * functions that it is in.
+/* A program with ranges of all kinds. At every launch its call site lists the functions that it is in, followed by the
+ * ranges that should be open, outermost first.
  *
  *     ranges [--nvtx] [--user] [--steps N] [--deep N] [--names N] */
 #include "cuda_mini.h"
@@ -74,7 +74,7 @@ OWN_FRAME static void pushed(int tracked)
     LAUNCH_AT("main;pushed");
 }
 
-/* The domains pop each their own, whatever lies between. */
+/* Each domain pops its own range, whatever ranges were pushed in between. */
 OWN_FRAME static void in_domains(nvtxDomainHandle_t net, nvtxStringHandle_t reduce)
 {
     nvtxEventAttributes_t text = nvtx_text("gather; all"), known = nvtx_registered(reduce);
@@ -91,7 +91,7 @@ OWN_FRAME static void in_domains(nvtxDomainHandle_t net, nvtxStringHandle_t redu
     LAUNCH_AT("main;in_domains");
 }
 
-/* A domain of its own, which a test leaves out. */
+/* A domain of its own, which a test excludes. */
 OWN_FRAME static void noisy(nvtxDomainHandle_t noise)
 {
     nvtxEventAttributes_t text = nvtx_text("noise");
@@ -119,7 +119,7 @@ OWN_FRAME static void started(nvtxDomainHandle_t net)
     LAUNCH_AT("main;started");
 }
 
-/* Another thread ends what this one began, and has ranges of its own. */
+/* Another thread ends a range that this one began, and has ranges of its own. */
 static void *end_it(void *id)
 {
     nvtxRangePushA("other thread");
@@ -185,7 +185,7 @@ OWN_FRAME static void of_the_user(void)
     gpuflame_range_pop();
 }
 
-/* A range that is open when its graph is captured, and another when it is launched. */
+/* One range is open when its graph is captured, and another when it is launched. */
 OWN_FRAME static void with_a_graph(void)
 {
     cudaGraph_t graph;

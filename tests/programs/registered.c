@@ -1,5 +1,5 @@
-/* Launches from code that was made at run time, without a frame pointer, and whose unwind information only libgcc
- * has been told of (`__register_frame`): there our stack ends, and libgcc's does not.
+/* Launches from code that was generated at run time, without a frame pointer, and whose unwind information only libgcc
+ * knows (`__register_frame`): our stack ends there, and libgcc's does not.
  *
  *     registered KNOWN     1: through that code; 0: not */
 #define _GNU_SOURCE

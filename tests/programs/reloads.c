@@ -1,5 +1,5 @@
-/* Loads one plugin after the other, has it launch, and unloads it, without a pause: in every other cycle once, else
- * twice. Before each, its own code launches from so many stacks. Prints where each plugin lay.
+/* Loads one plugin after the other, lets it launch, and unloads it, without a pause: in every other cycle once, otherwise
+ * twice. Before each, its own code launches from STACKS stacks. Prints the address of each plugin.
  *
  *     reloads CYCLES STACKS NAMESPACE A.so B.so ...      NAMESPACE: a library for a namespace of its own, or - */
 #define _GNU_SOURCE
@@ -29,14 +29,14 @@ OWN_FRAME static int run(const char *path, int launches)
     void (*plugin_run)(const void *) = plugin ? (void (*)(const void *))dlsym(plugin, "plugin_run") : NULL;
     if (!plugin_run)
         return failed(path);
-    /* Volatile, lest the compiler makes two calls of it, and two stacks. */
+    /* Volatile, so that the compiler does not make two calls of it, and two stacks. */
     for (left = launches; left > 0; left--)
         plugin_run((const void *)step_d1000);
     printf("%p %s\n", (void *)plugin_run, path);
     return dlclose(plugin);
 }
 
-/* Launches below nine calls, each of which is made at one of two places: another stack for every number. */
+/* Launches below nine calls, each of which is made at one of two places: a different stack for every number. */
 OWN_FRAME static void descend(int number, int calls)
 {
     if (calls == 0)

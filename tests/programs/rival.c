@@ -1,11 +1,11 @@
-/* A program with another client of CUPTI in it, which asks for records without a subscription, as Kineto does.
+/* A program that contains another client of CUPTI, which asks for records without a subscription, as Kineto does.
  *
  *     rival MILLISECONDS [returns | profiler]
  *
- * Launches and waits; has the client ask for the records; launches and waits for so long. What the client is handed it
- * counts and frees, whoever's it is. returns: the client goes in the middle (it disables what it enabled), a window is
- * closed and opened, and the program goes on. profiler: the same by CUDA's own calls. Prints whether the client was handed any records, and whether
- * CUPTI takes buffers for zeroed, before and after. */
+ * Launches and waits; lets the client ask for the records; launches and waits for MILLISECONDS. The client counts and
+ * frees every buffer that it is handed, whoever owns it. returns: the client leaves in the middle (it disables what it
+ * enabled), a window is closed and opened, and the program continues. profiler: the same with CUDA's own calls. Prints
+ * whether the client was handed any records, and whether CUPTI assumes zeroed buffers, before and after. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

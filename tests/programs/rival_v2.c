@@ -1,12 +1,12 @@
-/* A program with another client of CUPTI in it that shares: it subscribes, and asks for records of its own.
+/* A program that contains another client of CUPTI that shares: it subscribes, and asks for records of its own.
  *
  *     rival_v2 first|second|v1|v1-first
  *
- * first: the client comes before the driver is initialised, and so before whoever is injected; second: after 50
- * launches. v1: after 50 launches comes one of the old interface, which tries all that it can; v1-first: it asks for
- * records before the driver is initialised, and subscribes to nothing. Prints what the client has: calls (and how many of
- * them ended with the word that it had left), records and their nanoseconds, and what was dropped; for v1 what each call
- * answered. */
+ * first: the client arrives before the driver is initialised, and so before an injected library; second: after 50
+ * launches. v1: after 50 launches a client of the old interface arrives, which tries everything it can; v1-first: it asks
+ * for records before the driver is initialised, and does not subscribe. Prints the client's data: calls (and how many of
+ * them exited with the word that it had stored on entry), records and their nanoseconds, and dropped records; for v1 the
+ * result of each call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -21,7 +21,7 @@
 KERNEL(before_d1000, "before_d1000", (int n), &n)
 KERNEL(after_d2000, "after_d2000", (int n), &n)
 
-/* CUpti_SubscriberParams, and what of CUpti_CallbackData matters */
+/* CUpti_SubscriberParams, and the used part of CUpti_CallbackData */
 struct params { size_t size; const char *name; char *old_name; size_t old_size; uint8_t shares, pad[7]; };
 struct data { int site; const char *name; void *params, *result, *symbol, *context; uint32_t uid; uint64_t *word; };
 

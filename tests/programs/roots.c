@@ -1,5 +1,5 @@
-/* Threads with names, each with a stream of its own on one of two GPUs. Each says who it is in front of where it
- * stands: `roots`. */
+/* Threads with names, each with a stream of its own on one of two GPUs. Each puts its name in front of its call site:
+ * `roots`. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

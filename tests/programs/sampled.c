@@ -1,25 +1,26 @@
 /* A program whose threads launch, and spend known processor time in functions of known names:
  *
- *     sampled shares | threads | ends | closes | forks | calls | late | sleeps | locks | faults | reads | refused | takes | takes_all | fixed [refused]
+ *     sampled shares | threads | ends | closes | forks | calls | late | sleeps | locks | faults | reads | refused | takes
+ *             | takes_all | fixed [refused]
  *
- * shares   sixty, thirty and ten take 60, 30 and 10 % of the time of a thread
- * threads  eight threads at once, each in a function of its own
- * ends     twenty threads, one after another
- * closes   closes all descriptors from 3 on, and has files of its own under them
- * forks    a child takes time in a function of its own, and ends by _exit(5)
- * calls    sleeps, polls, reads and waits: prints how many calls were interrupted; ends with 3
- * late     between two launches: before_the_second
- * sleeps   the same, but it sleeps: naps
- * locks    waits for a lock that another thread has for 20 ms: wants_the_lock
- * faults   touches memory for the first time: touches
- * reads    reads of a pipe that another thread writes to after 20 ms: reads_a_pipe
- * refused  the kernel lets nobody sample, as it does where that is the second word
- * takes    sets an action of its own for the last real-time signal while it is sampled: prints how often it came after that
- * takes_all  has set one for each of them before
- * fixed    does the same amount of work each time: prints also the processor time of the whole process in it
+ * shares     sixty, thirty and ten take 60, 30 and 10 % of the time of a thread
+ * threads    eight threads at once, each in a function of its own
+ * ends       twenty threads, one after another
+ * closes     closes all descriptors from 3 on, and opens its own files under those numbers
+ * forks      a child spends time in a function of its own, and ends by _exit(5)
+ * calls      sleeps, polls, reads and waits: prints the number of interrupted calls; ends with 3
+ * late       between two launches: before_the_second
+ * sleeps     the same, but it sleeps: naps
+ * locks      waits for a lock that another thread holds for 20 ms: wants_the_lock
+ * faults     touches memory for the first time: touches
+ * reads      reads from a pipe that another thread writes to after 20 ms: reads_a_pipe
+ * refused    the kernel refuses to sample; also if this is the second word
+ * takes      sets an action of its own for the last real-time signal while it is sampled: prints how often it arrived then
+ * takes_all  has set an action for each of them before
+ * fixed      does the same amount of work each time, and also prints the processor time of the whole process for it
  *
- * All but `calls` end with 0. It prints the processor time in nanoseconds that the named functions took; where they wait,
- * the time by the clock. */
+ * All but `calls` end with 0. It prints the processor time in nanoseconds that the named functions took; for waits, the
+ * wall-clock time. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -65,7 +66,7 @@ static unsigned long taken(void)
                 ;                                                                                                      \
     } while (0)
 
-/* From 1/2 to 3/2, in 1,000ths: work in step with the samples would be found too often, or never. */
+/* From 1/2 to 3/2, in thousandths: work in step with the samples would be sampled too often, or never. */
 static unsigned long uneven(void)
 {
     static unsigned long state = 1;
@@ -99,7 +100,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static volatile int is_held;
 static int ends[2];
 
-/* Has the lock for 20 ms, then writes a byte, and leaves the lock to others for 1. */
+/* Holds the lock for 20 ms, then writes a byte, and leaves the lock free for 1 ms. */
 static void *holder(void *none)
 {
     for (;;) {
@@ -170,7 +171,7 @@ static void threads(int at_once, int times)
     }
 }
 
-/* How many descriptors of samples are open. */
+/* Number of open descriptors of samples. */
 static int left_open(void)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -240,7 +241,7 @@ static int fixed(void)
     return 0;
 }
 
-/* As in a container. */
+/* Refuses perf_event_open, as in a container. */
 static int refuse(void)
 {
     struct sock_filter filter[] = {
@@ -261,7 +262,7 @@ static void on_signal(int signal)
     came++;
 }
 
-/* A signal may be on its way when the action is set, and a timer is stopped at the next look at it. */
+/* A signal may be in flight when the action is set, and a timer is stopped at the collector's next look at it. */
 static int takes(void)
 {
     SPIN(100 * MS);

@@ -1,11 +1,11 @@
-/* A program in a sandbox: when it has launched for the first time, a filter lets no system call pass but those that
- * docs/inside-the-process.md names. Any other ends the process: with code 99, and its number is printed, or by SIGSYS on a thread that
- * takes no signals.
+/* A program in a sandbox: after its first launch, a filter only allows the system calls that docs/inside-the-process.md
+ * names. Any other call ends the process: with code 99, and its number is printed, or by SIGSYS on a thread that blocks
+ * all signals.
  *
- *     sandboxed NAME...     the calls that pass, by name; none: there is no filter, it is only asked for where one would be set
+ *     sandboxed NAME...     the allowed calls, by name; none: no filter, only the call that would set it is made
  *
- * It launches from many stacks, of its own, of two threads more and of a stack made by hand, waits and ends with code 7, or by the
- * signal whose number ENDS_BY is. */
+ * It launches from many stacks, of its own thread, of two more threads and of a stack made by hand, waits and ends with
+ * code 7, or by the signal whose number ENDS_BY is. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -76,7 +76,7 @@ static void *work(void *nothing)
     return nothing;
 }
 
-/* A call that may not be made: its number, without another call than those that end the process. */
+/* Reports a forbidden call: its number, without any system call except those that end the process. */
 static void refused(int signal, siginfo_t *info, void *context)
 {
     char text[32];
@@ -95,7 +95,7 @@ static void add(unsigned short what, unsigned char yes, unsigned char no, unsign
     code[length++] = (struct sock_filter){what, yes, no, k};
 }
 
-/* From now on on all threads. */
+/* Applies to all threads from here on. */
 static int confine(int count, char **names)
 {
     struct sigaction action = {.sa_sigaction = refused, .sa_flags = SA_SIGINFO};

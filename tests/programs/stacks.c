@@ -1,7 +1,7 @@
-/* Stacks that cannot be told in full: through code without unwind information, with a frame pointer and without, and
- * deeper than is kept. Each launches ten times.
+/* Incomplete stacks: through code without unwind information, with a frame pointer and without, and deeper than the
+ * maximum. Each launches ten times.
  *
- *     stacks WHOLE GUESSED CUT BOTH DEEP     how many stacks of each kind */
+ *     stacks WHOLE GUESSED CUT BOTH DEEP     number of stacks of each kind */
 #include "cuda_mini.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ __asm__(
     ".type without_frame_pointer, @function\nwithout_frame_pointer:\n"
     "push %rbp\nmov $7, %ebp\nsub $16, %rsp\ncall *%rdi\nmov $1, %ecx\nadd $16, %rsp\npop %rbp\nret\n");
 
-/* How many frames stand below the code without information: what tells the stacks of a kind apart. */
+/* Number of frames below the code without information, which distinguishes the stacks of a kind. */
 static int depth;
 
 OWN_FRAME static void descend(int n)

@@ -2,9 +2,9 @@
  *
  *     starved KIB [STACKS] [SHRINKS]
  *
- * Launches 20,000 times and waits for 0.9 s, forbids itself more address space than KIB beyond what it has by then, and launches from so many
- * different stacks, under ranges of many names, with marks and questions how far it is; so often on the way it lowers the limit, in
- * the end to what it has. It asks for no memory itself. Prints how many waits have failed. */
+ * Launches 20,000 times and waits for 0.9 s, limits its address space to KIB more than it has by then, and launches from
+ * STACKS different stacks, under ranges of many names, with marks and queries of the progress; on the way it lowers the
+ * limit SHRINKS times, at last to its present size. It allocates no memory itself. Prints the number of failed waits. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -54,7 +54,7 @@ static size_t address_space_kib(void)
     return kib;
 }
 
-/* What gpuflame is asked for, where it is there. */
+/* gpuflame's functions, if it is present. */
 static int (*range_push)(const char *), (*range_pop)(void), (*mark)(const char *), (*flushed)(void), (*statistics)(void *);
 
 static void find(void)
@@ -70,15 +70,15 @@ static void find(void)
     *(void **)&statistics = dlsym(library, "gpuflame_stats");
 }
 
-/* Has gpuflame's own thread ask CUPTI for the first time: the simulation keeps 1,592 bytes for each thread that calls it, and
- * aborts where they are not to be had. On a machine under load that first time may come later than the pause. */
+/* Makes gpuflame's own thread call CUPTI for the first time: the simulation keeps 1,592 bytes for each thread that calls
+ * it, and aborts if they are not available. On a machine under load that first call may come later than the pause. */
 static void flush(void)
 {
     if (flushed)
         flushed();
 }
 
-/* A launch from one of many stacks, under a range of many, and what else a program asks for. */
+/* A launch from one of many stacks, under one of many ranges, and a program's other calls. */
 static void step(unsigned i)
 {
     static char name[] = "range 00000";
@@ -113,7 +113,7 @@ int main(int count, char **words)
     struct timespec pause = {0, 900000000}, breath = {0, 1000000};
     size_t had;
     char line[64];
-    /* The simulation's own lists are as long by then as they will be: it would abort by them as well. */
+    /* The simulation's own lists reach their final size by then: it would abort because of them as well. */
     for (i = 0; i < 20000; i++)
         left(i % 100, 7);
     cudaDeviceSynchronize();

@@ -1,10 +1,10 @@
-/* All at once that programs do to an unwinder: stacks made by hand that come and go, plugins loaded and unloaded at one
- * address, forks, signal handlers, namespaces of the loader, wrong unwind information, ranges.
+/* Everything at once that programs do to an unwinder: hand-made stacks that come and go, plugins loaded and unloaded at
+ * one address, forks, signal handlers, namespaces of the loader, wrong unwind information, ranges.
  *
  *     stress SECONDS PLUGIN...
  *
- * It goes on after SECONDS until each was done more than 20 times, however slow the machine is. Each way to launch has a kernel of its own. At the end it prints how often each was launched, and how often the rest
- * was done. */
+ * It continues after SECONDS until each was done more than 20 times, however slow the machine is. Each way to launch has a
+ * kernel of its own. At the end it prints the number of launches of each, and how often every other action was done. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"
@@ -37,7 +37,7 @@ static unsigned long launched[5], stacks_gone, reloads, at_one_address, namespac
 
 static sigset_t alarms;
 
-/* Names that are known to the thread, so that a handler allocates nothing; then handlers may come. */
+/* Uses the names on this thread once, so that a handler allocates nothing; then allows handlers. */
 static void let_handlers_come(void)
 {
     nvtxRangePushA("in a handler");
@@ -53,7 +53,7 @@ static void handler(int signal)
     COUNT(handled);
 }
 
-/* Calls `function` with its stack below `top`. The caller's unwind information leads above it. */
+/* Calls `function` with its stack below `top`. The caller's unwind information leads past it. */
 OWN_FRAME static void call_on(char *top, void (*function)(void))
 {
     __asm__ volatile("mov %%rsp, %%rbx\n\tmov %0, %%rsp\n\tcall *%1\n\tmov %%rbx, %%rsp"
@@ -145,8 +145,8 @@ OWN_FRAME void under_wrong(void)
     KEEP_FRAME();
 }
 
-/* Callers whose unwind information is wrong: a frame that is said to be a megabyte large, one whose size is odd, one
- * whose register is said to be elsewhere, and one whose caller's stack pointer is a number. */
+/* Callers with wrong unwind information: a frame of an alleged megabyte, one of odd size, one with a register at a wrong
+ * place, and one with a number as its caller's stack pointer. */
 void wrong_large(void), wrong_odd(void), wrong_register(void), wrong_number(void);
 __asm__(".macro wrong name, rule:vararg\n"
         ".globl \\name\n.type \\name,@function\n\\name:\n.cfi_startproc\n"

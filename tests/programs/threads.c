@@ -1,4 +1,4 @@
-/* threads ALIVE ROUNDS: so many threads at once, each of which launches twice and ends; so many times. */
+/* threads ALIVE ROUNDS: ALIVE threads at once, each of which launches twice and ends; ROUNDS times. */
 #include "cuda_mini.h"
 
 #include <pthread.h>

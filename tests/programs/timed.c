@@ -1,12 +1,11 @@
-/* timed STEPS|RANGES N, PROFILER, HANDLED, GRAPHS N, or RUN THREADS: launches that others record, by windows that the program does not
- * open itself.
+/* timed STEPS|RANGES N, PROFILER, HANDLED, GRAPHS N, or RUN THREADS: launches for windows that the program does not open
+ * itself.
  *
- * steps N, ranges N: in step I there are I launches.
- * profiler: 5 launches, 7 between cudaProfilerStart and cudaProfilerStop, 11 after that.
- * graphs N: a graph of 3 kernels is captured first, and launched once in each of N steps.
- * handled: 3 launches, a signal that the program has a handler for, and 3 launches. It ends with 4 if that is not called.
- * run THREADS: launches on so many threads, a few thousand a second each, until a file `stop` is there; and a step about
- * every millisecond. */
+ * steps N, ranges N: step I has I launches. profiler: 5 launches, 7 between cudaProfilerStart and cudaProfilerStop, 11
+ * after that. graphs N: a graph of 3 kernels is captured first, and launched once in each of N steps. handled: 3 launches,
+ * a signal that the program has a handler for, and 3 launches; ends with 4 if the handler is not called. run THREADS:
+ * launches on THREADS threads, a few thousand per second each, until a file `stop` exists; and a step about every
+ * millisecond. */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
 #include "gpuflame.h"

@@ -1,15 +1,14 @@
-/* A host that does with its descriptors what hosts do, and looks whether somebody else did something to them.
+/* A host that uses its descriptors as hosts do, and checks whether anything else has changed them.
  *
  *     unharmed closes | data | early | captured | log | unfinished | closed | full | nonblocking | killed | launches
  *     unharmed refused CALL...
  *
  * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: closes 2 in mid-run, and opens a file there.
- * early: the same before its first call to CUDA. captured: has its stderr in a temporary file, and puts it back in the end.
- * log: moves its stderr to a log in mid-run. unfinished: writes half a line to its stderr. refused: a filter of system calls
- * refuses these (poll, ppoll, ioctl) after its first launches.
- * closed: begins with 0, 1 and 2 closed, and opens files on them later. full: its stderr is a pipe that is full and that nobody reads.
- * nonblocking: its stderr is a small pipe that does not block, nearly full, with a slow reader. killed: it is.
- * launches: does nothing but that. */
+ * early: the same before its first call to CUDA. captured: has its stderr in a temporary file, and restores it at the end.
+ * log: moves its stderr to a log in mid-run. unfinished: writes half a line to its stderr. refused: a filter of system
+ * calls refuses these (poll, ppoll, ioctl) after its first launches. closed: begins with 0, 1 and 2 closed, and opens
+ * files on them later. full: its stderr is a pipe that is full and that no process reads. nonblocking: its stderr is a
+ * small non-blocking pipe, nearly full, with a slow reader. killed: it is killed. launches: only launches. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -41,7 +40,7 @@ OWN_FRAME static void work(int launches)
     __asm__ volatile("" ::: "memory");
 }
 
-/* A new file with a line in it, which stays open. */
+/* Opens a new file with a line in it, which stays open. */
 static int mine(int number)
 {
     char name[32];
@@ -73,7 +72,7 @@ static void data(void)
     work(500);
 }
 
-/* Before there is CUDA. */
+/* Before CUDA starts. */
 static void early(void)
 {
     close(2);
@@ -144,7 +143,7 @@ static void closed(void)
     work(10000);
 }
 
-/* A pipe of one page on 2, with all but `room` bytes of lines in it. Returns where to read. */
+/* Puts a pipe of one page on 2, filled with lines except for `room` bytes. Returns its read end. */
 static int pipe_on_two(int room)
 {
     int ends[2], size, i;
@@ -158,7 +157,7 @@ static int pipe_on_two(int room)
     return ends[0];
 }
 
-/* Registered before gpuflame comes in, and so called after it has written. */
+/* Registered before gpuflame starts, and so called after it has written. */
 static void look_at_flags(void)
 {
     if (!(fcntl(2, F_GETFL) & O_NONBLOCK))

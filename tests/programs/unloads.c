@@ -1,10 +1,10 @@
-/* Has CUDA as a plugin has its libraries: in each round it opens the runtime and CUPTI, launches a hundred kernels, waits for the
- * first half of them, and closes both. A thread of its own opens and closes them too, as fast as it can. Where the runtime lay is
- * then no memory that may be read, so that it lies elsewhere in the next round.
+/* Uses CUDA like a plugin uses its libraries: in each round it opens the runtime and CUPTI, launches a hundred kernels,
+ * waits for the first half of them, and closes both. A thread of its own opens and closes them too, as fast as it can.
+ * After each round the runtime's former addresses are made unreadable, so that it is loaded elsewhere in the next round.
  *
  *     unloads ROUNDS RUNTIME CUPTI
  *
- * Prints after how many rounds the runtime was gone, and CUPTI. */
+ * Prints the number of rounds after which the runtime was unloaded, and the same for CUPTI. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -18,7 +18,8 @@
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
 static const char *runtime, *cupti;
-/* Held by whoever has one of them open: the other thread lets it go where the round's end looks whether they are gone. */
+/* Held by the thread that has a library open: the other thread releases it while the end of a round checks whether they
+   are unloaded. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static volatile int is_over;
 
@@ -32,7 +33,7 @@ static void *function(void *library, const char *name)
     return found;
 }
 
-/* What stands for the kernel on the host's side. */
+/* Stands for the kernel on the host's side. */
 static void step_d1000(void)
 {
 }

@@ -1,4 +1,4 @@
-/* 100 launches before, 100 in and 100 after a window; at both edges kernels are still running. */
+/* 100 launches before a window, 100 in it and 100 after it; at both edges kernels are still running. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 

@@ -1,4 +1,4 @@
-//! A recording by hand, small enough to check every sum of it in the head.
+//! A hand-made recording, small enough to check every sum by mental arithmetic.
 //!
 //! ```text
 //!  us       0    10   20   30   40   50   60   70   80   90  100

@@ -41,7 +41,7 @@ fn stacks_through_the_real_runtime_agree_with_libgcc() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-cudart");
     let driver = folder.join("libcuda.so.1");
     if env::var_os("LD_LIBRARY_PATH").is_none_or(|path| path != folder.as_os_str()) {
-        // A second copy under the name that the runtime looks for.
+        // Runs this test again, with LD_LIBRARY_PATH set so that the runtime finds our driver.
         fs::create_dir_all(&folder).expect("the target folder is writable");
         fs::copy(compile("lazy.c", &["-O2"]), &driver).expect("the driver is copied");
         let mut again = Command::new(env::current_exe().expect("a test has a file"));

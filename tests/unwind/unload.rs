@@ -33,7 +33,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Difference in frame size between the twins: the second one's two frames, see `twin.c`.
 const LARGER: usize = 2 * 0x100;
 
-/// Calls `case` with `hook`, `BYTES` bytes further down the stack.
+/// Calls `case` with `hook`, `bytes` bytes further down the stack.
 #[unsafe(naked)]
 extern "C-unwind" fn call_lower(
     case: extern "C-unwind" fn(extern "C-unwind" fn()),

@@ -1,10 +1,10 @@
-/* Launches from N stacks, or N kernels of which each has a name of its own; says `ready` and waits for a signal.
+/* Launches from N stacks, or N kernels with a name each; prints `ready` and waits for a signal.
  *
  *     many stacks N [on] | names N [on] | again N
  *
- * on: launches every 10 ms meanwhile.
- * again: launches from N stacks in turn, each of them every second at least, until SIGUSR1; then says how often it
- * launched in a second, and exits. */
+ * on: also launches every 10 ms meanwhile.
+ * again: launches from N stacks in turn, each of them at least once per second, until SIGUSR1; then prints the number of
+ * launches per second, and exits. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -38,7 +38,7 @@ OWN_FRAME static void go_on(long way, int more)
 OWN_FRAME static void left(long way, int more) { go_on(way, more); KEEP; }
 OWN_FRAME static void right(long way, int more) { go_on(way, more); KEEP; }
 
-/* A name as long as those of PyTorch's kernels of elements. */
+/* A name as long as those of PyTorch's elementwise kernels. */
 static int launch_named(CUmodule module, long number)
 {
     char name[200];
@@ -60,7 +60,7 @@ static void end(int signal)
     is_over = 1;
 }
 
-/* 20,000 launches a second, as a loop of training makes. */
+/* 20,000 launches per second, like a training loop. */
 static int again(long count)
 {
     struct timespec began, now;

@@ -1,9 +1,10 @@
-/* What a library in LD_PRELOAD adds to starting a program.
+/* Cost of a library in LD_PRELOAD for starting a program.
  *
  *     exec TIMES LIBRARY...
  *
- * Starts /bin/true without any and with each library in turn, TIMES times over, and waits for each. Prints a line for each: the
- * median of its times in microseconds, and the median of what it took longer than the one without just before. */
+ * Starts /bin/true without any and with each library in turn, TIMES times over, and waits for each. Prints a line for
+ * each: the median of its times in microseconds, and the median of the difference to the run without a library just
+ * before. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +60,7 @@ int main(int count, char **words)
     double *all[MOST], *more[MOST];
     if (times < 1 || libraries > MOST)
         return 2;
-    /* The first is the one without. */
+    /* The first entry is the run without a library. */
     for (at = 0; at < libraries; at++) {
         all[at] = malloc(times * sizeof **all);
         more[at] = malloc(times * sizeof **more);

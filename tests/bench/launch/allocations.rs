@@ -1,12 +1,12 @@
-//! Counts what this process asks its C library's allocator for, whoever asks: the functions defined here come
-//! before the library's own.
+//! Counts all requests of this process to the C library's allocator, from any code: the functions defined here override the
+//! library's.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Allocations so far.
+/// Number of allocations up to now.
 pub(crate) fn so_far() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
@@ -25,40 +25,40 @@ unsafe extern "C" {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     count();
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the caller upholds the same contract.
     unsafe { __libc_malloc(size) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn calloc(number: usize, size: usize) -> *mut c_void {
     count();
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the caller upholds the same contract.
     unsafe { __libc_calloc(number, size) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
     count();
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the caller upholds the same contract.
     unsafe { __libc_realloc(old, size) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     count();
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the caller upholds the same contract.
     unsafe { __libc_memalign(align, size) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
     count();
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the caller upholds the same contract.
     let memory = unsafe { __libc_memalign(align, size) };
     if memory.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller passed a place to write to.
+    // SAFETY: the caller passed a valid place to write to.
     unsafe { place.write(memory) };
     0
 }

@@ -1,9 +1,9 @@
-/* Nanoseconds that a launch takes:
+/* Nanoseconds per launch:
  *
- *     closed kinds     while the kinds of activities that gpuflame records are on, and no callback is
+ *     closed kinds     with the activity kinds that gpuflame records enabled, and no callback
  *     closed window    the same with gpuflame injected, some seconds after its window closed
  *
- * Prints the fastest of many turns: whatever else the machine does only makes one slower. */
+ * Prints the fastest of many turns: other load on the machine only makes a turn slower. */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
 #include "gpuflame.h"
@@ -22,7 +22,7 @@ KERNEL(step_d100, "step_d100", (int n), &n)
 
 enum { TURNS = 400, EACH = 1000, BUFFER = 1 << 20 };
 
-/* Buffers are used again, as gpuflame does. */
+/* Buffers are reused, as in gpuflame. */
 static struct {
     long bytes[BUFFER / sizeof(long)];
     int is_lent;
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
         launch(EACH);
         each = (now() - began) / EACH;
         fastest = each < fastest ? each : fastest;
-        usleep(500); /* whoever reads the records gets on */
+        usleep(500); /* lets the reader of the records catch up */
     }
     printf("%.2f\n", fastest);
     return cudaDeviceSynchronize();

@@ -1,12 +1,11 @@
-//! What a launch costs while gpuflame's window is closed, beside one with the same kinds of activities on and nobody who is
-//! called back.
+//! Cost of a launch while gpuflame's window is closed, compared with the same activity kinds enabled and no callbacks.
 
 use std::fs;
 use std::path::Path;
 
 use crate::staged::{built, command, compiled};
 
-/// Turns of both, one after another.
+/// Number of turns of both, one after another.
 const PAIRS: usize = 5;
 
 /// Nanoseconds.

@@ -1,8 +1,9 @@
-/* Nanoseconds of the processor that a launch takes where COUNT coroutines take turns, each launching once a turn from 24 calls deep:
+/* Processor time per launch, in nanoseconds, while COUNT coroutines take turns, each launching once per turn from 24 calls
+ * deep:
  *
- *     coroutines COUNT     0: there are none, and the thread launches on its own stack
+ *     coroutines COUNT     0: no coroutines, and the thread launches on its own stack
  *
- * Prints what it takes in the turns that nearly nobody disturbs: the fourth best of 40. */
+ * Prints the fourth best of 40 turns, which hardly any other load disturbed. */
 #include "cuda_mini.h"
 
 #include <stdint.h>
@@ -18,7 +19,7 @@ enum { TURNS = 40, A_TURN = 4000, DEPTH = 24, STACK = 64 << 10 };
 
 KERNEL(step_d100, "step_d100", (int n), &n)
 
-/* Goes to the stack at `to`, and leaves what is to be gone back to in `from`. */
+/* Switches to the stack at `to`, and stores in `from` the stack to switch back to. */
 void go(void **from, void *to);
 __asm__(".text\n.type go,@function\ngo:\n"
         "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
@@ -68,7 +69,7 @@ int main(int argc, char **argv)
         char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (stack == MAP_FAILED)
             return 1;
-        /* Where its first function returns to is nothing; below it six registers and where it begins. */
+        /* The first function has nowhere to return to; below that word are six registers and its address. */
         top = (uintptr_t *)(stack + STACK) - 1;
         *top = 0;
         *--top = (uintptr_t)coroutine;
@@ -87,7 +88,7 @@ int main(int argc, char **argv)
         if (turn >= 0)
             turns[turn] = (processor_time() - began) / A_TURN;
         cudaDeviceSynchronize();
-        usleep(20000); /* whoever reads the records gets on */
+        usleep(20000); /* lets the reader of the records catch up */
     }
     qsort(turns, TURNS, sizeof *turns, by_value);
     printf("%.0f\n", turns[TURNS / 10]);

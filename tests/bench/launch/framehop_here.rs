@@ -1,4 +1,4 @@
-//! framehop as a capture of the calling thread's own stack: how a program that uses it would.
+//! framehop as a capture of the calling thread's own stack, in the way in which a program would use it.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -13,19 +13,19 @@ pub(crate) struct Framehop {
 }
 
 impl Framehop {
-    /// For the calling thread, whose stack is read up to `top`.
+    /// Unwinder for the calling thread, whose stack is read up to `top`.
     pub(crate) fn new(top: u64) -> Self {
         let mut unwinder = UnwinderX86_64::new();
-        // SAFETY: `add` gets what it expects.
+        // SAFETY: `add` gets the arguments that it expects.
         unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut unwinder).cast()) };
         Self { unwinder, cache: CacheX86_64::new(), top }
     }
 
-    /// The caller's stack.
+    /// Captures the caller's stack.
     #[inline(always)]
     pub(crate) fn capture(&mut self, room: &mut [*mut c_void]) -> usize {
         let (pc, sp, bp): (u64, u64, u64);
-        // SAFETY: only reads registers.
+        // SAFETY: the code only reads registers.
         unsafe {
             std::arch::asm!("lea {pc}, [rip]", "mov {sp}, rsp", "mov {bp}, rbp", pc = out(reg) pc, sp = out(reg) sp,
                 bp = out(reg) bp, options(nomem, nostack, preserves_flags));
@@ -33,7 +33,7 @@ impl Framehop {
         let top = self.top;
         let mut registers = UnwindRegsX86_64::new(pc, sp, bp);
         let mut read = |address: u64| {
-            // SAFETY: a word between the stack pointer and the thread's first frames.
+            // SAFETY: the address is that of a word between the stack pointer and the thread's first frames.
             (address >= sp && address < top).then(|| unsafe { (address as *const u64).read() }).ok_or(())
         };
         let mut address = FrameAddress::from_instruction_pointer(pc);
@@ -49,17 +49,17 @@ impl Framehop {
     }
 }
 
-/// Tells framehop about one object.
+/// Adds one object to framehop.
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, unwinder: *mut c_void) -> c_int {
-    // SAFETY: the loader describes an object; the other is `new`'s unwinder.
+    // SAFETY: the loader describes an object; the other pointer is `new`'s unwinder.
     let (info, unwinder) = unsafe { (&*info, &mut *unwinder.cast::<UnwinderX86_64<&'static [u8]>>()) };
-    // SAFETY: the loader's list of program headers.
+    // SAFETY: the loader's list of program headers has this length.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let loads = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     let rest = |address: u64| {
         let load = loads().find(|load| address.wrapping_sub(load.p_vaddr) < load.p_memsz)?;
         let length = load.p_vaddr + load.p_memsz - address;
-        // SAFETY: a loaded segment of an object that stays loaded.
+        // SAFETY: this is a loaded segment of an object that stays loaded.
         Some(unsafe { std::slice::from_raw_parts((info.dlpi_addr + address) as *const u8, length as usize) })
     };
     let module = || {

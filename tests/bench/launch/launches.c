@@ -1,8 +1,8 @@
-/* Launches a kernel so often from one thread, 64 calls below main, for the price of a whole process.
+/* Launches a kernel N times from one thread, 64 calls below main, to measure the cost for a whole process.
  *
  *     launches [N]
  *
- * The outer 48 frames stay; the inner 16 are built anew for every launch, on one of 16 paths. */
+ * The outer 48 frames stay; the inner 16 are built again for every launch, on one of 16 paths. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ OWN_FRAME static void launch(int depth, unsigned path)
     KEEP_FRAME();
 }
 
-/* Two ways down, of different frame sizes; `path` says which at each of the last four calls. */
+/* Two ways down, with different frame sizes; `path` selects one at each of the last four calls. */
 OWN_FRAME static void left(int depth, unsigned path);
 OWN_FRAME static void right(int depth, unsigned path)
 {

@@ -1,4 +1,4 @@
-//! Reads what the callback wrote, as the collector does, but when the benchmark says so.
+//! Reads the callback's records like the collector, but at times that the benchmark chooses.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ struct Seen {
 
 static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
 
-/// Takes in all that was written, and gives the records' memory back.
+/// Reads all records, and releases their memory.
 pub(crate) fn drain() {
     let mut seen = SEEN.lock().expect("a benchmark does not panic");
     let seen = seen.get_or_insert_default();
@@ -30,7 +30,7 @@ pub(crate) fn drain() {
     capture::renew_clock();
 }
 
-/// The stack of the last launch: the API call, then the frames, leaf first.
+/// Stack of the last launch: the API call, then the frames, leaf first.
 pub(crate) fn last_stack() -> Option<Vec<Frame>> {
     drain();
     let seen = SEEN.lock().expect("a benchmark does not panic");

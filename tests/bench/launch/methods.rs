@@ -1,4 +1,4 @@
-//! The unwinders that are compared, behind one face, and a clock for short times.
+//! The compared unwinders behind a common interface, and a clock for short times.
 
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::cell::Cell;
@@ -19,16 +19,16 @@ use crate::log;
 #[derive(Clone, Copy)]
 pub(crate) struct Method {
     pub(crate) name: &'static str,
-    /// How figures call it.
+    /// Name in figures.
     pub(crate) short: &'static str,
-    /// Captures the caller's stack, and gives the number of frames.
+    /// Captures the caller's stack, and returns the number of frames.
     pub(crate) capture: fn(&mut Tools) -> usize,
-    /// The same stack, leaf first, by return addresses; what was captured last where it is `None`.
+    /// The same stack, leaf first, as return addresses; if `None`, the last captured stack is used.
     pub(crate) stack: Option<fn(&mut Tools) -> Vec<u64>>,
     pub(crate) is_here: fn() -> bool,
-    /// It sees nothing in code without frame pointers.
+    /// Whether the method finds no frames in code without frame pointers.
     pub(crate) needs_frame_pointers: bool,
-    /// It is known to give wrong stacks: these are counted, those of others are not tolerated.
+    /// Whether the method is known to return wrong stacks: these are counted; a wrong stack of any other method is an error.
     pub(crate) errs: bool,
 }
 
@@ -38,9 +38,9 @@ impl Method {
     }
 }
 
-/// The first of [`METHODS`]: what the others are compared with.
+/// Index of the first of [`METHODS`]: the reference for the others.
 pub(crate) const CAPTURE: usize = 0;
-/// The whole of what a launch adds: stack, id, record.
+/// Index of the complete work that a launch adds: stack, id, record.
 pub(crate) const FULL: usize = 1;
 
 pub(crate) const METHODS: &[Method] = &[
@@ -59,34 +59,34 @@ pub(crate) const METHODS: &[Method] = &[
         is_here: || find_libunwind().is_some(),
         ..Method::new("libunwind `unw_backtrace`", "libunwind", libunwind)
     },
-    // Frames that realign the stack and have arguments on it (framehop's issue 48).
+    // Wrong for frames that realign the stack and have arguments on it (framehop's issue 48).
     Method { errs: true, ..Method::new("framehop", "framehop", framehop) },
     Method::new("glibc `backtrace`", "glibc", glibc),
     Method::new("backtrace crate", "backtrace", backtrace_crate),
 ];
 
-/// What the methods need: one per thread.
+/// State of the methods, one per thread.
 pub(crate) struct Tools {
     unwinder: Unwinder,
     plain: Unwinder,
     framehop: Framehop,
     pub(crate) room: Vec<*mut c_void>,
-    /// The top of the thread's stack, for the walk by frame pointers.
+    /// Top of the thread's stack, for the walk by frame pointers.
     top: usize,
     launches: u32,
 }
 
 impl Tools {
-    /// For the calling thread, whose stack goes on for at least a page: it began in another function.
+    /// Tools for the calling thread, whose stack extends at least a page further up: it began in another function.
     pub(crate) fn new() -> Self {
         let local = 0u8;
         Self::with_top((&raw const local) as usize + 4096)
     }
 
-    /// For the calling thread, whose stack ends at `top`.
+    /// Tools for the calling thread, whose stack ends at `top`.
     pub(crate) fn with_top(top: usize) -> Self {
         let mut unwinder = Unwinder::new().expect("memory for an unwinder");
-        // As the callback has it.
+        // The same setting as in the callback.
         unwinder.check_every_capture(true);
         let mut plain = Unwinder::new().expect("memory for an unwinder");
         plain.check_every_capture(true);
@@ -100,7 +100,7 @@ fn addresses(frames: &[Frame]) -> Vec<u64> {
     frames.iter().map(|frame| frame.0 & ((1 << 48) - 1)).collect()
 }
 
-/// The stack of the last launch that was recorded.
+/// Stack of the last recorded launch.
 fn recorded(_: &mut Tools) -> Vec<u64> {
     log::last_stack().map(|frames| addresses(&frames[1..])).unwrap_or_default()
 }
@@ -155,7 +155,7 @@ fn glibc(tools: &mut Tools) -> usize {
     unsafe extern "C" {
         fn backtrace(array: *mut *mut c_void, size: c_int) -> c_int;
     }
-    // SAFETY: the array is as long as is said.
+    // SAFETY: the array has the length that is passed.
     unsafe { backtrace(tools.room.as_mut_ptr(), tools.room.len() as c_int) as usize }
 }
 
@@ -163,7 +163,7 @@ fn glibc(tools: &mut Tools) -> usize {
 fn backtrace_crate(tools: &mut Tools) -> usize {
     let mut count = 0;
     let room = &mut tools.room;
-    // SAFETY: the unwinder is used by this thread alone here; only symbol look-up is not thread-safe.
+    // SAFETY: only this thread uses the unwinder here; only symbol look-up is not thread-safe.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             room[count] = frame.ip();
@@ -185,7 +185,7 @@ fn frame_pointers(tools: &mut Tools) -> usize {
     let mut below = 0;
     let mut count = 0;
     while frame > below && frame < tools.top && frame.is_multiple_of(8) && count < tools.room.len() {
-        // SAFETY: the address lies on the thread's stack, between the innermost frame and its top.
+        // SAFETY: the address is on the thread's stack, between the innermost frame and its top.
         let [saved, pc] = unsafe { (frame as *const [usize; 2]).read() };
         tools.room[count] = pc as *mut c_void;
         (below, frame) = (frame, saved);
@@ -196,8 +196,8 @@ fn frame_pointers(tools: &mut Tools) -> usize {
 
 type UnwBacktrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 
-/// libunwind's fast unwinder. Loaded by hand and locally: linked, it would take the place of libgcc's in
-/// this whole process.
+/// libunwind's fast unwinder. Loaded at run time and locally: linked, it would replace libgcc's unwinder in the whole
+/// process.
 fn find_libunwind() -> Option<UnwBacktrace> {
     static FOUND: OnceLock<Option<UnwBacktrace>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -213,17 +213,17 @@ fn find_libunwind() -> Option<UnwBacktrace> {
 #[inline(never)]
 fn libunwind(tools: &mut Tools) -> usize {
     let Some(unw_backtrace) = find_libunwind() else { return 0 };
-    // SAFETY: the array is as long as is said.
+    // SAFETY: the array has the length that is passed.
     unsafe { unw_backtrace(tools.room.as_mut_ptr(), tools.room.len() as c_int) as usize }
 }
 
-/// The time stamp counter, with its cost taken off.
+/// The time stamp counter, with its own cost subtracted.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     ticks_per_nanosecond: f64,
 }
 
-/// What an empty measurement shows, in ticks: the least median so far. More where another guest uses the core.
+/// Duration of an empty measurement, in ticks: the smallest median up to now. It is larger while another guest uses the core.
 static OVERHEAD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 impl Clock {
@@ -239,20 +239,20 @@ impl Clock {
         })
     }
 
-    /// Looks once more at what an empty measurement shows.
+    /// Measures the empty measurement again.
     pub(crate) fn calibrate_again() {
         let mut empty: [u64; 101] = std::array::from_fn(|_| span(|| ()));
         empty.sort_unstable();
         OVERHEAD.fetch_min(empty[50], Ordering::Relaxed);
     }
 
-    /// Nanoseconds in so many ticks that were taken in `spans` spans.
+    /// Nanoseconds in `ticks`, which were measured in `spans` spans.
     pub(crate) fn nanoseconds(&self, ticks: u64, spans: u32) -> f64 {
         let overhead = OVERHEAD.load(Ordering::Relaxed) * u64::from(spans);
         ticks.saturating_sub(overhead) as f64 / self.ticks_per_nanosecond
     }
 
-    /// Nanoseconds that one of `times` runs of `work` takes.
+    /// Nanoseconds per run of `work`, over `times` runs.
     #[inline(always)]
     pub(crate) fn time(&self, times: u32, mut work: impl FnMut()) -> f64 {
         let ticks = span(|| (0..times).for_each(|_| work()));
@@ -267,7 +267,7 @@ fn span(work: impl FnOnce()) -> u64 {
     ticks() - before
 }
 
-/// The counter, once all that stands before is done.
+/// The counter, read after all earlier instructions have completed.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
     // SAFETY: every x86-64 machine has both instructions.

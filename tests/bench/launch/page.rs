@@ -1,4 +1,4 @@
-//! The tables: on the performance page all of them, in `docs/cost.md` the one for a depth of 64.
+//! The tables: all of them on the performance page, the one for a depth of 64 in `docs/cost.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,7 +34,7 @@ impl Table {
     }
 }
 
-/// This machine, in words.
+/// Description of this machine.
 pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

@@ -1,19 +1,19 @@
-//! The stacks that are measured: calls of generated functions, one inside the other, and what is done there.
+//! The measured stacks: nested calls of generated functions, with an action at the innermost one.
 
 use crate::generate::{Function, Program, Random};
 use crate::methods;
 
-/// Stacks in a situation where they differ.
+/// Number of stacks in a situation where they differ.
 pub(crate) const STACKS: usize = 256;
 
-/// Which stacks are captured one after the other.
+/// Relation between the stacks that are captured one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Situation {
     /// The same stack again and again.
     Hot,
     /// Stacks that share their outer half.
     Half,
-    /// Stacks that share nothing but the thread's bottom.
+    /// Stacks that share only the thread's outermost frames.
     Fresh,
 }
 
@@ -37,7 +37,7 @@ impl Situation {
     }
 }
 
-/// The stacks of a situation, as what to call at each depth.
+/// Stacks of a situation, as the functions to call at each depth.
 pub(crate) fn stacks(situation: Situation, depth: usize, functions: &[Function]) -> Vec<Vec<Function>> {
     let mut random = Random::new(depth as u64);
     let mut pick = || functions[random.below(functions.len())];
@@ -58,7 +58,7 @@ struct Path<'a> {
 }
 
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
-    // SAFETY: `build` put its own state there, and waits for the calls to return.
+    // SAFETY: `build` stored its own state there, and waits for the calls to return.
     let path = unsafe { &mut *program.state.cast::<Path<'_>>() };
     let call = path.calls.get(path.at).copied();
     match call {
@@ -73,7 +73,7 @@ extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
     call
 }
 
-/// Calls `calls` one inside the other, and `leaf` inside the last.
+/// Calls the functions in `calls`, each inside the previous one, and `leaf` inside the last.
 #[inline(never)]
 pub(crate) fn build(calls: &[Function], leaf: &mut dyn FnMut()) {
     let mut path = Path { calls, at: 1, leaf };

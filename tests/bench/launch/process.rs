@@ -1,5 +1,5 @@
-//! What a whole process pays: 200,000 launches at a depth of 64 from one thread, with gpuflame and without,
-//! from exec to exit, outputs written.
+//! Cost for a whole process: 200,000 launches at a depth of 64 from one thread, with gpuflame and without, from exec to exit,
+//! outputs written.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ const LAUNCHES: u32 = 200_000;
 /// Pairs of runs, with and without.
 const PAIRS: usize = 20;
 
-/// Nanoseconds: by the clock on the wall, and of all processors together.
+/// Nanoseconds of wall-clock time, and of processor time over all processors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Took {
     pub(crate) wall: f64,
@@ -25,9 +25,9 @@ impl Took {
     }
 }
 
-/// What gpuflame adds to a process for each launch, with each of these settings in turn. The best run with it less the
-/// best without: whatever else the machine does only makes a run slower. Processor time suffers less from that, and counts
-/// the collector's too, which the application does not wait for.
+/// Time that gpuflame adds to a process per launch, with each of these settings in turn: the best run with it less the best
+/// without, since other load on the machine only makes a run slower. Processor time is less affected by load, and includes
+/// the collector's, which the application does not wait for.
 pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, &str)]; N]) -> [Took; N] {
     let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");
@@ -65,9 +65,9 @@ pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, 
     })
 }
 
-/// Processor time of all processes that we started and that have ended.
+/// Processor time of all our child processes that have ended.
 fn time_of_children() -> f64 {
-    // SAFETY: all-zero is a valid value, which the call writes to.
+    // SAFETY: all-zero is a valid value, and getrusage writes to it.
     let used = unsafe {
         let mut used: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &mut used);

@@ -1,4 +1,4 @@
-//! The whole callback where it belongs: called by the (simulated) CUPTI around real calls of the CUDA runtime.
+//! The whole callback in its place: called by the (simulated) CUPTI around real calls of the CUDA runtime.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -14,7 +14,7 @@ use crate::paths::{self, Situation};
 use crate::turns::Slice;
 
 thread_local! {
-    /// Ticks that were spent in callbacks, and in how many.
+    /// Ticks spent in callbacks, and number of callbacks.
     static SPENT: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -86,7 +86,7 @@ impl Runtime {
             *mut c_void,
             *mut c_int,
         );
-        // SAFETY: these are the CUDA runtime's functions, which have these types; all pointers outlive it.
+        // SAFETY: these are the CUDA runtime's functions with their types; all pointers outlive the runtime.
         unsafe {
             let register_binary: unsafe extern "C" fn(*mut c_void) -> *mut *mut c_void =
                 std::mem::transmute(symbol(runtime, "__cudaRegisterFatBinary"));
@@ -113,7 +113,7 @@ impl Runtime {
 
     #[inline(never)]
     fn launch(self) {
-        // SAFETY: a registered kernel without parameters, on the default stream.
+        // SAFETY: the call launches a registered kernel without parameters on the default stream.
         let error = unsafe {
             (self.launch)(
                 kernel as *const c_void,
@@ -127,7 +127,7 @@ impl Runtime {
         assert_eq!(error, 0, "the simulated launch fails");
     }
 
-    /// What the callbacks of a launch take in all.
+    /// Total time of a launch's callbacks.
     pub(crate) fn measure(self, situation: Situation, stacks: &[Vec<Function>], slice: &Slice<'_>) -> f64 {
         let clock = Clock::calibrated();
         let one = || {
@@ -163,7 +163,7 @@ fn open(path: &Path) -> *mut c_void {
 
 fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
     let text = CString::new(name).expect("no NUL");
-    // SAFETY: the handle came from dlopen, the name is a C string.
+    // SAFETY: the handle came from dlopen, and the name is a C string.
     let symbol = unsafe { libc::dlsym(library, text.as_ptr()) };
     assert!(!symbol.is_null(), "no {name}");
     symbol

@@ -1,9 +1,9 @@
-//! One thread alone and two at once, measured so that only the second thread can make the difference.
+//! One thread alone and two at once, measured so that only the second thread can cause a difference.
 //!
-//! Two threads, each with a processor and memory of its own, do every job three times: the one, the other, both. A
-//! thread beside the other is compared with itself alone. A turn goes through all jobs before any comes again: on
-//! a machine whose cores other guests use as well, a core is slower by half for seconds at a time, even at adding
-//! up registers, and no job may get all its turns then.
+//! Two threads, each with its own processor and memory, do every job three times: the first alone, the second alone, both. A
+//! thread next to the other is compared with itself alone. A turn runs all jobs before any is repeated: on a machine whose
+//! cores other guests share, a core can be half as fast for seconds at a time, even when it adds up registers, and no job
+//! must get all its turns during such a phase.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use std::{fs, hint, process, thread};
 use crate::log;
 use crate::methods::Clock;
 
-/// How often everything is measured; the best counts.
+/// Number of times that everything is measured; the best counts.
 const TURNS: usize = 25;
 
-/// What one job took: the least median of all turns, in nanoseconds, by thread.
+/// Result of one job: the smallest median of all turns, in nanoseconds, by thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     alone: [f64; 2],
@@ -24,17 +24,17 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// What it takes one thread.
+    /// Time of one thread alone.
     pub(crate) fn alone(&self) -> f64 {
         self.alone[0].min(self.alone[1])
     }
 
-    /// What it takes the slower of two threads at once.
+    /// Time of the slower of two threads at once.
     pub(crate) fn at_once(&self) -> f64 {
         self.beside[0].max(self.beside[1])
     }
 
-    /// How many times as long a thread takes beside the other as alone; of the one that suffers more.
+    /// Slowdown of a thread next to the other, relative to itself alone; the larger of both threads'.
     pub(crate) fn slowdown(&self) -> f64 {
         (self.beside[0] / self.alone[0]).max(self.beside[1] / self.alone[1])
     }
@@ -46,20 +46,20 @@ pub(crate) struct Slice<'a> {
     threads: usize,
 }
 
-/// What both threads know of the slice that they are in.
+/// State of a slice that both threads share.
 struct Shared {
     gate: Barrier,
-    /// Threads that have come.
+    /// Number of threads that have arrived.
     ready: AtomicUsize,
-    /// Threads that have measured all they want.
+    /// Number of threads that have made all their measurements.
     done: AtomicUsize,
-    /// No thread had to leave its processor to others.
+    /// Whether no thread was preempted.
     undisturbed: AtomicBool,
 }
 
 impl Slice<'_> {
-    /// The median of `wanted` times that `one` gives, after `first` that do not count. Goes on with `one` until the
-    /// other thread has all of its own, so that all that count are taken beside it.
+    /// The median of `wanted` times that `one` returns, after `first` that do not count. Continues to call `one` until the
+    /// other thread has all its times, so that all counted times were measured next to it.
     pub(crate) fn median(&self, first: usize, wanted: usize, mut one: impl FnMut() -> f64) -> f64 {
         // Sleeping threads wake at different moments: the first waits for the last.
         self.shared.ready.fetch_add(1, Ordering::AcqRel);
@@ -83,7 +83,7 @@ impl Slice<'_> {
     }
 }
 
-/// Does `run` for each job in turns, with what `new` makes for each thread.
+/// Runs each job in turns, with one state from `new` per thread.
 pub(crate) fn measure<S>(
     jobs: usize,
     new: impl Fn() -> S + Sync,
@@ -115,7 +115,8 @@ pub(crate) fn measure<S>(
     first.into_iter().zip(second).map(figure).collect()
 }
 
-/// Ends the process when its thread panics, which has said why by then: the other would wait at the gate for ever.
+/// Ends the process when its thread panics, after the panic message: the other thread would otherwise wait at the gate for
+/// ever.
 struct EndWithPanic;
 
 impl Drop for EndWithPanic {
@@ -126,7 +127,7 @@ impl Drop for EndWithPanic {
     }
 }
 
-/// The least that each job took this thread: alone, and beside the other.
+/// Minimum time of each job on this thread: alone, and next to the other.
 fn one_thread(
     at: usize,
     jobs: usize,
@@ -135,7 +136,7 @@ fn one_thread(
 ) -> Vec<[f64; 2]> {
     let mut least = vec![[f64::INFINITY; 2]; jobs];
     let mut counted = vec![[0; 2]; jobs];
-    // The first turn is there to warm up.
+    // The first turn is for warming up.
     for turn in 0..=TURNS {
         for job in 0..jobs {
             for who in [&[0][..], &[1], &[0, 1]] {
@@ -169,7 +170,7 @@ fn one_thread(
     least
 }
 
-/// Two processors that we may use, of different cores if there are such.
+/// Two processors that this process may use, of different cores if possible.
 fn two_processors() -> [usize; 2] {
     // SAFETY: all-zero is an empty set, which the call fills.
     let allowed = unsafe {
@@ -192,9 +193,9 @@ fn two_processors() -> [usize; 2] {
     [first, *second]
 }
 
-/// Has the calling thread run on one processor only.
+/// Pins the calling thread to one processor.
 fn stay_on(processor: usize) {
-    // SAFETY: an empty set gets one number, which is below its size; the call reads it.
+    // SAFETY: the number is below the set's size, and the call only reads the set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
@@ -202,10 +203,10 @@ fn stay_on(processor: usize) {
     }
 }
 
-/// How long the calling thread has been running, not waiting.
+/// Time for which the calling thread has been running, not waiting.
 fn time_on_processor() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a place to write a timespec to.
+    // SAFETY: `time` is a valid place for a timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

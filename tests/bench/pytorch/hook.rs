@@ -1,6 +1,6 @@
-//! Preloaded into PyTorch: takes the stack at every `posix_memalign`, which PyTorch calls once for each CPU tensor, by
-//! every unwinder in turn, and prints what each took. The stacks are those of launches: ATen, its dispatcher, the
-//! bindings and CPython. See `run.sh`.
+//! Preloaded into PyTorch: captures the stack at every `posix_memalign`, which PyTorch calls once per CPU tensor, with every
+//! unwinder in turn, and prints the time of each. The stacks resemble those of launches: ATen, its dispatcher, the bindings
+//! and CPython. See `run.sh`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
@@ -21,23 +21,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gpuflame::control::window;
 use methods::{Clock, METHODS, Method, Tools};
 
-/// What has been measured so far.
+/// Results up to now.
 struct Measured {
     tools: Tools,
     methods: Vec<Method>,
     /// Nanoseconds, by method.
     times: Vec<Vec<f64>>,
     depths: Vec<usize>,
-    /// Stacks unlike glibc's, by method.
+    /// Number of stacks unlike glibc's, by method.
     wrong: Vec<usize>,
     turns: usize,
 }
 
-// SAFETY: only the main thread, which makes it, uses it (see `posix_memalign`).
+// SAFETY: only the main thread, which creates it, uses it (see `posix_memalign`).
 unsafe impl Send for Measured {}
 
 static MEASURED: Mutex<Option<Measured>> = Mutex::new(None);
-/// Set while the main thread is to be measured and is not being measured already.
+/// Set while the main thread must be measured and no measurement is in progress.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -46,7 +46,7 @@ unsafe extern "C" {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    // SAFETY: only asks for numbers.
+    // SAFETY: both calls only return numbers.
     let is_main = unsafe { libc::syscall(libc::SYS_gettid) == libc::syscall(libc::SYS_getpid) };
     if is_main && IS_ON.swap(false, Ordering::Relaxed) {
         if let Ok(mut measured) = MEASURED.lock()
@@ -56,18 +56,18 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
         }
         IS_ON.store(true, Ordering::Relaxed);
     }
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the caller upholds the same contract.
     let memory = unsafe { __libc_memalign(align, size) };
     if memory.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller passed a place to write to.
+    // SAFETY: the caller passed a valid place to write to.
     unsafe { place.write(memory) };
     0
 }
 
-/// Starts to measure the main thread, which calls this: every method in turn on every stack, and compares what they
-/// found; or, with a method's place in the table, that one alone. False: there is no such place.
+/// Starts to measure the main thread, which must be the caller: every method in turn on every stack, comparing their results;
+/// or only the method at this index of the table. False: the index does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
     gpuflame::unwind::prepare();
@@ -96,7 +96,7 @@ extern "C" fn hook_begin(alone: c_int) -> bool {
 fn top_of_this_stack() -> usize {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the attributes are filled in by the first call; the results are places to write to.
+    // SAFETY: the first call fills the attributes; the results are valid places to write to.
     unsafe {
         assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()), 0);
         libc::pthread_attr_getstack(attributes.as_ptr(), &mut lowest, &mut size);
@@ -105,7 +105,7 @@ fn top_of_this_stack() -> usize {
     lowest as usize + size
 }
 
-/// Ends it and prints the table.
+/// Ends the measurement and prints the table.
 #[unsafe(no_mangle)]
 extern "C" fn hook_end() {
     IS_ON.store(false, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Measured {
         let turn = self.turns;
         self.turns += 1;
         for place in 0..self.methods.len() {
-            // Each is first, and so finds the stack cold, as often as the others.
+            // Each method runs first, and so on a cold stack, equally often.
             let at = (place + turn) % self.methods.len();
             let method = self.methods[at];
             self.times[at].push(clock.time(1, || _ = (method.capture)(&mut self.tools)));

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every unwinder on the stacks of a real program: PyTorch on the CPU. By hand; downloads some 3 GB once.
+# Every unwinder on the stacks of a real program: PyTorch on the CPU. Run by hand; downloads about 3 GB once.
 #
-#     tests/bench/pytorch/run.sh [PYTHON]     # a Python that has torch; without, one is made in the target folder
+#     tests/bench/pytorch/run.sh [PYTHON]     # a Python that has torch; without it, one is made in the target folder
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 target=${CARGO_TARGET_DIR:-target}

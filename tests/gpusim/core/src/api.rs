@@ -1,5 +1,5 @@
-//! The way in and out of every API function, of the driver's and the runtime's alike: correlation ids,
-//! nesting, and the callbacks of whoever subscribed.
+//! Entry and exit of every API function, of the driver and the runtime alike: correlation ids, nesting, and the callbacks of
+//! subscribers.
 
 use crate::callback_ids::{DRIVER, RUNTIME};
 use crate::clock;
@@ -13,29 +13,29 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How many clients can be subscribed in the life of a process.
+/// Maximum number of clients that can subscribe during the life of a process.
 pub const MOST_SUBSCRIBERS: usize = 4;
 
 /// One API call on its thread's stack.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
-    /// 1 driver, 2 runtime.
+    /// Callback domain: 1 driver, 2 runtime.
     pub domain: u32,
-    /// Its callback id.
+    /// Callback id.
     pub cbid: u32,
-    /// Its name, static, without a version.
+    /// Name of the function, static, without a version.
     pub name: *const c_char,
     /// The arguments as a C struct.
     pub params: *const c_void,
-    /// The kernel's mangled name in launches.
+    /// Mangled name of the kernel, in launches.
     pub symbol: *const c_char,
     /// Set by [`enter`].
     pub correlation: u32,
     /// Each subscriber's slot, shared by ENTER and EXIT.
     pub data: [u64; MOST_SUBSCRIBERS],
     start: u64,
-    /// Whether the client is to hear of it: not if it is nested and GPUSIM_NESTED=0.
+    /// Whether clients are called back: not if the call is nested and GPUSIM_NESTED=0.
     audible: bool,
 }
 
@@ -59,13 +59,13 @@ impl Call {
 
 static IDS: AtomicU64 = AtomicU64::new(0);
 
-/// Ids wrap like the real ones, which are 32 bits wide.
+/// Next id. Ids wrap like the real ones, which are 32 bits wide.
 fn next_correlation() -> u32 {
     let number = IDS.fetch_add(1, Relaxed);
     settings::get().corr_start.wrapping_add(number as u32)
 }
 
-/// How many correlation ids were handed out.
+/// Number of correlation ids that were assigned.
 pub fn correlations_used() -> u64 {
     IDS.load(Relaxed)
 }
@@ -110,7 +110,7 @@ fn enter_nested(thread: &Thread, call: &mut Call) {
     call.audible = settings.nested || call.domain == RUNTIME;
 }
 
-/// Ends an API call: the EXIT callback and, where asked for, its own record.
+/// Ends an API call: the EXIT callback and, if enabled, its own record.
 pub extern "C" fn exit(call: &mut Call, result: u32) {
     let thread = thread::current();
     if call.audible && SWITCHES.is_on(call.domain, call.cbid) {
@@ -137,8 +137,8 @@ fn call_back(thread: &Thread, call: &mut Call, site: u32, result: *const u32) {
     with_hooks(|h| (h.api)(call, site, result, handle, uid));
 }
 
-/// A call inside another has callbacks and no record: of 1,067 driver launches in seven public traces with both kinds
-/// none lies in a runtime call.
+/// Whether the call has a record. A nested call has callbacks but no record: of 1,067 driver launches in seven public traces
+/// with both kinds, none is inside a runtime call.
 fn wants_api_record(domain: u32, depth: u32) -> bool {
     if depth > 0 {
         return false;
@@ -158,7 +158,8 @@ fn check_reentry(call: &Call, client: Client) {
     }
 }
 
-/// Runs one driver API function: refused unless the driver is ready, else between [`enter`] and [`exit`].
+/// Runs one driver API function: returns an error unless the driver is ready, otherwise runs it between [`enter`] and
+/// [`exit`].
 #[inline]
 pub fn driver<P>(
     cbid: u32,

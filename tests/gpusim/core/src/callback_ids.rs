@@ -1,6 +1,6 @@
-//! Names of callback ids. The real lists hold some 1,400 names; the simulation knows those of launches,
-//! copies, graphs, capture and of every function that it exports, and fills the gaps with reserved names
-//! so that enumeration from 1 upwards finds no hole.
+//! Names of callback ids. The real lists hold about 1,400 names. The simulation knows those of launches, copies, graphs,
+//! capture and of every function that it exports, and fills the gaps with reserved names so that enumeration from 1 upwards
+//! finds no hole.
 
 use crate::version::CuptiVersion;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ pub const DRIVER: u32 = 1;
 /// The runtime API's callback domain.
 pub const RUNTIME: u32 = 2;
 
-/// The name of a callback id as `cuptiGetCallbackName` gives it, `None` beyond the version's last id.
+/// The name of a callback id as `cuptiGetCallbackName` returns it; `None` past the version's last id.
 pub fn name(version: CuptiVersion, domain: u32, id: u32) -> Option<&'static CStr> {
     if id == 0 || id > version.last_callback(domain) {
         return None;
@@ -20,7 +20,7 @@ pub fn name(version: CuptiVersion, domain: u32, id: u32) -> Option<&'static CStr
     names().get(&(domain, id)).map(CString::as_c_str)
 }
 
-/// Reads the data file beside this one: `domain id name`.
+/// Entries of the data file next to this one: `domain id name`.
 pub fn known() -> impl Iterator<Item = (u32, u32, &'static str)> {
     include_str!("callback_ids.txt").lines().filter(|l| !l.starts_with('#')).map(|line| {
         let mut words = line.split(' ');

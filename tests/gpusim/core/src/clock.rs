@@ -1,4 +1,4 @@
-//! The one clock of the simulation: CLOCK_REALTIME in nanoseconds, as CUPTI's default.
+//! The only clock of the simulation: CLOCK_REALTIME in nanoseconds, which is also CUPTI's default.
 
 use std::time::Duration;
 

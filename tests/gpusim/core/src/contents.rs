@@ -1,17 +1,17 @@
-//! What memory holds, with GPUSIM_MATH=1: then a device's address space has memory behind it, which is zero, and copies and
-//! fills are made when they are submitted. Those of graphs, of three dimensions and of arrays move nothing.
+//! Contents of memory, with GPUSIM_MATH=1: a device's address space is then backed by zeroed memory, and copies and fills are
+//! executed when they are submitted. Those of graphs, of three dimensions and of arrays move nothing.
 
 use crate::error::{CuError, OUT_OF_MEMORY};
 use crate::settings;
 use crate::stream::Stream;
 use std::sync::Mutex;
 
-/// Whether there is any.
+/// Whether memory has contents.
 pub fn is_held() -> bool {
     settings::get().math
 }
 
-/// Puts memory behind addresses, once. Pages are made when they are written.
+/// Backs addresses with memory, once. Pages are allocated when they are written.
 pub fn back(start: u64, bytes: u64) -> Result<(), CuError> {
     static BACKED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
     let mut backed = BACKED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -20,7 +20,7 @@ pub fn back(start: u64, bytes: u64) -> Result<(), CuError> {
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: nothing that is mapped is replaced.
+    // SAFETY: the address range is reserved for devices, so no mapping is replaced.
     let mapped = unsafe { libc::mmap(start as *mut libc::c_void, bytes as usize, access, flags, -1, 0) };
     if mapped as u64 != start {
         return Err(OUT_OF_MEMORY);
@@ -29,10 +29,10 @@ pub fn back(start: u64, bytes: u64) -> Result<(), CuError> {
     Ok(())
 }
 
-/// Copies between any two places.
+/// Copies between any two addresses.
 pub fn copy(stream: &Stream, target: u64, source: u64, bytes: usize) {
     if is_held() && stream.capture().is_none() {
-        // SAFETY: the C API's contract: `bytes` bytes at both places, the device's of which are mapped.
+        // SAFETY: the C API requires `bytes` valid bytes at both addresses; device addresses are mapped.
         unsafe { std::ptr::copy(source as *const u8, target as *mut u8, bytes) };
     }
 }
@@ -42,7 +42,7 @@ pub fn fill(stream: &Stream, target: u64, (value, size): (u32, usize), count: us
     if !is_held() || stream.capture().is_some() {
         return;
     }
-    // SAFETY: the C API's contract: a place for so many values, mapped if it is the device's.
+    // SAFETY: the C API requires room for `count` values; device addresses are mapped.
     let place = unsafe { std::slice::from_raw_parts_mut(target as *mut u8, count * size) };
     place.chunks_exact_mut(size).for_each(|one| one.copy_from_slice(&value.to_le_bytes()[..size]));
 }

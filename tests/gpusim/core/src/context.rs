@@ -1,4 +1,4 @@
-//! Devices and contexts: small integers for the records, a busy-until time for synchronising.
+//! Devices and contexts: small integers for the records, and the time until which a context is busy, for synchronizing.
 
 use crate::clock;
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_DEVICE};
@@ -11,11 +11,11 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What a CUcontext points to. Never freed.
+/// Target of a CUcontext. Never freed.
 #[derive(Debug)]
 pub struct Context {
     magic: u64,
-    /// As in the records: from 1, in order of creation.
+    /// Id in the records: from 1, in order of creation.
     pub uid: u32,
     /// Ordinal of its device.
     pub device: u32,
@@ -28,7 +28,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"context\x01");
 static NEXT_UID: AtomicU32 = AtomicU32::new(1);
 
 impl Context {
-    /// A new context; tells the subscriber.
+    /// Creates a context; notifies the subscriber.
     pub fn create(device: u32) -> Result<&'static Context, CuError> {
         if device >= settings::get().devices {
             return Err(INVALID_DEVICE);
@@ -45,29 +45,29 @@ impl Context {
         Ok(context)
     }
 
-    /// The context behind a handle.
+    /// Context of a handle.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static Context, CuError> {
         let context = handle.cast::<Context>();
         if context.is_null() || !context.is_aligned() {
             return Err(INVALID_CONTEXT);
         }
-        // SAFETY: a program passes what cuCtxCreate or its like gave it, and contexts are never freed.
+        // SAFETY: programs pass the result of cuCtxCreate or a similar call, and contexts are never freed.
         let context = unsafe { &*context };
         let valid = context.magic == MAGIC && context.alive.load(Relaxed);
         if valid { Ok(context) } else { Err(INVALID_CONTEXT) }
     }
 
-    /// The handle that a program holds.
+    /// Handle that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Its stream 7.
+    /// Stream 7 of the context.
     pub fn default_stream(&'static self) -> &'static Stream {
         self.default_stream.get_or_init(|| Stream::default_of(self))
     }
 
-    /// Tells the subscriber and makes the handle invalid. Running work is waited for.
+    /// Notifies the subscriber and makes the handle invalid, after waiting for running work.
     pub fn destroy(&'static self) {
         self.synchronize();
         with_hooks(|h| {
@@ -76,12 +76,12 @@ impl Context {
         self.alive.store(false, Relaxed);
     }
 
-    /// Whether it was not destroyed.
+    /// Whether the context has not been destroyed.
     pub fn is_alive(&self) -> bool {
         self.alive.load(Relaxed)
     }
 
-    /// Remembers that some stream is busy until `time`; only waiting asks.
+    /// Notes that a stream is busy until `time`; only waits read this.
     pub fn note_busy(&self, time: u64) {
         if settings::get().real_clock {
             self.busy_until.fetch_max(time, Relaxed);
@@ -95,7 +95,7 @@ impl Context {
     }
 }
 
-/// A device's primary context, made at the first use and again after a reset.
+/// A device's primary context, created on first use and again after a reset.
 #[derive(Clone, Copy, Default)]
 struct Primary {
     context: Option<&'static Context>,
@@ -131,7 +131,7 @@ pub fn primary_is_active(device: u32) -> Result<bool, CuError> {
     primaries().get(device as usize).map(|p| p.context.is_some()).ok_or(INVALID_DEVICE)
 }
 
-/// Gives a reference back; the last one destroys it.
+/// Releases a reference; the last release destroys the context.
 pub fn release_primary(device: u32) -> Result<(), CuError> {
     let gone = {
         let mut all = primaries();
@@ -145,7 +145,7 @@ pub fn release_primary(device: u32) -> Result<(), CuError> {
     Ok(())
 }
 
-/// Destroys the primary context, whoever uses it.
+/// Destroys the primary context even if references to it exist.
 pub fn reset_primary(device: u32) -> Result<(), CuError> {
     let gone = {
         let mut all = primaries();

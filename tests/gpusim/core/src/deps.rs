@@ -1,5 +1,5 @@
-//! What waits for what: events put on streams, and waits, as records of the kinds 36 and 38 and, where asked
-//! for, as the truth about them. Calls that a capture takes into a graph order nothing yet, and are not here.
+//! Dependencies: events recorded on streams, and waits, as records of the kinds 36 and 38 and, on request, in the truth.
+//! Calls that a capture turns into graph nodes do not order anything yet, and are not included.
 
 use crate::clock;
 use crate::settings;
@@ -14,21 +14,21 @@ use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Who waited; the numbers are CUPTI's.
+/// Kind of wait; the numbers are CUPTI's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Wait {
-    /// The host for an event.
+    /// The host waits for an event.
     Event = 1,
-    /// A stream for an event.
+    /// A stream waits for an event.
     StreamWaitEvent = 2,
-    /// The host for a stream.
+    /// The host waits for a stream.
     Stream = 3,
-    /// The host for a context.
+    /// The host waits for a context.
     Context = 4,
 }
 
-/// What a field without a meaning holds.
+/// Value of a field that has no meaning.
 pub const NONE: u32 = u32::MAX;
 
 /// One record.
@@ -49,10 +49,10 @@ pub struct Dependency {
     pub result: u32,
 }
 
-/// The next record of an event has this number.
+/// Number of the next event record.
 static NEXT_SYNC_ID: AtomicU64 = AtomicU64::new(1);
 
-/// An event was put on a stream: the number of this record of it.
+/// Notes that an event was recorded on a stream. Returns the number of that event record.
 pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     let sync_id = NEXT_SYNC_ID.fetch_add(1, Relaxed);
     note(Dependency {
@@ -70,8 +70,8 @@ pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     sync_id
 }
 
-/// Somebody waited since `start` for an event, a stream or (neither) a context, or asked (`result` is not 0 where
-/// the answer was that it is not done).
+/// Notes a wait since `start` for an event, a stream or (neither) a context, or a query (`result` is not 0 if the answer was
+/// "not ready").
 pub fn waited(
     wait: Wait,
     start: u64,
@@ -94,7 +94,7 @@ pub fn waited(
     });
 }
 
-/// As in the records of work: the nested call's own id, if it has one.
+/// Correlation id as in the records of work: the nested call's own id, if it has one.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {
@@ -113,14 +113,14 @@ fn note(dependency: Dependency) {
     }
 }
 
-/// Adds a line to the truth, if it was asked for.
+/// Adds a line to the truth, if requested.
 pub(crate) fn tell(line: &str) {
     if let Some(mut truth) = truth() {
         truth.write_all(line.as_bytes()).unwrap_or_else(|e| crate::abort!("truth file: {e}"));
     }
 }
 
-/// Where the truth goes, if it was asked for; each line is written at once, there are few.
+/// File of the truth, if requested. Each line is written at once, since there are few.
 fn truth() -> Option<&'static File> {
     static TRUTH: OnceLock<Option<File>> = OnceLock::new();
     let create = || {

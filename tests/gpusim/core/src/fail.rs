@@ -1,5 +1,5 @@
-//! The simulation stops the process where the real stack would crash or hang for ever: a test that
-//! breaks a rule of CUPTI must end with a sentence, not with a time-out.
+//! Stops the process where the real stack would crash or hang: a test that breaks a rule of CUPTI must end with a message,
+//! not with a timeout.
 
 /// Prints `gpusim: MESSAGE` to stderr and aborts.
 pub fn abort(message: std::fmt::Arguments<'_>) -> ! {

@@ -1,12 +1,12 @@
-//! `GPUSIM_FAULTS`: things that go wrong on purpose. A list of `fault[:key=value]`, with commas.
-//! Parsing and counting live here; what a fault does to a record stands with the record's layout.
+//! `GPUSIM_FAULTS`: deliberate faults. A list of `fault[:key=value]`, separated by commas. This module parses and counts
+//! them; the effect of a fault on a record is implemented with the record's layout.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The kind number of records that no header knows.
+/// Kind number of records that no CUPTI header knows.
 pub const UNKNOWN_KIND: u32 = 199;
 
-/// What is wrong with one piece of GPU work or its record, and, at the end, with what a client is handed.
+/// Fault of one piece of GPU work or its record, or, for the last two, of a callback or buffer that a client is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
@@ -14,33 +14,33 @@ pub enum Fault {
     ZeroTimestamps = 1,
     /// `reversed`: start and end are swapped.
     Reversed,
-    /// `early_start`: start lies 1 ms before the API call's ENTER; the duration stays.
+    /// `early_start`: start is 1 ms before the API call's ENTER; the duration stays.
     EarlyStart,
     /// `unknown_kind`: a record of kind 199 and 64 bytes follows.
     UnknownKind,
-    /// `unmatched_corr`: a copy follows whose correlation id was never handed out.
+    /// `unmatched_corr`: a copy follows whose correlation id was never assigned.
     UnmatchedCorrelation,
     /// `dup_corr`: the record is written twice.
     Duplicate,
-    /// `device_graph`: a copy follows of a graph's kernel as if the GPU itself had launched the graph.
+    /// `device_graph`: a copy of a graph's kernel follows, as if the GPU itself had launched the graph.
     DeviceGraph,
-    /// `unknown_node`: a copy follows of a graph's kernel with the id of a node that was never made.
+    /// `unknown_node`: a copy of a graph's kernel follows, with the id of a node that was never created.
     UnknownNode,
     /// `name_null`: the kernel's name is NULL.
     NameNull,
-    /// `name_bad_utf8`: the kernel's name is no UTF-8.
+    /// `name_bad_utf8`: the kernel's name is not UTF-8.
     NameBadUtf8,
     /// `name_4k`: the kernel's name has 4,096 bytes.
     Name4k,
-    /// `next_year`: start and end lie a year later.
+    /// `next_year`: start and end are a year later.
     NextYear,
-    /// `endless`: the end lies a hundred years later.
+    /// `endless`: the end is a hundred years later.
     Endless,
-    /// `epoch`: start and end lie in 1970; the duration stays.
+    /// `epoch`: start and end are in 1970; the duration stays.
     Epoch,
-    /// `null_data`: a callback comes once more, with NULL for its data.
+    /// `null_data`: a callback is repeated with NULL as its data.
     NullData,
-    /// `buffer_twice`: a buffer is handed over a second time.
+    /// `buffer_twice`: a buffer is delivered a second time.
     BufferTwice,
 }
 
@@ -66,18 +66,18 @@ impl Fault {
         ("buffer_twice", BufferTwice),
     ];
 
-    /// The word used in `GPUSIM_FAULTS` and in the truth file.
+    /// Name used in `GPUSIM_FAULTS` and in the truth file.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize - 1].0
     }
 
-    /// Whether only kernels can have it.
+    /// Whether the fault applies only to kernels.
     fn needs_kernel(self) -> bool {
         matches!(self, DeviceGraph | UnknownNode | NameNull | NameBadUtf8 | Name4k)
     }
 }
 
-/// The parsed list, and how far each counter has come.
+/// The parsed list, and the state of each counter.
 #[derive(Debug, Default)]
 pub struct Faults {
     records: Vec<(Fault, u64, AtomicU64)>,
@@ -85,14 +85,14 @@ pub struct Faults {
     fatal_after: Option<(u64, AtomicU64)>,
     flush_hangs: Option<(u64, AtomicU64)>,
     read_hangs: Option<(u64, AtomicU64)>,
-    /// Callbacks about API calls, and those about resources.
+    /// Interval and counts of callbacks, separately for API calls and for resources.
     null_data: Option<(u64, [AtomicU64; 2])>,
     buffer_twice: Option<(u64, AtomicU64)>,
     enable: Vec<(u32, u32)>,
 }
 
 impl Faults {
-    /// Reads `enable:10=35,launch_fail:every=100,zero_ts`. An error is a sentence.
+    /// Parses `enable:10=35,launch_fail:every=100,zero_ts`. The error is a message.
     pub fn parse(text: &str) -> Result<Faults, String> {
         let mut faults = Faults::default();
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
@@ -121,12 +121,12 @@ impl Faults {
         Ok(faults)
     }
 
-    /// What `cuptiActivityEnable(kind)` must return, if not success.
+    /// Error that `cuptiActivityEnable(kind)` must return, if any.
     pub fn enable_result(&self, kind: u32) -> Option<u32> {
         self.enable.iter().find(|(k, _)| *k == kind).map(|(_, result)| *result)
     }
 
-    /// Counts one kernel launch; true if it is one that must fail.
+    /// Counts one kernel launch; true if this launch must fail.
     pub fn launch_fails(&self) -> bool {
         self.launch_fail.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }
@@ -136,28 +136,28 @@ impl Faults {
         self.fatal_after.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 == *after)
     }
 
-    /// Counts one flush; true from the one on that must never return.
+    /// Counts one flush; true from the flush on that must never return.
     pub fn flush_hangs(&self) -> bool {
         self.flush_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
-    /// Counts one kernel's record that a client reads; true from the one on at which reading never returns.
+    /// Counts one kernel record that a client reads; true from the record on at which reading never returns.
     pub fn read_hangs(&self) -> bool {
         self.read_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
-    /// Counts one callback of a client; true if it is one that must come once more without data.
+    /// Counts one callback of a client; true if it must be repeated without data.
     pub fn comes_without_data(&self, is_api_call: bool) -> bool {
         let seen = |seen: &[AtomicU64; 2], every| nth(every, &seen[usize::from(is_api_call)]);
         self.null_data.as_ref().is_some_and(|(every, both)| seen(both, *every))
     }
 
-    /// Whether any buffer is handed over twice.
+    /// Whether any buffer is delivered twice.
     pub fn hands_over_twice(&self) -> bool {
         self.buffer_twice.is_some()
     }
 
-    /// Counts one buffer that was handed over; true if it is one that must be so again.
+    /// Counts one delivered buffer; true if it must be delivered again.
     pub fn comes_twice(&self) -> bool {
         self.buffer_twice.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }

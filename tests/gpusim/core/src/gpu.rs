@@ -1,5 +1,4 @@
-//! The simulated GPU: work gets its times when it is submitted, is noted in the truth, and is offered
-//! to libcupti.
+//! The simulated GPU: work gets its times when it is submitted, is noted in the truth, and is offered to libcupti.
 
 use crate::clock;
 use crate::error::{CuError, LAUNCH_OUT_OF_RESOURCES};
@@ -13,7 +12,7 @@ use crate::thread::{self, Meeting};
 use crate::work::{Copy, Fate, Memory, NodeRun, Place, Work, WorkKind};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What an API function wants done.
+/// Work that an API function requests.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // as in [`Work`]
 pub struct Order {
@@ -23,7 +22,7 @@ pub struct Order {
     pub target: Memory,
     pub asynchronous: bool,
     pub bytes: u64,
-    /// How many copies it is, made as one.
+    /// Number of copies that were merged into this one.
     pub copies: u64,
     pub duration: u64,
     pub kernel: Option<&'static Kernel>,
@@ -57,7 +56,7 @@ impl Order {
         Order { kernel: Some(kernel), duration: kernel.duration, grid, block, shared_bytes, ..NOTHING }
     }
 
-    /// A copy within one device or to and from the host; `host` is the kind of the host's end.
+    /// A copy within one device or to or from the host; `host` is the kind of memory at the host's end.
     pub fn memcpy(copy: Copy, host: Memory, bytes: u64, asynchronous: bool) -> Order {
         let (source, target) = layout::ends(copy, host);
         let duration = clock::memcpy_duration(bytes);
@@ -77,7 +76,7 @@ impl Order {
     }
 }
 
-/// Puts work on a stream. Synchronous work is waited for.
+/// Puts work on a stream, and waits for synchronous work.
 pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     if let Some(capture) = stream.capture() {
         return capture.add(What::Work(order));
@@ -93,7 +92,7 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     let span = match thread.meeting.take() {
         None => stream.book(earliest(), order.duration),
         Some(Meeting { end, argument }) => {
-            // Others may submit to the stream while this one is waited for.
+            // Other threads may submit to the stream while this thread waits.
             let start = stream.ready_at().max(earliest());
             let end = end(argument, start);
             stream.book_by(start, |start| end.max(start))
@@ -110,14 +109,14 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     Ok(())
 }
 
-/// When work that is submitted now can start. Callbacks may have taken longer than the latency: nothing
-/// starts before it is submitted.
+/// Earliest start of work that is submitted now. Callbacks may have taken longer than the latency: nothing starts before it
+/// is submitted.
 pub fn earliest() -> u64 {
     clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
 }
 
-/// Runs a node of a graph that was submitted as a whole and can start from `earliest` on: when. `unrecorded`:
-/// there will be a record of the graph as a whole.
+/// Runs a node of a graph that was submitted as a whole and can start from `earliest` on. Returns its start and end.
+/// `unrecorded`: the graph gets one record as a whole instead.
 pub fn run_node(
     stream: &'static Stream,
     earliest: u64,
@@ -130,13 +129,13 @@ pub fn run_node(
     span
 }
 
-/// Notes that a whole graph ran, where its nodes have no records of their own.
+/// Notes that a whole graph ran whose nodes have no records of their own.
 pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
     let order = Order { kind: WorkKind::Graph, ..NOTHING };
     run(stream, order, span, NodeRun { graph, ..NodeRun::default() }, true);
 }
 
-/// Notes work of known times in the truth and, if wanted, as a record.
+/// Notes work of known times in the truth and, if enabled, as a record.
 fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: NodeRun, recorded: bool) {
     let thread = thread::current();
     let settings = settings::get();
@@ -174,7 +173,7 @@ fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: No
     };
     let traced = recorded && layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
     thread.tally.count_work(&mut work, traced);
-    // Work that waits in a buffer is settled by libcupti, later.
+    // The outcome of work that waits in a buffer is reported by libcupti, later.
     if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
         thread.tally.count_lost(&work, fate);
     }

@@ -1,8 +1,8 @@
-//! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch books its nodes one
-//! after the other on its stream, in the order in which they were added; edges are not looked at.
+//! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch books its nodes one after the other on
+//! its stream, in the order in which they were added; edges are ignored.
 //!
-//! Objects that are destroyed are used again for new ones, so that a program may make graphs for ever, and
-//! so that addresses come back as the real driver's do. Ids never do.
+//! Destroyed objects are reused for new ones, so that a program may create graphs without limit, and so that addresses are
+//! reused as with the real driver. Ids are never reused.
 
 use crate::context::Context;
 use crate::error::{
@@ -24,17 +24,17 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a CUgraph points to.
+/// Target of a CUgraph.
 #[derive(Debug, Default)]
 pub struct Graph {
     magic: AtomicU64,
     id: AtomicU32,
     nodes: Mutex<Vec<&'static Node>>,
-    /// References that it holds, one entry each time it was given some.
+    /// User object references that the graph holds, one entry per call that added some.
     objects: Mutex<Vec<(&'static UserObject, u32)>>,
 }
 
-/// What a CUgraphNode points to.
+/// Target of a CUgraphNode.
 #[derive(Debug, Default)]
 pub struct Node {
     magic: AtomicU64,
@@ -43,14 +43,14 @@ pub struct Node {
     graph: Mutex<Option<&'static Graph>>,
 }
 
-/// What a CUgraphExec points to.
+/// Target of a CUgraphExec.
 #[derive(Debug, Default)]
 pub struct Exec {
     magic: AtomicU64,
     graph: Mutex<Option<&'static Graph>>,
 }
 
-/// What a node does.
+/// Action of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum What {
     /// Nothing.
@@ -60,23 +60,23 @@ pub enum What {
     Work(Order),
     /// A host function.
     Host(HostFn, usize),
-    /// All nodes of a graph of its own.
+    /// All nodes of a child graph.
     Child(&'static Graph),
     /// Allocates a graph's memory, at this address.
     Alloc(u64),
     /// Frees memory.
     Free(u64),
-    /// All nodes of one of these graphs, or of none. Kernels do nothing here, and so set no condition: which one it is, the
-    /// condition's default says, and a loop goes round once.
+    /// All nodes of one of these graphs, or of none. Kernels do nothing here, so they set no condition: the condition's
+    /// default value selects the graph, and a loop runs once.
     Conditional(&'static [&'static Graph], usize),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     what: What,
-    /// Where the program said it stood when the node was made, or the one that it was last updated from.
+    /// Call site at which the program created the node, or the node that it was last updated from.
     site: Option<&'static Site>,
-    /// Graph and node that an instantiated node was made or last updated from.
+    /// Graph and node that an instantiated node was created or last updated from.
     source: (u32, u64),
 }
 
@@ -92,7 +92,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A spare object, or a new one.
+/// Returns a reusable object, or a new one.
 fn take<T: Default>(spare: &Mutex<Vec<&'static T>>) -> &'static T {
     let reused = lock(spare).pop();
     reused.unwrap_or_else(|| Box::leak(Box::default()))
@@ -102,26 +102,26 @@ fn handle<T>(object: &'static T) -> *mut c_void {
     std::ptr::from_ref(object).cast_mut().cast()
 }
 
-/// The object behind a handle. Its magic number is still to be looked at.
+/// Object of a handle. The caller must still check its magic number.
 fn object<T>(handle: *mut c_void) -> Result<&'static T, CuError> {
     let object = handle.cast::<T>();
     if object.is_null() || !object.is_aligned() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: a program passes what it was given, and these objects are never freed.
+    // SAFETY: programs pass handles that they were given, and these objects are never freed.
     Ok(unsafe { &*object })
 }
 
 macro_rules! handles {
     ($($ty:ident, $magic:ident;)*) => {$(
         impl $ty {
-            /// The object behind a handle, if it is one and was not destroyed.
+            /// Object of a handle, if the handle is valid and the object was not destroyed.
             pub fn of_handle(handle: *mut c_void) -> Result<&'static Self, CuError> {
                 let found = object::<Self>(handle)?;
                 if found.magic.load(Relaxed) == $magic { Ok(found) } else { Err(INVALID_VALUE) }
             }
 
-            /// The handle that a program holds.
+            /// Handle that a program holds.
             pub fn handle(&'static self) -> *mut c_void {
                 handle(self)
             }
@@ -166,7 +166,7 @@ fn tell(what: u32, data: &GraphData) {
 }
 
 impl What {
-    /// The graphs that are a part of it, and end with it.
+    /// Graphs that are part of the node and are destroyed with it.
     fn parts(&self) -> &[&'static Graph] {
         match self {
             What::Child(child) => std::slice::from_ref(child),
@@ -175,7 +175,7 @@ impl What {
         }
     }
 
-    /// The same in another graph, with graphs of its own.
+    /// Copy for another graph, with copies of the child graphs.
     fn copy(self) -> What {
         match self {
             What::Child(child) => What::Child(child.copy()),
@@ -209,29 +209,29 @@ impl Graph {
         graph
     }
 
-    /// An empty graph; tells the subscriber.
+    /// Creates an empty graph; notifies the subscriber.
     pub fn create() -> &'static Graph {
         let graph = Graph::new();
         tell(resource::GRAPH_CREATED, &GraphData { graph: graph.handle(), ..NOBODY });
         graph
     }
 
-    /// As in the records.
+    /// Id in the records.
     pub fn id(&self) -> u32 {
         self.id.load(Relaxed)
     }
 
-    /// Its nodes, in the order in which they were added.
+    /// Nodes, in the order in which they were added.
     pub fn nodes(&self) -> Vec<&'static Node> {
         lock(&self.nodes).clone()
     }
 
-    /// Holds references to a user object from now on, and so will its copies.
+    /// Makes the graph and its future copies hold references to a user object.
     pub fn keep(&self, object: &'static UserObject, references: u32) {
         lock(&self.objects).push((object, references));
     }
 
-    /// Adds a node where the calling thread stands. A child graph is copied into it.
+    /// Adds a node with the calling thread's call site. A child graph is copied into the node.
     pub fn add(&'static self, what: What) -> &'static Node {
         let starting = GraphData { graph: self.handle(), node_type: what.node_type(), ..NOBODY };
         tell(resource::GRAPHNODE_CREATE_STARTING, &starting);
@@ -257,8 +257,8 @@ impl Graph {
         node
     }
 
-    /// A graph of the same nodes under new ids, child graphs copied too; tells the subscriber of each. The
-    /// real driver announces a copied node as created first, and then as cloned.
+    /// Copies the graph with new ids, child graphs included; notifies the subscriber of each. Like the real driver, announces
+    /// a copied node first as created and then as cloned.
     pub fn copy(&'static self) -> &'static Graph {
         let copy = Graph::new();
         let pair = || GraphData { graph: copy.handle(), original_graph: self.handle(), ..NOBODY };
@@ -281,7 +281,7 @@ impl Graph {
         copy
     }
 
-    /// Takes a node out of its graph.
+    /// Removes a node from its graph and destroys it.
     pub fn destroy_node(node: &'static Node) -> Result<(), CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         lock(&graph.nodes).retain(|n| !std::ptr::eq(*n, node));
@@ -300,13 +300,13 @@ impl Graph {
         lock(&NODES).push(node);
     }
 
-    /// Destroys the graph and its nodes; tells the subscriber.
+    /// Destroys the graph and its nodes; notifies the subscriber.
     pub fn destroy(&'static self) {
         tell(resource::GRAPH_DESTROY_STARTING, &GraphData { graph: self.handle(), ..NOBODY });
         self.free();
     }
 
-    /// The same without a word about the graph: those inside another go with it.
+    /// Destroys the graph without a notification about the graph itself: a child graph ends with its parent.
     fn free(&'static self) {
         let nodes = std::mem::take(&mut *lock(&self.nodes));
         nodes.into_iter().for_each(|node| self.end(node));
@@ -315,7 +315,7 @@ impl Graph {
         lock(&GRAPHS).push(self);
     }
 
-    /// Takes over what the nodes of `from` do. Nothing has changed where the graphs do not match.
+    /// Adopts the actions of the nodes of `from`. If the graphs do not match, nothing is changed.
     fn update(&self, from: &Graph) -> Result<(), CuError> {
         if !self.matches(from) {
             return Err(UPDATE_FAILURE);
@@ -325,7 +325,7 @@ impl Graph {
             let mut state = lock(&node.state);
             let parts = state.what.parts().iter().zip(new_state.what.parts());
             parts.clone().try_for_each(|(mine, theirs)| mine.update(theirs))?;
-            // A graph's memory stays where it is.
+            // A graph's memory keeps its address.
             if parts.len() == 0 && !matches!(state.what, What::Alloc(_) | What::Free(_)) {
                 state.what = new_state.what;
             }
@@ -380,19 +380,19 @@ impl Graph {
     }
 }
 
-/// A launch under way.
+/// A launch in progress.
 struct Run {
     stream: &'static Stream,
     graph: u32,
-    /// When its first node can start.
+    /// Earliest start of the first node.
     earliest: u64,
-    /// One record is wanted for all nodes.
+    /// Whether one record covers all nodes.
     as_a_whole: bool,
     span: Option<(u64, u64)>,
 }
 
 impl Node {
-    /// As in the records.
+    /// Id in the records.
     pub fn id(&self) -> u64 {
         self.id.load(Relaxed)
     }
@@ -402,7 +402,7 @@ impl Node {
         lock(&self.state).what.node_type()
     }
 
-    /// Does something else of the same kind from now on.
+    /// Changes the action to another one of the same kind.
     pub fn set(&self, what: What) -> Result<(), CuError> {
         let mut state = lock(&self.state);
         if state.what.node_type() != what.node_type() {
@@ -430,17 +430,17 @@ impl Exec {
         lock(&self.graph).ok_or(INVALID_VALUE)
     }
 
-    /// As in the records: the id of the graph that was copied for it.
+    /// Id in the records: that of the graph that was copied for the instance.
     pub fn id(&self) -> u32 {
         self.graph().map_or(0, Graph::id)
     }
 
-    /// Takes over what the nodes of `from` do.
+    /// Adopts the actions of the nodes of `from`.
     pub fn update(&self, from: &Graph) -> Result<(), CuError> {
         self.graph()?.update(from)
     }
 
-    /// Its node that came of a node of the graph it was made of: the one in the same place.
+    /// Its node for a node of the source graph: the one at the same position.
     pub fn node_of(&self, node: &Node) -> Result<&'static Node, CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         let place = graph.nodes().iter().position(|other| std::ptr::eq(*other, node)).ok_or(INVALID_VALUE)?;
@@ -463,7 +463,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Destroys it. What runs goes on.
+    /// Destroys the instance. Running work continues.
     pub fn destroy(&'static self) -> Result<(), CuError> {
         let graph = self.graph()?;
         tell(
@@ -478,22 +478,22 @@ impl Exec {
     }
 }
 
-/// A capture: one graph, from all the streams that have joined.
+/// A capture: one graph, built from all streams that have joined.
 #[derive(Debug)]
 pub struct Capture {
-    /// What it becomes.
+    /// Resulting graph.
     pub graph: &'static Graph,
-    /// Never used again.
+    /// Id, never reused.
     pub id: u64,
-    /// The last node, by handle, for who asks what the next one will depend on.
+    /// Handle of the last node, for queries of the next node's dependencies.
     pub last: AtomicUsize,
-    /// The stream that began it, by address.
+    /// Address of the stream that began the capture.
     origin: usize,
     streams: Mutex<Vec<&'static Stream>>,
 }
 
 impl Capture {
-    /// From now on work on `stream` becomes nodes of a graph: of a new one, if none is given.
+    /// Makes work on `stream` become nodes of a graph: of a new one, if none is given.
     pub fn begin(stream: &'static Stream, graph: Option<&'static Graph>) -> Result<(), CuError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if stream.is_legacy_default() {
@@ -510,7 +510,7 @@ impl Capture {
         Ok(())
     }
 
-    /// `stream` waits for an event of the capture, and so takes part in it.
+    /// Makes `stream`, which waits for an event of the capture, take part in it.
     pub fn join(capture: &Arc<Capture>, stream: &'static Stream) {
         if stream.capture().is_none() {
             lock(&capture.streams).push(stream);
@@ -518,7 +518,7 @@ impl Capture {
         }
     }
 
-    /// Ends the capture that `stream` began: its graph.
+    /// Ends the capture that `stream` began. Returns its graph.
     pub fn end(stream: &'static Stream) -> Result<&'static Graph, CuError> {
         let capture = stream.capture().ok_or(ILLEGAL_STATE)?;
         if capture.origin != std::ptr::from_ref(stream) as usize {
@@ -528,7 +528,7 @@ impl Capture {
         Ok(capture.graph)
     }
 
-    /// Adds a node in the place of running it.
+    /// Adds a node instead of running the action.
     pub fn add(&self, what: What) -> Result<(), CuError> {
         if let What::Work(order) = what
             && !order.asynchronous
@@ -540,7 +540,7 @@ impl Capture {
     }
 }
 
-/// The id behind a handle, for CUPTI: 0 a graph, 1 a node, 2 an executable graph.
+/// Id of a handle, for CUPTI: `what` is 0 for a graph, 1 for a node, 2 for an executable graph.
 pub fn id_of(what: u32, handle: *mut c_void) -> Result<u64, CuError> {
     match what {
         0 => Graph::of_handle(handle).map(|g| u64::from(g.id())),

@@ -1,4 +1,4 @@
-//! What the driver API is told of a node: its structs, and the work they mean.
+//! Parameters of graph nodes: the structs of the driver API, and the work they describe.
 
 use crate::arg::Handle;
 use crate::error::{CuError, INVALID_VALUE};
@@ -49,7 +49,7 @@ pub struct HostNode {
     pub data: Handle,
 }
 
-/// CUDA_MEM_ALLOC_NODE_PARAMS, and the runtime's struct of the same purpose.
+/// CUDA_MEM_ALLOC_NODE_PARAMS, and the runtime's equivalent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
@@ -57,12 +57,12 @@ pub struct AllocNode {
     pub kind: u32,
     pub handle_types: u32,
     pub location: Location,
-    /// What else a pool is told.
+    /// Further parameters of the pool.
     pub of_pool: [u64; 9],
     pub access: Handle,
     pub access_count: usize,
     pub bytes: usize,
-    /// The answer.
+    /// Output: the address.
     pub address: u64,
 }
 
@@ -74,16 +74,16 @@ const _: () = assert!(size_of::<AllocNode>() == 120, "the driver API's size");
 #[allow(missing_docs)] // the driver API's fields
 pub struct ConditionalNode {
     pub condition: u64,
-    /// 0 if, 1 while, 2 switch.
+    /// Kind of condition: 0 if, 1 while, 2 switch.
     pub kind: u32,
-    /// How many graphs.
+    /// Number of graphs.
     pub size: u32,
-    /// The answer: the graphs.
+    /// Output: the graphs.
     pub bodies: *const Handle,
     pub context: Handle,
 }
 
-/// CUgraphNodeParams: what a node does, and which of the kinds that is.
+/// CUgraphNodeParams: a node's kind, and its parameters.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, missing_debug_implementations)] // the driver API's fields
@@ -94,7 +94,7 @@ pub struct AnyNode<Kernel: Clone + std::marker::Copy> {
     pub what: AnyParams<Kernel>,
 }
 
-/// The kinds of it. A kernel is told otherwise to the runtime.
+/// Parameters by kind. A kernel's differ for the runtime.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, missing_debug_implementations)] // the driver API's fields
@@ -113,7 +113,7 @@ pub union AnyParams<Kernel: Clone + std::marker::Copy> {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
 pub struct UpdateResult {
-    /// 0 it worked, 2 the graphs do not match.
+    /// 0 success, 2 the graphs do not match.
     pub result: u32,
     pub node: Handle,
     pub from_node: Handle,
@@ -127,7 +127,7 @@ impl HostNode {
 }
 
 impl AllocNode {
-    /// The work, for memory whose address is written into the parameters.
+    /// The work, for memory whose address is stored into the parameters.
     pub fn what(&mut self) -> Result<What, CuError> {
         self.address = memory::reserve_for_graph(self.location.id as u32, self.bytes as u64)?;
         Ok(What::Alloc(self.address))
@@ -135,7 +135,7 @@ impl AllocNode {
 }
 
 impl ConditionalNode {
-    /// The work, with empty graphs that the program fills, and those as the program is told of them.
+    /// The work, with empty graphs that the program fills; the graphs are also stored into the parameters.
     pub fn what(&mut self) -> Result<What, CuError> {
         const IF: u32 = 0;
         const WHILE: u32 = 1;
@@ -148,7 +148,7 @@ impl ConditionalNode {
         self.bodies = handles.leak().as_ptr();
         let value = default_of(self.condition);
         let chosen = match self.kind {
-            // A second graph is for else.
+            // A second graph is the else branch.
             IF => usize::from(value == 0),
             WHILE if value != 0 => 0,
             WHILE => usize::MAX,
@@ -159,7 +159,7 @@ impl ConditionalNode {
     }
 }
 
-/// CUgraphConditionalHandle: a condition with what it is when a launch begins.
+/// CUgraphConditionalHandle: a condition with its value at the start of a launch.
 pub fn condition(default: u32, flags: u32) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     const ASSIGNS_DEFAULT: u32 = 1;

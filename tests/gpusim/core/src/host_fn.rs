@@ -1,5 +1,4 @@
-//! Host functions: what cuLaunchHostFunc hands to a stream runs on a thread of the driver's, in the
-//! order of its times.
+//! Host functions: a function given to cuLaunchHostFunc runs on a thread of the driver, in order of time.
 
 use crate::clock;
 use crate::settings;
@@ -20,7 +19,7 @@ struct Due {
     number: u64,
     function: usize,
     argument: usize,
-    /// By address; 0 for none.
+    /// Address of the stream; 0 for none.
     stream: usize,
 }
 
@@ -37,14 +36,14 @@ fn lock() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `function(argument)` when the stream's work so far is done.
+/// Runs `function(argument)` once the stream's earlier work is done.
 pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) {
     stream.host_functions.fetch_add(1, Relaxed);
     let time = if settings::get().real_clock { stream.ready_at() } else { 0 };
     enqueue(time, function, argument, std::ptr::from_ref(stream) as usize);
 }
 
-/// Runs `function(argument)` on the same thread, for no stream.
+/// Runs `function(argument)` on the same thread, independent of any stream.
 pub fn run_soon(function: HostFn, argument: *mut c_void) {
     enqueue(0, function, argument, 0);
 }
@@ -66,7 +65,7 @@ fn enqueue(time: u64, function: HostFn, argument: *mut c_void, stream: usize) {
     CHANGED.notify_all();
 }
 
-/// Waits until `done` holds, looking again whenever a host function has run.
+/// Waits until `done` is true, checking it after each host function.
 pub fn wait(done: impl Fn() -> bool) {
     if done() {
         return;
@@ -78,7 +77,7 @@ pub fn wait(done: impl Fn() -> bool) {
     }
 }
 
-/// Whether every host function has run.
+/// Whether all host functions have run.
 pub fn none_left() -> bool {
     UNFINISHED.load(Relaxed) == 0
 }
@@ -107,7 +106,7 @@ fn serve() {
 }
 
 fn run(due: &Due) {
-    // SAFETY: `launch` stored a HostFn and the argument that goes with it.
+    // SAFETY: `launch` stored a HostFn and the argument that belongs to it.
     unsafe {
         let function = std::mem::transmute::<usize, HostFn>(due.function);
         function(due.argument as *mut c_void);

@@ -1,6 +1,6 @@
-//! cuInit as the real driver does it: the injection library comes first, on the caller's thread, then
-//! the devices. The driver's end is its exit handler, registered before the injection, so a handler
-//! that the injected library registers runs while the driver still answers.
+//! cuInit as the real driver does it: first the injection library, on the caller's thread, then the devices. The driver ends
+//! in its exit handler, which is registered before the injection, so a handler that the injected library registers runs while
+//! the driver still works.
 
 use crate::error::{CuError, DEINITIALIZED, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OPERATING_SYSTEM};
 use crate::table::{Phase, resource, with_hooks};
@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 static PHASE: AtomicU32 = AtomicU32::new(Phase::Fresh as u32);
 
-/// How far the driver has come.
+/// State of the driver.
 pub fn phase() -> Phase {
     match PHASE.load(Ordering::Acquire) {
         0 => Phase::Fresh,
@@ -22,7 +22,7 @@ pub fn phase() -> Phase {
     }
 }
 
-/// The error of an API function that cannot work now.
+/// Error that an API function returns if it cannot work now.
 #[inline]
 pub fn check_ready() -> Result<(), CuError> {
     match phase() {
@@ -33,7 +33,7 @@ pub fn check_ready() -> Result<(), CuError> {
 }
 
 struct Init {
-    /// The thread inside cuInit; it may call cuInit again from the injected library.
+    /// Thread inside cuInit, which may call cuInit again from the injected library.
     owner: u32,
     injected: bool,
     handlers: bool,
@@ -80,7 +80,7 @@ pub fn init(flags: u32) -> Result<(), CuError> {
     result
 }
 
-/// Finds the devices; tells the subscriber once.
+/// Finds the devices; notifies the subscriber once.
 pub fn start_devices() -> Result<(), CuError> {
     if settings::get().devices == 0 {
         return Err(NO_DEVICE);
@@ -102,7 +102,7 @@ pub fn start_devices() -> Result<(), CuError> {
     }
 }
 
-/// The driver 550 refuses; 535 calls the injection again, in the image inherited from the parent.
+/// cuInit in a forked child: driver 550 refuses; 535 calls the injection again, in the image inherited from the parent.
 fn init_in_child() -> Result<(), CuError> {
     if settings::get().inject_in_child {
         inject_library();
@@ -111,15 +111,15 @@ fn init_in_child() -> Result<(), CuError> {
     Err(OPERATING_SYSTEM)
 }
 
-/// Loads the library that CUDA_INJECTION64_PATH names and calls its entry point. True if it stays.
-/// Nothing that goes wrong is reported, as with the real driver.
+/// Loads the library that CUDA_INJECTION64_PATH names and calls its entry point. True if the library stays loaded. Failures
+/// are not reported, as with the real driver.
 #[inline(never)]
 fn inject_library() -> bool {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").filter(|p| !p.is_empty()) else {
         return false;
     };
     let Ok(path) = CString::new(path.into_encoded_bytes()) else { return false };
-    // SAFETY: `path` is a C string; loading runs whatever constructors the library has.
+    // SAFETY: `path` is a C string; loading runs the library's constructors, which the user asked for.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return false;

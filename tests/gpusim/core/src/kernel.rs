@@ -1,28 +1,28 @@
-//! Kernels are names with a duration. Code is never read: whoever asks for a name gets a kernel of that name, and asking twice
-//! gives the same one. Which names a module has is the module's matter.
+//! Kernels are names with a duration. Code is never read: any name is accepted, and the same name always gives the same
+//! kernel. Which names a module contains is decided by the module.
 
 use crate::settings;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What stands when neither GPUSIM_KERNELS nor the name tells.
+/// Duration if neither GPUSIM_KERNELS nor the name gives one.
 const DEFAULT_DURATION: u64 = 10_000;
 
-/// What a CUfunction, a CUkernel and a cudaKernel_t point to. Never freed.
+/// Target of a CUfunction, a CUkernel and a cudaKernel_t. Never freed.
 #[derive(Debug)]
 pub struct Kernel {
     magic: u64,
-    /// As in the cubin, that is, mangled.
+    /// Name as in the cubin, that is, mangled.
     pub name: &'static CStr,
-    /// ns
+    /// Duration in ns.
     pub duration: u64,
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"kernel\0\x01");
 
 impl Kernel {
-    /// The kernel of this (mangled) name.
+    /// Kernel of this (mangled) name.
     pub fn of_name(name: &CStr) -> &'static Kernel {
         static KERNELS: OnceLock<Mutex<HashMap<&'static CStr, &'static Kernel>>> = OnceLock::new();
         let mut kernels = KERNELS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,18 +37,18 @@ impl Kernel {
         kernel
     }
 
-    /// The kernel behind a handle, if it is one.
+    /// Kernel of a handle, if it is one.
     pub fn of_handle(handle: *const c_void) -> Option<&'static Kernel> {
         let kernel = handle.cast::<Kernel>();
         if kernel.is_null() || !kernel.is_aligned() {
             return None;
         }
-        // SAFETY: a program passes what cuModuleGetFunction or its like gave it; the first word tells.
+        // SAFETY: programs pass the result of cuModuleGetFunction or a similar call; the first word is checked.
         let kernel = unsafe { &*kernel };
         (kernel.magic == MAGIC).then_some(kernel)
     }
 
-    /// The handle that a program holds.
+    /// Handle that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -61,7 +61,7 @@ fn duration(mangled: &str, table: &[(String, u64)], by_name: bool) -> u64 {
     listed.or_else(suffix).unwrap_or_else(|| if by_name { of_name(mangled) } else { DEFAULT_DURATION })
 }
 
-/// 1 to 20 us: the same for a name in every run, and hardly ever for another name.
+/// 1 to 20 us: the same for a name in every run, and rarely the same for two names.
 fn of_name(mangled: &str) -> u64 {
     // FNV-1a
     let hash = mangled
@@ -70,7 +70,7 @@ fn of_name(mangled: &str) -> u64 {
     1_000 + hash % 19_001
 }
 
-/// `_ZN2at4gemmIfEEvPT_` -> `gemm`; a name that is not mangled stays.
+/// `_ZN2at4gemmIfEEvPT_` -> `gemm`; a name that is not mangled is unchanged.
 fn unqualified(mangled: &str) -> String {
     let Ok(symbol) = cpp_demangle::Symbol::new(mangled) else { return mangled.to_owned() };
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();

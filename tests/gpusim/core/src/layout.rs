@@ -1,5 +1,5 @@
-//! Activity records as bytes. Offsets are the measured ones; a field that a version's struct does not
-//! have yet is left out because its bytes lie beyond that version's record size.
+//! Activity records as bytes. Offsets were measured. A field that a version's struct lacks is not written because its bytes
+//! are past that version's record size.
 
 use crate::deps::Dependency;
 use crate::faults::{Fault, UNKNOWN_KIND};
@@ -36,7 +36,7 @@ impl Record<'_> {
     }
 }
 
-/// The kind number under which this work is recorded, given which kinds are enabled; `None`: it is not.
+/// The kind number under which this work is recorded, given the enabled kinds; `None` if it is not recorded.
 pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
     let candidates: &[u32] = match work {
         WorkKind::Kernel => &[kind::CONCURRENT_KERNEL, kind::KERNEL],
@@ -48,7 +48,7 @@ pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
     candidates.iter().copied().find(|k| enabled & (1 << k) != 0)
 }
 
-/// The bits that [`record_kind`] looks at.
+/// Bits that [`record_kind`] looks at.
 pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
     | 1 << kind::KERNEL
     | 1 << kind::MEMCPY
@@ -56,8 +56,8 @@ pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
     | 1 << kind::MEMCPY2
     | 1 << kind::GRAPH_TRACE;
 
-/// Writes the record of `work` without times, as it stands before the work is complete. `out` is zeroed
-/// and of the right size. `name` is what the record's name pointer shall be.
+/// Writes the record of `work` without times, as it is before the work is complete. `out` is zeroed and of the right size.
+/// `name` is the value of the record's name pointer.
 pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, record_kind);
@@ -98,7 +98,7 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
             r.u32(28, work.graph.graph);
             r.u32(32, work.place.context);
             r.u32(36, work.stream);
-            r.u32(48, work.place.device); // end device and context, 12.3 on
+            r.u32(48, work.place.device); // end device and context, since 12.3
             r.u32(52, work.place.context);
         }
     }
@@ -117,7 +117,7 @@ fn write_kernel(work: &Work, name: u64, r: &mut Record<'_>) {
     r.u64(104, name);
     write_channel(work, 168, COMPUTE_CHANNEL, r);
     write_node(work, 144, 156, 232, r);
-    // isDeviceLaunched, 13.0 on.
+    // isDeviceLaunched, since 13.0.
     r.u8(208, u8::from(work.fault == Some(Fault::DeviceGraph) && work.enter == 0));
 }
 
@@ -131,7 +131,7 @@ fn write_copy_head(work: &Work, r: &mut Record<'_>) {
     write_place(work, 32, r);
 }
 
-/// The graph and the node, and from `source` on (13.4) those that the node was made or updated from.
+/// Writes the graph and the node, and from `source` on (since 13.4) those that the node was created or updated from.
 fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Record<'_>) {
     r.u64(node, work.graph.node);
     r.u32(graph, work.graph.graph);
@@ -143,13 +143,13 @@ fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Rec
 const COMPUTE_CHANNEL: u32 = 1;
 const COPY_CHANNEL: u32 = 2;
 
-/// The channel has the stream's number.
+/// Writes the channel, which has the stream's number.
 fn write_channel(work: &Work, offset: usize, kind: u32, r: &mut Record<'_>) {
     r.u32(offset, work.stream);
     r.u32(offset + 4, kind);
 }
 
-/// Where the times stand: `start`, and 8 bytes later `end`.
+/// Offset of the record's times: `start`, and 8 bytes later `end`.
 pub fn times_at(record_kind: u32) -> usize {
     if record_kind == kind::GRAPH_TRACE { 8 } else { START }
 }
@@ -162,7 +162,7 @@ fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
 
 const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
 
-/// The start and end that the record shall show, wrong where a fault wants it.
+/// Start and end that the record shows, wrong if a fault requires it.
 pub fn recorded_times(work: &Work) -> (u64, u64) {
     match work.fault {
         Some(Fault::ZeroTimestamps) => (0, 0),
@@ -178,7 +178,7 @@ pub fn recorded_times(work: &Work) -> (u64, u64) {
     }
 }
 
-/// What the work's name pointer shall be, wrong where a fault wants it.
+/// Value of the record's name pointer, wrong if a fault requires it.
 pub fn recorded_name(work: &Work) -> u64 {
     static BAD: &[u8] = b"_Z\xff\xfe\x80kernel\0";
     static LONG: [u8; 4097] = {
@@ -194,7 +194,7 @@ pub fn recorded_name(work: &Work) -> u64 {
     }
 }
 
-/// An additional record that a fault wants after the work's own: its kind and the work it shows.
+/// An additional record that a fault adds after the work's own: its kind and the work it shows.
 pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
     match work.fault? {
         Fault::Duplicate => Some((record_kind, *work)),
@@ -243,7 +243,7 @@ pub fn write_api(call: &ApiCall, thread_id: u32, out: &mut [u8]) {
     r.u32(36, call.result);
 }
 
-/// Writes the 24 bytes that tie a client's own id to an API call.
+/// Writes the 24 bytes that associate a client's own id with an API call.
 pub fn write_external(external_kind: u32, id: u64, correlation: u32, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, kind::EXTERNAL_CORRELATION);
@@ -252,7 +252,7 @@ pub fn write_external(external_kind: u32, id: u64, correlation: u32, out: &mut [
     r.u32(16, correlation);
 }
 
-/// Writes an event's record or a wait's.
+/// Writes the record of an event or of a wait.
 pub fn write_dependency(dependency: &Dependency, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, dependency.kind);
@@ -261,7 +261,7 @@ pub fn write_dependency(dependency: &Dependency, out: &mut [u8]) {
         r.u32(8, dependency.context);
         r.u32(12, dependency.stream);
         r.u32(16, dependency.event);
-        r.u64(48, dependency.sync_id); // 12.8 on
+        r.u64(48, dependency.sync_id); // since 12.8
         return;
     }
     r.u32(4, dependency.wait);
@@ -271,7 +271,7 @@ pub fn write_dependency(dependency: &Dependency, out: &mut [u8]) {
     r.u32(28, dependency.context);
     r.u32(32, dependency.stream);
     r.u32(36, dependency.event);
-    r.u64(40, dependency.sync_id); // 12.8 on
+    r.u64(40, dependency.sync_id); // since 12.8
     r.u32(48, dependency.result);
 }
 

@@ -1,5 +1,5 @@
-//! Device memory is address space without memory behind it: a pointer tells its device and no byte is
-//! ever copied, but for `contents`. Host allocations are real, since programs write to them.
+//! Device memory is address space without memory behind it: a pointer identifies its device, and no byte is copied (except as
+//! in `contents`). Host allocations are real, since programs write to them.
 
 use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
@@ -10,10 +10,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// A range of virtual addresses that Linux gives nobody unasked; device n owns the n-th TB from here.
+/// Start of a virtual address range that Linux does not assign unasked; device n owns the n-th TB from here.
 const BASE: u64 = 0x2000_0000_0000;
 const DEVICE_SPACE: u64 = 1 << 40;
-/// What each device pretends to have.
+/// Memory size that each device reports.
 pub const DEVICE_BYTES: u64 = 80 << 30;
 const ALIGNMENT: u64 = 512;
 const PAGE: usize = 4096;
@@ -22,13 +22,14 @@ const PAGE: usize = 4096;
 struct Space {
     /// Start and length of each live allocation, device and host alike.
     live: BTreeMap<u64, (u64, Memory)>,
-    /// Freed device ranges by length, to be handed out again.
+    /// Freed device ranges by length, for reuse.
     spare: BTreeMap<u64, Vec<u64>>,
-    /// What belongs to graphs, by its start: live from the node that allocates it to the one that frees it, and never spare.
+    /// Memory of graphs by its start: live from the node that allocates it to the one that frees it, and never reused
+    /// otherwise.
     of_graphs: BTreeMap<u64, u64>,
-    /// Bytes of an element of each array, by its start.
+    /// Bytes per element of each array, by its start.
     arrays: BTreeMap<u64, usize>,
-    /// Per device: bytes handed out, and where untouched space begins.
+    /// Per device: allocated bytes, and start of the unused address space.
     used: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -37,7 +38,7 @@ fn space() -> MutexGuard<'static, Space> {
     SPACE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory on a device.
+/// Allocates memory on a device.
 pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
     if bytes == 0 {
         return Err(INVALID_VALUE);
@@ -60,7 +61,7 @@ pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(start)
 }
 
-/// Addresses of a device, for memory to be mapped there. None is handed out a second time.
+/// Reserves addresses of a device, for memory to be mapped there. They are never reused.
 pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     let mut space = space();
     let base = BASE + u64::from(device) * DEVICE_SPACE;
@@ -73,14 +74,14 @@ pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(std::mem::replace(next, end))
 }
 
-/// Addresses for a graph, whose node allocates memory there whenever it runs.
+/// Reserves addresses for a graph whose node allocates memory there at each run.
 pub fn reserve_for_graph(device: u32, bytes: u64) -> Result<u64, CuError> {
     let start = reserve(device, bytes)?;
     space().of_graphs.insert(start, bytes.next_multiple_of(PAGE as u64));
     Ok(start)
 }
 
-/// The node runs. Memory that the launch before has left allocated is kept.
+/// Notes that the allocating node runs. Memory that the previous launch left allocated is kept.
 pub fn alloc_of_graph(start: u64) {
     let mut space = space();
     let Some(&length) = space.of_graphs.get(&start) else { return };
@@ -97,19 +98,19 @@ pub fn bytes_of_graphs(device: u32) -> u64 {
     space.of_graphs.iter().filter(|(start, _)| is_live(start)).map(|(_, length)| length).sum()
 }
 
-/// An array of so many elements on a device. Its handle is its address.
+/// Allocates an array on a device. Its handle is its address.
 pub fn alloc_array(device: u32, elements: u64, bytes_of_each: usize) -> Result<u64, CuError> {
     let start = alloc_device(device, elements.saturating_mul(bytes_of_each as u64))?;
     space().arrays.insert(start, bytes_of_each);
     Ok(start)
 }
 
-/// Bytes of an element of an array; `None`: the address is none's.
+/// Bytes per element of an array; `None` if the address is not an array's.
 pub fn element_of(address: u64) -> Option<usize> {
     space().arrays.get(&address).copied()
 }
 
-/// Gives device memory back.
+/// Frees device memory.
 pub fn free_device(start: u64) -> Result<(), CuError> {
     if start == 0 {
         return Ok(());
@@ -134,7 +135,7 @@ pub fn free_device(start: u64) -> Result<(), CuError> {
     Ok(())
 }
 
-/// Host memory of the driver's: pinned or managed.
+/// Allocates host memory of the driver: pinned or managed.
 pub fn alloc_host(bytes: u64, memory: Memory) -> Result<u64, CuError> {
     let layout = host_layout(bytes)?;
     // SAFETY: `host_layout` refuses the size 0.
@@ -146,7 +147,7 @@ pub fn alloc_host(bytes: u64, memory: Memory) -> Result<u64, CuError> {
     Ok(start)
 }
 
-/// Gives host memory back.
+/// Frees host memory.
 pub fn free_host(start: u64) -> Result<(), CuError> {
     if start == 0 {
         return Ok(());
@@ -172,20 +173,20 @@ pub fn free_bytes(device: u32) -> u64 {
     DEVICE_BYTES - space().used.get(&device).map_or(0, |(used, _)| *used)
 }
 
-/// The device that owns an address, `None` for the host's.
+/// Device that owns an address; `None` for a host address.
 pub fn device_of(address: u64) -> Option<u32> {
     let device = address.checked_sub(BASE)? / DEVICE_SPACE;
     (device < u64::from(settings::get().devices)).then_some(device as u32)
 }
 
-/// Start and length of the allocation that an address lies in.
+/// Start and length of the allocation that contains an address.
 pub fn range_of(address: u64) -> Option<(u64, u64)> {
     let space = space();
     let (start, (bytes, _)) = space.live.range(..=address).next_back()?;
     (address < start + bytes).then_some((*start, *bytes))
 }
 
-/// What kind of memory an address lies in.
+/// Kind of memory at an address.
 pub fn kind_of(address: u64) -> Memory {
     if device_of(address).is_some() {
         return Memory::Device;
@@ -216,7 +217,7 @@ pub fn direction(target: u64, source: u64) -> Copy {
     }
 }
 
-/// CUmemLocation: where memory is to lie.
+/// CUmemLocation: place for memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
@@ -226,7 +227,7 @@ pub struct Location {
     pub id: i32,
 }
 
-/// CUDA_ARRAY3D_DESCRIPTOR: 40 bytes. The one without depth is its beginning, with other sizes.
+/// CUDA_ARRAY3D_DESCRIPTOR: 40 bytes. The descriptor without depth is its beginning, with other field sizes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
@@ -281,7 +282,7 @@ pub struct End {
 const _: () = assert!(size_of::<Rectangle>() == 128, "the driver API's size");
 
 impl End {
-    /// Where it lies, whichever field holds that.
+    /// Address of this end, from whichever field holds it.
     pub fn address(&self) -> u64 {
         match self.kind {
             1 => self.host,
@@ -290,12 +291,12 @@ impl End {
         }
     }
 
-    /// Whether it lies in an array.
+    /// Whether this end is in an array.
     pub fn is_array(&self) -> bool {
         self.kind == 3
     }
 
-    /// Where a row of it begins.
+    /// Address of the start of a row.
     pub fn row(&self, row: usize) -> u64 {
         self.address() + ((self.y + row) * self.pitch + self.x) as u64
     }
@@ -343,7 +344,7 @@ pub struct Corner {
 const _: () = assert!(size_of::<Cuboid>() == 200, "the driver API's size");
 
 impl Corner {
-    /// Where it lies, whichever field holds that.
+    /// Address of this end, from whichever field holds it.
     pub fn address(&self) -> u64 {
         match self.kind {
             1 => self.host,

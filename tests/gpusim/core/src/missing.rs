@@ -1,11 +1,11 @@
-//! What is not simulated: named once on stderr with GPUSIM_LOG=missing, so that who brings a new program sees what it
-//! lacks.
+//! Missing functions: printed once each to stderr with GPUSIM_LOG=missing, so that the author of a new program sees what the
+//! simulation lacks.
 
 use crate::settings;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// A program asked for, or called, a function of this name.
+/// Notes that a program looked up or called a missing function.
 pub fn note(name: &str) {
     static NAMED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     if !settings::get().log_missing {
@@ -17,7 +17,7 @@ pub fn note(name: &str) {
     }
 }
 
-/// Functions that are exported and fail with `cudaErrorNotSupported`, whatever they are given.
+/// Declares functions that are exported and fail with `cudaErrorNotSupported` for any arguments.
 #[macro_export]
 macro_rules! not_simulated {
     ($($name:ident)*) => {$(

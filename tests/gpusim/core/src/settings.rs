@@ -1,5 +1,5 @@
-//! Every `GPUSIM_*` variable: one table with its meaning, one struct with its value. The README's table
-//! is held against this one by a test.
+//! Every `GPUSIM_*` variable: a table of their meanings, and a struct of their values. A test compares the README's table
+//! with this one.
 
 use crate::faults::Faults;
 use crate::version::CuptiVersion;
@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 pub struct Variable {
     /// `GPUSIM_NDEV`
     pub name: &'static str,
-    /// What holds without it.
+    /// Behaviour without the variable.
     pub default: &'static str,
-    /// What it does.
+    /// Effect of the variable.
     pub meaning: &'static str,
 }
 
@@ -113,7 +113,7 @@ pub const VARIABLES: &[Variable] = &[
     ),
 ];
 
-/// The values.
+/// Values of all variables.
 #[derive(Debug)]
 #[allow(missing_docs)] // each field is a row of VARIABLES
 pub struct Settings {
@@ -148,7 +148,7 @@ pub struct Settings {
     pub truth_started: Option<PathBuf>,
 }
 
-/// This process's settings, read once from the environment. Aborts on a value it cannot read.
+/// This process's settings, read once from the environment. Aborts on an invalid value.
 pub fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
@@ -230,7 +230,7 @@ impl Env<'_> {
         Ok(self.optional(name)?.unwrap_or(default))
     }
 
-    /// True if the variable says `other` rather than the default.
+    /// True if the variable's value is `other`, false if it is the default.
     fn choice(&self, name: &str, default: &str, other: &str) -> Result<bool, String> {
         match self.text(name) {
             None => Ok(false),
@@ -241,14 +241,14 @@ impl Env<'_> {
     }
 }
 
-/// Gives what has no other duration one by its name.
+/// Value that gives kernels without another duration one derived from their name.
 const BY_NAME: &str = "by_name";
 
 fn words(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Reads `gemm=120us,tiny=301ns`.
+/// Parses `gemm=120us,tiny=301ns`.
 fn parse_durations(text: &str) -> Result<Vec<(String, u64)>, String> {
     let wrong = |item: &str| format!("GPUSIM_KERNELS: `{item}`: want NAME=NUMBER and ns, us or ms");
     let parse = |item: &str| {

@@ -1,21 +1,21 @@
-//! Memory and events that processes share: a handle says where an allocation lies, and whoever opens it gets address space
-//! of the same size on the same device. An event that comes from elsewhere has happened.
+//! Memory and events shared between processes: a handle identifies an allocation, and a process that opens it gets address
+//! space of the same size on the same device. An event from another process counts as having happened.
 
 use crate::error::{CuError, INVALID_HANDLE, OPERATING_SYSTEM};
 use crate::memory;
 use crate::stream::Event;
 use std::ffi::c_void;
 
-/// A descriptor for memory or a pool that a program sends to another process. Nothing is in it.
+/// Creates a descriptor for memory or a pool, which a program sends to another process. The file is empty.
 pub fn descriptor() -> Result<i32, CuError> {
     // SAFETY: the name is a C string.
     let descriptor = unsafe { libc::memfd_create(c"gpusim".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 { Err(OPERATING_SYSTEM) } else { Ok(descriptor) }
 }
 
-/// Whether it is one, at least of some file.
+/// Checks that the number is an open descriptor; of any file.
 pub fn check_descriptor(descriptor: i32) -> Result<(), CuError> {
-    // SAFETY: F_GETFD takes any number.
+    // SAFETY: F_GETFD accepts any number.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
     if flags < 0 { Err(INVALID_HANDLE) } else { Ok(()) }
 }
@@ -39,31 +39,31 @@ impl Shared {
         Shared { magic, process: std::process::id().into(), bytes, device: device.into(), unused: [0; 4] }
     }
 
-    /// Of the allocation that an address lies in.
+    /// Handle of the allocation that contains an address.
     pub fn memory(address: u64) -> Result<Shared, CuError> {
         let (_, bytes) = memory::range_of(address).ok_or(INVALID_HANDLE)?;
         let device = memory::device_of(address).ok_or(INVALID_HANDLE)?;
         Ok(Shared::new(MEMORY, bytes, device))
     }
 
-    /// Of an event.
+    /// Handle of an event.
     pub fn event(event: *mut c_void) -> Result<Shared, CuError> {
         Event::of_handle(event).map(|_| Shared::new(EVENT, 0, 0))
     }
 
-    /// Whether another process made it of such a thing.
+    /// Checks that another process created the handle, and for an object of this kind.
     fn is_others(&self, magic: u64) -> Result<(), CuError> {
         let is_own = self.process == std::process::id().into();
         if self.magic == magic && !is_own { Ok(()) } else { Err(INVALID_HANDLE) }
     }
 
-    /// Address space for that memory, until it is freed.
+    /// Reserves address space for that memory, until it is freed.
     pub fn open_memory(&self) -> Result<u64, CuError> {
         self.is_others(MEMORY)?;
         memory::alloc_device(self.device as u32, self.bytes)
     }
 
-    /// An event of our own for that one.
+    /// Creates an event of this process for the shared one.
     pub fn open_event(&self) -> Result<*mut c_void, CuError> {
         self.is_others(EVENT)?;
         Ok(Event::create().handle())

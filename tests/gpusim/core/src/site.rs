@@ -1,5 +1,5 @@
-//! Call sites: what a test program says about where it stands. They are the independent witness that a
-//! profiler's stacks are compared with, so nothing here looks at a stack.
+//! Call sites: a test program's own description of where it is. They are the independent reference for a profiler's stacks,
+//! so nothing here looks at a stack.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -15,7 +15,7 @@ impl Site {
         &self.0
     }
 
-    /// The site of this text; the empty text is none.
+    /// Site of this text; `None` for the empty text.
     pub fn intern(text: &CStr) -> Option<&'static Site> {
         let text = text.to_string_lossy();
         static SITES: OnceLock<Mutex<HashSet<&'static Site>>> = OnceLock::new();

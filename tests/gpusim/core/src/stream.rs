@@ -1,5 +1,5 @@
-//! Streams and events. The simulated GPU is arithmetic: a stream is the time at which it will be free,
-//! an event the time at which it happened.
+//! Streams and events. The simulated GPU is arithmetic: a stream is the time at which it will be free, an event the time at
+//! which it happened.
 
 use crate::clock;
 use crate::context::Context;
@@ -13,15 +13,15 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a CUstream points to. Never freed, so a stale handle is refused instead of crashing.
+/// Target of a CUstream. Never freed, so a stale handle is refused instead of crashing.
 #[derive(Debug)]
 pub struct Stream {
     magic: u64,
-    /// As in the records: 7 for a context's default stream, others from 13.
+    /// Id in the records: 7 for a context's default stream, others from 13.
     pub id: u32,
-    /// Where its work runs.
+    /// Context in which its work runs.
     pub context: &'static Context,
-    /// From [`GREATEST_PRIORITY`] to 0.
+    /// Priority from [`GREATEST_PRIORITY`] to 0.
     pub priority: i32,
     alive: AtomicBool,
     ready: AtomicU64,
@@ -33,12 +33,11 @@ pub struct Stream {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"stream\0\x01");
 const DEFAULT_ID: u32 = 7;
-/// An H100's; smaller is greater.
+/// Greatest priority of an H100; a smaller number is a greater priority.
 pub const GREATEST_PRIORITY: i32 = -5;
 static NEXT_ID: AtomicU32 = AtomicU32::new(13);
 
-/// Which stream the handle 0 means: the twins of an API function that end in `_ptsz` and `_ptds`
-/// mean the thread's own.
+/// Stream that the handle 0 means: variants of an API function that end in `_ptsz` and `_ptds` mean the thread's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Default {
     /// The context's stream 7.
@@ -72,13 +71,13 @@ impl Stream {
         Stream::new(context, DEFAULT_ID, 0)
     }
 
-    /// The stream behind what a program passes, in the calling thread's current context.
+    /// Stream of a handle that a program passes, in the calling thread's current context.
     pub fn resolve(handle: *mut c_void, default: Default) -> Result<&'static Stream, CuError> {
         let context = thread::current().context().ok_or(INVALID_CONTEXT)?;
         Stream::resolve_in(context, handle, default)
     }
 
-    /// The same in a given context.
+    /// Stream of a handle, in a given context.
     pub fn resolve_in(
         context: &'static Context,
         handle: *mut c_void,
@@ -107,27 +106,27 @@ impl Stream {
         if !stream.is_aligned() {
             return None;
         }
-        // SAFETY: a program passes what cuStreamCreate gave it, and streams are never freed.
+        // SAFETY: programs pass the result of cuStreamCreate, and streams are never freed.
         let stream = unsafe { &*stream };
         (stream.magic == MAGIC && stream.alive.load(Relaxed)).then_some(stream)
     }
 
-    /// The handle that a program holds.
+    /// Handle that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Makes the handle invalid. Work that runs goes on.
+    /// Makes the handle invalid. Running work continues.
     pub fn retire(&self) {
         self.alive.store(false, Relaxed);
     }
 
-    /// Whether it is a context's stream 7, which cannot be captured.
+    /// Whether this is a context's stream 7, which cannot be captured.
     pub fn is_legacy_default(&self) -> bool {
         self.id == DEFAULT_ID
     }
 
-    /// The capture that it takes part in.
+    /// Capture that the stream takes part in.
     pub fn capture(&self) -> Option<Arc<Capture>> {
         if !self.is_capturing.load(Relaxed) {
             return None;
@@ -141,12 +140,12 @@ impl Stream {
         *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
     }
 
-    /// Reserves `duration` ns on the stream, not before `earliest`: the work's start and end.
+    /// Reserves `duration` ns on the stream, not before `earliest`. Returns the work's start and end.
     pub fn book(&self, earliest: u64, duration: u64) -> (u64, u64) {
         self.book_by(earliest, |start| start + duration)
     }
 
-    /// The same of what ends when `end` says.
+    /// Reserves time for work whose end is computed from its start.
     pub fn book_by(&self, earliest: u64, end: impl Fn(u64) -> u64) -> (u64, u64) {
         let mut ready = self.ready.load(Relaxed);
         loop {
@@ -162,7 +161,7 @@ impl Stream {
         }
     }
 
-    /// When all submitted work will be done.
+    /// Time at which all submitted work will be done.
     pub fn ready_at(&self) -> u64 {
         self.ready.load(Relaxed)
     }
@@ -187,19 +186,19 @@ impl Stream {
     }
 }
 
-/// What a CUevent points to. Destroyed ones are reused, never freed.
+/// Target of a CUevent. Destroyed events are reused, never freed.
 #[derive(Debug)]
 pub struct Event {
     magic: AtomicU64,
-    /// As in the records: a number of its own, also where the handle was another event's before.
+    /// Id in the records: unique even if the handle was another event's before.
     id: AtomicU32,
-    /// The context it was made in.
+    /// Id of the context that the event was created in.
     context: AtomicU32,
-    /// The number of its last record.
+    /// Number of its last recording.
     sync_id: AtomicU64,
-    /// 0 until recorded.
+    /// Time at which the event happens; 0 until recorded.
     time: AtomicU64,
-    /// The capture in which it was recorded last.
+    /// Capture in which the event was last recorded.
     capture: Mutex<Option<Arc<Capture>>>,
 }
 
@@ -225,18 +224,18 @@ impl Event {
         event
     }
 
-    /// The event behind a handle.
+    /// Event of a handle.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static Event, CuError> {
         let event = handle.cast::<Event>();
         if event.is_null() || !event.is_aligned() {
             return Err(INVALID_HANDLE);
         }
-        // SAFETY: a program passes what cuEventCreate gave it, and events are never freed.
+        // SAFETY: programs pass the result of cuEventCreate, and events are never freed.
         let event = unsafe { &*event };
         if event.magic.load(Relaxed) == EVENT_MAGIC { Ok(event) } else { Err(INVALID_HANDLE) }
     }
 
-    /// The handle that a program holds.
+    /// Handle that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -247,22 +246,22 @@ impl Event {
         SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).push(self);
     }
 
-    /// As in the records.
+    /// Id in the records.
     pub fn id(&self) -> u32 {
         self.id.load(Relaxed)
     }
 
-    /// The context it was made in, as in the records.
+    /// Id of the context that the event was created in, as in the records.
     pub fn context(&self) -> u32 {
         self.context.load(Relaxed)
     }
 
-    /// The number of its last record; [`deps::NONE`] if it has none.
+    /// Number of its last recording; [`deps::NONE`] if it was never recorded.
     pub fn sync_id(&self) -> u64 {
         self.sync_id.load(Relaxed)
     }
 
-    /// The event happens when the stream's work so far is done.
+    /// Records the event: it happens when the stream's earlier work is done.
     pub fn record(&'static self, stream: &'static Stream) {
         let capture = stream.capture();
         if capture.is_none() {
@@ -272,24 +271,24 @@ impl Event {
         *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
     }
 
-    /// The capture in which it was recorded last.
+    /// Capture in which the event was last recorded.
     pub fn capture(&self) -> Option<Arc<Capture>> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When it happens; 0 if never recorded.
+    /// Time at which the event happens; 0 if never recorded.
     pub fn time(&self) -> u64 {
         self.time.load(Relaxed)
     }
 
-    /// Waits for it (real clock).
+    /// Waits for the event (real clock).
     pub fn synchronize(&self) {
         if settings::get().real_clock {
             clock::wait_until(self.time());
         }
     }
 
-    /// [`NOT_READY`] until it has happened.
+    /// [`NOT_READY`] until the event has happened.
     pub fn query(&self) -> Result<(), CuError> {
         if settings::get().real_clock && self.time() > clock::now() { Err(NOT_READY) } else { Ok(()) }
     }

@@ -1,6 +1,6 @@
-//! What the three libraries tell one another. libcuda holds the core; libcudart and libcupti get a
-//! [`CoreTable`] from `cuGetExportTable`, as the real ones get NVIDIA's private tables, and libcupti
-//! leaves [`Hooks`] behind. All three are built together, so the structs need no versions.
+//! Interface between the three libraries. libcuda holds the core; libcudart and libcupti get a [`CoreTable`] from
+//! `cuGetExportTable`, as the real libraries get NVIDIA's private tables, and libcupti registers its [`Hooks`]. All three are
+//! built together, so the structs need no versions.
 
 use crate::api::Call;
 use crate::clock;
@@ -13,7 +13,7 @@ use crate::work::{Fate, Work};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The id under which `cuGetExportTable` gives the [`CoreTable`]; any other id is not found.
+/// The id under which `cuGetExportTable` returns the [`CoreTable`]; any other id is not found.
 pub const GPUSIM_UUID: [u8; 16] = *b"gpusim-core-tab1";
 
 /// Ids of the resource domain's callbacks.
@@ -45,17 +45,17 @@ pub mod synchronize {
     pub const CONTEXT_SYNCHRONIZED: u32 = 2;
 }
 
-/// How far the driver has come in its life.
+/// State of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
-    /// No cuInit yet, or one without a device.
+    /// No cuInit yet, or one that found no device.
     Fresh,
-    /// Devices are there.
+    /// The devices are available.
     Ready,
     /// The driver's exit handler has run.
     Ended,
-    /// This is a forked child of a process in which the driver was ready.
+    /// The process is a forked child of one in which the driver was ready.
     Child,
 }
 
@@ -76,14 +76,14 @@ impl CallbackBits {
         CallbackBits([const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS])
     }
 
-    /// Whether one is on.
+    /// Whether a callback is on.
     #[inline]
     pub fn is_on(&self, domain: u32, id: u32) -> bool {
         let word = self.0.get(domain as usize).and_then(|d| d.get(id as usize / 64));
         word.is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
     }
 
-    /// Switches one; false if there is no such number.
+    /// Switches a callback; false if the number does not exist.
     pub fn set(&self, domain: u32, id: u32, on: bool) -> bool {
         let Some(word) = self.0.get(domain as usize).and_then(|d| d.get(id as usize / 64)) else {
             return false;
@@ -96,7 +96,7 @@ impl CallbackBits {
         true
     }
 
-    /// Has on what is on in one of these, and nothing else.
+    /// Enables the callbacks that are enabled in at least one of `all`, and no others.
     pub fn unite<'a>(&self, all: impl Iterator<Item = &'a CallbackBits> + Clone) {
         for (domain, words) in self.0.iter().enumerate() {
             for (at, word) in words.iter().enumerate() {
@@ -120,8 +120,8 @@ impl Default for CallbackBits {
     }
 }
 
-/// What is switched on, by whichever client. libcupti writes, every API call reads: a call that nobody
-/// listens to costs two loads.
+/// Everything that any client has enabled. libcupti writes it, every API call reads it: a call without a listener costs two
+/// loads.
 #[derive(Debug)]
 pub struct Switches {
     /// Callbacks that a client has enabled.
@@ -130,11 +130,11 @@ pub struct Switches {
     pub kinds: AtomicU64,
     /// Whether any API function but cuInit was called.
     pub api_seen: AtomicBool,
-    /// Whether a query of what is not done yet has a record.
+    /// Whether a query that finds unfinished work has a record.
     pub all_syncs: AtomicBool,
-    /// The client's own clock, 0 if it has none: what API calls are stamped with.
+    /// The client's own clock, 0 if it has none: the source of API calls' timestamps.
     pub client_clock: AtomicUsize,
-    /// Bits of what of unified memory is counted, by CUPTI's numbers.
+    /// Bits of the enabled unified memory counters, by CUPTI's numbers.
     pub counted: AtomicU32,
 }
 
@@ -150,7 +150,7 @@ impl Switches {
         }
     }
 
-    /// What time it is for the client.
+    /// Time on the client's clock.
     pub fn client_time(&self) -> u64 {
         match self.client_clock.load(Ordering::Relaxed) {
             0 => clock::now(),
@@ -169,7 +169,7 @@ impl Switches {
 /// The switches of this copy of the core; other libraries reach libcuda's through the table.
 pub static SWITCHES: Switches = Switches::new();
 
-/// What libcupti wants to hear of.
+/// Functions of libcupti that the core calls.
 #[repr(C)]
 #[allow(missing_docs)] // each is a function of libcupti's
 pub struct Hooks {
@@ -179,15 +179,15 @@ pub struct Hooks {
     pub resource: extern "C" fn(u32, *mut c_void, *mut c_void, *mut c_void),
     /// Any synchronize callback, enabled or not: id, context, stream.
     pub synchronize: extern "C" fn(u32, *mut c_void, *mut c_void),
-    /// Work of an enabled kind was submitted: where its record went.
+    /// Work of an enabled kind was submitted: returns the fate of its record.
     pub record: extern "C" fn(&Work) -> Fate,
     /// An API call of an enabled kind has ended.
     pub api_record: extern "C" fn(&ApiCall),
-    /// An event was recorded or somebody waited, and that kind is enabled.
+    /// An event was recorded, or a thread or stream waited, and that kind is enabled.
     pub dependency: extern "C" fn(&Dependency),
-    /// Pages of unified memory moved, and that is counted.
+    /// Pages of unified memory moved, and that counter is enabled.
     pub unified: extern "C" fn(&Move),
-    /// The driver ends: no callback and no buffer after this returns.
+    /// The driver ends: no callback is made and no buffer delivered after this returns.
     pub stop: extern "C" fn(),
 }
 
@@ -200,12 +200,12 @@ pub fn with_hooks<T>(f: impl FnOnce(&'static Hooks) -> T) -> Option<T> {
     unsafe { HOOKS.load(Ordering::Acquire).as_ref() }.map(f)
 }
 
-/// Lets libcupti hear of everything from now on.
+/// Makes libcupti receive everything from now on.
 pub extern "C" fn attach(hooks: &'static Hooks) {
     HOOKS.store(std::ptr::from_ref(hooks).cast_mut(), Ordering::Release);
 }
 
-/// What libcuda offers to the other two.
+/// Functions that libcuda offers to the other two libraries.
 #[repr(C)]
 #[allow(missing_docs)] // named after the functions in libcuda's core
 pub struct CoreTable {
@@ -217,24 +217,24 @@ pub struct CoreTable {
     /// Finds the devices without an injection: 0 or the driver's error.
     pub start_devices: extern "C" fn() -> u32,
     pub settle: extern "C" fn(*const Work, usize, Fate),
-    /// Tells the truth of a fault that is of no work.
+    /// Counts a fault in the truth that belongs to no work.
     pub count_fault: extern "C" fn(Fault),
-    /// Sets which of the client's functions runs on this thread; the one before.
+    /// Sets which of the client's functions runs on this thread; returns the previous one.
     pub swap_client: extern "C" fn(Client) -> Client,
     pub client: extern "C" fn() -> Client,
     pub kernel: extern "C" fn(*const c_char) -> *mut c_void,
-    /// The name of the kernel behind a handle, NULL if it is none.
+    /// Name of the kernel of a handle; NULL if it is not a kernel.
     pub kernel_name: extern "C" fn(*const c_void) -> *const c_char,
     /// Makes the device's primary context current.
     pub use_primary: extern "C" fn(device: u32) -> u32,
-    /// The device's primary context, made if need be.
+    /// The device's primary context, created if necessary.
     pub primary: extern "C" fn(device: u32, &mut *mut c_void) -> u32,
-    /// uid and device of a context, 0 if it is one.
+    /// Writes uid and device of a context; returns 0 if the handle is valid.
     pub context_ids: extern "C" fn(*mut c_void, &mut u32, &mut u32) -> u32,
     pub stream_id:
         extern "C" fn(context: *mut c_void, stream: *mut c_void, per_thread: bool, &mut u32) -> u32,
     pub reset_primary: extern "C" fn(device: u32) -> u32,
-    /// The id of a graph (0), a node (1) or an executable graph (2): 0 if the handle is one.
+    /// Writes the id of a graph (0), a node (1) or an executable graph (2); returns 0 if the handle is valid.
     pub graph_id: extern "C" fn(what: u32, handle: *mut c_void, &mut u64) -> u32,
     pub site: extern "C" fn(*const c_char),
 }

@@ -1,6 +1,5 @@
-//! What the driver knows about each thread: where in the API it is, its contexts, its call site. A
-//! thread's state is handed to the next new thread when it exits, so a program that starts threads by
-//! the thousand does not grow.
+//! The driver's state per thread: its position in the API, its contexts, its call site. When a thread exits its tally is
+//! passed to the next new thread, so a program that starts threads by the thousand does not grow.
 
 use crate::context::Context;
 use crate::site::Site;
@@ -26,20 +25,20 @@ pub enum Client {
     BufferCompleted,
 }
 
-/// What a kernel waits for that works together with other GPUs'.
+/// Condition that a kernel waits for if it works together with kernels of other GPUs.
 #[derive(Clone, Copy)]
 pub struct Meeting {
-    /// When it ends, which began at a time; returns when that is known.
+    /// Returns the end of a kernel that began at `start`, once it is known.
     pub end: extern "C" fn(argument: *mut c_void, start: u64) -> u64,
-    /// Handed to it.
+    /// Argument of `end`.
     pub argument: *mut c_void,
 }
 
-/// One thread's state. Only `tally` is touched by other threads.
+/// One thread's state. Other threads only touch `tally`.
 pub struct Thread {
     /// gettid()
     pub tid: u32,
-    /// How many API calls are nested now.
+    /// Number of nested API calls at present.
     pub depth: Cell<u32>,
     /// Correlation id of the outermost API call.
     pub correlation: Cell<u32>,
@@ -51,9 +50,9 @@ pub struct Thread {
     pub api: Cell<*const c_char>,
     /// Kernel name of the outermost API call.
     pub symbol: Cell<*const c_char>,
-    /// What gpusim_site said last.
+    /// Call site last set with gpusim_site.
     pub site: Cell<Option<&'static Site>>,
-    /// Whom what it submits next waits for.
+    /// Condition that the next submitted kernel waits for.
     pub meeting: Cell<Option<Meeting>>,
     /// Which of the client's functions runs.
     pub client: Cell<Client>,
@@ -71,7 +70,7 @@ thread_local! {
     static CURRENT: Cell<*const Thread> = const { Cell::new(null()) };
 }
 
-/// Tallies of threads that have ended, for new threads to go on with.
+/// Tallies of ended threads, for reuse by new threads.
 static SPARE: Mutex<Vec<&'static ThreadTally>> = Mutex::new(Vec::new());
 
 /// The calling thread's state.
@@ -110,7 +109,7 @@ fn begin() -> *const Thread {
     thread
 }
 
-/// A key rather than a Rust destructor: API calls made by later destructors start over with a new state.
+/// A key rather than a Rust destructor: API calls made by later destructors start again with a new state.
 fn exit_key() -> libc::pthread_key_t {
     static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -125,7 +124,7 @@ fn exit_key() -> libc::pthread_key_t {
 
 unsafe extern "C" fn end(thread: *mut c_void) {
     CURRENT.set(null());
-    // SAFETY: `begin` made it with Box, and pthread hands it over once, on the thread that used it.
+    // SAFETY: `begin` made it with Box, and pthread passes it on once, on the thread that used it.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     for (_, stream) in thread.own_streams.borrow_mut().drain(..) {
         stream.retire();
@@ -134,7 +133,7 @@ unsafe extern "C" fn end(thread: *mut c_void) {
 }
 
 impl Thread {
-    /// Records where the program says it stands; `None`: it does not say.
+    /// Records the program's call site; `None` clears it.
     pub fn set_site(&self, text: Option<&CStr>) {
         let Some(text) = text else { return self.site.set(None) };
         let key = text.as_ptr();
@@ -153,7 +152,7 @@ impl Thread {
         self.contexts.borrow().last().copied()
     }
 
-    /// Makes a context the current one in place of the top of the stack; `None` takes the top away.
+    /// Replaces the top of the context stack; `None` removes it.
     pub fn set_context(&self, context: Option<&'static Context>) {
         let mut contexts = self.contexts.borrow_mut();
         contexts.pop();

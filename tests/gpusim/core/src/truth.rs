@@ -1,6 +1,6 @@
-//! The truth file: what the simulated GPU really ran, told by nobody but the simulation and the test
-//! program's own call sites. Sums are kept per thread, so a truth does not slow launching threads
-//! down by one another, and nothing here grows with the number of launches.
+//! The truth file: the work that the simulated GPU really ran, known only from the simulation and the test program's own
+//! call sites. Sums are kept per thread, so that the truth does not make launching threads slow each other down, and
+//! nothing here grows with the number of launches.
 
 use crate::faults::Fault;
 use crate::kernel::Kernel;
@@ -15,11 +15,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What one summary row is about.
+/// Key of a summary row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     site: Option<&'static Site>,
-    /// Where the node of a graph was made.
+    /// Call site at which the graph node was created.
     created: Option<&'static Site>,
     kind: WorkKind,
     copy: Copy,
@@ -40,7 +40,7 @@ impl Sum {
     }
 }
 
-/// Sums per key number: of all work, and of that which had no record or lost it.
+/// Sums per key number: of all work, and of the work that had no record or lost it.
 #[derive(Clone, Copy, Default)]
 struct Row {
     all: Sum,
@@ -64,7 +64,7 @@ struct Tally {
 
 struct Truth {
     detail: Option<Mutex<BufWriter<File>>>,
-    /// A line for each piece of work when it starts, which is there however the process ends.
+    /// File with a line for each piece of work that starts; it survives however the process ends.
     started: Option<File>,
     keys: Mutex<(HashMap<Key, u32>, Vec<Key>)>,
     tallies: Mutex<Vec<&'static ThreadTally>>,
@@ -79,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The truth, if one was asked for and this is not a forked child.
+/// The truth, if one was requested and this is not a forked child.
 fn truth() -> Option<&'static Truth> {
     let truth = TRUTH.get_or_init(|| {
         let settings = settings::get();
@@ -115,7 +115,7 @@ pub fn open() {
 }
 
 impl ThreadTally {
-    /// A tally for a new thread.
+    /// Returns a tally for a new thread.
     pub fn register() -> &'static ThreadTally {
         let tally: &'static ThreadTally = Box::leak(Box::default());
         if let Some(truth) = truth() {
@@ -140,7 +140,7 @@ impl ThreadTally {
         }
     }
 
-    /// Counts work that starts now and sets `work.tally`. `traced`: a record of it will be asked for.
+    /// Counts work that starts now and sets `work.tally`. `traced`: a record of it will be requested.
     pub fn count_work(&self, work: &mut Work, traced: bool) {
         let Some(truth) = truth() else { return };
         truth.write_started(work);
@@ -213,7 +213,7 @@ impl Tally {
     }
 }
 
-/// Notes what became of work that waited in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
+/// Notes the outcome of work that waited in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
 pub fn settle(works: &[Work], fate: Fate) {
     let Some(truth) = truth() else { return };
     if fate == Fate::Delivered {
@@ -231,14 +231,14 @@ pub fn settle(works: &[Work], fate: Fate) {
     }
 }
 
-/// Counts what went wrong with none of the work.
+/// Counts a fault that belongs to no work.
 pub fn count_fault(fault: Fault) {
     if let Some(truth) = truth() {
         truth.count_fault(fault);
     }
 }
 
-/// Writes what is known now: for a program that is about to `_exit`.
+/// Writes the present state: for a program that is about to call `_exit`.
 pub fn flush(corr_ids: u64) {
     if let Some(truth) = truth() {
         truth.write_out(corr_ids);
@@ -258,7 +258,7 @@ impl Truth {
         *lock(&self.faults).entry(fault.name()).or_default() += 1;
     }
 
-    /// By one call each, so that lines of threads do not mix.
+    /// Writes each line with a single call, so that lines of different threads do not mix.
     fn write_started(&self, work: &Work) {
         if let Some(mut file) = self.started.as_ref() {
             let line = detail_line(work, Fate::Pending);

@@ -1,6 +1,6 @@
-//! Unified memory: where each page of a managed allocation lies, and the moves that a prefetch makes, as records of
-//! kind 25 and, where asked for, in the truth. Nobody else moves pages: kernels and the host touch nothing here, so
-//! there are no faults.
+//! Unified memory: the location of each page of a managed allocation, and the moves that a prefetch causes, as records of
+//! kind 25 and, on request, in the truth. Nothing else moves pages: kernels and the host touch nothing here, so there are no
+//! faults.
 
 use crate::clock;
 use crate::deps;
@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// The size of a page that moves, and the most that moves at once.
+/// Size of a page that moves, and maximum size of a single move.
 const PAGE: u64 = 4096;
 const MOST: u64 = 2 << 20;
 
-/// What moved; the numbers are CUPTI's.
+/// Direction of a move; the numbers are CUPTI's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)] // CUPTI's own names
@@ -40,10 +40,10 @@ pub struct Move {
     pub stream: u32,
 }
 
-/// The device of each page that does not lie on the host.
+/// Device of each page that is not on the host.
 static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default);
 
-/// Pages begin anew on the host: the memory was freed.
+/// Moves pages back to the host: the memory was freed.
 pub fn forget(start: u64, bytes: u64) {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     for page in start / PAGE..(start + bytes).div_ceil(PAGE) {
@@ -51,7 +51,7 @@ pub fn forget(start: u64, bytes: u64) {
     }
 }
 
-/// Moves to `target` (`None`: the host) what of a range does not lie there, in the stream's order.
+/// Moves the pages of a range that are elsewhere to `target` (`None`: the host), in the stream's order.
 pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<u32>) {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut at, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));

@@ -1,12 +1,12 @@
-//! User objects: what a program ties to the life of graphs. The last reference that goes calls the program back, on
-//! the thread of host functions, as the driver's own thread does.
+//! User objects: data that a program ties to the life of graphs. Releasing the last reference calls the program back, on the
+//! thread of host functions, like the driver's own thread.
 
 use crate::error::{CuError, INVALID_VALUE};
 use crate::host_fn::{self, HostFn};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// What a CUuserObject points to. Never freed.
+/// Target of a CUuserObject. Never freed.
 #[derive(Debug)]
 pub struct UserObject {
     magic: AtomicU64,
@@ -18,7 +18,7 @@ pub struct UserObject {
 const MAGIC: u64 = u64::from_le_bytes(*b"userobj\x01");
 
 impl UserObject {
-    /// A new object of so many references, the caller's.
+    /// Creates an object with this number of references, owned by the caller.
     pub fn create(destroy: HostFn, argument: *mut c_void, references: u32) -> &'static UserObject {
         Box::leak(Box::new(UserObject {
             magic: AtomicU64::new(MAGIC),
@@ -28,28 +28,28 @@ impl UserObject {
         }))
     }
 
-    /// The object behind a handle, if it is one that is alive.
+    /// Object of a handle, if the handle is valid and the object alive.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static UserObject, CuError> {
         let object = handle.cast::<UserObject>();
         if object.is_null() || !object.is_aligned() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: a program passes what cuUserObjectCreate gave it, and these objects are never freed.
+        // SAFETY: programs pass the result of cuUserObjectCreate, and these objects are never freed.
         let object = unsafe { &*object };
         if object.magic.load(Relaxed) == MAGIC { Ok(object) } else { Err(INVALID_VALUE) }
     }
 
-    /// The handle that a program holds.
+    /// Handle that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Takes references.
+    /// Adds references.
     pub fn retain(&self, count: u32) {
         self.references.fetch_add(count, Relaxed);
     }
 
-    /// Gives references back.
+    /// Releases references.
     pub fn release(&self, count: u32) {
         if self.references.fetch_sub(count, Relaxed) == count {
             self.magic.store(0, Relaxed);

@@ -1,5 +1,5 @@
-//! What differs between the CUPTI versions the simulation can play. Versions are data: every other
-//! module asks here and holds no version test of its own.
+//! Differences between the CUPTI versions that the simulation can imitate. Versions are data: every other module asks here
+//! and contains no version test of its own.
 
 /// A CUPTI release that `GPUSIM_CUPTI_VERSION` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -8,19 +8,19 @@ pub enum CuptiVersion {
     V11_8,
     /// 12.0
     V12_0,
-    /// 12.9: the last with errors of style 15.
+    /// 12.9: the last version with error 15.
     V12_9,
     /// 13.0: error 999 instead of 15, `cuptiSubscribe_v2`.
     V13_0,
     /// 13.2: kinds up to 59, `cuptiActivityGetStructSize`.
     V13_2,
-    /// 13.4: answers nothing without a driver, source graph nodes in every record; several clients at once.
+    /// 13.4: no calls work without a driver, source graph nodes in every record; several clients at once.
     V13_4,
 }
 
 use CuptiVersion::*;
 
-/// The kinds of the activity records that the simulation writes.
+/// Kinds of the activity records that the simulation writes.
 pub mod kind {
     #![allow(missing_docs)] // CUPTI's own names
     pub const MEMCPY: u32 = 1;
@@ -62,7 +62,7 @@ impl CuptiVersion {
         }
     }
 
-    /// What `cuptiGetVersion` answers.
+    /// Value of `cuptiGetVersion`.
     pub fn api_version(self) -> u32 {
         match self {
             V11_8 | V12_0 => 18,
@@ -82,7 +82,7 @@ impl CuptiVersion {
         }
     }
 
-    /// The oldest driver that this library works with, as `cuDriverGetVersion` tells it.
+    /// The oldest driver that this library works with, as `cuDriverGetVersion` returns it.
     pub fn oldest_driver(self) -> u32 {
         match self {
             V11_8 => 11000,
@@ -91,12 +91,12 @@ impl CuptiVersion {
         }
     }
 
-    /// Whether several clients may record at once, with a driver that `cuDriverGetVersion` tells so.
+    /// Whether several clients may record at once, given the driver version that `cuDriverGetVersion` returns.
     pub fn shares(self, driver: u32) -> bool {
         self >= V13_4 && driver >= 13030
     }
 
-    /// The last callback ids of the driver and the runtime domain.
+    /// Last callback id of the driver and the runtime domain.
     pub fn last_callback(self, domain: u32) -> u32 {
         match (self, domain) {
             (V11_8, 1) => 676,
@@ -120,12 +120,12 @@ impl CuptiVersion {
         self >= V13_0
     }
 
-    /// What a call that needs an initialised CUPTI returns without one: 15 up to 12.9, 999 from 13.0.
+    /// Result of a call that needs an initialised CUPTI without one: 15 up to 12.9, 999 from 13.0.
     pub fn not_initialized(self) -> u32 {
         if self >= V13_0 { 999 } else { 15 }
     }
 
-    /// Whether the calls that need no device answer without libcuda. From 13.3 they do not.
+    /// Whether calls that need no device work without libcuda. From 13.3 on they do not.
     pub fn works_without_driver(self) -> bool {
         self < V13_4
     }
@@ -140,12 +140,12 @@ impl CuptiVersion {
         self >= V12_9
     }
 
-    /// What `cuptiActivityEnable` and the record walk say to a kind number nobody knows.
+    /// Result of `cuptiActivityEnable` and of the record walk for an unknown kind number.
     pub fn unknown_kind(self) -> u32 {
         if self >= V12_9 { 21 } else { 999 }
     }
 
-    /// The last activity kind that `cuptiActivityEnable` knows. Looked up for 12.9 and later.
+    /// Last activity kind that `cuptiActivityEnable` knows. Measured for 12.9 and later.
     pub fn last_kind(self) -> u32 {
         if self >= V13_2 { 59 } else { 54 }
     }
@@ -155,7 +155,7 @@ impl CuptiVersion {
         self >= V12_9
     }
 
-    /// Bytes of a record of this kind: `sizeof` of the newest struct in that version's header.
+    /// Bytes per record of this kind: `sizeof` of the newest struct in that version's header.
     pub fn record_size(self, record: u32) -> Option<usize> {
         Some(match record {
             kind::MEMCPY => [88, 88, 96, 96, 96, 112][self as usize],

@@ -1,11 +1,11 @@
-//! One piece of GPU work: a kernel, a copy or a memset, as the three libraries hand it around.
+//! One piece of GPU work: a kernel, a copy or a memset, in the form that the three libraries exchange.
 
 use crate::faults::Fault;
 use crate::kernel::Kernel;
 use crate::site::Site;
 use std::ffi::{CStr, c_char};
 
-/// What the GPU does.
+/// Kind of GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum WorkKind {
@@ -17,12 +17,12 @@ pub enum WorkKind {
     Memset,
     /// A copy between two devices.
     MemcpyP2p,
-    /// A whole graph, where its nodes have no records.
+    /// A whole graph whose nodes have no records.
     Graph,
 }
 
 impl WorkKind {
-    /// The word in the truth file.
+    /// Name in the truth file.
     pub fn name(self) -> &'static str {
         match self {
             WorkKind::Kernel => "kernel",
@@ -44,17 +44,17 @@ impl WorkKind {
     }
 }
 
-/// Where memory lies; the numbers are CUPTI's memory kinds.
+/// Kind of memory; the numbers are CUPTI's memory kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Memory {
     /// Plain host memory.
     Pageable = 1,
-    /// From cuMemHostAlloc or cudaMallocHost.
+    /// Device memory.
     Pinned = 2,
     /// On a device.
     Device = 3,
-    /// There as well, as a texture wants it.
+    /// Device memory in a texture's layout.
     Array = 4,
     /// From cuMemAllocManaged.
     Managed = 5,
@@ -89,7 +89,7 @@ pub enum Copy {
 }
 
 impl Copy {
-    /// The word in the truth file.
+    /// Name in the truth file.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Copy::None => None,
@@ -107,29 +107,29 @@ impl Copy {
     }
 }
 
-/// A device and a context of it.
+/// A device and one of its contexts.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Place {
-    /// Ordinal.
+    /// Ordinal of the device.
     pub device: u32,
-    /// Small integer, from 1.
+    /// Id of the context: a small integer, from 1.
     pub context: u32,
 }
 
-/// Which node of which graph a piece of work is a run of; all zero for none.
+/// Graph and node that a piece of work is a run of; all zero for none.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct NodeRun {
     /// The executable graph's id.
     pub graph: u32,
-    /// The node in it.
+    /// Id of the node in it.
     pub node: u64,
     /// The graph that the node was instantiated or last updated from.
     pub source_graph: u32,
-    /// The node there.
+    /// Id of the node there.
     pub source_node: u64,
-    /// Where the program stood when that node was made.
+    /// Call site at which that node was created.
     pub created: Option<&'static Site>,
 }
 
@@ -145,7 +145,7 @@ pub struct Work {
     pub asynchronous: bool,
     pub fault: Option<Fault>,
     pub correlation: u32,
-    /// The nested driver call's own id, with GPUSIM_CORR=distinct; else 0.
+    /// The nested driver call's own id, with GPUSIM_CORR=distinct; otherwise 0.
     pub nested_correlation: u32,
     pub tid: u32,
     pub place: Place,
@@ -184,22 +184,22 @@ impl Work {
     }
 }
 
-/// What became of a piece of GPU work's record.
+/// Outcome of the record of a piece of GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fate {
-    /// Nobody asked for a record of this kind.
+    /// No client asked for a record of this kind.
     Untraced,
-    /// No buffer was there.
+    /// No buffer was available.
     Dropped,
-    /// It waits in a buffer, or did so when the process ended, or was handed out incomplete.
+    /// The record waits in a buffer, or did so when the process ended, or was delivered incomplete.
     Pending,
-    /// It was handed to the client, complete.
+    /// The record was delivered to the client, complete.
     Delivered,
 }
 
 impl Fate {
-    /// The word in the truth file.
+    /// Name in the truth file.
     pub fn name(self) -> &'static str {
         match self {
             Fate::Untraced => "untraced",

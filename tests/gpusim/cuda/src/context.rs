@@ -1,4 +1,4 @@
-//! Contexts, the primary ones included.
+//! Contexts, including the primary ones.
 
 use crate::device;
 use gpusim_core::arg::{Handle, In, Out};
@@ -70,9 +70,9 @@ driver_api! {
     cuCtxGetLimit @ 137 |_own| (value: Out<usize>, what: u32) {
         current()?;
         value.set(match what {
-            0 => 1024,    // a thread's stack
-            1 => 1 << 20, // what `printf` writes to
-            2 => 8 << 20, // the heap of kernels
+            0 => 1024,    // size of a thread's stack
+            1 => 1 << 20, // size of the buffer of `printf`
+            2 => 8 << 20, // size of the heap of kernels
             _ => 0,
         })
     }

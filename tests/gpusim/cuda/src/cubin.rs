@@ -1,28 +1,29 @@
-//! Cubins: ELF files whose functions are kernels. Of an image that is one, the names of its kernels, its variables and its length
-//! are read, and nothing else. Loading tells no length, so that every place in the image is taken from its headers, as the driver takes it.
+//! Cubins: ELF files whose functions are kernels. If an image is one, the names of its kernels, its variables and its length
+//! are read, and nothing else. Loading passes no length, so every offset in the image is taken from its headers, as the
+//! driver does.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};
 
-/// What a cubin holds.
+/// Content of a cubin.
 #[derive(Debug)]
 pub(crate) struct Cubin {
-    /// Mangled.
+    /// Mangled names of the kernels.
     pub(crate) kernels: HashSet<CString>,
-    /// How many bytes each has.
+    /// Size in bytes of each variable, by name.
     pub(crate) variables: HashMap<CString, usize>,
     pub(crate) bytes: usize,
 }
 
-/// `.text.NAME` is the code of a function, whatever else is said of it.
+/// `.text.NAME` is a function's code, whatever else the file states about it.
 const TEXT: &[u8] = b".text.";
-/// Types of sections: symbols; one that has no bytes in the file.
+/// Section types: symbols; a section without bytes in the file.
 const SYMBOLS: u32 = 2;
 const NO_BITS: u32 = 8;
-/// A symbol's type in the lower half of its byte: a variable, a function.
+/// Symbol types, in the lower half of their byte: a variable, a function.
 const VARIABLE: u8 = 1;
 const FUNCTION: u8 = 2;
-/// Among a symbol's other bits, NVIDIA's: the host may launch this function, and it is not one that kernels call.
+/// NVIDIA's bit among a symbol's other bits: the host may launch this function; without it only kernels call it.
 const ENTRY: u8 = 0x10;
 
 /// The image that a program loads.
@@ -36,7 +37,7 @@ struct Symbol {
     bytes: usize,
 }
 
-/// A section: where its name, its bytes and the section that belongs to it are.
+/// A section: offsets of its name and its bytes, and the number of the section linked to it.
 struct Section {
     name: usize,
     kind: u32,
@@ -47,10 +48,10 @@ struct Section {
 }
 
 impl Cubin {
-    /// `None`: the image is something else, of which nothing is known, as PTX or a fat binary.
+    /// Reads an image. `None`: it is not a cubin but, for example, PTX or a fat binary, about which nothing is known.
     pub(crate) fn of(image: *const c_void) -> Option<Cubin> {
         let image = Image(image.cast());
-        // One byte after another: another image may end before the fourth. And 64 bits, with the lower byte first.
+        // Byte by byte: another image may end before the fourth. Then 64 bits, little endian.
         if !b"\x7fELF\x02\x01".iter().enumerate().all(|(at, byte)| image.u8(at) == *byte) {
             return None;
         }
@@ -74,7 +75,7 @@ impl Cubin {
         for symbol in tables.flat_map(|symbols| image.symbols(symbols, sections.get(symbols.link))) {
             match symbol.kind {
                 FUNCTION if symbol.is_entry => drop(kernels.insert(symbol.name)),
-                // One that kernels call has code of its own as well.
+                // A function that only kernels call also has its own code section.
                 FUNCTION => drop(kernels.remove(&symbol.name)),
                 VARIABLE if symbol.bytes > 0 => drop(variables.insert(symbol.name, symbol.bytes)),
                 _ => {}
@@ -86,7 +87,7 @@ impl Cubin {
 
 impl Image {
     fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
-        // SAFETY: the C API's contract: a whole image, whose headers tell where what it has lies.
+        // SAFETY: the C API requires a complete image, whose headers give the offsets of its parts.
         unsafe { self.0.add(at).cast::<[u8; N]>().read_unaligned() }
     }
 
@@ -122,7 +123,7 @@ impl Image {
         }
     }
 
-    /// What a table of symbols has.
+    /// Symbols of a symbol table.
     fn symbols(&self, symbols: &Section, names: Option<&Section>) -> Vec<Symbol> {
         let Some(names) = names else { return Vec::new() };
         let count = symbols.bytes.checked_div(symbols.entry_bytes).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Initialisation, devices, and the functions that work before or without it.
+//! Initialisation, devices, and the functions that work before or without initialisation.
 
 use gpusim_core::arg::{Out, Text, copy_text};
 use gpusim_core::error::{self, CuError, DEINITIALIZED, INVALID_DEVICE, INVALID_VALUE};
@@ -35,18 +35,18 @@ fn error_text(out: Out<Text>, text: Option<Text>) -> u32 {
     error::code(set.and(text.map(drop).ok_or(INVALID_VALUE)))
 }
 
-/// The device of this ordinal, which is also its handle.
+/// Device of this ordinal, which is also its handle.
 pub(crate) fn check(device: u32) -> Result<u32, CuError> {
     if device < settings::get().devices { Ok(device) } else { Err(INVALID_DEVICE) }
 }
 
-/// The attributes that are its major and its minor number.
+/// Attributes of the major and the minor compute capability.
 const COMPUTE_CAPABILITY: [u32; 2] = [75, 76];
 
-/// The first device's number on the PCI bus.
+/// PCI bus number of the first device.
 const PCI_BUS: u32 = 0x1e;
 
-/// An H100's answers to the attributes that programs ask most; 1 for any other.
+/// An H100's values of the attributes that programs query most; 1 for any other.
 fn attribute(attribute: u32, device: u32) -> u32 {
     match attribute {
         1 => 1024,         // threads per block
@@ -64,8 +64,8 @@ fn attribute(attribute: u32, device: u32) -> u32 {
         17 | 18 | 20 => 0, // no limit on run time, not integrated, any process may use it
         33 => PCI_BUS + device,
         34 | 50 => 0,    // device and domain on the bus
-        36 => 2_619_000, // kHz of the memory
-        37 => 5120,      // bits to it
+        36 => 2_619_000, // memory clock in kHz
+        37 => 5120,      // width of the memory bus in bits
         38 => 50 << 20,  // L2 cache
         39 => 2048,      // threads per multiprocessor
         40 => 3,         // copy engines
@@ -73,16 +73,16 @@ fn attribute(attribute: u32, device: u32) -> u32 {
         76 => 0,
         81 => 228 << 10,                     // shared memory per multiprocessor
         82 => 65_536,                        // registers per multiprocessor
-        84 | 86 | 88 | 100 | 101 | 133 => 0, // one GPU on its board; the host's memory is the host's
+        84 | 86 | 88 | 100 | 101 | 133 => 0, // one GPU on its board; host memory is not device memory
         97 => 227 << 10,                     // shared memory per block, on request
         106 => 32,                           // blocks per multiprocessor
         108 => 30 << 20,                     // L2 cache that can be set aside
-        111 => 1 << 10,                      // shared memory that each block costs
+        111 => 1 << 10,                      // shared memory reserved per block
         _ => 1,
     }
 }
 
-/// What is the same in every UUID but the last byte, which is the ordinal.
+/// All bytes of a UUID except the last, which is the ordinal.
 const UUID: [u8; 15] = *b"gpusim-device-0";
 
 fn uuid(device: u32) -> [u8; 16] {

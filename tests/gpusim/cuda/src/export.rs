@@ -1,4 +1,4 @@
-//! What libcudart, libcupti and test programs get from the core.
+//! Exports of the core for libcudart, libcupti and test programs.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::context::{self, Context};
@@ -35,7 +35,7 @@ static TABLE: CoreTable = CoreTable {
     site: gpusim_site,
 };
 
-/// Gives the core's table for our own id; NVIDIA's private tables do not exist here.
+/// Returns the core's table for our own id; NVIDIA's private tables do not exist here.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32 {
     match id.get() {
@@ -45,8 +45,8 @@ extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32
     }
 }
 
-/// Says where the calling thread stands: frames from the root with semicolons, NULL for nowhere. A forked child launches
-/// nothing, and another thread may have held the lock of all sites when it was forked.
+/// Sets the calling thread's call site: frames from the root, separated by semicolons; NULL for none. Does nothing in a
+/// forked child: it launches nothing, and another thread may have held the lock of all sites during the fork.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: *const c_char) {
     if init::phase() != Phase::Child {
@@ -54,21 +54,21 @@ extern "C" fn gpusim_site(path: *const c_char) {
     }
 }
 
-/// When what is submitted to this stream next would start, in ns since the epoch; 0: there is no such stream.
+/// Time at which work submitted to this stream next would start, in ns since the epoch; 0 if the stream does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_ready(stream: Handle) -> u64 {
     let stream = Stream::resolve(stream, Default::Context);
     stream.map_or(0, |stream| stream.ready_at().max(gpu::earliest()))
 }
 
-/// What the calling thread submits next is a kernel that waits for other GPUs: it ends when `end` says, which is told when it
-/// began and may wait. NULL: it does not.
+/// Makes the calling thread's next kernel wait for other GPUs: it ends when `end` returns, which receives its start and may
+/// block. NULL resets this.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_meeting(end: Option<extern "C" fn(*mut c_void, u64) -> u64>, argument: *mut c_void) {
     thread::current().meeting.set(end.map(|end| Meeting { end, argument }));
 }
 
-/// Writes the truth as known now: for a program that is about to `_exit`.
+/// Writes the present truth: for a program that is about to call `_exit`.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_truth_flush() {
     truth::flush(api::correlations_used());

@@ -1,10 +1,10 @@
-//! What a kernel is like, as libraries ask before they launch: every kernel has the same plausible answers.
+//! Attributes of kernels that libraries query before they launch: every kernel has the same plausible values.
 
 use gpusim_core::arg::{Handle, Out};
 use gpusim_core::error::{INVALID_HANDLE, INVALID_VALUE};
 use gpusim_core::kernel::Kernel;
 
-/// How many blocks of so many threads and bytes of shared memory an H100's multiprocessor holds.
+/// Number of blocks with these threads and bytes of shared memory that an H100's multiprocessor holds.
 fn blocks_at_once(threads: u32, shared_bytes: usize) -> u32 {
     const THREADS: u32 = 2048;
     const BLOCKS: u32 = 32;

@@ -1,4 +1,4 @@
-//! Graphs: making, copying, instantiating, updating, launching. Edges are taken and not looked at.
+//! Graphs: creating, copying, instantiating, updating, launching. Edges are accepted and ignored.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, UPDATE_FAILURE};
@@ -19,11 +19,11 @@ fn add(node: Out<Handle>, graph: Handle, what: What) -> Result<(), CuError> {
     node.set(graph.add(what).handle())
 }
 
-/// What a node of any kind is to do. Some kinds answer in their parameters.
+/// Action of a node of any kind. Some kinds store results in their parameters.
 fn any(params: Out<AnyNode<KernelNode>>) -> Result<What, CuError> {
     let mut all = params.get()?;
     let AnyNode { kind, what, .. } = all;
-    // SAFETY: the kind tells which member the program has set; all are plain numbers and pointers.
+    // SAFETY: the kind determines the member that the program has set; all are plain numbers and pointers.
     let (kernel, memset, host, child, free) =
         unsafe { (what.kernel, what.memset, what.host, what.child, what.free) };
     // SAFETY: as above.
@@ -51,7 +51,7 @@ fn any(params: Out<AnyNode<KernelNode>>) -> Result<What, CuError> {
     Ok(what)
 }
 
-/// What a node of an instantiated graph does from now on.
+/// Changes the action of a node of an instantiated graph.
 fn set(exec: Handle, node: Handle, what: What) -> Result<(), CuError> {
     Exec::of_handle(exec)?.node_of(Node::of_handle(node)?)?.set(what)
 }

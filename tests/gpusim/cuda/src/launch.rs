@@ -1,5 +1,5 @@
-//! Kernel launches. Each function stands in full, as its arguments' struct is what profilers read, and
-//! its callbacks carry the kernel's name.
+//! Kernel launches. Each function is written out, because profilers read the struct of its arguments and its callbacks carry
+//! the kernel's name.
 
 use gpusim_core::api;
 use gpusim_core::arg::{Handle, In, literal};

@@ -1,4 +1,4 @@
-//! The linker of code for the GPU. What it makes is what it was last given: any image is accepted.
+//! The linker of GPU code. Its output is its last input: any image is accepted.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE};
@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{Mutex, PoisonError};
 
-/// The image of each linking under way, by its number, which is its handle.
+/// Image of each linking in progress, by its number, which is its handle.
 #[derive(Default)]
 struct Linkings {
     made: usize,
@@ -16,7 +16,7 @@ struct Linkings {
 
 static LINKINGS: Mutex<Linkings> = Mutex::new(Linkings { made: 0, images: BTreeMap::new() });
 
-/// Does something with an image.
+/// Applies a function to an image.
 fn with<T>(state: Handle, act: impl FnOnce(&mut Vec<u8>) -> T) -> Result<T, CuError> {
     let mut linkings = LINKINGS.lock().unwrap_or_else(PoisonError::into_inner);
     linkings.images.get_mut(&(state as usize)).map(act).ok_or(INVALID_HANDLE)
@@ -38,7 +38,7 @@ driver_api! {
         if data.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the C API's contract: `bytes` bytes at `data`.
+        // SAFETY: the C API requires `bytes` valid bytes at `data`.
         let data = unsafe { std::slice::from_raw_parts(data, bytes) };
         with(state, |image| *image = data.to_vec())
     }

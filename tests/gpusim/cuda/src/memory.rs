@@ -1,4 +1,4 @@
-//! Allocation, copies and memsets. Bytes move only with GPUSIM_MATH=1; see the core's `contents`.
+//! Allocation, copies and memsets. Bytes only move with GPUSIM_MATH=1; see the core's `contents`.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::contents;
@@ -12,7 +12,7 @@ use gpusim_core::work::{Copy, Memory, Place};
 use gpusim_core::{thread, unified};
 use std::ptr::null_mut;
 
-/// Submits a copy whose direction the addresses tell.
+/// Submits a copy whose direction follows from the addresses.
 fn submit(
     own: Default,
     stream: Handle,
@@ -31,7 +31,7 @@ fn submit(
     if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }
 }
 
-/// The same of bytes that lie in a row.
+/// Submits a copy of contiguous bytes.
 fn copy(
     own: Default,
     stream: Handle,
@@ -45,7 +45,7 @@ fn copy(
     Ok(())
 }
 
-/// Submits a copy of a direction that the function's name tells, whatever the addresses are.
+/// Submits a copy whose direction follows from the function's name, whatever the addresses are.
 fn directed(
     own: Default,
     stream: Handle,
@@ -65,7 +65,7 @@ fn directed(
     Ok(())
 }
 
-/// The device of an address; its context is the one current here if that fits, else unknown.
+/// Device of an address, with the current context if it is on that device; otherwise the context is unknown.
 fn place_of(address: u64) -> Result<Place, CuError> {
     let device = memory::device_of(address).ok_or(INVALID_VALUE)?;
     let context = thread::current().context().filter(|c| c.device == device);
@@ -89,7 +89,7 @@ fn peer(
     gpu::submit(Stream::resolve(stream, own)?, order)
 }
 
-/// Submits a fill with a value of some bytes, in rows.
+/// Submits a fill, in rows, with a value of 1, 2 or 4 bytes.
 fn set(
     own: Default,
     stream: Handle,
@@ -127,8 +127,7 @@ fn copy_3d(own: Default, stream: Handle, what: In<Cuboid>, asynchronous: bool) -
     submit(own, stream, target.address(), source.address(), bytes, asynchronous)
 }
 
-/// Several copies as one, as the real driver makes of those that it finds alike. Here all must go the same
-/// way, as the first does.
+/// Submits several copies as one, as the real driver merges similar ones. Here all must have the direction of the first.
 fn copy_batch(
     own: Default,
     stream: Handle,
@@ -329,7 +328,7 @@ driver_api! {
         const DEVICE_ORDINAL: u32 = 9;
         match (attribute, memory::kind_of(pointer)) {
             (_, Memory::Pageable) => Err(INVALID_VALUE),
-            // Its address on the device is the same; eight bytes.
+            // The device address is the same; eight bytes.
             (DEVICE_POINTER, _) => Out::<u64>(data.0.cast()).set(pointer),
             (IS_MANAGED, kind) => data.set(u32::from(kind == Memory::Managed)),
             (MEMORY_TYPE, Memory::Pinned) => data.set(1),

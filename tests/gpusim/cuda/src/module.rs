@@ -1,5 +1,5 @@
-//! Modules and libraries. Any image is accepted; in a cubin those kernels and variables are found that it has, in any other
-//! image whichever is asked for, as what a compiler or a packer made of it is not read.
+//! Modules and libraries. Any image is accepted. A cubin has the kernels and variables that it contains; any other image has
+//! every one that is asked for, since the output of a compiler or packer is not read.
 
 use crate::cubin::Cubin;
 use gpusim_core::arg::{Handle, In, Out, Text};
@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a resource callback's descriptor points to.
+/// Target of a resource callback's descriptor.
 #[repr(C)]
 struct ModuleResource {
     id: u32,
@@ -23,15 +23,15 @@ struct ModuleResource {
     cubin: *const c_void,
 }
 
-/// What is known of a module.
+/// State of a module.
 struct Module {
-    /// `None`: it is no cubin.
+    /// `None` if the image is not a cubin.
     cubin: Option<Cubin>,
-    /// Address and size of each variable that was asked for.
+    /// Address and size of each variable that was queried.
     variables: BTreeMap<CString, (u64, usize)>,
 }
 
-/// Those that are loaded, by their numbers, which are their handles.
+/// Loaded modules by their numbers, which are their handles.
 #[derive(Default)]
 struct Modules {
     made: u32,
@@ -48,7 +48,7 @@ fn load(out: Out<Handle>, image: *const c_void) -> Result<(), CuError> {
         return Err(INVALID_VALUE);
     }
     let read = Cubin::of(image);
-    // Of another image the driver would make a cubin first, whose length is that.
+    // The driver would first compile any other image to a cubin, and report that cubin's length.
     let cubin_size = read.as_ref().map_or(0, |cubin| cubin.bytes);
     let id = {
         let mut modules = modules();
@@ -92,10 +92,10 @@ fn kernel(out: Out<Handle>, module: Handle, name: Text) -> Result<(), CuError> {
     out.set(Kernel::of_name(name).handle())
 }
 
-/// The size of a variable of which nothing is known.
+/// Size of a variable whose real size is unknown.
 const UNKNOWN_BYTES: usize = 4096;
 
-/// Its memory is there from the first question on, until the module is unloaded.
+/// Returns a variable's address and size. Its memory exists from the first query until the module is unloaded.
 fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) -> Result<(), CuError> {
     let id = check(module)?;
     let device = thread::current().context().ok_or(INVALID_CONTEXT)?.device;
@@ -117,14 +117,13 @@ fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) ->
     Ok(())
 }
 
-/// CUjit_option: where the compiler's words go, of which there are none, and how many bytes there are for them; afterwards how
-/// many it wrote.
+/// CUjit_option: buffer for the compiler's log, which is empty here, and its size; on return the number of bytes written.
 const INFO_LOG: u32 = 3;
 const INFO_LOG_BYTES: u32 = 4;
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_BYTES: u32 = 6;
 
-/// Leaves logs empty. One without a size is let alone.
+/// Makes logs empty. A log without a size is left unchanged.
 fn empty_logs(count: u32, options: In<u32>, values: Out<Handle>) -> Result<(), CuError> {
     let all: Vec<u32> =
         (0..count as usize).map(|at| In(options.0.wrapping_add(at)).get()).collect::<Result<_, _>>()?;
@@ -168,7 +167,8 @@ driver_api! {
         variable(address, bytes, module, name)
     }
 
-    // Of CUDA before 3.2, whose addresses have 32 bits: no context here is of that time. `cuGetProcAddress` gives the above.
+    // From before CUDA 3.2, with 32-bit addresses: no context here is that old. `cuGetProcAddress` returns the function
+    // above.
     cuModuleGetGlobal @ 24 |_own| (_address: Out<u32>, _bytes: Out<u32>, _module: Handle, _name: Text) {
         Err(INVALID_CONTEXT)
     }

@@ -1,4 +1,4 @@
-//! cuGetProcAddress: names without versions to functions, by this library's own symbol table.
+//! cuGetProcAddress: unversioned names to functions, from this library's own symbol table.
 
 use gpusim_core::arg::{Out, Text};
 use gpusim_core::error::{self, CuError, INVALID_VALUE, NOT_FOUND};
@@ -6,7 +6,7 @@ use gpusim_core::missing;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-/// Names whose newest form has other arguments than an older one, with the version that brought it.
+/// Names whose newest form has different arguments than an older one, with the version that introduced it.
 const CHANGED: [(&str, &str, i32); 2] = [
     ("cuCtxCreate", "cuCtxCreate_v4", 12050),
     ("cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", 12030),
@@ -19,7 +19,7 @@ extern "C" fn cuGetProcAddress(name: Text, address: Out<*mut c_void>, version: i
     error::code(get(name, address, version, flags))
 }
 
-/// `status`: 0 found, 1 no such name.
+/// `status`: 0 found, 1 name not found.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetProcAddress_v2(
     name: Text,
@@ -43,7 +43,7 @@ fn get(name: Text, address: Out<*mut c_void>, version: i32, flags: u64) -> Resul
     found.map(drop).ok_or(NOT_FOUND)
 }
 
-/// The exported names that this name can mean, best first.
+/// Exported names that this name can mean, best first.
 fn candidates(name: &str, version: i32, flags: u64) -> Vec<CString> {
     let mut names = Vec::new();
     let changed = CHANGED.iter().find(|(n, _, since)| *n == name && version >= *since);
@@ -57,7 +57,7 @@ fn candidates(name: &str, version: i32, flags: u64) -> Vec<CString> {
 }
 
 fn symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: the soname is this library's own, which is loaded and stays so.
+    // SAFETY: the soname is this library's own, which is loaded and stays loaded.
     unsafe {
         let this = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         libc::dlsym(this, name.as_ptr())

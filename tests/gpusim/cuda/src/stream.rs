@@ -22,7 +22,7 @@ fn create(out: Out<Handle>, priority: i32) -> Result<(), u32> {
     out.set(stream.handle())
 }
 
-/// Notes a query: from 12.8 on it has a record like the wait, with its answer.
+/// Notes a query: since 12.8 it has a record like a wait, with its result.
 fn asked(
     wait: Wait,
     start: u64,
@@ -39,7 +39,7 @@ fn asked(
 /// CUstreamCallback
 type StreamCallback = unsafe extern "C" fn(Handle, u32, *mut c_void);
 
-/// What a stream callback is called with, in the place of a host function's argument.
+/// Argument of a stream callback, passed as the argument of a host function.
 struct Callback {
     function: StreamCallback,
     stream: Handle,
@@ -47,14 +47,14 @@ struct Callback {
 }
 
 unsafe extern "C" fn call_back(callback: *mut c_void) {
-    // SAFETY: cuStreamAddCallback boxed it, and it is run once.
+    // SAFETY: cuStreamAddCallback boxed it, and it runs once.
     let Callback { function, stream, data } = *unsafe { Box::from_raw(callback.cast::<Callback>()) };
     // SAFETY: the program passed a function of this type and its argument.
     unsafe { function(stream, 0, data) };
 }
 
 thread_local! {
-    /// cudaStreamCaptureMode of the calling thread: kept and answered, and nothing is refused because of it.
+    /// cudaStreamCaptureMode of the calling thread: stored and returned, but nothing is refused because of it.
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -167,7 +167,7 @@ driver_api! {
     }
 
     cuStreamEndCapture @ 497 / cuStreamEndCapture_ptsz @ 498 |own| (stream: Handle, graph: Out<Handle>) {
-        // Who captures into a graph of its own has it already.
+        // A program that captures into a graph of its own already has the handle.
         graph.set_if_wanted(Capture::end(Stream::resolve(stream, own)?)?.handle());
         Ok(())
     }

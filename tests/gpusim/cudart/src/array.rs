@@ -1,4 +1,4 @@
-//! Arrays, textures and surfaces, as the driver has them.
+//! Arrays, textures and surfaces, by way of the driver's.
 
 use crate::link::Driver;
 use crate::memory::Extent;
@@ -10,7 +10,7 @@ use gpusim_core::stream::Default;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// cudaChannelFormatDesc: bits of each number of an element, and what numbers these are.
+/// cudaChannelFormatDesc: bits of each number in an element, and the type of the numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Channels {
@@ -27,13 +27,13 @@ extern "C" fn cudaCreateChannelDesc(x: i32, y: i32, z: i32, w: i32, kind: u32) -
     Channels { bits: [x, y, z, w], kind }
 }
 
-/// What arrays are made of.
+/// Element formats of all arrays, by address.
 fn arrays() -> MutexGuard<'static, BTreeMap<u64, Channels>> {
     static ARRAYS: Mutex<BTreeMap<u64, Channels>> = Mutex::new(BTreeMap::new());
     ARRAYS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of an element; `None`: there is no such array.
+/// Bytes per element; `None` if the array does not exist.
 pub(crate) fn element_of(array: u64) -> Option<usize> {
     let channels = *arrays().get(&array)?;
     Some(channels.bits.iter().sum::<i32>() as usize / 8)
@@ -68,7 +68,7 @@ fn create(
     array.set(made)
 }
 
-/// Rows of a plane from one end to the other.
+/// Copies rows of a plane from one end to the other.
 fn copy(
     driver: &Driver,
     (own, handle): (Default, Option<Handle>),

@@ -8,24 +8,24 @@ use gpusim_core::memory::DEVICE_BYTES;
 use gpusim_core::settings;
 use std::ffi::c_char;
 
-/// The first fields of cudaDeviceProp, an H100's, and where they stand: in the struct of 13.x and, but for the
+/// The first fields of cudaDeviceProp, with an H100's values, at their offsets in the struct of 13.x and, except for the
 /// number of multiprocessors, in that of 12.x.
 type Properties = [u8; 1008];
 
-/// Where 13.x has them.
+/// Offset in 13.x.
 const MULTIPROCESSORS_AT: usize = 384;
 const PCI_BUS_AT: usize = 568;
 
-/// Those that follow them in 13.x: offset and value.
+/// Further fields in 13.x: offset and value.
 const LATER: [(usize, u32); 21] = [
     (392, 1),        // can map the host's memory
-    (560, 1),        // kernels run beside one another
+    (560, 1),        // kernels run concurrently
     (564, 1),        // memory with error correction
     (584, 3),        // copy engines
     (588, 1),        // one address space
-    (592, 5120),     // bits to the memory
+    (592, 5120),     // width of the memory bus in bits
     (596, 50 << 20), // L2 cache
-    (600, 30 << 20), // of it to be set aside
+    (600, 30 << 20), // part of the L2 cache that can be set aside
     (604, 2048),     // threads per multiprocessor
     (608, 1),        // priorities
     (612, 1),        // L1 cache
@@ -38,7 +38,7 @@ const LATER: [(usize, u32); 21] = [
     (668, 1),         // cooperative launches
     (672, 227 << 10), // shared memory per block, on request
     (688, 32),        // blocks per multiprocessor
-    (696, 1 << 10),   // shared memory that each block costs
+    (696, 1 << 10),   // shared memory reserved per block
 ];
 
 fn properties(ordinal: u32, multiprocessors_at: usize) -> Result<Properties, CuError> {
@@ -92,7 +92,7 @@ extern "C" fn cudaDriverGetVersion(version: Out<u32>) -> u32 {
     }
 }
 
-/// Initialises the runtime, as the real one's does; answers even if that fails.
+/// Initialises the runtime, like the real one; returns a name even if that fails.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetErrorName(code: u32) -> *const c_char {
     let _ = link::ready();
@@ -105,7 +105,7 @@ extern "C" fn cudaGetErrorString(code: u32) -> *const c_char {
     error::runtime_name(code).map_or(c"unrecognized error code", |(_, text)| text).as_ptr()
 }
 
-/// The answer is the last error, also when the runtime cannot start.
+/// The result is the last error, even if the runtime cannot start.
 macro_rules! error_getter {
     ($name:ident, $id:literal, $get:expr) => {
         #[unsafe(no_mangle)]
@@ -151,7 +151,7 @@ runtime_api! {
         const NOT_FOUND: u32 = 1;
         let result = (driver.cuGetProcAddress_v2)(name, function, version as i32, flags, Out(std::ptr::null_mut()));
         found.set_if_wanted(if result == 0 { 0 } else { NOT_FOUND });
-        // A name that is not there is an answer and no error, unless nobody reads the answer.
+        // A missing name is not an error if the program reads the result.
         if found.0.is_null() { check(result) } else { Ok(()) }
     }
 
@@ -225,8 +225,8 @@ runtime_api! {
     }
 }
 
-/// Where a test program says it stands. Programs declare it weak and find it here, since they link the
-/// runtime and not the driver.
+/// Sets the test program's call site. Programs declare this function weak and find it here, since they link the runtime and
+/// not the driver.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: Text) {
     if let Some(driver) = link::loaded() {

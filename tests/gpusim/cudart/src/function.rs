@@ -1,4 +1,4 @@
-//! What a kernel is like, by the host function that stands for it: the driver's answers.
+//! Attributes of kernels, by their host function: the driver's values.
 
 use crate::runtime_api::check;
 use crate::stubs;

@@ -1,4 +1,4 @@
-//! Graphs: the driver's functions of the same purpose, with the runtime's structs.
+//! Graphs: the driver's equivalent functions, with the runtime's structs.
 
 use crate::launch::Dim3;
 use crate::link::Driver;
@@ -43,7 +43,7 @@ impl RuntimeKernelNode {
     }
 }
 
-/// Adds a node of a kind that its parameters tell. The driver's are the same, but for a kernel's.
+/// Adds a node whose kind its parameters give. They are the same as the driver's, except a kernel's.
 fn add_any(
     driver: &Driver,
     node: Out<Handle>,
@@ -55,7 +55,7 @@ fn add_any(
     if kind != 0 {
         return check((driver.cuGraphAddNode_v2)(node, graph, edges, edge_data, count, Out(params.0.cast())));
     }
-    // SAFETY: it is a kernel, by its kind.
+    // SAFETY: the kind field identifies the node as a kernel.
     let kernel = unsafe { what.kernel }.for_driver()?;
     check((driver.cuGraphAddKernelNode_v2)(node, graph, edges, count, In(&kernel)))
 }
@@ -65,7 +65,7 @@ fn instantiate(driver: &Driver, exec: Out<Handle>, graph: Handle, flags: u64) ->
     check((driver.cuGraphInstantiateWithFlags)(exec, graph, flags))
 }
 
-/// Its id changed with its arguments in 12.0.
+/// The callback id changed together with the arguments in 12.0.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGraphInstantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> u32 {
     #[repr(C)]

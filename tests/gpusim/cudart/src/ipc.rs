@@ -1,4 +1,4 @@
-//! What processes share, as the driver has it. No callbacks are told of these functions.
+//! Objects shared between processes, by way of the driver's. These functions make no callbacks.
 
 use crate::link::{self, Driver};
 use crate::runtime_api::{check, remember};

@@ -18,7 +18,7 @@ pub(crate) struct Dim3 {
     pub(crate) z: u32,
 }
 
-/// Arguments of every launch by values; `function` is a host function or a kernel handle.
+/// Arguments of every launch with values; `function` is a host function or a kernel handle.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LaunchKernel {
@@ -100,7 +100,7 @@ fn launch(driver: &link::Driver, api: Api, kernel: Handle, call: &LaunchKernel) 
     })
 }
 
-/// CUPTI before 13.0 reports a launch by kernel handle as cudaLaunchKernel.
+/// Callback id of a launch by kernel handle, which CUPTI before 13.0 reports as cudaLaunchKernel.
 fn by_handle(own_id: u32, older_id: u32) -> u32 {
     if settings::get().cupti.has_own_stub_launch_id() { own_id } else { older_id }
 }

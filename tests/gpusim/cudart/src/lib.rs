@@ -1,5 +1,5 @@
-//! The simulated `libcudart.so.13`: the runtime API as calls into the driver's. It finds libcuda by its
-//! soname, like the real one, initialises it at the first call, and holds no state of the GPU's.
+//! The simulated `libcudart.so.13`: the runtime API as calls into the driver. Like the real one it finds libcuda by its
+//! soname and initialises it on the first call; it holds none of the GPU's state.
 
 mod link;
 #[macro_use]

@@ -1,4 +1,4 @@
-//! Libraries of kernels that a program loads itself: their kernels, and nothing else.
+//! Kernel libraries that a program loads itself: only their kernels are supported.
 
 use crate::runtime_api::check;
 use gpusim_core::arg::{Handle, In, Out, Text};

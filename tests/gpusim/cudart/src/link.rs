@@ -1,4 +1,4 @@
-//! libcuda, found by soname: the driver functions that the runtime needs and the core's table.
+//! libcuda, found by its soname: the driver functions that the runtime needs, and the core's table.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
@@ -20,7 +20,7 @@ macro_rules! driver {
         }
 
         impl Driver {
-            /// `None` if the library lacks something.
+            /// `None` if the library lacks a function.
             fn find(library: Handle) -> Option<Driver> {
                 let symbol = |name: &CStr| {
                     // SAFETY: `library` is a handle from dlopen.
@@ -173,15 +173,15 @@ fn core_table(get: Handle) -> Option<&'static CoreTable> {
     if get(Out(&mut table), In(&GPUSIM_UUID)) != 0 {
         return None;
     }
-    // SAFETY: under this id libcuda hands out a static CoreTable, and libcuda stays mapped.
+    // SAFETY: under this id libcuda returns a static CoreTable, and libcuda stays mapped.
     unsafe { table.as_ref() }
 }
 
-/// libcuda, loaded but perhaps not initialised; `None` if there is none or it is not the simulated one.
+/// libcuda, loaded but possibly not initialised; `None` if it is missing or not the simulated one.
 pub(crate) fn loaded() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let load = || {
-        // SAFETY: loading runs libcuda's constructors, of which it has none.
+        // SAFETY: loading runs libcuda's constructors, and it has none.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() { None } else { Driver::find(library) }
     };

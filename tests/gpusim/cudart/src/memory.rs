@@ -1,4 +1,4 @@
-//! Allocation, copies and memsets: each is the driver's function of the same purpose.
+//! Allocation, copies and memsets: each calls the driver's equivalent function.
 
 use crate::array::element_of;
 use crate::link::Driver;
@@ -103,7 +103,7 @@ impl Copy3d {
             array => Corner::array(array),
         };
         let Extent { width, height, depth } = self.extent;
-        // Where an array takes part, the width is in its elements.
+        // If an array takes part, the width is in elements of the array.
         let element = element_of(self.source_array).or_else(|| element_of(self.target_array));
         Cuboid {
             source: end(self.source_array, self.source),
@@ -119,7 +119,7 @@ impl Copy3d {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pointer {
-    /// 0 not CUDA's, 1 the host's, 2 a device's, 3 managed.
+    /// 0 not CUDA memory, 1 host, 2 device, 3 managed.
     kind: u32,
     device: i32,
     on_device: u64,
@@ -148,7 +148,7 @@ fn pointer(driver: &Driver, address: u64) -> Pointer {
     Pointer { kind, device, on_device: address, on_host, ..UNKNOWN }
 }
 
-/// The device's copy of a variable, by the address of the host's: room for each that is asked for.
+/// Device address of a variable's copy, by the address of the host's variable: memory is allocated for each on first use.
 fn symbol(driver: &Driver, host: u64) -> Result<u64, CuError> {
     const ROOM: usize = 64 << 10;
     static SYMBOLS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());

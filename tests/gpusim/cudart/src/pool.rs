@@ -1,5 +1,5 @@
-//! Memory pools. Memory is the device's whatever pool it is said to come from: a pool keeps the attributes that it
-//! is given, and answers the memory in use of its device.
+//! Memory pools. Memory belongs to the device whatever pool it is allocated from: a pool stores the attributes that it is
+//! given, and reports its device's memory use.
 
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};
@@ -9,7 +9,7 @@ use gpusim_core::share::{self, Shared};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a cudaMemPool_t points to.
+/// Target of a cudaMemPool_t.
 struct Pool {
     attributes: [AtomicU64; ATTRIBUTES],
 }
@@ -19,7 +19,7 @@ const MOST_DEVICES: usize = 16;
 static POOLS: [Pool; MOST_DEVICES] =
     [const { Pool { attributes: [const { AtomicU64::new(0) }; ATTRIBUTES] } }; MOST_DEVICES];
 
-/// Pools that the program has made.
+/// Pools that the program has created.
 static MADE: Mutex<Vec<&'static Pool>> = Mutex::new(Vec::new());
 
 fn made() -> MutexGuard<'static, Vec<&'static Pool>> {
@@ -36,7 +36,7 @@ impl Pool {
     }
 }
 
-/// A new pool, until it is destroyed.
+/// Creates a pool.
 fn make() -> Handle {
     let pool: &Pool = Box::leak(Box::new(Pool::new()));
     made().push(pool);
@@ -55,7 +55,7 @@ fn check_kind(kind: u32) -> Result<(), CuError> {
     if kind == POSIX_DESCRIPTOR { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
-/// Attributes whose value is a number of bytes, in eight; the others' is a flag, in four.
+/// Whether an attribute is a number of 8 bytes; the others are flags of 4 bytes.
 fn is_long(attribute: u32) -> bool {
     (4..=8).contains(&attribute)
 }

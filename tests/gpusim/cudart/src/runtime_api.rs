@@ -1,5 +1,4 @@
-//! How a runtime API function is written down, what surrounds every one of them, and the little that
-//! the runtime remembers per thread.
+//! Declaration of runtime API functions, the code around each of them, and the runtime's small state per thread.
 
 use crate::link::{self, Driver};
 use gpusim_core::api::Call;
@@ -16,7 +15,7 @@ thread_local! {
     static DEVICE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs one runtime API function between the core's enter and exit, and remembers its error.
+/// Runs one runtime API function between the core's enter and exit, and stores its error.
 #[inline]
 pub(crate) fn runtime<P>(
     id: u32,
@@ -39,7 +38,7 @@ pub(crate) fn runtime<P>(
     remember(result)
 }
 
-/// Remembers a function's error.
+/// Stores a function's error.
 pub(crate) fn remember(error: CuError) -> CuError {
     if error != 0 && error != error::NOT_READY {
         LAST_ERROR.set(error);
@@ -68,25 +67,25 @@ pub(crate) fn set_device(device: u32) {
 }
 
 impl Driver {
-    /// Makes the device's primary context current, as the first call that needs one does.
+    /// Makes the device's primary context current, like the first call that needs one.
     pub(crate) fn context(&self) -> Result<(), CuError> {
         check((self.core.use_primary)(device()))
     }
 }
 
-/// A driver function's answer.
+/// Result of a driver function.
 pub(crate) fn check(result: u32) -> Result<(), CuError> {
     if result == 0 { Ok(()) } else { Err(result) }
 }
 
-/// The stream handle that the driver's plain functions understand, given what 0 means here.
+/// The stream handle for the driver's plain functions, given the stream that 0 means here.
 pub(crate) fn stream(handle: Handle, own: Default) -> Handle {
     const PER_THREAD: Handle = 2 as Handle;
     if handle.is_null() && own == Default::PerThread { PER_THREAD } else { handle }
 }
 
-/// `cudaName @ ID |driver, own| (arg: Type, ...) { body }`, or `cudaName @ ID / cudaName_ptsz @ ID ...` for
-/// a function with a twin. `own` is what the handle 0 means as a stream. The body gives `Result<(), CuError>`.
+/// `cudaName @ ID |driver, own| (arg: Type, ...) { body }`, or `cudaName @ ID / cudaName_ptsz @ ID ...` for a function with a
+/// per-thread variant. `own` is the stream that the handle 0 means. The body returns `Result<(), CuError>`.
 macro_rules! runtime_api {
     ($(
         $name:ident @ $id:literal $(/ $twin:ident @ $twin_id:literal)?

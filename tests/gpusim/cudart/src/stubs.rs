@@ -1,6 +1,5 @@
-//! What the host code that nvcc makes calls: fat binaries and kernels are registered by constructors
-//! before `main`, and `<<<>>>` pushes its configuration for the stub to pop. Nothing here initialises
-//! the driver, and a fat binary's content is never read.
+//! Functions that nvcc's host code calls: constructors register fat binaries and kernels before `main`, and `<<<>>>` pushes
+//! its configuration for the stub to pop. Nothing here initialises the driver, and the content of a fat binary is never read.
 
 use crate::launch::Dim3;
 use crate::link;
@@ -17,11 +16,11 @@ use std::sync::{LazyLock, PoisonError, RwLock};
 pub(crate) struct Registered {
     /// The driver's handle.
     pub(crate) handle: Handle,
-    /// Mangled; static.
+    /// Mangled name; static.
     pub(crate) name: *const c_char,
 }
 
-/// Names by the address of the host function that stands for the kernel. Leaked: kernels stay.
+/// Kernel names by the address of their host function. Leaked: kernels are never removed.
 static NAMES: LazyLock<RwLock<HashMap<usize, &'static CString>>> = LazyLock::new(RwLock::default);
 
 thread_local! {
@@ -39,7 +38,7 @@ struct Configuration {
     stream: Handle,
 }
 
-/// The kernel that a launch means: by the host function that stands for it, or by its handle.
+/// The kernel of a launch, by its host function or by its handle.
 pub(crate) fn kernel_of(function: Handle) -> Option<Registered> {
     let key = function as usize;
     RECENT.with(|recent| {
@@ -65,7 +64,7 @@ fn look_up(function: Handle) -> Option<Registered> {
     }
 }
 
-/// A handle of which programs only know that it is not NULL.
+/// A handle about which programs only know that it is not NULL.
 fn some_handle() -> *mut Handle {
     static CELL: usize = 0;
     (&raw const CELL).cast_mut().cast()
@@ -169,7 +168,7 @@ extern "C" fn __cudaPopCallConfiguration(
     error::code(set.and(stream.set(pushed.stream)))
 }
 
-/// The kernel's handle for the host function that stands for it.
+/// Returns the kernel handle of a host function.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaGetKernel(kernel: Out<Handle>, host_function: Handle) -> u32 {
     let found = if link::ready().is_ok() { kernel_of(host_function) } else { None };

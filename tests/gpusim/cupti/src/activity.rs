@@ -1,4 +1,4 @@
-//! The activity API but for the walk: kinds, buffers, flushing, attributes, clocks.
+//! The activity API except for the record walk: kinds, buffers, flushing, attributes, clocks.
 
 use crate::buffers::{Completed, CompletedV2, Functions, Requested, RequestedV2};
 use crate::callbacks::HOOKS;
@@ -19,10 +19,10 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// Kinds of events and metrics, which no version from 13.0 on knows.
+/// Kinds of events and metrics, which no version since 13.0 knows.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
 
-/// Kinds whose records name no context, and that of a graph as a whole, which is so or not wherever it runs.
+/// Kinds whose records name no context, and the kind for whole graphs, which applies to all contexts or none.
 const OF_NO_CONTEXT: [u32; 5] = [
     kind::DRIVER,
     kind::RUNTIME,
@@ -31,7 +31,7 @@ const OF_NO_CONTEXT: [u32; 5] = [
     kind::GRAPH_TRACE,
 ];
 
-/// Whether another client wants graphs as a whole and this one their nodes, or the other way round.
+/// Whether another client wants whole graphs and this one their nodes, or the other way round.
 fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
     let whole = |kinds: u64| kinds & (1 << kind::GRAPH_TRACE) != 0;
     let others = ALL.iter().filter(|other| other.place != one.place).map(|other| other.kinds.load(Relaxed));
@@ -39,7 +39,7 @@ fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
         && others.filter(|kinds| kinds & WORK_KINDS != 0).any(|other| whole(other) != whole(kinds))
 }
 
-/// Whether there is such a kind, and nothing goes wrong on purpose.
+/// Checks that the kind exists and that no fault makes the call fail.
 fn check_kind(kind: u32, on: bool) -> Result<(), Code> {
     if kind == 0
         || kind > version().last_kind()
@@ -178,7 +178,7 @@ fn flush_all(flag: u32) -> Result<(), Code> {
 /// Flushes in flight.
 static FLUSHES: AtomicUsize = AtomicUsize::new(0);
 
-/// cuptiFinalize frees buffers that a flush reads.
+/// Aborts if a flush is in flight: cuptiFinalize frees buffers that a flush reads.
 pub(crate) fn check_no_flush() {
     if FLUSHES.load(SeqCst) > 0 {
         gpusim_core::abort!("cuptiFinalize while another thread is in cuptiActivityFlushAll");
@@ -196,7 +196,7 @@ extern "C" fn cuptiActivityFlushAll(flag: u32) -> Code {
     answer(flush_all(flag))
 }
 
-/// Full and complete buffers are delivered at once anyway.
+/// Has no effect: full and complete buffers are delivered at once anyway.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityFlushPeriod(_ms: u32) -> Code {
     answer(link::ready().map(drop))
@@ -223,12 +223,12 @@ extern "C" fn cuptiActivityGetNumDroppedRecords_v2(
     answer(dropped(Some(subscriber), number))
 }
 
-/// The attributes whose value is a byte; the others' is a size_t. Only [`PER_THREAD`] has an effect.
+/// Attributes whose value is a byte; the others' is a size_t. Only [`PER_THREAD`] has an effect.
 const BYTE_ATTRIBUTES: [u32; 3] = [5, 8, 9];
 const PER_THREAD: u32 = 9;
 const LAST_ATTRIBUTE: u32 = 9;
 
-/// The attribute's number of bytes, which the client's must not be below.
+/// Size of the attribute in bytes; an error if the client's buffer is smaller.
 fn attribute_size(attribute: u32, size: Out<usize>) -> Result<usize, Code> {
     link::ready()?;
     let unknown = attribute > LAST_ATTRIBUTE || (attribute == PER_THREAD && !version().has_thread_buffers());
@@ -312,7 +312,7 @@ extern "C" fn cuptiActivityGetAttribute_v2(
     answer(get_attribute(Some(subscriber), attribute, size, value))
 }
 
-/// Records made from now on are on the client's clock; those that wait keep the one they were made with.
+/// Later records use the client's clock; waiting ones keep the clock they were made with.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Option<ClientClock>) -> Code {
     answer(link::ready().and_then(|_| clock.ok_or(INVALID_PARAMETER)).map(client_clock::register))
@@ -377,13 +377,13 @@ extern "C" fn cuptiActivityEnableLatencyTimestamps(_on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
-/// Accepted; API records are made of all calls or of none here.
+/// Accepted without effect: API records are made for all calls or for none here.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableRuntimeApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
-/// Accepted; API records are made of all calls or of none here.
+/// Accepted without effect: API records are made for all calls or for none here.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableDriverApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))

@@ -1,5 +1,5 @@
-//! Activity buffers: a client's memory, asked for on the application's thread under CUPTI's lock,
-//! filled there, completed and handed back by the worker.
+//! Activity buffers: the client's memory, requested on the application's thread under CUPTI's lock, filled there, completed
+//! and returned by the worker.
 
 use crate::lanes::lock;
 use crate::link::{core, version};
@@ -19,9 +19,9 @@ pub(crate) type Requested = extern "C" fn(&mut *mut u8, &mut usize, &mut usize);
 /// CUpti_BuffersCallbackCompleteFunc
 pub(crate) type Completed = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// The same of the new interface, with a struct about the request.
+/// Request callback of the new interface, with a struct that describes the request.
 pub(crate) type RequestedV2 = extern "C" fn(&mut *mut u8, &mut usize, &mut usize, *mut c_void);
-/// Likewise, without context and stream.
+/// Completion callback of the new interface, without context and stream.
 pub(crate) type CompletedV2 = extern "C" fn(*mut u8, usize, usize, *mut CompleteInfo);
 
 /// CUpti_BufferCallbackCompleteInfo
@@ -31,27 +31,27 @@ pub(crate) struct CompleteInfo {
     thread: u64,
 }
 
-/// Held while a client is asked for a buffer, and while one is handed over twice: in between the client could lend the same
-/// memory again, and would be told that it is free while it is written to.
+/// Held while a client is asked for a buffer, and while one is delivered twice: in between the client could lend the same
+/// memory again, and would treat it as free while it is being written to.
 static LENDING: Mutex<()> = Mutex::new(());
 
 fn lending() -> Option<MutexGuard<'static, ()>> {
     settings::get().faults.hands_over_twice().then(|| lock(&LENDING))
 }
 
-/// A client's two functions.
+/// A client's two buffer functions.
 #[derive(Clone, Copy)]
 pub(crate) enum Functions {
-    /// Of the old interface.
+    /// Functions of the old interface.
     Global(Requested, Completed),
-    /// Of the new one.
+    /// Functions of the new interface.
     Own(RequestedV2, CompletedV2),
 }
 
-/// A client's part in it.
+/// A client's buffer registration.
 pub(crate) struct Registration {
     functions: Mutex<Option<Functions>>,
-    /// Buffers that the client has handed out and not got back.
+    /// Number of buffers that the client has lent and not got back.
     out: AtomicUsize,
     dropped: AtomicU64,
 }
@@ -66,7 +66,7 @@ impl Registration {
         *self.functions.lock().unwrap_or_else(PoisonError::into_inner) = Some(functions);
     }
 
-    /// Nobody is asked and nobody gets anything.
+    /// Removes the functions: no buffer is requested or delivered any more.
     pub(crate) fn forget(&self) {
         *self.functions.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -84,7 +84,7 @@ impl Registration {
         self.dropped.fetch_add(1, Relaxed);
     }
 
-    /// Records dropped since the last question.
+    /// Number of records dropped since the last call.
     pub(crate) fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Relaxed)
     }
@@ -102,13 +102,12 @@ impl Registration {
     }
 }
 
-/// How many records of a buffer are complete. Reused with the next buffer, never freed: pending records
-/// point to it.
+/// Number of complete records of a buffer. Reused with the next buffer, never freed: pending records point to it.
 #[derive(Default)]
 pub(crate) struct Progress(AtomicU32);
 
 impl Progress {
-    /// One more.
+    /// Counts one more complete record.
     pub(crate) fn complete_one(&self) {
         self.0.fetch_add(1, Relaxed);
     }
@@ -116,7 +115,7 @@ impl Progress {
 
 static SPARE_PROGRESS: Mutex<Vec<&'static Progress>> = Mutex::new(Vec::new());
 
-/// One buffer of a client's.
+/// One buffer of a client.
 pub(crate) struct Buffer {
     owner: &'static Subscriber,
     base: *mut u8,
@@ -129,11 +128,11 @@ pub(crate) struct Buffer {
     pub(crate) works: Vec<Work>,
 }
 
-// SAFETY: a buffer is memory that the client gave away until it gets it back; one thread at a time has it.
+// SAFETY: the client has lent the buffer's memory until it is returned, and one thread at a time uses it.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Asks the client for a buffer with room for `bytes`. `None`: there is none, the record is dropped.
+    /// Asks the client for a buffer with room for `bytes`. `None`: the client gave none, so the record is dropped.
     pub(crate) fn request(owner: &'static Subscriber, bytes: usize) -> Option<Buffer> {
         let _lending = lending();
         let _lock = sim_lock::hold("bufferRequested");
@@ -168,7 +167,7 @@ impl Buffer {
         Some(Buffer { owner, base, size, used: 0, records: 0, limit, progress, works: Vec::new() })
     }
 
-    /// Whether so many more records fit.
+    /// Whether `records` more records of `bytes` in total fit.
     pub(crate) fn has_room_for(&self, bytes: usize, records: u32) -> bool {
         self.used + bytes <= self.size && records <= self.limit - self.records
     }
@@ -187,7 +186,7 @@ impl Buffer {
         record
     }
 
-    /// Where completion of this buffer's records is counted.
+    /// Counter of this buffer's complete records.
     pub(crate) fn progress(&self) -> &'static Progress {
         self.progress
     }
@@ -197,7 +196,7 @@ impl Buffer {
         self.progress.0.load(Relaxed) >= self.records
     }
 
-    /// Whether it holds nothing.
+    /// Whether the buffer holds no record.
     pub(crate) fn is_empty(&self) -> bool {
         self.records == 0
     }
@@ -208,12 +207,12 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.base, self.used) }
     }
 
-    /// Never hands it back.
+    /// Drops the buffer without returning it.
     pub(crate) fn abandon(self) {
         self.owner.buffers.out.fetch_sub(1, Relaxed);
     }
 
-    /// Hands it back to the client. The caller settled its works.
+    /// Returns the buffer to the client. The caller has settled its works.
     pub(crate) fn hand_back(self) {
         self.owner.buffers.out.fetch_sub(1, Relaxed);
         SPARE_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).push(self.progress);

@@ -1,4 +1,4 @@
-//! What the core tells this library, and how the client hears of it.
+//! Callbacks: events of the core, and how they reach clients.
 
 use crate::link::core;
 use crate::{frames, lanes, subscriber, worker};
@@ -10,7 +10,7 @@ use gpusim_core::table::Hooks;
 use gpusim_core::thread::Client;
 use std::ffi::{c_char, c_void};
 
-/// What the core calls.
+/// Functions that the core calls.
 pub(crate) static HOOKS: Hooks = Hooks {
     api,
     resource,
@@ -94,7 +94,7 @@ extern "C" fn synchronize(id: u32, context: *mut c_void, stream: *mut c_void) {
     }
 }
 
-/// The callback before CUPTI breaks down.
+/// The callback that precedes CUPTI's breakdown.
 pub(crate) fn fatal_error() {
     if core().is_some_and(|c| c.switches.is_on(STATE, FATAL_ERROR)) {
         let message = c"simulated fatal error".as_ptr();
@@ -102,13 +102,13 @@ pub(crate) fn fatal_error() {
     }
 }
 
-/// Whether a callback in this domain is to come once more without data.
+/// Whether a callback in this domain must be repeated without data.
 fn comes_without_data(domain: u32) -> bool {
     let is_api_call = matches!(domain, DRIVER | RUNTIME);
     (is_api_call || domain == RESOURCE) && settings::get().faults.comes_without_data(is_api_call)
 }
 
-/// Tells each client that listens. `data` by its place.
+/// Calls each client that listens. `data` is built per place.
 fn tell<T>(client: Client, domain: u32, id: u32, data: impl Fn(usize) -> T) {
     let Some(core) = core() else { return };
     let before = (core.swap_client)(client);

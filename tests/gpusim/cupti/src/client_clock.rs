@@ -1,5 +1,5 @@
-//! The client's own clock: API records are stamped with it, and the GPU's times are converted to it, as CUPTI does,
-//! from pairs of both clocks' times. It may tick in anything: Kineto's counts the processor's ticks.
+//! The client's own clock: API records take their timestamps from it, and GPU times are converted to it, as CUPTI does, from
+//! pairs of both clocks' times. Its unit is arbitrary: Kineto's clock counts processor ticks.
 
 use crate::lanes::lock;
 use crate::link;
@@ -8,32 +8,32 @@ use gpusim_core::table::ClientClock;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Both clocks at once.
+/// A reading of both clocks at once.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     ours: u64,
     client: u64,
 }
 
-/// How times are converted: from the latest pair, at the rate since the first.
+/// Conversion of times: from the latest pair, at the rate since the first.
 #[derive(Clone, Copy, Debug)]
 struct Conversion {
     clock: ClientClock,
     first: Pair,
     latest: Pair,
-    /// Of the client's units in a nanosecond.
+    /// Client units per nanosecond.
     rate: f64,
 }
 
 static CONVERSION: Mutex<Option<Conversion>> = Mutex::new(None);
 
-/// A clock that runs this close to ours counts nanoseconds: a first rate is off by noise, ours may be slewed, and nobody
-/// counts in anything else near a nanosecond.
+/// A clock whose rate is this close to ours counts nanoseconds: a first rate has some noise, our clock may be slewed, and no
+/// real clock has a unit that is nearly a nanosecond.
 const ALIKE: f64 = 0.01;
-/// ns after which another pair is taken, and over which the first rate is measured.
+/// Age in ns at which a new pair is taken, and period over which the first rate is measured.
 const STALE: u64 = 1_000_000;
 
-/// The pair that took the shortest of some tries.
+/// The pair with the shortest reading time, of a few attempts.
 fn pair(clock: ClientClock) -> Pair {
     let attempt = |_| {
         let before = clock::now();
@@ -49,13 +49,13 @@ fn rate(first: Pair, latest: Pair) -> f64 {
     if (rate - 1.0).abs() < ALIKE { 1.0 } else { rate }
 }
 
-/// From now on the client's times are this clock's.
+/// Makes this the client's clock from now on.
 pub(crate) fn register(clock: ClientClock) {
     let first = pair(clock);
     clock::spin_until(first.ours + STALE);
     let latest = pair(clock);
     let rate = rate(first, latest);
-    // A clock that counts nanoseconds is a constant away, and durations stay as they are.
+    // A clock that counts nanoseconds differs by a constant, and durations stay exact.
     let latest = if rate == 1.0 { first } else { latest };
     *lock(&CONVERSION) = Some(Conversion { clock, first, latest, rate });
     if let Some(core) = link::core() {
@@ -63,7 +63,7 @@ pub(crate) fn register(clock: ClientClock) {
     }
 }
 
-/// Times on the client's clock; 0, for none, stays 0.
+/// Times on the client's clock; 0, which means none, stays 0.
 pub(crate) fn converted<const N: usize>(times: [u64; N]) -> [u64; N] {
     match &mut *lock(&CONVERSION) {
         None => times,

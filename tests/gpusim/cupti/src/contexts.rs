@@ -1,5 +1,5 @@
-//! Kinds of records of one context. What is said of a context goes before what is said of all, and only the old interface
-//! can say it.
+//! Record kinds enabled or disabled for a single context. Such a choice overrides the global one, and only the old interface
+//! offers it.
 
 use crate::lanes::lock;
 use crate::subscriber::{GLOBAL, Subscriber};
@@ -14,12 +14,12 @@ struct Said {
     off: u64,
 }
 
-/// By the contexts' numbers, none of which is used again.
+/// Choices by context id; ids are never reused.
 static SAID: Mutex<BTreeMap<u32, Said>> = Mutex::new(BTreeMap::new());
-/// Whether there is any: who makes a record asks for no lock otherwise.
+/// Whether any choice exists: otherwise making a record takes no lock.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
-/// Has records of a kind made of a context, or none.
+/// Enables or disables a kind for a context.
 pub(crate) fn say(context: u32, kind: u32, on: bool) {
     let mut all = lock(&SAID);
     let said = all.entry(context).or_default();
@@ -29,18 +29,18 @@ pub(crate) fn say(context: u32, kind: u32, on: bool) {
     IS_ANY.store(true, Relaxed);
 }
 
-/// Nothing is said of any.
+/// Removes all choices.
 pub(crate) fn forget() {
     lock(&SAID).clear();
     IS_ANY.store(false, Relaxed);
 }
 
-/// The kinds that are on in any context.
+/// Kinds that are enabled for any context.
 pub(crate) fn on_in_any() -> u64 {
     lock(&SAID).values().fold(0, |all, said| all | said.on)
 }
 
-/// The kinds of which a client wants records of a context.
+/// Kinds of which a client wants records of a context.
 pub(crate) fn kinds(one: &Subscriber, context: u32) -> u64 {
     let of_all = one.kinds.load(Relaxed);
     if one.place != GLOBAL.place || !IS_ANY.load(Relaxed) {

@@ -1,7 +1,7 @@
-//! How one file plays several versions: when the library is loaded, and before anybody can look a
-//! symbol up, what the version lacks is marked undefined in this library's own dynamic symbol table,
-//! and its soname is set to the version's. So `dlsym` answers NULL and `dlopen` finds the library under
-//! the right names, as with the real ones, and a copy or link of the file is all a test needs.
+//! How one file imitates several versions: when the library is loaded, and before any symbol can be looked up, the functions
+//! that the version lacks are marked undefined in this library's own dynamic symbol table, and its soname is set to the
+//! version's. So `dlsym` returns NULL and `dlopen` finds the library under the right names, as with the real ones, and a test
+//! needs nothing but a copy or link of the file.
 
 use crate::link::version;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -56,12 +56,12 @@ const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
 fn find_self() -> Library {
     let mut info: libc::Dl_info = {
-        // SAFETY: Dl_info is made of pointers, for which zero is valid.
+        // SAFETY: Dl_info consists of pointers, for which zero is valid.
         unsafe { std::mem::zeroed() }
     };
     let mut map: *mut c_void = std::ptr::null_mut();
     const RTLD_DL_LINKMAP: c_int = 2;
-    // SAFETY: the address lies in this library; `map` receives its link_map.
+    // SAFETY: the address is in this library; `map` receives its link_map.
     let found = unsafe { dladdr1(disguise as *const c_void, &mut info, &mut map, RTLD_DL_LINKMAP) };
     if found == 0 || map.is_null() {
         gpusim_core::abort!("libcupti does not find itself");
@@ -81,8 +81,7 @@ unsafe extern "C" {
 }
 
 impl Library {
-    /// Makes dlsym blind for a function. The table is searched by name: functions that do the same may
-    /// share an address.
+    /// Hides a function from dlsym. The table is searched by name, since identical functions may share an address.
     fn hide(&self, name: &str) {
         let symbol = self.symbols().find(|&symbol| {
             // SAFETY: `symbols` gives entries of the symbol table.
@@ -95,11 +94,11 @@ impl Library {
         });
     }
 
-    /// The exported symbols. Their number stands in the hash table only: 4 words, the bloom filter, the
-    /// buckets, then one word a symbol; the last of a bucket's chain has its lowest bit set.
+    /// The exported symbols. Only the hash table gives their number: 4 words, the bloom filter, the buckets, then one word
+    /// per symbol; the last of a bucket's chain has its lowest bit set.
     fn symbols(&self) -> impl Iterator<Item = *mut Symbol> {
         let table = self.value(DT_GNU_HASH) as *const u32;
-        // SAFETY: the dynamic section tells where the hash table lies, and its own fields how long it is.
+        // SAFETY: the dynamic section gives the hash table's address, and the table's own fields its length.
         let word = move |i: usize| unsafe { *table.add(i) } as usize;
         let (buckets, first, bloom) = (word(0), word(1), word(2));
         let start = 4 + 2 * bloom;
@@ -116,11 +115,11 @@ impl Library {
         unsafe { CStr::from_ptr((self.value(DT_STRTAB) as *const c_char).add(offset as usize)) }
     }
 
-    /// Sets the soname to one that stands in the string table as a version node, see `versions.map`.
+    /// Sets the soname to a string that the string table contains as a version node, see `versions.map`.
     fn rename(&self, soname: &str) {
         let strings = self.value(DT_STRTAB) as *const u8;
         let length = self.value(DT_STRSZ) as usize;
-        // SAFETY: the dynamic section tells where the string table lies and how long it is.
+        // SAFETY: the dynamic section gives the string table's address and length.
         let strings = unsafe { std::slice::from_raw_parts(strings, length) };
         let wanted = [b"\0", soname.as_bytes(), b"\0"].concat();
         let offset = strings.windows(wanted.len()).position(|w| w == wanted);
@@ -152,13 +151,13 @@ impl Library {
     }
 }
 
-/// Runs `change` while the page of `address` can be written.
+/// Runs `change` while the page of `address` is writable.
 fn writable(address: *mut c_void, change: impl FnOnce()) {
     const PAGE: usize = 4096;
     let start = address as usize & !(PAGE - 1);
     let end = (address as usize + size_of::<Symbol>()).next_multiple_of(PAGE);
     let protect = |mode| {
-        // SAFETY: the pages hold this entry, which is data of this library's.
+        // SAFETY: the pages hold this entry, which is data of this library.
         unsafe { libc::mprotect(start as *mut c_void, end - start, mode) }
     };
     if protect(libc::PROT_READ | libc::PROT_WRITE) != 0 {

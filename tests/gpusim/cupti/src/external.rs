@@ -1,10 +1,10 @@
-//! External correlation ids: what a client pushes on a thread stands, in a record of kind 39, before the record of every
-//! API call that the thread then makes.
+//! External correlation ids: an id that a client pushes on a thread is written, in a record of kind 39, before the record of
+//! every API call that the thread then makes.
 
 use std::cell::RefCell;
 
 thread_local! {
-    /// Kind and id, the last pushed last.
+    /// Kind and id, in order of pushing.
     static IDS: RefCell<Vec<(u32, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -12,12 +12,12 @@ pub(crate) fn push(kind: u32, id: u64) {
     IDS.with_borrow_mut(|ids| ids.push((kind, id)));
 }
 
-/// Takes the last of a kind.
+/// Removes the last id of a kind.
 pub(crate) fn pop(kind: u32) -> Option<u64> {
     IDS.with_borrow_mut(|ids| ids.iter().rposition(|(k, _)| *k == kind).map(|at| ids.remove(at).1))
 }
 
-/// The last of each kind, on the calling thread.
+/// Calls `f` with the last id of each kind, on the calling thread.
 pub(crate) fn each(mut f: impl FnMut(u32, u64)) {
     IDS.with_borrow(|ids| {
         for (at, (kind, id)) in ids.iter().enumerate() {

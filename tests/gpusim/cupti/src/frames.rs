@@ -1,6 +1,6 @@
-//! The frames between CUPTI and a client's callback. The real library has several, and whether they
-//! keep frame pointers depends on its version, so an unwinder must cope with both: `GPUSIM_FRAMES`.
-//! They are written in assembly because rustc decides about frame pointers for a whole library only.
+//! The frames between CUPTI and a client's callback. The real library has several, and whether they keep frame pointers
+//! depends on its version, so an unwinder must cope with both: `GPUSIM_FRAMES`. They are written in assembly because rustc
+//! can only choose frame pointers for a whole library.
 
 use gpusim_core::settings;
 use std::ffi::c_void;
@@ -24,8 +24,8 @@ unsafe extern "C" {
     fn gpusim_frame_nofp_1(user: *mut c_void, domain: u32, id: u32, data: *const c_void, callback: Callback);
 }
 
-/// A frame as compilers make it without frame pointers: rbp is saved and used for something else, so
-/// whoever follows it is lost, while .eh_frame tells the truth.
+/// A frame as compilers generate it without frame pointers: rbp is saved and used for something else, so a walk by frame
+/// pointers goes wrong, while .eh_frame is correct.
 #[cfg(target_arch = "x86_64")]
 macro_rules! frame_without_pointer {
     ($name:literal, $bytes:literal, $next:literal) => {
@@ -85,7 +85,7 @@ macro_rules! frame_with_pointer {
     };
 }
 
-// The sizes keep rsp on 16 bytes at each call. The callback's address stays in r8 throughout.
+// The sizes keep rsp aligned to 16 bytes at each call. The callback's address stays in r8 throughout.
 #[cfg(target_arch = "x86_64")]
 mod assembly {
     frame_without_pointer!("gpusim_frame_nofp_1", "48", "gpusim_frame_nofp_2");
@@ -96,7 +96,7 @@ mod assembly {
     frame_with_pointer!("gpusim_frame_fp_3", "16", "r8");
 }
 
-/// Elsewhere: one plain frame, whatever the compiler makes of it.
+/// On other architectures: one plain frame, as the compiler generates it.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(never)]
 unsafe extern "C" fn gpusim_frame_fp_1(

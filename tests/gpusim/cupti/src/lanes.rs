@@ -1,6 +1,6 @@
-//! Lanes: where API calls leave their records. A thread has a lane of its own, or all share the first,
-//! as attribute 9 says, for each client that records. A lane holds the buffer being filled, full ones, and the records that the GPU
-//! has not completed. It is bounded: a thread that is far ahead waits, as it does for a real GPU.
+//! Lanes: where API calls leave their records. A thread has its own lane, or all threads share the first, depending on
+//! attribute 9, for each client that records. A lane holds the buffer being filled, full ones, and the records whose work the
+//! GPU has not completed. It is bounded: a thread that is far ahead waits, as with a real GPU.
 
 use crate::buffers::{Buffer, Progress};
 use crate::link::{BROKEN, version};
@@ -21,25 +21,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Incomplete records of a lane before its thread has to wait.
+/// Maximum number of incomplete records of a lane before its thread has to wait.
 const MOST_PENDING: usize = 8 << 10;
-/// New records before the worker is woken, with the virtual clock.
+/// Number of new records before the worker is woken, with the virtual clock.
 const BATCH: usize = 512;
 
 /// A record whose work is not known to be complete.
 pub(crate) struct Pending {
-    /// When the work is complete.
+    /// Time at which the work is complete.
     pub(crate) due: u64,
     times: (u64, u64),
     slot: *mut u8,
-    /// Where in the record its times stand.
+    /// Offset of the times in the record.
     times_at: usize,
     is_kernel: bool,
     progress: &'static Progress,
     lane: &'static Lane,
 }
 
-// SAFETY: the slot lies in a buffer that nobody else touches until the worker hands it back.
+// SAFETY: the slot is in a buffer that no other thread touches until the worker returns it.
 unsafe impl Send for Pending {}
 
 /// One thread's records for one client.
@@ -66,8 +66,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who waits here for another thread finds errno as it was, which the wait may have changed: what is changed in it then
-/// is a client's doing.
+/// Restores errno after a wait for another thread, which may change it: a later change is then caused by a client.
 pub(crate) struct Errno(i32);
 
 impl Errno {
@@ -131,7 +130,7 @@ fn exit_key(owner: &Subscriber) -> libc::pthread_key_t {
     })
 }
 
-/// A thread ends: its lane, with a half-filled buffer perhaps, goes on with another thread.
+/// Called when a thread ends: its lane, possibly with a half-filled buffer, is passed to another thread.
 unsafe extern "C" fn give_up(lane: *mut c_void) {
     // SAFETY: `mine` set a leaked lane under the key.
     let lane: &'static Lane = unsafe { &*lane.cast::<Lane>() };
@@ -139,7 +138,7 @@ unsafe extern "C" fn give_up(lane: *mut c_void) {
     lock(&SPARE).push(lane);
 }
 
-/// The clients that want records of a kind, of this context where a record has one.
+/// Clients that want records of a kind, for this context if a record has one.
 fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'static Subscriber> {
     let is_over = BROKEN.load(Relaxed) || worker::has_stopped();
     let kinds = move |one: &Subscriber| match context {
@@ -149,7 +148,7 @@ fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'sta
     ALL.iter().filter(move |one| !is_over && kinds(one) & (1 << record_kind) != 0)
 }
 
-/// Makes the records of a piece of work. What became of it is said of the first client's.
+/// Makes the records of a piece of work. Returns the outcome of the first client's record.
 pub(crate) extern "C" fn record(work: &Work) -> Fate {
     let kind_for =
         |one: &Subscriber| layout::record_kind(work.kind, contexts::kinds(one, work.place.context));
@@ -176,17 +175,18 @@ pub(crate) extern "C" fn record(work: &Work) -> Fate {
     fate.unwrap_or(Fate::Untraced)
 }
 
-/// The same for one client, and whether the worker is to look. `settles`: the truth hears of this one.
+/// Makes the record for one client. Returns its outcome, and whether to wake the worker. `settles`: the truth is told the
+/// outcome of this record.
 fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles: bool) -> (Fate, bool) {
     let lane = mine(owner);
     lane.wait_for_room();
     let mut content = lock(&lane.content);
-    // A process that may have no more memory loses records here, and goes on.
+    // A process without memory loses records here, and continues.
     if content.inbox.try_reserve(2).is_err() {
         owner.buffers.count_dropped();
         return (Fate::Dropped, false);
     }
-    // The one that a fault adds comes with it or not at all, as its work is all that the truth has of the two.
+    // The record that a fault adds is delivered together with it or not at all, since the truth only knows their common work.
     let extra = layout::extra_record(record_kind, work);
     let bytes = record_size(record_kind) + extra.map_or(0, |(extra_kind, _)| record_size(extra_kind));
     let Some(buffer) = content.room_for(owner, bytes, extra.map_or(1, |_| 2)) else {
@@ -251,7 +251,7 @@ fn append_complete(owner: &'static Subscriber, record_kind: u32, write: impl FnO
     buffer.progress().complete_one();
 }
 
-/// cuptiSetThreadIdType
+/// Set by cuptiSetThreadIdType
 pub(crate) static THREAD_IDS_ARE_SYSTEM: AtomicBool = AtomicBool::new(false);
 
 fn record_size(record_kind: u32) -> usize {
@@ -260,7 +260,7 @@ fn record_size(record_kind: u32) -> usize {
         .unwrap_or_else(|| gpusim_core::abort!("no size for kind {record_kind}"))
 }
 
-/// Whether the truth file wants to know of every record.
+/// Whether the truth file needs the work of every record.
 fn keeps_works() -> bool {
     let settings = settings::get();
     settings.truth.is_some() || settings.truth_summary.is_some()
@@ -276,7 +276,7 @@ impl Lane {
 }
 
 impl Content {
-    /// The buffer for so many records that come next, new if need be; `None` if the client has none.
+    /// Buffer for the next `records` records, a new one if necessary; `None` if the client gives none.
     fn room_for(&mut self, owner: &'static Subscriber, bytes: usize, records: u32) -> Option<&mut Buffer> {
         if self.current.as_ref().is_some_and(|b| !b.has_room_for(bytes, records)) {
             self.full.extend(self.current.take());
@@ -312,19 +312,19 @@ impl Content {
 }
 
 impl Pending {
-    /// The work is done: its times go into the record.
+    /// Writes the work's times into the record: the work is done.
     pub(crate) fn complete(self) {
         let at = self.times_at;
         let fields = [(at, self.times.0), (at + 8, self.times.1), (layout::COMPLETED, self.times.1)];
         for (offset, time) in fields.into_iter().take(if self.is_kernel { 3 } else { 2 }) {
-            // SAFETY: the slot is a record of at least 40 bytes, in a buffer that is still ours.
+            // SAFETY: the slot is a record of at least 40 bytes, in a buffer that has not been returned.
             unsafe { self.slot.add(offset).cast::<u64>().write_unaligned(time) };
         }
         self.progress.complete_one();
         self.forget();
     }
 
-    /// The record was handed out incomplete, or will never be.
+    /// The record was delivered incomplete, or will never be delivered.
     pub(crate) fn forget(self) {
         self.lane.pending.fetch_sub(1, Relaxed);
     }

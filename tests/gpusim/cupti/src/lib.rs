@@ -1,6 +1,6 @@
-//! The simulated `libcupti.so.13`, and of older versions by `GPUSIM_CUPTI_VERSION`: one file plays all
-//! of them. What an older library does not export is taken out of this one's symbol table when it is
-//! loaded, see [`disguise`]. Kernels, copies, memsets, graphs and API calls are recorded.
+//! The simulated `libcupti.so.13`, and older versions through `GPUSIM_CUPTI_VERSION`: one file imitates all of them. The
+//! functions that an older library does not export are removed from this one's symbol table when it is loaded, see
+//! [`disguise`]. Kernels, copies, memsets, graphs and API calls are recorded.
 
 mod activity;
 mod buffers;

@@ -1,4 +1,4 @@
-//! libcuda, found by soname, and whether CUPTI can work with it.
+//! libcuda, found by its soname, and whether CUPTI can work with it.
 
 use crate::result::Code;
 use gpusim_core::arg::{In, Out};
@@ -9,31 +9,31 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The version that this library plays.
+/// The version that this library imitates.
 pub(crate) fn version() -> CuptiVersion {
     settings::get().cupti
 }
 
-/// What every call returns that needs an initialised CUPTI and has none.
+/// Result of every call that needs an initialised CUPTI when there is none.
 pub(crate) fn not_initialized() -> Code {
     version().not_initialized()
 }
 
-/// Set when CUPTI has told of a fatal error: it counts as finalized from then on.
+/// Set when CUPTI has reported a fatal error: it counts as finalized from then on.
 pub(crate) static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Set when cuptiSubscribe has failed: the documentation forbids every later call, and the real library
-/// has been seen to crash on one.
+/// Set when cuptiSubscribe has failed: the documentation forbids every later call, and the real library has been seen to
+/// crash on one.
 pub(crate) static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// libcuda's core, if there is a libcuda.
+/// libcuda's core, if libcuda is available.
 pub(crate) fn core() -> Option<&'static CoreTable> {
     static CORE: OnceLock<Option<&'static CoreTable>> = OnceLock::new();
     *CORE.get_or_init(load)
 }
 
 fn load() -> Option<&'static CoreTable> {
-    // SAFETY: loading runs libcuda's constructors, of which it has none.
+    // SAFETY: loading runs libcuda's constructors, and it has none.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return None;
@@ -51,11 +51,11 @@ fn load() -> Option<&'static CoreTable> {
     if get(Out(&mut table), In(&GPUSIM_UUID)) != 0 {
         return None;
     }
-    // SAFETY: under this id libcuda hands out a static CoreTable, and libcuda stays mapped.
+    // SAFETY: under this id libcuda returns a static CoreTable, and libcuda stays mapped.
     unsafe { table.as_ref() }
 }
 
-/// The core, with the driver initialised (without an injection) and everything in working order.
+/// The core, with the driver initialised (without an injection) and everything working.
 pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
     if REFUSED.load(Relaxed) && settings::get().strict {
         gpusim_core::abort!("a CUPTI call after cuptiSubscribe failed: the real library may crash here");
@@ -63,7 +63,7 @@ pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
     initialized()
 }
 
-/// The same for cuptiSubscribe itself, which may be tried again.
+/// The core for cuptiSubscribe itself, which may be retried.
 pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     let core = core().ok_or_else(not_initialized)?;
     let usable = match (core.phase)() {
@@ -78,14 +78,14 @@ pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
 }
 
-/// For the calls that touch nothing but the calling thread. They are made in forked children too: workers of a DataLoader have
-/// the profiler of the thread that forked them, which says its ids around every operator.
+/// Check for calls that only touch the calling thread. They are allowed in forked children too: DataLoader workers inherit
+/// the profiler of the thread that forked them, which pushes its ids around every operator.
 pub(crate) fn on_thread() -> Result<(), Code> {
     let is_child = core().is_some_and(|core| matches!((core.phase)(), Phase::Child));
     if is_child { Ok(()) } else { ready().map(drop) }
 }
 
-/// For the calls that need no device: an error only if this version wants a driver for them.
+/// Check for calls that need no device: an error only if this version requires a driver for them.
 pub(crate) fn loaded() -> Result<(), Code> {
     let works = version().works_without_driver() || core().is_some();
     if works { Ok(()) } else { Err(not_initialized()) }

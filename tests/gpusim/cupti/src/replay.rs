@@ -1,6 +1,6 @@
-//! Serves a recording instead of a simulation: the callbacks and buffers that a real CUPTI gave to the recorder
-//! of `tests/gpu/probe` are given to the client, in their order, each on a thread that stands for the recorded
-//! one. What the client has not enabled is left out. A player calls [`gpusim_replay`] after `cuInit`.
+//! Replays a recording instead of simulating: the callbacks and buffers that a real CUPTI gave to the recorder of
+//! `tests/gpu/probe` are given to the client in order, each on a thread that represents the recorded one. Callbacks and kinds
+//! that the client has not enabled are omitted. A player calls [`gpusim_replay`] after `cuInit`.
 
 use crate::buffers::Buffer;
 use crate::callbacks::HOOKS;
@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-/// Plays the recording at `path`; 0, or 1 and a sentence on stderr.
+/// Plays the recording at `path`. Returns 0, or 1 after printing a message to stderr.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_replay(path: *const c_char) -> i32 {
-    // SAFETY: the contract of the function: a C string.
+    // SAFETY: the caller passes a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_string_lossy();
     match play(&path) {
         Ok(()) => 0,
@@ -52,7 +52,7 @@ fn play(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A thread that stands for a recorded one.
+/// A thread that represents a recorded one.
 struct Player {
     rows: Sender<Value>,
     done: Receiver<Result<(), String>>,
@@ -68,15 +68,15 @@ impl Player {
         Player { rows, done }
     }
 
-    /// One row, and waits until the client has dealt with it: the order is the recording's.
+    /// Plays one row, and waits until the client has handled it: the order is the recording's.
     fn play(&self, row: Value) -> Result<(), String> {
         self.rows.send(row).map_err(|e| e.to_string())?;
         self.done.recv().map_err(|e| e.to_string())?
     }
 }
 
-/// Serves rows until the call that began before them ends, or for ever. A call within a call is one on this
-/// stack too: a client may tell by the stack pointer whether a call is still under way.
+/// Plays rows until the call that began before them ends, or without end. A nested call is nested on this stack too, since a
+/// client may use the stack pointer to decide whether a call is still in progress.
 fn serve(inbox: &Receiver<Value>, answer: &Sender<Result<(), String>>) {
     while let Ok(row) = inbox.recv() {
         if row["call"] == "exit" {
@@ -98,7 +98,7 @@ fn number(row: &Value, field: &str) -> u64 {
     row[field].as_u64().unwrap_or(0)
 }
 
-/// Text that lives as long as the process, as CUPTI's does; NULL for an empty one.
+/// Text that is never freed, like CUPTI's; NULL for an empty one.
 fn lasting(text: &Value) -> *const c_char {
     match text.as_str() {
         None | Some("") => null(),
@@ -109,7 +109,7 @@ fn lasting(text: &Value) -> *const c_char {
 fn serve_other(row: &Value) -> Result<(), String> {
     if let Some(id) = row["resource"].as_u64() {
         match id as u32 {
-            // Made where the recording says so; that tells the client by itself.
+            // Created where the recording lists it; creation itself notifies the client.
             resource::CONTEXT_CREATED => drop(context(1)?),
             id => {
                 let mut graph = GraphData::of(row, id);
@@ -125,7 +125,7 @@ fn serve_other(row: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The context that stands for the recorded one of this number: the primary one, or none for 0.
+/// The context that represents the recorded one with this uid: the primary one, or none for 0.
 fn context(uid: u32) -> Result<*mut c_void, String> {
     let mut context = null_mut();
     match core().map_or(0, |core| if uid == 0 { 0 } else { (core.primary)(0, &mut context) }) {
@@ -166,21 +166,21 @@ impl GraphData {
     }
 }
 
-/// No address that a process can have is as high as this.
+/// Base of made-up handles: higher than any address of a process.
 const RECORDED: u64 = 0x6770_0000_0000_0000;
 const TAG: u64 = 0xffff_0000_0000_0000;
 
-/// What stands for the handle of a graph or node of this id.
+/// Made-up handle of the graph or node with this id.
 fn handle(id: u64) -> *mut c_void {
     if id == 0 { null_mut() } else { (RECORDED | id) as *mut c_void }
 }
 
-/// What stands for the address of a graph's instance: that address, moved to where no other lies.
+/// Made-up address of a graph's instance: the recorded address, moved to a range that no process uses.
 fn instance(row: &Value) -> *mut c_void {
     handle(number(row, "handle") & !TAG)
 }
 
-/// Instances by what stands for them, and their ids; an address may be used again.
+/// Made-up addresses of instances, with their ids; an address may be reused.
 static INSTANCES: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
 /// The id of a graph, node or instance whose handle comes from a recording.
@@ -201,7 +201,8 @@ fn serve_call(
 ) -> Result<(), String> {
     let (domain, id) = (number(row, "domain") as u32, number(row, "id") as u32);
     let is_on = matches!(domain, DRIVER | RUNTIME) && core().is_some_and(|c| c.switches.is_on(domain, id));
-    // The arguments: a recording holds a graph and its instance only. Enough zeroes for every struct a client reads.
+    // The call's arguments: a recording only holds a graph and its instance. Enough zeroes for every struct that a client
+    // reads.
     let mut arguments = [0_u64; 32];
     arguments[0] = instance(row) as u64;
     arguments[1] = handle(number(row, "graph")) as u64;
@@ -221,7 +222,7 @@ fn serve_call(
     Ok(())
 }
 
-/// Where a kernel's record has its name, and which kinds have one.
+/// Offset of the name in a kernel's record, and the kinds that have one.
 const NAME: usize = 104;
 const KERNELS: [u32; 2] = [3, 10];
 
@@ -266,7 +267,7 @@ fn bytes_of(row: &Value) -> Result<Vec<u8>, String> {
         .ok_or_else(|| format!("buffer {}: not hexadecimal", row["buffer"]))
 }
 
-/// The records of a buffer; `None`: one that lies beyond its end or is shorter than what it must hold.
+/// The records of a buffer; `None` for one that extends past its end or is shorter than its mandatory fields.
 fn split<'a>(row: &Value, bytes: &'a [u8]) -> Vec<Option<&'a [u8]>> {
     let mut at: Vec<usize> =
         row["at"].as_array().into_iter().flatten().map(|v| v.as_u64().unwrap_or(0) as usize).collect();
@@ -284,7 +285,7 @@ fn kind_of(record: &[u8]) -> u32 {
     record.first_chunk::<4>().map_or(0, |kind| u32::from_ne_bytes(*kind))
 }
 
-/// Record sizes by kind that a recording has taught; they may be those of a version that is not simulated.
+/// Record sizes by kind, learned from a recording; they may be those of a version that is not simulated.
 static SIZES: AtomicPtr<HashMap<u32, usize>> = AtomicPtr::new(null_mut());
 
 fn learn_sizes(rows: &[Value]) {
@@ -296,7 +297,7 @@ fn learn_sizes(rows: &[Value]) {
     SIZES.store(Box::into_raw(Box::new(sizes)), Relaxed);
 }
 
-/// The size of a record of this kind in what is replayed, if anything is.
+/// Size of a record of this kind in the replayed recording, if any.
 pub(crate) fn record_size(kind: u32) -> Option<usize> {
     // SAFETY: only `learn_sizes` stores here, maps that are never freed.
     unsafe { SIZES.load(Relaxed).as_ref() }.and_then(|sizes| sizes.get(&kind).copied())

@@ -1,4 +1,4 @@
-//! CUPTI's result codes, their names, and how an exported function turns a `Result` into one.
+//! CUPTI's result codes, their names, and the conversion of a `Result` into one.
 
 use gpusim_core::arg::{Out, Text};
 use std::cell::Cell;
@@ -40,7 +40,7 @@ thread_local! {
     static LAST: Cell<Code> = const { Cell::new(0) };
 }
 
-/// An exported function's answer, remembered for cuptiGetLastError.
+/// Result code of an exported function, stored for cuptiGetLastError.
 pub(crate) fn answer(result: Result<(), Code>) -> Code {
     let code = result.err().unwrap_or(0);
     if code != 0 {
@@ -49,7 +49,7 @@ pub(crate) fn answer(result: Result<(), Code>) -> Code {
     code
 }
 
-/// An [`Out`] that was NULL, as CUPTI calls it.
+/// CUPTI's error code for an [`Out`] that was NULL.
 pub(crate) fn parameter(set: Result<(), u32>) -> Result<(), Code> {
     set.map_err(|_| INVALID_PARAMETER)
 }

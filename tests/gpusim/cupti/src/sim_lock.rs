@@ -1,6 +1,6 @@
-//! CUPTI's internal lock. It is held while the client's `bufferRequested` runs, so a client that calls
-//! CUPTI with a lock of its own held, and takes that lock in `bufferRequested`, deadlocks. Whoever waits
-//! for it longer than the watchdog allows says so and aborts.
+//! CUPTI's internal lock. It is held while the client's `bufferRequested` runs, so a client that calls CUPTI with a lock of
+//! its own held, and takes that lock in `bufferRequested`, deadlocks. A thread that waits longer for it than the watchdog
+//! allows prints a message and aborts.
 
 use gpusim_core::settings;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
-//! Who subscribes, and what each has switched on. The first place is the old interface's, which knows no
-//! subscriber in its calls about records: whoever makes them is the same client to it. The others are for
-//! cuptiSubscribe_v2, each with kinds, buffers and attributes of its own; a place is never used again.
+//! Subscribers, and what each has enabled. The first place belongs to the old interface, whose calls about records name no
+//! subscriber: all such calls come from the same client. The others are for cuptiSubscribe_v2, each with kinds, buffers and
+//! attributes of its own; a place is never reused.
 
 use crate::buffers::Registration;
 use crate::frames::Callback;
@@ -18,24 +18,24 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A client.
 pub(crate) struct Subscriber {
-    /// Which place it has.
+    /// Number of its place.
     pub(crate) place: usize,
-    /// The client's function as an address (0: nobody subscribes here) and its argument.
+    /// Address of the client's function (0: no subscriber) and its argument.
     callback: AtomicUsize,
     user: AtomicPtr<c_void>,
-    /// Whether it lets others subscribe.
+    /// Whether it allows other subscribers.
     shares: AtomicBool,
     name: Mutex<Option<CString>>,
-    /// Whether somebody subscribes here, or did.
+    /// Whether a client subscribes here, or did before.
     is_taken: AtomicBool,
     callbacks: CallbackBits,
     /// Bits of the kinds that it enabled; the core's own switch is silent after a breakdown.
     pub(crate) kinds: AtomicU64,
     /// Its buffers.
     pub(crate) buffers: Registration,
-    /// Attribute 9; none: the version's default.
+    /// Attribute 9; empty: the version's default.
     per_thread: OnceLock<AtomicBool>,
-    /// What it set, by attribute.
+    /// Values that it set, by attribute.
     pub(crate) attributes: [AtomicUsize; 10],
 }
 
@@ -43,10 +43,10 @@ pub(crate) struct Subscriber {
 pub(crate) static ALL: [Subscriber; MOST_SUBSCRIBERS] =
     [Subscriber::new(0), Subscriber::new(1), Subscriber::new(2), Subscriber::new(3)];
 
-/// Whom the old interface's calls about records are about.
+/// The client that the old interface's calls about records refer to.
 pub(crate) static GLOBAL: &Subscriber = &ALL[0];
 
-/// Domains other than the API's and the last id of each.
+/// Domains other than those of the APIs, and the last id of each.
 const OTHER_DOMAINS: [(u32, u32); 4] = [(3, 25), (4, 2), (5, 130), (6, 3)];
 
 impl Subscriber {
@@ -89,7 +89,7 @@ impl Subscriber {
         self.per_thread.get_or_init(|| AtomicBool::new(version().has_thread_buffers()))
     }
 
-    /// What a subscriber's handle points to.
+    /// Target of a subscriber's handle.
     fn handle(&'static self) -> Handle {
         ptr::from_ref(self).cast_mut().cast()
     }
@@ -109,13 +109,13 @@ impl Subscriber {
     }
 }
 
-/// The clients that listen to something, each with its place, function and argument.
+/// Clients that listen to a callback, each with its place, function and argument.
 pub(crate) fn listening(domain: u32, id: u32) -> impl Iterator<Item = (usize, Callback, *mut c_void)> {
     let listens = move |one: &&Subscriber| one.callbacks.is_on(domain, id);
     ALL.iter().filter(listens).filter_map(|one| one.current().map(|(f, user)| (one.place, f, user)))
 }
 
-/// The core switches on what anybody wants.
+/// Switches on in the core every callback that any client wants.
 fn renew_switches() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock();
@@ -124,7 +124,7 @@ fn renew_switches() {
     }
 }
 
-/// The same of kinds of records.
+/// Switches on in the core every record kind that any client wants.
 pub(crate) fn renew_kinds() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock();
@@ -134,7 +134,7 @@ pub(crate) fn renew_kinds() {
     }
 }
 
-/// The place for a new subscriber. `shares`: it comes by the new call, and whether it lets others in.
+/// Place for a new subscriber. `shares`: set if it uses the new call, and whether it allows other subscribers.
 fn place_for(shares: Option<bool>) -> Option<&'static Subscriber> {
     let can_share = version().shares(settings::get().driver);
     let admits = |one: &Subscriber| {
@@ -171,13 +171,13 @@ fn subscribe(
     Ok(())
 }
 
-/// Keeps in mind that nobody who is here now may go on, if so it is.
+/// Sets `REFUSED` if a subscription failed and no client is subscribed; clears it otherwise.
 fn note(result: Result<(), Code>) -> Code {
     REFUSED.store(result.is_err() && ALL.iter().all(|one| one.current().is_none()), Ordering::Relaxed);
     answer(result)
 }
 
-/// Stops all callbacks; the next tools may subscribe.
+/// Stops all callbacks; other tools may subscribe afterwards.
 pub(crate) fn forget() {
     ALL.iter().for_each(Subscriber::forget);
     renew_switches();
@@ -197,14 +197,14 @@ struct Params {
     old_name_size: usize,
 }
 
-/// The same as of 13.2.
+/// CUpti_SubscriberParams as of 13.2.
 #[repr(C)]
 struct LongParams {
     short: Params,
     shares: u8,
 }
 
-/// How many bytes of the longer one there are.
+/// Size of the longer struct in bytes.
 const LONG: usize = 40;
 
 #[unsafe(no_mangle)]
@@ -214,16 +214,16 @@ extern "C" fn cuptiSubscribe_v2(
     user: *mut c_void,
     params: *mut Params,
 ) -> Code {
-    // SAFETY: the contract of the function: NULL or a filled CUpti_SubscriberParams.
+    // SAFETY: the caller passes NULL or a filled CUpti_SubscriberParams.
     let Some(short) = (unsafe { params.as_ref() }).filter(|p| p.size >= size_of::<Params>()) else {
         return answer(Err(INVALID_PARAMETER));
     };
-    // SAFETY: likewise, and it says that it is that long.
+    // SAFETY: as above, and its size field covers the longer struct.
     let shares = short.size >= LONG && unsafe { (*params.cast::<LongParams>()).shares } != 0;
     let name = if short.name.is_null() {
         c"unnamed"
     } else {
-        // SAFETY: likewise: a C string.
+        // SAFETY: as above; the name is a C string.
         unsafe { CStr::from_ptr(short.name) }
     };
     let result = subscribe(out, callback, user, Some((shares, name)));
@@ -241,7 +241,7 @@ fn check(subscriber: Handle) -> Result<&'static Subscriber, Code> {
     ALL.iter().find(is_it).ok_or(INVALID_PARAMETER)
 }
 
-/// Whom a call about records is about. Within a process all such calls name a subscriber, or none does.
+/// The client that a call about records refers to. Within a process either all such calls name a subscriber, or none does.
 pub(crate) fn of_records(subscriber: Option<Handle>) -> Result<&'static Subscriber, Code> {
     let one = subscriber.map_or(Ok(GLOBAL), check)?;
     let is_other = |other: &&Subscriber| (other.place == 0) != subscriber.is_none();
@@ -323,7 +323,7 @@ extern "C" fn cuptiGetCallbackName(domain: u32, id: u32, name: Out<Text>) -> Cod
     answer(found())
 }
 
-/// Detaches: callbacks and recording end, buffers that are out are forgotten.
+/// Detaches: callbacks and recording end, lent buffers are forgotten.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiFinalize() -> Code {
     if let Err(code) = link::loaded() {

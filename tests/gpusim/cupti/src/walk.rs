@@ -1,4 +1,4 @@
-//! Walking a delivered buffer: the one function that knows where the next record begins.
+//! The walk over a delivered buffer: the only function that knows where the next record begins.
 
 use crate::activity;
 use crate::link::{self, version};
@@ -8,7 +8,7 @@ use crate::subscriber;
 use gpusim_core::arg::{Handle, Out};
 use gpusim_core::settings;
 
-/// The kinds of kernels' records.
+/// Kinds of kernel records.
 const KERNELS: [u32; 2] = [3, 10];
 
 fn next(
@@ -38,7 +38,7 @@ fn next(
 }
 
 fn size_at(record: *const u8) -> Result<usize, Code> {
-    // SAFETY: the contract of the function: a record of a buffer that CUPTI delivered.
+    // SAFETY: the caller passes a record of a buffer that CUPTI delivered.
     let kind = unsafe { record.cast::<u32>().read_unaligned() };
     replay::record_size(kind).or_else(|| version().record_size(kind)).ok_or_else(|| version().unknown_kind())
 }
@@ -58,12 +58,12 @@ extern "C" fn cuptiActivityGetNextRecord_v2(
     answer_next(next(Some(subscriber), buffer, valid, record))
 }
 
-/// The end of a buffer is no error to remember.
+/// Result of the walk: the end of a buffer is not stored as an error.
 fn answer_next(result: Result<(), Code>) -> Code {
     if result == Err(MAX_LIMIT_REACHED) { MAX_LIMIT_REACHED } else { answer(result) }
 }
 
-/// `version` of the record's struct is not looked at: there is one per library version here.
+/// `version` of the record's struct is ignored: there is one per library version here.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityGetStructSize(kind: u32, _version: u32, size: Out<usize>) -> Code {
     let found = || {

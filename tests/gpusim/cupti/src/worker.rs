@@ -1,5 +1,5 @@
-//! The thread "cupti-worker": it completes records in the order of the GPU's time and hands buffers to
-//! the client. With the virtual clock all submitted work counts as done as soon as it is looked at.
+//! The thread "cupti-worker": it completes records in order of GPU time and delivers buffers to the client. With the virtual
+//! clock all submitted work counts as done as soon as the worker looks at it.
 
 use crate::buffers::Buffer;
 use crate::lanes::{Content, Errno, LANES, Pending, lock};
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What others want of the worker, each answered when done.
+/// Requests to the worker, each answered when done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
-    /// cuptiActivityFlushAll; forced: incomplete records too.
+    /// cuptiActivityFlushAll; forced: including incomplete records.
     Flush { forced: bool },
     /// Complete all work now, then flush: GPUSIM_EARLY.
     DeliverAtOnce,
-    /// The STATE callback, then the end of everything.
+    /// Make the STATE callback, then end everything.
     BreakDown,
     /// cuptiFinalize: forget all buffers.
     Detach,
@@ -44,9 +44,9 @@ static ANSWERED: Condvar = Condvar::new();
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 static TID: AtomicU32 = AtomicU32::new(0);
-/// Whose thread it is: a child that was forked without handlers knows of it, and has none.
+/// Process that owns the thread: a child forked without fork handlers inherits the variables but not the thread.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// How often the client's bufferCompleted has returned: the watchdog looks at it.
+/// Number of times that the client's bufferCompleted has returned: the watchdog checks it.
 static DELIVERIES: AtomicU64 = AtomicU64::new(0);
 
 /// Starts the thread, once.
@@ -62,18 +62,18 @@ pub(crate) fn start() {
     });
 }
 
-/// Whether nothing is recorded or delivered any more.
+/// Whether recording and delivery have ended.
 pub(crate) fn has_stopped() -> bool {
     STOPPED.load(Relaxed)
 }
 
-/// Lets the worker look at the lanes.
+/// Makes the worker look at the lanes.
 pub(crate) fn wake() {
     lock(&MAILBOX).woken = true;
     ASKED.notify_one();
 }
 
-/// Delivers what may be delivered, and waits until the client has it.
+/// Delivers everything that may be delivered, and waits until the client has it.
 pub(crate) fn flush(forced: bool) {
     ask(Request::Flush { forced });
 }
@@ -83,7 +83,7 @@ pub(crate) fn deliver_at_once() {
     ask(Request::DeliverAtOnce);
 }
 
-/// Tells the client of a fatal error and stops working.
+/// Reports a fatal error to the client and stops working.
 pub(crate) fn break_down() {
     ask(Request::BreakDown);
 }
@@ -94,24 +94,24 @@ pub(crate) fn detach() {
     ask(Request::Detach);
 }
 
-/// The driver ends: after this, no callback comes any more.
+/// Stops when the driver ends: no callback is made afterwards.
 pub(crate) extern "C" fn stop() {
     subscriber::forget();
     forget_kinds();
     if PROCESS.load(Relaxed) == std::process::id() {
         ask(Request::Stop);
     }
-    STOPPED.store(true, Relaxed); // also where no worker ever ran
+    STOPPED.store(true, Relaxed); // even if no worker ever ran
 }
 
-/// No work is recorded any more.
+/// Ends the recording of all kinds.
 fn forget_kinds() {
     subscriber::ALL.iter().for_each(|one| one.kinds.store(0, Relaxed));
     contexts::forget();
     subscriber::renew_kinds();
 }
 
-/// Waits for the answer; aborts when a buffer callback does not return.
+/// Waits for the answer; aborts if a buffer callback does not return.
 fn ask(request: Request) {
     // SAFETY: gettid has no precondition.
     let on_worker = TID.load(Relaxed) == unsafe { libc::gettid() } as u32;
@@ -149,7 +149,7 @@ struct Worker {
     held: Vec<Buffer>,
     /// State of the random numbers; 0: keep all orders.
     random: u64,
-    /// Up to when the GPU's work is done.
+    /// Time until which the GPU's work is done.
     now: u64,
 }
 
@@ -174,7 +174,7 @@ impl Worker {
             let mut mailbox = lock(&MAILBOX);
             mailbox.answered += 1;
             if request == Some(Request::Stop) {
-                // Whoever asks now, or has asked meanwhile, must not wait for a thread that is gone.
+                // A thread that asks now, or has asked meanwhile, must not wait for a thread that no longer exists.
                 STOPPED.store(true, Relaxed);
                 mailbox.answered = mailbox.asked;
             }
@@ -185,7 +185,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until there is something to do: the next request, or none but records to look at.
+    /// Sleeps until there is work: returns the next request, or `None` if there are only records to look at.
     fn wait(&self) -> Option<Request> {
         const POLL: Duration = Duration::from_millis(1);
         let mut mailbox = lock(&MAILBOX);
@@ -212,7 +212,7 @@ impl Worker {
         let lanes = lock(&LANES).clone();
         for lane in lanes {
             let mut content = lock(&lane.content);
-            // Where there is no memory they wait.
+            // Without memory they stay in the lane.
             if self.pending.try_reserve(content.inbox.len()).is_ok() {
                 self.pending.append(&mut content.inbox);
             }
@@ -221,7 +221,7 @@ impl Worker {
         self.pending.sort_unstable_by_key(|p| Reverse(p.due));
     }
 
-    /// Completes what is done by now, in the order of its end.
+    /// Completes the work that is done by now, in order of its end.
     fn complete(&mut self, all: bool) {
         self.now = if all || !settings::get().real_clock { u64::MAX } else { clock::now() };
         while let Some(pending) = self.pending.pop_if(|p| p.due <= self.now) {
@@ -255,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// Takes all buffers that a flush may hand out, and what came in since [`Worker::complete`].
+    /// Takes all buffers that a flush may deliver, and records that arrived since [`Worker::complete`].
     fn take_lane(&mut self, content: &mut Content, forced: bool) {
         for pending in content.inbox.drain(..) {
             match (pending.due <= self.now, forced) {
@@ -268,7 +268,7 @@ impl Worker {
         self.full.extend(content.current.take_if(|b| forced || (b.is_complete() && !b.is_empty())));
     }
 
-    /// Hands a buffer to the client, or keeps it a while when orders are to be random.
+    /// Delivers a buffer to the client, or holds it back for a while if orders are random.
     fn deliver(&mut self, mut buffer: Buffer) {
         const MOST_HELD: usize = 4;
         if self.random == 0 {
@@ -290,7 +290,7 @@ impl Worker {
     fn hand_back(&mut self, mut buffer: Buffer) {
         let works = std::mem::take(&mut buffer.works);
         if let Some(core) = core() {
-            // One by one only where a forced flush hands out what is not done.
+            // One by one only if a forced flush delivers unfinished work.
             let done = |end: u64| if end <= self.now { Fate::Delivered } else { Fate::Pending };
             for run in works.chunk_by(|a, b| done(a.end) == done(b.end)) {
                 (core.settle)(run.as_ptr(), run.len(), done(run[0].end));
@@ -333,7 +333,7 @@ impl Worker {
         self.forget_all();
     }
 
-    /// Drops every buffer; what was in them stays pending in the truth.
+    /// Drops every buffer; their records stay pending in the truth.
     fn forget_all(&mut self) {
         self.collect();
         self.pending.drain(..).for_each(Pending::forget);

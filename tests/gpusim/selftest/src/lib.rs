@@ -1,5 +1,5 @@
-//! Runs small C programs on the simulated stack and reads what a CUPTI client and the truth file say.
-//! The expected values of the tests come from arithmetic, never from an earlier run.
+//! Runs small C programs on the simulated stack and reads the client's log and the truth file. The expected values of the
+//! tests come from arithmetic, never from an earlier run.
 
 use serde_json::Value;
 use std::collections::HashMap;
@@ -18,26 +18,26 @@ pub struct Run {
     scratch: PathBuf,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Exit code; `None` after a signal.
     pub code: Option<i32>,
     /// Signal that ended it.
     pub signal: Option<i32>,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it complained about.
+    /// Standard error.
     pub stderr: String,
-    /// The client's log, a line each.
+    /// Lines of the client's log.
     pub log: Vec<Line>,
     /// The detailed truth.
     pub truth: Vec<Value>,
-    /// The truth's sums, the totals last.
+    /// Sums of the truth, the totals last.
     pub summary: Vec<Value>,
 }
 
-/// A line of the client's log: a word, then `key=value` words or plain ones.
+/// A line of the client's log: a word, then `key=value` or plain words.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// `record`
@@ -57,7 +57,7 @@ impl Line {
         Line { what, fields, text: text.to_owned() }
     }
 
-    /// A field as a number; panics if it is none.
+    /// A field as a number; panics if it is not one.
     pub fn number(&self, key: &str) -> u64 {
         self.str(key).parse().unwrap_or_else(|_| panic!("{key} is no number in: {}", self.text))
     }
@@ -68,18 +68,18 @@ impl Line {
     }
 }
 
-/// How long a program may run.
+/// Maximum run time of a program.
 const LIMIT: Duration = Duration::from_secs(30);
 
 impl Run {
-    /// `name` is a C program in `programs/`, built at its first use.
+    /// Run of a C program in `programs/`, which is built on first use.
     pub fn new(name: &str, args: &[&str]) -> Run {
         let mut run = Run::of(&program(name), args);
         run.command.env("LD_LIBRARY_PATH", folder());
         run
     }
 
-    /// Any program, on the stack all the same.
+    /// Run of any program on the simulated stack.
     pub fn of(path: &Path, args: &[&str]) -> Run {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl Run {
         outcome
     }
 
-    /// True if it still runs after `time`; it is killed then.
+    /// True if the program still runs after `time`; it is then killed.
     pub fn hangs_for(self, time: Duration) -> bool {
         self.finish(time).is_none()
     }
@@ -163,12 +163,12 @@ impl Run {
 }
 
 impl Outcome {
-    /// The log's lines that begin with this word.
+    /// Lines of the log that begin with this word.
     pub fn lines(&self, what: &str) -> Vec<&Line> {
         self.log.iter().filter(|l| l.what == what).collect()
     }
 
-    /// The records of this kind.
+    /// Records of this kind.
     pub fn records(&self, kind: u32) -> Vec<&Line> {
         self.lines("record").into_iter().filter(|l| l.number("kind") == u64::from(kind)).collect()
     }
@@ -189,7 +189,7 @@ impl Outcome {
         self
     }
 
-    /// Panics unless the simulation aborted with a message that holds `text`.
+    /// Panics unless the simulation aborted with a message that contains `text`.
     pub fn expect_abort(self, text: &str) -> Outcome {
         const SIGABRT: i32 = 6;
         assert_eq!(self.signal, Some(SIGABRT), "code {:?}, stderr: {}", self.code, self.stderr);
@@ -198,7 +198,7 @@ impl Outcome {
     }
 }
 
-/// A folder in target for what tests make.
+/// A folder in target for files that tests create.
 pub fn scratch() -> PathBuf {
     let deps = deps();
     let dir = deps.parent().expect("deps has a parent").join("gpusim-selftest");
@@ -206,7 +206,7 @@ pub fn scratch() -> PathBuf {
     dir
 }
 
-/// The folder of this test program, where cargo put the libraries as well.
+/// Folder of this test program, which also holds the libraries that cargo built.
 pub fn deps() -> PathBuf {
     let exe = std::env::current_exe().expect("a path");
     exe.parent().expect("a folder").to_owned()
