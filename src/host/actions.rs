@@ -121,8 +121,10 @@ pub fn is_installed(signal: i32) -> bool {
     action_of(signal).is_some_and(|action| is_ours(&action))
 }
 
-/// Sets the default action in the kernel.
+/// Sets the default action in the kernel, permanently: call only to end the process.
 pub fn restore_default(signal: i32) {
+    // From now on, a thread of the program that sets the default gets it.
+    let _ = PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
     // SAFETY: a valid action.
     unsafe { theirs()(signal, &default(), std::ptr::null_mut()) };
 }

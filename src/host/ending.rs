@@ -92,6 +92,8 @@ pub fn die(signal: i32) -> ! {
     // SAFETY: the signal is sent to the calling thread, and delivered once it is unblocked.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::number(), signal) };
     mask(libc::SIG_UNBLOCK, signal);
+    // Not `_exit`, which is interposed in a forked worker.
     // SAFETY: ends the process; only reached if the application has set another action just now.
-    unsafe { libc::_exit(128 + signal) }
+    unsafe { libc::syscall(libc::SYS_exit_group, 128 + signal) };
+    threads::stop()
 }

@@ -103,7 +103,9 @@ fn process() -> libc::pid_t {
 
 /// `_exit`, as the program calls it.
 unsafe extern "C" fn worker_exits(status: c_int) -> ! {
-    if let Some(worker) = WORKER.get().filter(|worker| worker.process == process()) {
+    let is_worker = |worker: &&WorkerExit| worker.process == process();
+    // An alternate stack, as a handler of crashes has it, may be too small, and the checkpoint is there.
+    if let Some(worker) = WORKER.get().filter(is_worker).filter(|_| !is_on_alternate_stack()) {
         // A panic must not reach the program.
         let _ = std::panic::catch_unwind(worker.action);
     }
@@ -113,6 +115,15 @@ unsafe extern "C" fn worker_exits(status: c_int) -> ! {
     };
     // SAFETY: takes any number.
     unsafe { theirs(status) }
+}
+
+/// Whether the calling thread runs on its alternate signal stack.
+fn is_on_alternate_stack() -> bool {
+    // SAFETY: all-zero is a valid `stack_t`.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    // SAFETY: reads the stack's description into `stack`, and sets none.
+    unsafe { libc::sigaltstack(std::ptr::null(), &mut stack) };
+    stack.ss_flags & libc::SS_ONSTACK != 0
 }
 
 /// Ends the process as `exit(0)` does, on the calling thread.

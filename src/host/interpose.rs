@@ -22,6 +22,7 @@ use std::mem::ManuallyDrop;
 use std::os::unix::fs::FileExt;
 
 use super::descriptor::{self, Identity};
+use super::signals;
 
 /// A function to replace.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,11 @@ pub struct Place {
 /// # Errors
 /// The memory of this process cannot be written as a file, or the library is not found.
 pub fn take(places: &[Place]) -> io::Result<usize> {
+    // A handler of the program that jumped out of the visit would leave the linker's lock locked.
+    signals::without(|| take_all(places))
+}
+
+fn take_all(places: &[Place]) -> io::Result<usize> {
     let Some(first) = places.first() else { return Ok(0) };
     let memory = Memory::open()?;
     let mut library = None;
@@ -71,6 +77,10 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
 /// # Errors
 /// The memory of this process cannot be written as a file.
 pub fn take_in(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
+    signals::without(|| take_in_module(inside, name, ours))
+}
+
+fn take_in_module(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
     let memory = Memory::open()?;
     let mut written = 0;
     visit(&memory, &mut |module| {
@@ -312,7 +322,15 @@ impl<'a> Module<'a> {
         let Some(hashes) = self.table(HASH).or_else(|| self.table(OLD_HASH)) else { return found };
         // The second number of the table is the index of its first symbol. In the older kind of table, which has all
         // symbols, it is the number of symbols.
-        for symbol in 1..self.memory.number(hashes + 4).unwrap_or(0) {
+        let listed = self.memory.number(hashes + 4).unwrap_or(0);
+        // GNU's linker gives a program that exports nothing an empty table of hashes, whose first symbol is number 1. There
+        // the strings follow the symbols.
+        let is_empty = self.table(HASH).is_some() && listed <= 1;
+        let end = match self.table(STRINGS).filter(|strings| is_empty && *strings > symbols) {
+            Some(strings) => ((strings - symbols) / SYMBOL) as u32,
+            None => listed,
+        };
+        for symbol in 1..end {
             let Some(text) = self.memory.number(symbols + SYMBOL * symbol as usize) else { break };
             let is_named = |name: &&str| self.has_string(text as usize, name.as_bytes());
             found.extend(names.iter().position(is_named).map(|at| (symbol, at)));
