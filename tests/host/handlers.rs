@@ -76,6 +76,21 @@ fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files()
     }
 }
 
+/// GNU's linker gives such a program an empty table of hashes, in which its imports cannot be counted.
+#[test]
+fn a_program_without_exports_that_restores_the_default_leaves_files() {
+    let program = compile("tests/programs/handlers.c", &["-O1", "-no-pie"]);
+    let signal = libc::SIGTERM;
+    for how in ["sigaction", "signal"] {
+        let run = Run::new(&program, Way::Injected).args(["server", &signal.to_string(), how]);
+        let mut running = Running::of(run);
+        running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
+        let done = running.signalled(signal);
+        assert_eq!((done.code, done.signal), (None, Some(signal)), "{how}: {}", done.stderr);
+        assert_written(&done, LAUNCHES + 1);
+    }
+}
+
 #[test]
 fn gpuflame_signals_0_interposes_on_no_function() {
     let run = handlers(Way::Injected, &["server", &libc::SIGTERM.to_string(), "sigaction"]);
