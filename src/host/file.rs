@@ -696,6 +696,17 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
+    #[test]
+    fn dropping_a_draft_never_removes_a_file_that_took_its_name() {
+        let folder = folder("file-not-ours");
+        let draft = Draft::create_in_place(&folder.join("x")).unwrap();
+        fs::remove_file(folder.join("x")).unwrap();
+        fs::write(folder.join("x"), "theirs").unwrap();
+        drop(draft);
+        assert_eq!(fs::read_to_string(folder.join("x")).unwrap(), "theirs");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
     /// The draft of a recording is published like this when the program chooses another folder for its files.
     #[test]
     fn a_draft_can_be_published_to_another_folder_or_file_system() {

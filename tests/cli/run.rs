@@ -593,6 +593,15 @@ fn a_musl_program_runs_with_preload() {
     assert_eq!(done.code, Some(5), "{}", done.stderr);
 }
 
+/// A descendant of the command finds the driver's variable set already, by the first process.
+#[test]
+fn preload_loads_the_library_at_once_in_descendants_too() {
+    let script = "grep -c 'libgpuflame[.]so' /proc/self/maps; true";
+    let done = run(&["--preload"], &["sh", "-c", script]).done();
+    let mapped: u32 = done.stdout.trim().parse().unwrap();
+    assert!(mapped > 0, "{}", done.stderr);
+}
+
 /// `gpuflame run --library LIBRARY --`, for a run within a run.
 fn inner() -> String {
     format!("{} run --library {} --", env!("CARGO_BIN_EXE_gpuflame"), support::gpuflame().display())
