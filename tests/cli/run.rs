@@ -550,10 +550,13 @@ fn a_command_runs_in_a_removed_folder_and_without_a_temporary_folder() {
 
 #[test]
 fn a_command_runs_without_a_proc_file_system() {
-    // The library is found next to the command, and by its path.
+    // The library is found next to the command, whose path is known without `/proc`.
+    let folder = scratch("run-no-proc");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuflame"), folder.join("gpuflame")).unwrap();
+    std::os::unix::fs::symlink(support::gpuflame(), folder.join("libgpuflame.so")).unwrap();
     let script = format!(
-        "mount -t tmpfs none /proc || exit 99; exec {} run -- sh -c 'exit 6'",
-        env!("CARGO_BIN_EXE_gpuflame")
+        "mount -t tmpfs none /proc || exit 99; exec {}/gpuflame run -- sh -c 'exit 6'",
+        folder.display()
     );
     let output = Command::new("unshare").args(["-rm", "sh", "-c", &script]).output();
     let stderr = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
