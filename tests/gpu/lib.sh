@@ -119,12 +119,13 @@ cut_off() {
 }
 trap cut_off TERM
 
-# Each in a folder of its own; stdout, stderr and rc lie in it.
+# Each in a folder of its own; stdout, stderr and rc lie in it. gpuflame prints its ledger into a file only if that is open
+# for appending.
 run_in() { # FOLDER COMMAND..
     local folder=$1 rc
     shift
     mkdir -p "$folder"
-    (cd "$folder" && exec timeout -k 5 "$within" "$@" >stdout 2>stderr </dev/null) &
+    (cd "$folder" && : >stderr && exec timeout -k 5 "$within" "$@" >stdout 2>>stderr </dev/null) &
     running=$!
     wait "$running"
     rc=$? running=

@@ -211,9 +211,6 @@ class Recorder:
         except gpuflame.Error as error:
             self._tell("no timeline (kineto_*.json): %s" % error)
             return False
-        if self.recording() is None:
-            self._tell("no timeline (kineto_*.json): gpuflame was set up without a recording; add gfr to GPUFLAME_FORMATS")
-            return False
         return True
 
     def start(self):
@@ -244,9 +241,14 @@ class Recorder:
         gpuflame.flush()
 
     def events(self):
-        """What was recorded so far, as torch.profiler writes it."""
-        return json.loads(gpuflame._read.command("convert", "--quiet", "--accept-cut", "--to", "chrome", "--",
-                                                 self.recording()))
+        """Everything recorded so far, as torch.profiler writes it; None without a recording, which is created with the
+        first launch."""
+        path = self.recording()
+        if path is None:
+            self._tell("no timeline (kineto_*.json): there is no recording: nothing was launched, or gpuflame was set up "
+                       "without gfr in GPUFLAME_FORMATS")
+            return None
+        return json.loads(gpuflame._read.command("convert", "--quiet", "--accept-cut", "--to", "chrome", "--", path))
 
 
 class Window:
@@ -269,7 +271,10 @@ class Window:
         if self._records:
             ended = time.time_ns()
             self._recorder.stop()
-            trace = cut(self._recorder.events(), self._began, ended, with_stack)
+            events = self._recorder.events()
+            if events is None:
+                return written
+            trace = cut(events, self._began, ended, with_stack)
             path = os.path.join(self._folder, "kineto_%s.json" % self.tag)
             with tempfile.NamedTemporaryFile("w", dir=self._folder, suffix=".part", delete=False) as file:
                 json.dump(trace, file, separators=(",", ":"))
