@@ -1,5 +1,5 @@
-//! Carries instants that the program marks from its threads to the collector. Unlike launches they are made
-//! by hand and are rare, so one locked list serves all threads.
+//! Carries instants that the program marks from its threads to the collector. Unlike launches, marks are placed by hand
+//! and are rare, so one locked list serves all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

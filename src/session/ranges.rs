@@ -16,7 +16,7 @@ pub fn range_push(name: &CStr) -> Result<()> {
         return Err(life::over());
     }
     forks::watch();
-    // A range for which there is no room is counted.
+    // If there is no room for the range, it is counted as dropped.
     let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
     Ok(())
 }
@@ -34,8 +34,8 @@ pub fn range_pop() -> Result<()> {
     }
 }
 
-/// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before
-/// all CUDA calls or in a program without any, and sets up no session.
+/// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before all CUDA
+/// calls, or in a program without CUDA calls. Sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
     if forks::is_over() || environment::keeps_us_out() {
         return;
@@ -65,7 +65,7 @@ pub fn range(name: &str) -> Range {
     let is_open = !forks::is_over();
     if is_open {
         forks::watch();
-        // A range for which there is no room is counted, and closed like any other.
+        // If there is no room for the range, it is counted as dropped, and is closed like any other range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
     Range { is_open, own_thread: PhantomData }
