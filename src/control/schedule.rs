@@ -50,7 +50,7 @@ pub enum Turn {
     Open,
     /// The window closes.
     Close,
-    /// The window closes, and the next one opens.
+    /// The window closes, and the next window opens.
     Next,
 }
 
@@ -76,7 +76,7 @@ impl Schedule {
         Self { plan, ..Self::default() }
     }
 
-    /// Begins a run, which replaces the current one.
+    /// Begins a run, which replaces the current run.
     pub fn begin(&mut self, now: Reached) {
         self.run = Some(now);
         self.runs += 1;
@@ -225,7 +225,7 @@ mod tests {
         let mut schedule =
             begun(Plan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..Plan::default() });
         assert_eq!(schedule.turn(at(1)), Some(Turn::Open));
-        // The first window is over, and the second one has begun.
+        // The first window is over, and the second window has begun.
         assert_eq!(schedule.turn(at(3)), Some(Turn::Next));
         assert_eq!(schedule.turn(at(77)), Some(Turn::Close));
     }

@@ -15,7 +15,7 @@
 //! that is not interposed, is respected as well. A program that queries the action by such a call finds our handler. If
 //! the program's own handler then calls our handler, [`is_installed`] is false, and our handler returns.
 //!
-//! All functions may be called in a signal handler: no lock, no heap memory.
+//! All functions may be called in a signal handler, so they use no lock and no heap memory.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -103,7 +103,7 @@ pub fn take_defaults(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     PROCESS.store(std::process::id(), Ordering::Release);
     take_current_defaults();
-    // If this fails, the C library's functions are called as before.
+    // If interposing fails, the program's calls reach the C library's functions as before.
     let _ = interpose();
 }
 

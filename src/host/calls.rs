@@ -76,8 +76,8 @@ fn make_all() {
     }
 }
 
-/// Calls for sampling a thread, which starts with its first launch: by kernel events or, if these are not available, by
-/// a timer.
+/// Makes the calls for sampling a thread, which are otherwise first made at the thread's first launch. They sample by
+/// kernel events or, if kernel events are not available, by a timer.
 fn make_those_of_samples() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
     // SAFETY: a call without attributes creates no event, and no clock and no timer has the number -1.

@@ -17,7 +17,7 @@ pub fn barred<T>(body: impl FnOnce() -> T) -> T {
     // The destructor restores the state even if an exception of the application passes through.
     impl Drop for Before {
         fn drop(&mut self) {
-            // SAFETY: restores a state that the thread had; the call writes one int.
+            // SAFETY: the call restores a state that the thread had, and writes one int.
             unsafe { pthread_setcancelstate(self.0, &mut 0) };
         }
     }

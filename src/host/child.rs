@@ -38,7 +38,7 @@ static CHILD: AtomicI32 = AtomicI32::new(0);
 static EARLY: AtomicU64 = AtomicU64::new(0);
 /// Signals that this process received, as bits.
 static SEEN: AtomicU64 = AtomicU64::new(0);
-/// Process id of the process that called [`run`]. It distinguishes that process from the child, which has the same
+/// Process id of the process that called [`run`]. This id distinguishes that process from the child, which has the same
 /// handlers between fork and exec.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Signals that the child received between fork and exec, as bits.

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The handler takes no lock, allocates nothing, preserves `errno`, and reads the stack through the kernel, so that it
-//! cannot fault. It does not unwind the stack.
+//! cannot fault. This module does not unwind the stack.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -72,7 +72,7 @@ struct Kept {
     stack: [u8; STACK],
 }
 
-/// Slots that were mapped so far. They are never unmapped.
+/// Slots that were mapped so far. Slots are never unmapped.
 static SLOTS: [AtomicPtr<Slot>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
 /// The signal that timers send; 0 if no signal was chosen yet, -1 if no signal is free.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -168,7 +168,7 @@ fn map() -> io::Result<NonNull<Slot>> {
     NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// The signal that timers send. It is chosen on the first call.
+/// The signal that timers send. The signal is chosen on the first call.
 fn signal() -> io::Result<i32> {
     let none = || Err(io::Error::other("the program has set an action for every real-time signal"));
     match SIGNAL.load(Ordering::Relaxed) {
@@ -237,7 +237,7 @@ fn start(thread: i32, signal: i32, period: Duration, slot: &'static Slot) -> io:
     // SAFETY: the timer was just created, and `times` is valid.
     if unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const times, none) } != 0 {
         let error = io::Error::last_os_error();
-        // SAFETY: `timer` was just created by this thread, and `errno` points to this thread's own integer.
+        // SAFETY: the timer was just created, and nothing else uses it.
         unsafe { libc::syscall(libc::SYS_timer_delete, timer) };
         return Err(error);
     }
@@ -252,7 +252,7 @@ struct Expired {
     code: i32,
     unused: i32,
     timer: i32,
-    /// Periods that passed in addition to the one that the signal represents.
+    /// Number of periods that passed in addition to the period that the signal represents.
     more: i32,
     slot: *mut Slot,
 }
@@ -272,7 +272,7 @@ extern "C" fn on_signal(_: i32, told: *mut libc::siginfo_t, context: *mut c_void
         // SAFETY: the address is in the table of our slots, which are never unmapped.
         unsafe { &*told.slot }.keep(1 + told.more.max(0) as u64, &registers(context));
     }
-    // SAFETY: `timer` was just created by this thread, and `errno` points to this thread's own integer.
+    // SAFETY: `errno` points to this thread's own integer.
     unsafe { errno.write(before) };
 }
 
@@ -404,7 +404,7 @@ mod tests {
             // SAFETY: the pointer refers to this thread's own `errno`.
             unsafe { libc::__errno_location().write(77) };
             spin(10_000_000);
-            // SAFETY: `timer` was just created by this thread, and `errno` points to this thread's own integer.
+            // SAFETY: the pointer refers to this thread's own `errno`.
             assert_eq!(unsafe { libc::__errno_location().read() }, 77);
             let dropped = timer.drain(|sample, of| {
                 (periods, samples) = (periods + of, samples + 1);

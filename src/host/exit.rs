@@ -1,5 +1,5 @@
-//! Actions at an ordinary exit of the process: by `exit`, a return from `main` or `quick_exit`. For a forked worker
-//! process, `_exit` is the ordinary exit.
+//! Actions at an ordinary exit of the process, by `exit`, by a return from `main` or by `quick_exit`. For a forked
+//! worker process, `_exit` is the ordinary exit.
 //!
 //! Before glibc 2.41, several threads may be in `exit` at once. Each handler runs on one of these threads, and a thread
 //! that finds no handler left ends the process, even if the other threads are still running their handlers. Until our
@@ -97,7 +97,8 @@ pub fn call_at_worker_exit(action: fn()) {
     let _ = interpose::take(&places);
 }
 
-/// Process id, from the kernel: the C library of a child made by `vfork` may return its parent's id.
+/// Process id. The kernel is asked directly, because the C library of a child made by `vfork` may return the id of the
+/// child's parent.
 fn process() -> libc::pid_t {
     // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }

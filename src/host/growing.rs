@@ -369,7 +369,7 @@ impl Drop for Feed {
         }
         state.is_dropped = true;
         self.file.give_up(&mut state, Error::new(ErrorKind::State, "it was dropped"));
-        // The file is usually removed by the time this returns.
+        // The file is usually removed by the time `drop` returns.
         let began = Instant::now();
         while !state.is_over && began.elapsed() < LONGEST_GOING {
             self.file.0.done.wait_for(&mut state, LOOK_EVERY);

@@ -1,5 +1,5 @@
-//! An interposer that replaces functions of a loaded library by ours, for callers that look them up from now on and for
-//! callers whose table the dynamic linker has already filled.
+//! An interposer that replaces functions of a loaded library by ours, both for callers that look the functions up from
+//! now on and for callers whose table the dynamic linker has already filled.
 //!
 //! ```text
 //! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// Returns a string of the C library that no other code here needs.
+        /// A function of the C library that no other code in this crate calls. It returns a string.
         fn gnu_get_libc_release() -> *const std::ffi::c_char;
     }
 

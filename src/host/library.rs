@@ -47,6 +47,6 @@ pub fn c_library() -> String {
 /// # Safety
 /// `at` is a C string.
 unsafe fn text(at: *const c_char) -> String {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller fulfils this function's contract.
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }

@@ -31,7 +31,7 @@ struct Search {
 }
 
 /// # Safety
-/// As `dl_iterate_phdr` calls it; `search` points to a [`Search`].
+/// The arguments are those of `dl_iterate_phdr`; `search` points to a [`Search`].
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: `ModuleId::of` passed this pointer, and nothing else uses the search meanwhile.
     let search = unsafe { &mut *search.cast::<Search>() };

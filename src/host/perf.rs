@@ -55,7 +55,7 @@ enum When {
 pub enum Told<'a> {
     /// The thread's registers and stack.
     Sample(Sample<'a>),
-    /// The thread was descheduled. Its sample precedes this record.
+    /// The thread was descheduled. The sample taken at that moment precedes this record.
     Left {
         /// True if the thread blocked, false if it was still runnable (always true before Linux 4.17).
         waits: bool,
@@ -324,7 +324,7 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 96, "the kernel knows these fields by their places");
 
-/// Software events: the CPU time of a task, and how often it was descheduled.
+/// Software events: the CPU time of a task, and the number of times that the task was descheduled.
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
@@ -372,7 +372,8 @@ fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<Fil
     Ok(descriptor::raise(unsafe { File::from_raw_fd(event as i32) }))
 }
 
-/// Closes an event's descriptor, unless the host has closed it and the number refers to one of its own files by now.
+/// Closes an event's descriptor, unless the host has closed the descriptor and its number refers to one of the host's
+/// files by now.
 fn give_back(event: File) {
     let number = event.as_raw_fd();
     let is_ours = fs::read_link(format!("/proc/self/fd/{number}"))

@@ -11,13 +11,13 @@ pub fn as_the_process(threads: &[i32]) {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let mut allowed: cpu_set_t = unsafe { zeroed() };
     for &thread in threads {
-        // SAFETY: all-zero is a valid `cpu_set_t`, and the numbers are below the size of the sets.
+        // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
         let mut one: cpu_set_t = unsafe { zeroed() };
         // SAFETY: the call writes at most the size of `one`.
         if unsafe { libc::sched_getaffinity(thread, size_of::<cpu_set_t>(), &mut one) } == 0 {
             // SAFETY: the numbers are below the size of the sets.
             let added = (0..CPU_SETSIZE as usize).filter(|at| unsafe { libc::CPU_ISSET(*at, &one) });
-            // SAFETY: all-zero is a valid `cpu_set_t`, and the numbers are below the size of the sets.
+            // SAFETY: the numbers are below the size of the sets.
             added.for_each(|at| unsafe { libc::CPU_SET(at, &mut allowed) });
         }
     }

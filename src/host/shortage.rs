@@ -1,5 +1,5 @@
-//! Flags by which every thread can learn that memory has run out. Setting and reading them takes no lock and allocates
-//! nothing.
+//! Flags by which every thread can learn that memory has run out. Setting and reading these flags takes no lock and
+//! allocates nothing.
 
 use std::time::Duration;
 

@@ -9,8 +9,8 @@
 //!
 //! No thread waits for the checkpoint's thread: it assembles each append in memory, and while it writes to the file
 //! system it holds no lock that other threads need. Unchanged sums are not written again. A file that has grown much
-//! larger than its content is replaced by a new one. A process that exits normally removes its checkpoint after it has
-//! written its outputs, so a process that is killed while writing them still leaves a complete checkpoint.
+//! larger than its content is replaced by a new file. A process that exits normally removes its checkpoint after it has
+//! written its outputs, so a process that is killed while it writes its outputs still leaves a complete checkpoint.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -206,7 +206,7 @@ impl Checkpoint {
         self.asked.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch. A checkpoint is due soon after it.
+    /// Notes the time of the first launch. A checkpoint is due soon after that time.
     pub(super) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -281,7 +281,7 @@ impl Checkpoint {
                 return;
             }
             let is_starved = shortage::is_short();
-            // All launches up to `time` are among the rows read below.
+            // All launches up to `time` are among the rows that are read next.
             let time = capture::now();
             if !is_last {
                 recorded.read_ready(std::mem::take(&mut is_first));
@@ -440,7 +440,7 @@ impl Checkpoint {
             took += recorded.locked(&mut |pipeline| {
                 let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut book.definitions, &mut chunk, PIECE);
-                // Memory use has grown up to this point, so check again.
+                // Memory use has grown since the first check, so it is checked again.
                 if is_all && pipeline.has_room(capture::bytes_held()) {
                     book.definition_bytes += chunk.len();
                     (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
@@ -583,7 +583,7 @@ fn pause_after(spent: Duration, interval: Duration) -> Duration {
     interval.max(RARER * spent)
 }
 
-/// Appends `bytes` to a file of `there` bytes. An incomplete write is undone.
+/// Appends `bytes` to a file that has `there` bytes. An incomplete write is undone.
 fn append(path: &Path, identity: Identity, there: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = Appender::new(path, identity, None).open()?;
     file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))

@@ -7,8 +7,8 @@
 //! both           CUPTI is ended, for all clients ----^
 //! ```
 //!
-//! The collector does most of this. Threads that open or close a window only check which client owns the subscription,
-//! and may ask for the records.
+//! The collector does most of this work. Threads that open or close a window only check which client owns the
+//! subscription, and may ask for the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -53,7 +53,7 @@ pub(super) struct Clients {
 struct Known {
     rivals: Rivals,
     lent: Lent,
-    /// Number of times other clients had ended CUPTI at the last look.
+    /// Number of times that other clients had ended CUPTI when the collector last checked.
     ends: u64,
     /// Time of the last failed request for the subscription, and the pause that follows it.
     pause: Option<(Instant, Duration)>,
@@ -83,12 +83,12 @@ impl Lent {
     }
 }
 
-/// Losses of the records and of the subscription to other clients.
+/// Counts of the times that other clients took the records or the subscription.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Had {
-    /// Number of times the records were taken.
+    /// Number of times that other clients took the records.
     pub(super) records: u64,
-    /// Loans of the subscription.
+    /// Times for which the subscription was lent to other clients.
     pub(super) subscription: Lent,
 }
 
@@ -252,8 +252,8 @@ impl Clients {
         say_of_records(change, times, false);
     }
 
-    /// Asks for the records again if another client has them, because a window is about to open. A client that is known
-    /// to be at work keeps the records until it is done.
+    /// Asks CUPTI for the records again if another client has taken them, because a window is about to open. A client
+    /// that is known to be at work keeps the records until it is done.
     pub(super) fn reclaim_if_taken(&self, api: &Api) {
         let others = api.others();
         let is_in_use = others.have_records && others.are_at_work;

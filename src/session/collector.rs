@@ -20,7 +20,8 @@ use super::ending;
 use super::panic::disable_after_panic;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 
-/// Pause between two visits while rows arrive. It is short enough that the rows of one pause fit into the ready chunks.
+/// Pause between two visits while rows arrive. The pause is short enough that the rows of one pause fit into the ready
+/// chunks.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause when no rows arrive, so that an idle process is seldom woken.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(80);
@@ -80,11 +81,11 @@ pub(super) enum Wish {
     Read,
     /// Process the records that were already delivered.
     Collect,
-    /// Flush the completed records, and process them.
+    /// Flush the completed records, and process these records.
     Gather,
     /// Like `Gather`, and write the rows to disk.
     Flush,
-    /// Flush all records, complete or not, and process them.
+    /// Flush all records, complete or not, and process these records.
     Drain,
 }
 
@@ -141,7 +142,7 @@ impl Collector {
         true
     }
 
-    /// Ends the collector's pause, if there is one. Never waits.
+    /// Ends the collector's pause, if the collector pauses. Never waits.
     pub(super) fn nudge(&self) {
         self.asked.notify_one();
     }

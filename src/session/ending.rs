@@ -76,7 +76,7 @@ struct Ending {
     limit_ms: AtomicU64,
     asked: Bits,
     done: Bits,
-    /// CPU time of the thread: while it grows, the thread makes progress.
+    /// CPU time of the ending thread. While this time grows, the thread makes progress.
     thread: Clock,
     /// Signal that the process will die of; 0 for none.
     signal: AtomicI32,
@@ -95,7 +95,7 @@ struct Ending {
 pub(super) trait Ends: Sync {
     fn close_window(&self);
 
-    /// Makes CUPTI deliver all records, complete or not, and reads them.
+    /// Makes CUPTI deliver all records, complete or not, and reads these records.
     fn gather_the_rest(&self, limit: Limit);
 
     /// Switches gpuflame off and computes the final sums. Returns false if the thread that holds the lock of the sums
@@ -128,8 +128,8 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
     Ok(())
 }
 
-/// Moves our exit handler ahead of all exit handlers registered so far. The driver's exit handlers may be among them,
-/// and after the driver's handlers no records are left to gather.
+/// Moves our exit handler ahead of all exit handlers registered so far. The driver's exit handlers may be among these
+/// handlers, and after the driver's handlers no records are left to gather.
 pub(super) fn come_first_at_exit() {
     exit::call_early_at_exit(Call { action: || ENDING.ask(GATHER), is_done: || ENDING.is_settled(GATHER) });
 }
@@ -166,7 +166,7 @@ impl Ending {
     fn run(&self, ends: &impl Ends) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The next two calls resolve symbols on first use, under the loader's lock. They are made now, because a
+        // The next two calls resolve symbols on first use, under the loader's lock. Both calls are made now, because a
         // stopped thread may later hold that lock forever.
         export::draw_once();
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));

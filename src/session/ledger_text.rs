@@ -1,5 +1,5 @@
 //! The ledger as text, which is printed to stderr at exit: the work that was seen, the outcome of the work, losses and
-//! costs. Lines keep their wording and order, so that scripts can parse them.
+//! costs. Lines keep their wording and order, so that scripts can parse the ledger.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;

@@ -23,7 +23,7 @@ pub(super) fn tell(recorded: &'static dyn Starve) {
     let _ = RECORDED.set(recorded);
 }
 
-/// Ends the session. Reports this once: first on stderr, which takes no memory, then in the recording, which takes
+/// Ends the session. Reports the end once: first on stderr, which takes no memory, then in the recording, which takes
 /// little memory.
 pub(super) fn end() {
     static SAID: AtomicBool = AtomicBool::new(false);

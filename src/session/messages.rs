@@ -10,7 +10,7 @@ use crate::host::{signals, stderr};
 
 /// Maximum time for which a message blocks the application while stderr is full.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
-/// Maximum wait for the lock of the unprinted lines: a forked child may inherit it locked.
+/// Maximum wait for the lock of the unprinted lines: a forked child may inherit the lock in the locked state.
 const LONGEST_KEEPING: Duration = Duration::from_millis(100);
 /// Maximum total length of the lines that are kept. Further lines are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;

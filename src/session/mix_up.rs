@@ -10,7 +10,7 @@ pub(super) enum MixUp {
     No,
     /// Before the swap. Contains the stack of the previous launch.
     Wanted(Option<ContextId>),
-    /// Half of the swap: a launch was given the first stack instead of the second.
+    /// Half of the swap: a launch was given the first stack instead of the second stack.
     Half(ContextId, ContextId),
 }
 

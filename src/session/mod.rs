@@ -70,16 +70,16 @@ pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
 use running::Session;
 pub use stats::{KernelTime, Stats};
 
-/// Entry point for the driver's injection: sets up the session and, unless the settings forbid it, opens a
-/// window. Prints one line if that fails.
+/// Entry point for the driver's injection: sets up the session and, unless the settings forbid it, opens a window.
+/// Prints one line if the setup fails.
 pub fn inject() {
     // In a forked child even our own locks may stay locked forever.
     if forks::is_over() || environment::keeps_us_out() {
         return;
     }
     session_begins();
-    // The driver calls this inside `cuInit`. If this or another thread is already setting up the session, that thread
-    // may be waiting for this call, so this call must not wait for that thread.
+    // The driver calls this function inside `cuInit`. If this or another thread is already setting up the session, that
+    // thread may be waiting for this call, so this call must not wait for that thread.
     match stage::begin_if_idle(set_up::injected) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -145,8 +145,8 @@ pub fn is_active() -> bool {
     !life::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
-/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts
-/// steps, and `GPUFLAME_STEPS` selects the steps to record: the window opens or closes before this returns.
+/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts steps, and
+/// `GPUFLAME_STEPS` selects the steps to record: the window opens or closes before this call returns.
 ///
 /// # Errors
 /// `State` in a process that is ending or was forked.
@@ -233,7 +233,8 @@ pub struct Window(());
 
 /// Opens a window, as [`start`] does. The window closes when the returned guard is dropped.
 ///
-/// Windows do not nest: if two are open at once, on any threads, the first to be dropped closes both.
+/// Windows do not nest: if two windows are open at once, on any threads, the first window to be dropped closes both
+/// windows.
 ///
 /// # Errors
 /// As [`start`].
@@ -260,8 +261,8 @@ fn on_notice(notice: Notice<'_>) {
         return;
     }
     match notice {
-        // The driver may register its own exit handlers when it creates its first context, and they would run
-        // before ours: move ours to the front again.
+        // The driver may register its own exit handlers when it creates its first context, and those handlers would run
+        // before our handler, so our handler is moved to the front again.
         Notice::ContextCreated => ending::come_first_at_exit(),
         Notice::ContextEnds => {
             // The stage's lock is released before CUPTI is called.

@@ -261,7 +261,7 @@ impl Pipeline {
         any
     }
 
-    /// Counts the buffers and launches that are ready, for [`Pipeline::collect_noted`].
+    /// Counts the buffers and launches that are ready now, as the limits of [`Pipeline::collect_noted`].
     pub(super) fn note_unread(&mut self) {
         // Buffers are counted before launches, because the launch of every record in a buffer is older than the record.
         self.noted = self.buffers_read + capture::filled() as u64;
@@ -339,7 +339,7 @@ impl Pipeline {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
-        // Launches that the join has given up are no longer open. They account for earlier dropped activities.
+        // Launches that the join has given up are no longer open. Such launches account for earlier dropped activities.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }
@@ -570,7 +570,8 @@ impl Pipeline {
         self.rows.times.line()
     }
 
-    /// Number of entries merged into "others" so far. When it changes, sums and definitions written before are outdated.
+    /// Number of entries merged into "others" so far. When this number changes, sums and definitions that were written
+    /// before are outdated.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.forgotten()
     }

@@ -58,9 +58,9 @@ pub struct Range {
 /// Opens a range on this thread. Until the returned guard is dropped, `name` is a frame `[range]NAME` of
 /// every launch of this thread, between the CPU stack and the kernel.
 ///
-/// Ranges nest, up to 128 deep. They work whether a window is open or not, and take about 50 ns each. A few
-/// thousand distinct names are fine; one name per step of a long run is too many. Ranges for which there is
-/// no room are counted as [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
+/// Ranges nest, up to 128 deep. Ranges work whether a window is open or not, and take about 50 ns each. A few thousand
+/// distinct names are fine; one name per step of a long run is too many. Ranges for which there is no room are counted
+/// as [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
     let is_open = !forks::is_over();
     if is_open {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::cupti::{Others, Traffic};
 
 /// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work. A
-/// program with several GPUs may wait for one of its GPUs while another one runs a single kernel for that long.
+/// program with several GPUs may wait for one of its GPUs while another GPU runs a single kernel for 2 s or longer.
 const QUIET: Duration = Duration::from_secs(2);
 /// Minimum number of intervals between flushes in which the program has waited for all of its GPU work.
 const PAUSES: u32 = 2;

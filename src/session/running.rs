@@ -418,8 +418,8 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     }
 }
 
-/// Prints the ledger. If a pipe may hold an unfinished line, a heading comes first, so that the ledger's
-/// first line is not appended to it.
+/// Prints the ledger. If a pipe may hold an unfinished line, a heading comes first, so that the ledger's first line is
+/// not appended to the unfinished line.
 fn print_ledger(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::line(&format!("ledger of process {}", std::process::id())));
@@ -490,7 +490,7 @@ impl Source for Session {
     fn write_down(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
         pipeline.write_down();
-        // Without GPU work there is no file.
+        // If there is no GPU work, there is no file of the recording.
         let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
@@ -511,7 +511,7 @@ impl Source for Session {
 
 impl Turns for Session {
     fn open(&self) {
-        // An error means that the session is over, and there is nothing to record.
+        // An error means that the session is over, and no more work is recorded.
         let _ = self.open_window();
     }
 

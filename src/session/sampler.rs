@@ -35,7 +35,7 @@ use super::panic::disable_after_panic;
 /// the session.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-/// Pause between rounds if waits are recorded. It is short because a ring holds 63 waits, and a thread may wait
+/// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
 /// thousands of times per second.
 const PAUSE_OF_WAITS: Duration = Duration::from_millis(10);
 /// Maximum number of samples that wait for the pipeline. At 1,000 samples per second this is ten seconds.
@@ -136,8 +136,8 @@ struct Following {
     thread: ThreadId,
     /// Source of on-CPU samples.
     samples: Option<Source>,
-    /// Event that reports when the thread leaves a processor and when it returns to one; and the wait that is still in
-    /// progress.
+    /// Event that reports when the thread leaves a processor and when the thread returns to a processor. `left` is the
+    /// wait that is still in progress.
     leaves: Option<Event>,
     left: Option<Left>,
     /// CPU time of the thread in the previous round.

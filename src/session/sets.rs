@@ -61,7 +61,7 @@ pub(super) struct Sets {
     is_drawn_elsewhere: AtomicBool,
     /// Notified when the drawing thread has finished.
     done: Condvar,
-    /// CPU time of the drawing thread: while it grows, the thread makes progress.
+    /// CPU time of the drawing thread. While this time grows, the thread makes progress.
     thread: Clock,
 }
 
@@ -158,8 +158,8 @@ impl Sets {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // This call resolves symbols on first use. It is made now, because resolving symbols may be impossible at the
-        // end, as in `ending`.
+        // This call resolves symbols on first use. The call is made now, because resolving symbols may be impossible at
+        // the end of the process, as in `ending`.
         export::draw_once();
         loop {
             // After gpuflame has been switched off, windows are drawn only by an orderly end of the process.

@@ -62,8 +62,8 @@ pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<O
     make(set_up).map(Some)
 }
 
-/// Moves from `Starting` to `Running` or `Failed`. The lock is not held while CUPTI is called: subscribing
-/// may initialise the driver, and the driver may inject us.
+/// Moves from `Starting` to `Running` or `Failed`. The stage's lock is not held while CUPTI is called, because
+/// subscribing may initialise the driver, and the driver may then inject gpuflame.
 fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     // Waiting threads need a result, even after a panic.
     let result = stack::run_on_our_own(set_up, |set_up| {

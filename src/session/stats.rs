@@ -26,8 +26,8 @@ pub struct Stats {
     pub steps: u64,
 }
 
-/// Exchange of stats between a thread of the program, which asks, and the collector, which makes them. The collector
-/// may wait for memory forever, and in this case no thread of the program may wait for the collector.
+/// Exchange of stats between a thread of the program, which requests stats, and the collector, which computes them. The
+/// collector may wait for memory forever, and in this case no thread of the program may wait for the collector.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     are_wanted: AtomicBool,

@@ -1,5 +1,5 @@
-//! Streams are the outputs that grow with the run and are therefore written while the application runs. They are the
-//! recording, the table of activities, Chrome's events and the text of the tutorial's tracer.
+//! Streams are the outputs that grow with the run and are therefore written while the application runs. The streams are
+//! the recording, the table of activities, Chrome's events and the text of the tutorial's tracer.
 //!
 //! The recording has a name that was free for all outputs when it began. The files of the other streams have temporary
 //! names and, like all outputs, get their final names at exit. No file is created before there is data for the file.
@@ -252,7 +252,7 @@ impl Streams {
         };
         let path = self.free_of_siblings(path);
         let ended = text.end(&path, self.patience, |text| text.finish()?.into_file());
-        // As with the tutorial's tracer, a text from an earlier run is replaced.
+        // A text from an earlier run is replaced, as the tutorial's tracer does.
         let published = ended.and_then(|(draft, fate)| {
             draft.publish_as(&path)?;
             let note = (fate == Fate::Restored).then(|| restored(&path));

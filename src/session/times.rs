@@ -10,7 +10,7 @@ use crate::host::clocks::Moment;
 use crate::record::{Nanos, Row, WindowEdge};
 
 /// Maximum distance, in ns, between any work and the times that the clock has shown. CUPTI's clock deviates by less
-/// than this, and no call to the GPU runs that far ahead of the clock.
+/// than this distance, and no call to the GPU runs ten minutes ahead of the clock.
 const MOST_OFF: u64 = 600_000_000_000;
 /// Minimum difference between the clocks, in ns, that counts as setting the clock. Gradual corrections stay below it.
 const LEAST_STEP: u64 = 100_000_000;

@@ -90,7 +90,7 @@ impl Windows {
         })
     }
 
-    /// Starts the schedule. A window that is due at once is open when this returns.
+    /// Starts the schedule. A window that is due at once is open when this function returns.
     pub(super) fn begin(&'static self, turns: &'static impl Turns) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {

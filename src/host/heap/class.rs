@@ -4,8 +4,8 @@ use std::alloc::Layout;
 
 use super::pages::PAGE;
 
-/// A size class. There are classes of 16 to 128 bytes in steps of 16, and four classes for each larger power of two, up
-/// to 64 KiB.
+/// A size class of blocks. There are classes of 16 to 128 bytes in steps of 16, and four classes for each larger power
+/// of two, up to 64 KiB.
 ///
 /// A size that is a multiple of its alignment gets a class whose size is a multiple of that alignment as well. Slabs
 /// start at page boundaries, so each block is aligned to every power of two that divides the block's size, up to the

@@ -92,7 +92,7 @@ pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
 /// Frees a block.
 ///
 /// # Safety
-/// `block` was allocated here with this layout, and is no longer used.
+/// `block` was allocated from this heap with this layout, and is no longer used.
 pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     shrank(layout.size());
     // SAFETY: an allocated block is never null.
@@ -131,7 +131,7 @@ pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     }
     let new = alloc(wanted);
     if !new.is_null() {
-        // SAFETY: both blocks have that many bytes, and the new one is not shared.
+        // SAFETY: both blocks have that many bytes, and the new block is not shared.
         unsafe { std::ptr::copy_nonoverlapping(block, new, layout.size().min(size)) };
         // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { dealloc(block, layout) };

@@ -31,7 +31,7 @@ pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
 fn map_as(bytes: usize, how: i32) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: creates a new mapping at an address that the kernel chooses.
+    // SAFETY: the call creates a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(null_mut(), bytes, rights, flags, -1, 0) };
     mapped(at)
 }

@@ -79,7 +79,7 @@ impl Pool {
     /// The block is part of a piece of this pool, and is no longer used.
     pub(super) unsafe fn give_back(&self, block: NonNull<u8>) {
         let put = || {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller fulfils this function's contract.
             unsafe { self.put(block) };
             self.fetch_returned();
         };
@@ -172,7 +172,7 @@ impl Pool {
     /// # Safety
     /// The block is part of a piece of this pool, and is no longer used.
     unsafe fn put(&self, block: NonNull<u8>) {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller fulfils this function's contract.
         let slab = unsafe { Slab::of(block) };
         slab.put(block);
         let slabs = &self.slabs[slab.class().0];
@@ -249,7 +249,7 @@ mod tests {
         blocks.into_iter().for_each(|block| unsafe { pool_of(block).unwrap().give_back(block) });
     }
 
-    /// Number of resident pages among those that these blocks start in.
+    /// Number of resident pages among the pages that these blocks start in.
     fn resident(blocks: &[NonNull<u8>]) -> usize {
         let pages: BTreeSet<_> = blocks.iter().map(|block| block.addr().get() & !(PAGE - 1)).collect();
         let is_resident = |page: &usize| {

@@ -167,7 +167,7 @@ impl Slab {
     /// No block of the slab is allocated.
     pub(super) unsafe fn advise(&self, advice: i32) {
         let (start, bytes) = self.place();
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller fulfils this function's contract.
         unsafe { pages::advise(start, bytes, advice) };
     }
 
