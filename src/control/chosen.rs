@@ -11,8 +11,8 @@ pub fn set(outputs: Outputs) {
     *OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(outputs);
 }
 
-/// Returns the latest choice, if there is one. Never waits: a thread that is just choosing may never
-/// continue. Returns `None` in that case.
+/// Returns the latest destination that the program chose; `None` if the program has not chosen. Never waits, because a
+/// thread that is just calling [`set`] may never continue. Returns `None` while a thread is calling [`set`].
 pub fn outputs() -> Option<Outputs> {
     match OUTPUTS.try_lock() {
         Ok(outputs) => outputs.clone(),

@@ -1,31 +1,35 @@
-//! Tracks whether gpuflame may run in this process. It may until the process ends or until gpuflame meets a
-//! bug of its own; after that it is off permanently. The state is one word, read at every entry point.
+//! Tracks whether gpuflame may run in this process. gpuflame may run until the process ends or until gpuflame panics
+//! because of a bug of its own; after that gpuflame is off permanently. The state is one word, which is read at every
+//! entry point.
 //!
-//! A forked child starts switched off, until one of its threads sets it up. The word is on a page of its own,
-//! which the kernel can hand to children as zeroes ([`page`]). A child is thereby distinguished from its
-//! parent however it was forked, at no cost per launch.
+//! In a forked child gpuflame is off until one of the child's threads sets it up. The word is on a page of its own,
+//! which the kernel can replace by zeroes in children ([`page`]). A child is thereby distinguished from its parent
+//! however the child was forked, at no cost per launch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::{Error, ErrorKind};
 
-/// Values of the word. 0: never written, or written in the process from which this one was forked.
+/// Values of the word. The value 0 means that the word was never written, or was written in the process from which this
+/// process was forked.
 const LIVES: u32 = 1;
 const OVER: u32 = 2;
-/// A forked child is becoming a process of its own: off for all threads except the one that sets it up.
+/// A thread is setting up this forked child. gpuflame is off for all other threads.
 const RENEWED: u32 = 3;
 
-/// Aligned to the largest page size that Linux has on the architecture.
+/// A page that is aligned to the largest page size that Linux has on the architecture.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
 struct Page {
     word: AtomicU32,
 }
 
-/// All zeroes, and whole pages: the linker therefore puts it into memory that is not backed by a file.
+/// The page is initially zero and consists of whole pages, so the linker puts it into memory that is not backed by a
+/// file.
 static PAGE: Page = Page { word: AtomicU32::new(0) };
-/// Whether children find zeroes on that page. Stored elsewhere, so that children inherit its value.
+/// Whether forked children find zeroes on `PAGE`. This flag is not stored on `PAGE`, so that children inherit its
+/// value.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Whether gpuflame must not run any more.
@@ -65,13 +69,13 @@ pub fn children_find_zeroes() {
     IS_WATCHED.store(true, Ordering::Release);
 }
 
-/// Claims the task of setting up this forked child. True for one thread, which must then call [`renew`] or
-/// [`end`]. False if the process is not a forked child, or another thread has claimed the task.
+/// Claims the task of setting up this forked child. Returns true on one thread, which must then call [`renew`] or
+/// [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the task.
 pub fn claim_inherited() -> bool {
     IS_WATCHED.load(Ordering::Acquire) && turn(0, RENEWED)
 }
 
-/// Starts the child as a process in which nothing has happened yet.
+/// Switches gpuflame on in the forked child, as in a new process.
 pub fn renew() {
     PAGE.word.store(LIVES, Ordering::Release);
 }
@@ -80,13 +84,13 @@ pub fn renew() {
 mod tests {
     use super::*;
 
-    /// A single test, because the state belongs to the process. It is left switched on.
+    /// There is only one test, because the state belongs to the whole process. The test leaves gpuflame switched on.
     #[test]
     fn a_forked_child_is_over_until_one_thread_renews_it() {
         assert!(!is_over() && !claim_inherited());
         children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
-        // Simulates the kernel, which does this in a child.
+        // This simulates the kernel, which zeroes the word in a child.
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());

@@ -1,7 +1,7 @@
 //! Decides whether gpuflame records and where its outputs go, but never *how* it records.
 //!
-//! [`Outputs`] turns the path prefix into names, [`window`] tells whether a window is open, [`schedule`] when
-//! one should be, [`steps`] counts the program's steps, and [`life`] tells whether everything is over.
+//! [`Outputs`] turns the path prefix into names, [`window`] tracks whether a window is open, [`schedule`] computes when
+//! a window should be open, [`steps`] counts the program's steps, and [`life`] tracks whether gpuflame may still run.
 
 pub mod chosen;
 pub mod life;

@@ -20,8 +20,8 @@ pub struct Facts {
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// Variables in which launchers store a process's rank; the first that is set is used. torchrun, Open MPI,
-/// PMIx, MPICH, Slurm, and as a last resort the rank on this machine.
+/// Environment variables in which launchers store a process's rank. The first variable that is set is used. The
+/// launchers are torchrun, Open MPI, PMIx, MPICH and Slurm; the last variable is the rank on this machine.
 const RANKS: [&str; 6] =
     ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"];
 
@@ -55,9 +55,9 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// Replaces the macros in `prefix`, which need not be UTF-8. `%n` and `%w` are left to [`Outputs`], which
-/// knows the existing files, and unknown macros are kept. A `/` inside a value becomes `_`, because values
-/// name files, not folders.
+/// Replaces the macros in `prefix`, which need not be UTF-8. `%n` and `%w` are not replaced here but by [`Outputs`],
+/// which knows the existing files. Unknown macros are kept. A `/` inside a value becomes `_`, because values name
+/// files, not folders.
 pub fn expand(prefix: &OsStr, facts: &Facts) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();
@@ -99,26 +99,26 @@ fn one_macro(text: &[u8], facts: &Facts) -> Option<(Vec<u8>, usize)> {
 /// A file that could not be created under its intended name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
-    /// The name that was taken.
+    /// The intended name, which was taken.
     pub taken: PathBuf,
-    /// The name used instead.
+    /// The name that is used instead of the intended name.
     pub used: PathBuf,
 }
 
-/// Expanded, absolute prefix of all outputs of this process. Not necessarily UTF-8.
+/// Expanded, absolute prefix of all outputs of this process. The prefix may be non-UTF-8.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     prefix: OsString,
 }
 
 impl Outputs {
-    /// Expands `prefix`, and makes it absolute now, because applications change their directory.
+    /// Expands `prefix`, and makes it absolute now, because applications may change their current directory.
     pub fn new(prefix: impl AsRef<OsStr>, facts: &Facts) -> Self {
         let expanded = PathBuf::from(expand(prefix.as_ref(), facts));
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
-    /// Whether each window has its own files, with its number in place of `%w`.
+    /// Whether each window has its own files, whose names contain the window's number in place of `%w`.
     pub fn has_windows(&self) -> bool {
         has(&self.prefix, "%w")
     }
@@ -133,9 +133,9 @@ impl Outputs {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
-    /// Chooses names for outputs with these suffixes. None of the files exists, all of them share the number
-    /// that this required, and `claim` confirms that no other process is about to create them. Returns a
-    /// rename for each file whose first choice was taken.
+    /// Chooses names for outputs with these suffixes. None of the named files exists, and all names contain the same
+    /// number. `claim` confirms that no other process is about to create these files. Returns a rename for each file
+    /// whose first choice was taken.
     pub fn choose(
         &self,
         suffixes: &[&str],
@@ -145,7 +145,7 @@ impl Outputs {
         self.choose_by(suffixes, &exists, &mut claim)
     }
 
-    /// Not generic, so that it is compiled once for all callers.
+    /// This function is not generic, so that it is compiled once for all callers.
     fn choose_by(
         &self,
         suffixes: &[&str],

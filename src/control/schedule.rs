@@ -1,5 +1,5 @@
-//! Computes when a window should be open, if the settings say when. Pure arithmetic: callers pass the
-//! progress of the program, and get back what to do with the window.
+//! Computes when a window should be open, if the settings define a schedule. This module is pure arithmetic: callers
+//! pass the progress of the program, and receive the change of the window that is due.
 //!
 //! ```text
 //! run      from the start; or while a flag file exists; or between two signals
@@ -7,8 +7,8 @@
 //!     window   the second part of a cycle, while GPUFLAME_STEPS are in progress and no limit is reached
 //! ```
 //!
-//! Steps and time count from the beginning of the run. A window that has reached a limit stays closed until
-//! the next cycle or run opens one.
+//! Steps and time count from the beginning of the run. A window that has reached a limit stays closed until the next
+//! cycle or run opens a window.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,13 +20,13 @@ pub struct Plan {
     pub delay: Duration,
     /// Length of each window; `None` for the rest of the run.
     pub duration: Option<Duration>,
-    /// Number of windows, if they have a duration; 0 for unlimited.
+    /// Number of windows, if windows have a duration; 0 for an unlimited number.
     pub repeat: u64,
     /// Steps to record, counted from 1; `None` for everything, including the time before the first step.
     pub steps: Option<Range<u64>>,
-    /// Maximum number of launches per window, after which it closes.
+    /// Maximum number of launches per window. The window closes when this number is reached.
     pub most_launches: Option<u64>,
-    /// Maximum number of bytes written to files while a window is open, after which it closes.
+    /// Maximum number of bytes written to files while a window is open. The window closes when this number is reached.
     pub most_bytes: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ pub enum Turn {
     Open,
     /// The window closes.
     Close,
-    /// The window closes, and the next one opens.
+    /// The window closes, and the next window opens.
     Next,
 }
 
@@ -61,7 +61,7 @@ type WindowId = (u64, u64);
 #[derive(Debug, Default)]
 pub struct Schedule {
     plan: Plan,
-    /// Progress at the beginning of the run; `None` without a run.
+    /// Progress at the beginning of the run; `None` if there is no run.
     run: Option<Reached>,
     runs: u64,
     /// The open window, and the progress when it opened.
@@ -76,7 +76,7 @@ impl Schedule {
         Self { plan, ..Self::default() }
     }
 
-    /// Begins a run, which replaces the current one.
+    /// Begins a run, which replaces the current run.
     pub fn begin(&mut self, now: Reached) {
         self.run = Some(now);
         self.runs += 1;
@@ -92,7 +92,7 @@ impl Schedule {
         self.run.is_some()
     }
 
-    /// Returns the change that is due now, if any.
+    /// Returns the change of the window that is due now; `None` if no change is due.
     pub fn turn(&mut self, now: Reached) -> Option<Turn> {
         if let Some((id, opened)) = self.open
             && self.plan.is_spent(opened, now)
@@ -112,7 +112,8 @@ impl Schedule {
         })
     }
 
-    /// Time after which a change may be due even without any progress; `None` if time alone changes nothing.
+    /// Time after which a change of the window may be due even if the program makes no progress; `None` if time alone
+    /// changes nothing.
     pub fn patience(&self, now: Reached) -> Option<Duration> {
         self.plan.patience(now.time.saturating_sub(self.run?.time))
     }
@@ -132,12 +133,12 @@ impl Schedule {
 }
 
 impl Plan {
-    /// Length of one delay-plus-duration cycle, in ns. `None` without a duration: the window never closes.
+    /// Length of one delay-plus-duration cycle, in ns. `None` if there is no duration, so that the window never closes.
     fn length(&self) -> Option<u128> {
         self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
     }
 
-    /// Number of the cycle whose window is open after the time `elapsed`. `None` if no window is open then.
+    /// Number of the cycle whose window is open after the time `elapsed`. `None` if no window is open at that time.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
         let (cycle, within) = match self.length() {
@@ -187,7 +188,7 @@ mod tests {
         schedule
     }
 
-    /// Returns the changes, each with its second.
+    /// Returns the changes of the window, each with the second at which the change is due.
     fn turns(schedule: &mut Schedule, seconds: Range<u32>) -> Vec<(u32, Turn)> {
         seconds.filter_map(|second| Some((second, schedule.turn(at(second))?))).collect()
     }
@@ -224,7 +225,7 @@ mod tests {
         let mut schedule =
             begun(Plan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..Plan::default() });
         assert_eq!(schedule.turn(at(1)), Some(Turn::Open));
-        // The first window is over, and the second one has begun.
+        // The first window is over, and the second window has begun.
         assert_eq!(schedule.turn(at(3)), Some(Turn::Next));
         assert_eq!(schedule.turn(at(77)), Some(Turn::Close));
     }

@@ -1,9 +1,9 @@
-//! Tracks whether a window is open. The state is one word, read once per launch.
+//! Tracks whether a window is open. The state is one word, which is read once per launch.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bit 0: a window is open. Bit 1: no window is open, and launches are not even counted. Bit 2: each launch
-/// is reported to an external probe. Other bits: number of times a window was opened.
+/// Bit 0: a window is open. Bit 1: no window is open, and launches are not even counted. Bit 2: each launch is reported
+/// to an external probe. Other bits: number of times that a window was opened.
 static WORD: AtomicU32 = AtomicU32::new(0);
 const OPEN: u32 = 1;
 const QUIET: u32 = 2;
@@ -29,7 +29,7 @@ impl State {
         Self(word)
     }
 
-    /// Whether launches are recorded. If not, they are counted as outside.
+    /// Whether launches are recorded. If launches are not recorded, they are counted as outside.
     #[inline]
     pub fn is_open(self) -> bool {
         self.0 & OPEN != 0
@@ -47,13 +47,14 @@ impl State {
         self.0 & MARKED != 0
     }
 
-    /// Whether a launch must be skipped or reported to a probe: a single test for the rare cases.
+    /// Whether a launch must be skipped or reported to a probe. One test covers both of these rare cases.
     #[inline]
     pub fn is_special(self) -> bool {
         self.0 & (QUIET | MARKED) != 0
     }
 
-    /// Number of times a window was opened. Launches outside with the same number have no window between them.
+    /// Number of times that a window was opened. If two launches outside windows have the same number, no window was
+    /// open between these launches.
     pub fn openings(self) -> u32 {
         self.0 / OPENING
     }
@@ -91,7 +92,7 @@ pub fn mark() {
 mod tests {
     use super::*;
 
-    /// A single test, because the word belongs to the process.
+    /// There is only one test, because the word belongs to the whole process.
     #[test]
     fn a_window_opens_and_closes_and_openings_count() {
         assert!(!state().is_open());

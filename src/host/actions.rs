@@ -1,8 +1,8 @@
 //! The actions of the signals that end a process, as the kernel has them and as the program sees them.
 //!
-//! Our handler is installed while the program's action is the default. Programs restore the default later: uvicorn and
-//! CPython do so and then send themselves the signal again. So `sigaction` and `signal` are interposed for these
-//! signals, and the program's view stays as it would be without us:
+//! Our handler is installed while the program's action is the default. Some programs restore the default later: uvicorn
+//! and CPython restore it and then send themselves the signal again. `sigaction` and `signal` are therefore interposed
+//! for these signals, and the program's view remains the same as without gpuflame:
 //!
 //! ```text
 //! the program ...      the kernel gets          the program's view
@@ -12,30 +12,33 @@
 //! ```
 //!
 //! The kernel's action is the only state, so an action that was set by a system call, or by a function of the C library
-//! that is not interposed, is respected as well. A program that queries the action by such a call finds our handler; if
-//! its own handler calls that one, [`is_installed`] is false, and ours returns.
+//! that is not interposed, is respected as well. A program that queries the action by such a call finds our handler. If
+//! the program's own handler then calls our handler, [`is_installed`] is false, and our handler returns.
 //!
-//! All functions may be called in a signal handler: no lock, no heap memory.
+//! All functions may be called in a signal handler, so they use no lock and no heap memory.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::interpose::{self, Place};
 
-/// Sent by a terminal, by `kill` and job runners, and by a terminal that goes away.
+/// The signals that end a process and that we handle: SIGINT from a terminal, SIGTERM from `kill` and job runners, and
+/// SIGHUP from a terminal that goes away.
 pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Flag by which the C library tells the kernel that `sa_restorer` is set. The kernel returns it.
+/// Flag by which the C library tells the kernel that `sa_restorer` is set. The kernel returns this flag with the
+/// action.
 const RESTORER: i32 = 0x0400_0000;
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
 
-/// Our handler; 0: none yet.
+/// Address of our handler; 0 if no handler is set yet.
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
-/// Process that it is installed in. A forked child inherits the handler, and takes no further signals.
+/// Process in which the handler was installed. A forked child inherits the handler, but installs it for no further
+/// signals.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// The C library's functions, once they are interposed; 0: not interposed.
+/// Addresses of the C library's functions; 0 while they are not interposed.
 static SIGACTION: AtomicUsize = AtomicUsize::new(0);
 static SIGNAL: AtomicUsize = AtomicUsize::new(0);
 
@@ -45,7 +48,7 @@ static DEFAULTS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() 
 /// A default action. Its flags and mask have no effect, but `sigaction` returns them.
 struct DefaultAction {
     flags: AtomicI32,
-    /// Signals 1 to 64, which are all that the kernel has.
+    /// Mask of the signals 1 to 64, which are all signals that the kernel has.
     mask: AtomicU64,
     restorer: AtomicUsize,
 }
@@ -55,7 +58,7 @@ impl DefaultAction {
         Self { flags: AtomicI32::new(0), mask: AtomicU64::new(0), restorer: AtomicUsize::new(0) }
     }
 
-    /// The default action of a signal that we take.
+    /// The default action of a signal that we handle; `None` for other signals.
     fn of(signal: i32) -> Option<&'static Self> {
         SIGNALS.iter().position(|ours| *ours == signal).map(|at| &DEFAULTS[at])
     }
@@ -76,7 +79,7 @@ impl DefaultAction {
             kept.sa_restorer = restorer;
         }
         for always_delivered in [libc::SIGKILL, libc::SIGSTOP] {
-            // SAFETY: writes to the mask of a local copy.
+            // SAFETY: the call writes to the mask of a local copy.
             unsafe { libc::sigdelset(&mut kept.sa_mask, always_delivered) };
         }
         self.set(&kept);
@@ -85,22 +88,22 @@ impl DefaultAction {
     fn get(&self) -> libc::sigaction {
         let mut action = default();
         action.sa_flags = self.flags.load(Ordering::Relaxed);
-        // SAFETY: as in `set`.
+        // SAFETY: a signal set starts with a word for the signals 1 to 64.
         unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask.load(Ordering::Relaxed)) };
         let restorer = self.restorer.load(Ordering::Relaxed);
-        // SAFETY: 0, which is `None`, or the address of the function that was stored.
+        // SAFETY: `restorer` is 0, which is `None`, or the address of the function that was stored.
         action.sa_restorer = unsafe { std::mem::transmute::<usize, Option<extern "C" fn()>>(restorer) };
         action
     }
 }
 
-/// Installs `handler` for signals whose action is the default now, and from now on whenever the program sets the
-/// default. Call once.
+/// Installs `handler` for each of [`SIGNALS`] whose action is the default now. From now on, also installs `handler`
+/// whenever the program sets the default. Call once.
 pub fn take_defaults(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     PROCESS.store(std::process::id(), Ordering::Release);
     take_current_defaults();
-    // If this fails, the C library's functions are called as before.
+    // If interposing fails, the program's calls reach the C library's functions as before.
     let _ = interpose();
 }
 
@@ -110,7 +113,7 @@ pub fn take_current_defaults() {
         let action = action_of(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
         if let (Some(action), Some(default)) = (action, DefaultAction::of(signal)) {
             default.set(&action);
-            // SAFETY: a valid action, whose handler is never unloaded (see `loaded::stay`).
+            // SAFETY: the action is valid, and its handler is never unloaded (see `loaded::stay`).
             unsafe { theirs()(signal, &ours(), std::ptr::null_mut()) };
         }
     }
@@ -121,11 +124,11 @@ pub fn is_installed(signal: i32) -> bool {
     action_of(signal).is_some_and(|action| is_ours(&action))
 }
 
-/// Sets the default action in the kernel, permanently: call only to end the process.
+/// Sets the default action in the kernel permanently. Call only to end the process.
 pub fn restore_default(signal: i32) {
-    // From now on, a thread of the program that sets the default gets it.
+    // From now on, a thread of the program that sets the default really gets the default, not our handler.
     let _ = PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
-    // SAFETY: a valid action.
+    // SAFETY: the action is valid.
     unsafe { theirs()(signal, &default(), std::ptr::null_mut()) };
 }
 
@@ -150,7 +153,7 @@ fn ours() -> libc::sigaction {
     // A second signal must reach the thread that waits for the end, if there is no other thread. The application's
     // handlers must not run on that thread any more.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
-    // SAFETY: both write to the mask of a local action.
+    // SAFETY: both calls write to the mask of a local action.
     unsafe {
         libc::sigfillset(&mut action.sa_mask);
         for ours in SIGNALS {
@@ -166,11 +169,11 @@ fn action_of(signal: i32) -> Option<libc::sigaction> {
     (unsafe { theirs()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
 }
 
-/// The C library's `sigaction`. The name itself may resolve to ours.
+/// The C library's `sigaction`. A call by name may reach our interposed `sigaction` instead.
 fn theirs() -> Sigaction {
     match SIGACTION.load(Ordering::Acquire) {
         0 => libc::sigaction,
-        // SAFETY: the address that the loader returned for the function of this type.
+        // SAFETY: the loader returned this address for the function of this type.
         address => unsafe { std::mem::transmute::<usize, Sigaction>(address) },
     }
 }
@@ -185,7 +188,7 @@ fn interpose() -> std::io::Result<()> {
         (c"ssignal", false),
     ];
     let find = |name: *const c_char| {
-        // SAFETY: a C string; the result is null or an address in the C library.
+        // SAFETY: the name is a C string; the result is null or an address in the C library.
         let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name) };
         address.addr()
     };
@@ -212,16 +215,16 @@ unsafe extern "C" fn sigaction(
 ) -> c_int {
     let theirs = theirs();
     let Some(kept) = DefaultAction::of(signal) else {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: the arguments are the caller's, unchanged.
         return unsafe { theirs(signal, new, old) };
     };
-    // SAFETY: null, or a valid action by the caller's contract.
+    // SAFETY: by the caller's contract, the pointer is null or refers to a valid action.
     let new = unsafe { new.as_ref() }.copied();
     let seen = kept.get();
     let mut before = default();
     let result = match new {
         Some(new) if new.sa_sigaction == libc::SIG_DFL && is_taking() => {
-            // SAFETY: a valid action, and a local one to write to.
+            // SAFETY: the action to set is valid, and the call writes to a local action.
             let result = unsafe { theirs(signal, &ours(), &mut before) };
             if result == 0 {
                 kept.set_by_program(&new, restorer_of(signal));
@@ -229,11 +232,11 @@ unsafe extern "C" fn sigaction(
             result
         }
         Some(new) => {
-            // SAFETY: as above.
+            // SAFETY: the action to set is null or valid, and the call writes to a local action.
             unsafe { theirs(signal, &new, &mut before) }
         }
         None => {
-            // SAFETY: as above.
+            // SAFETY: the action to set is null or valid, and the call writes to a local action.
             unsafe { theirs(signal, std::ptr::null(), &mut before) }
         }
     };
@@ -244,7 +247,7 @@ unsafe extern "C" fn sigaction(
     result
 }
 
-/// The function by which handlers return, which the C library adds to each action that it sets.
+/// The function by which signal handlers return. The C library adds this function to each action that it sets.
 fn restorer_of(signal: i32) -> Option<extern "C" fn()> {
     action_of(signal).and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & RESTORER != 0))
 }
@@ -253,18 +256,18 @@ fn restorer_of(signal: i32) -> Option<extern "C" fn()> {
 unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if handler == libc::SIG_DFL && DefaultAction::of(signal).is_some() && is_taking() {
         let (mut new, mut old) = (default(), default());
-        // As the C library sets it.
+        // The C library's `signal` sets the same flag.
         new.sa_flags = libc::SA_RESTART;
-        // SAFETY: writes to the mask of a local action.
+        // SAFETY: the call writes to the mask of a local action.
         unsafe { libc::sigaddset(&mut new.sa_mask, signal) };
-        // SAFETY: a valid action, and a local one to write to.
+        // SAFETY: the action to set is valid, and the call writes to a local action.
         let result = unsafe { sigaction(signal, &new, &mut old) };
         return if result == 0 { old.sa_sigaction } else { libc::SIG_ERR };
     }
-    // SAFETY: the address that the loader returned for the function of this type; this function is only called once it
+    // SAFETY: the loader returned this address for the function of this type, and this code only runs after the address
     // was stored.
     let theirs = unsafe { std::mem::transmute::<usize, Signal>(SIGNAL.load(Ordering::Acquire)) };
-    // SAFETY: the caller's arguments, unchanged.
+    // SAFETY: the arguments are the caller's, unchanged.
     let before = unsafe { theirs(signal, handler) };
     if before != 0 && before == HANDLER.load(Ordering::Acquire) { libc::SIG_DFL } else { before }
 }

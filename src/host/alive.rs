@@ -14,7 +14,7 @@ pub struct Identity {
     pub thread: u32,
     /// Start time, in clock ticks since the machine started.
     pub started: u64,
-    /// PID namespace that these ids belong to: containers have their own.
+    /// PID namespace that the process id and thread id belong to. Each container has its own namespace.
     pub namespace: u64,
     /// Boot id, which identifies the machine and its last start.
     pub boot: String,
@@ -46,17 +46,17 @@ impl Identity {
         })
     }
 
-    /// Whether the thread is still running. `None` if this cannot be determined from here: it ran on another machine,
-    /// or in another container.
+    /// Whether the thread is still running. `None` if this process cannot determine it, because the thread ran on
+    /// another machine or in another container.
     pub fn is_alive(&self) -> Option<bool> {
         let is_here = !self.boot.is_empty() && self.boot == boot() && self.namespace == namespace();
         is_here.then(|| started(self.process, self.thread) == Some(self.started))
     }
 }
 
-/// Start time of a thread. It distinguishes the thread from an ended one that had the same number.
+/// Start time of a thread. The start time distinguishes the thread from an ended thread that had the same number.
 fn started(process: u32, thread: u32) -> Option<u64> {
-    // The state is field 3, the start time is field 22.
+    // In `stat`, the state is field 3 and the start time is field 22.
     let stat = threads::stat(process, thread as i32)?;
     let mut fields = stat.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
@@ -65,9 +65,10 @@ fn started(process: u32, thread: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether this process was forked and still runs its parent's program, as workers do, which usually end by `_exit`.
+/// Whether this process was forked and still runs its parent's program. Worker processes do so, and usually end by
+/// `_exit`.
 pub fn is_forked() -> bool {
-    /// From the kernel's `sched.h`: one of the flags of a process, which are field 9.
+    /// Flag from the kernel's `sched.h`. The flags of a process are field 9 of `stat`.
     const PF_FORKNOEXEC: u64 = 0x40;
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let flags = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(6)?.parse().ok());
@@ -75,7 +76,7 @@ pub fn is_forked() -> bool {
 }
 
 fn namespace() -> u64 {
-    // `pid:[4026531836]`
+    // The link has the form `pid:[4026531836]`.
     let link = fs::read_link(Path::new("/proc/self/ns/pid")).unwrap_or_default();
     let digits = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect::<String>();
     digits.parse().unwrap_or(0)
@@ -96,7 +97,7 @@ mod tests {
         // SAFETY: the child makes a few system calls and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: ends the child without running the exit handlers of this process.
+            // SAFETY: `_exit` ends the child without running the exit handlers of this process.
             unsafe { libc::_exit(if is_forked() { 7 } else { 1 }) };
         }
         let mut status = 0;
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(Identity { namespace: 1, ..own.clone() }.is_alive(), None);
         assert_eq!(Identity { started: own.started + 1, ..own }.is_alive(), Some(false));
         let gone = std::thread::spawn(Identity::of_this_thread).join().unwrap();
-        // The thread may be joined before the kernel has removed it from its list.
+        // The thread may be joined before the kernel has removed the thread from its list.
         while gone.is_alive() != Some(false) {
             std::thread::yield_now();
         }

@@ -1,16 +1,17 @@
-//! Makes all system calls that a session needs later once during set-up.
+//! Makes each system call that a session needs later once during set-up.
 //!
-//! A program may enter a sandbox after its start, with a seccomp filter of the system calls observed until then. So
-//! every kind of call is made before set-up ends, in a form without effect, where the observer sees it: a filter that
-//! would kill the process at its end kills it at its start. `docs/inside-the-process.md` lists all calls; this module
-//! makes those that no other part of set-up makes.
+//! A program may enter a sandbox after its start, with a seccomp filter that allows only the system calls observed
+//! until then. Every kind of system call is therefore made before set-up ends, in a form without effect, so that the
+//! observer sees the call. A filter that would kill the process at its end thus kills the process at its start.
+//! `docs/inside-the-process.md` lists all system calls; this module makes the calls that no other part of set-up makes.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 use super::threads;
 
-/// Makes each call once. Their results do not matter, and neither does errno, which our entry points preserve.
+/// Makes each call once. The results of the calls do not matter, and neither does errno, which our entry points
+/// preserve.
 pub fn make_once(takes_samples: bool) {
     make_all();
     if takes_samples {
@@ -35,7 +36,7 @@ fn make_all() {
             none,
         );
         libc::syscall(libc::SYS_renameat2, nowhere, nothing, nowhere, nothing, libc::RENAME_NOREPLACE);
-        // These two replace `renameat2` on file systems without it.
+        // These two calls replace `renameat2` on file systems that do not support it.
         libc::linkat(nowhere, nothing, nowhere, nothing, 0);
         libc::rename(nothing, nothing);
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
@@ -46,22 +47,22 @@ fn make_all() {
         libc::dup3(-1, -1, 0);
         libc::mremap(null_mut(), 0, 0, 0);
         libc::unlink(nothing);
-        // Files and their folders are created with the first launch.
+        // These calls are needed at the first launch, when files and their folders are created.
         libc::mkdir(nothing, 0);
         libc::write(-1, null(), 0);
-        // A process that ends by a signal finally sends it to itself.
+        // A process that is ended by a signal finally sends this signal to itself.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::number(), 0);
-        // Needed if the main thread launches late, for signals with an alternate stack, if stderr was replaced, and for
-        // maps of generated code.
+        // These calls are needed if the main thread launches late, for signals with an alternate stack, if stderr was
+        // replaced, and for maps of generated code.
         libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
         libc::sigaltstack(null(), null_mut());
         libc::isatty(-1);
         libc::geteuid();
-        // Needed if the process's scheduling class is not the default.
+        // This call is needed if the process's scheduling class is not the default.
         libc::syscall(libc::SYS_sched_setscheduler, -1, 0, null::<u8>());
-        // Needed now and then when a lock is taken.
+        // This call is sometimes needed when a lock is taken.
         libc::sched_yield();
-        // Our threads make these calls when they first run, which on a busy machine is after set-up. No process has the
+        // Our threads make these calls when they first run, which is after set-up on a busy machine. No process has the
         // number -1, and 99 is not a kind of priority.
         libc::prctl(-1);
         libc::sched_getaffinity(-1, 0, null_mut());
@@ -69,17 +70,17 @@ fn make_all() {
         libc::sched_getscheduler(-1);
         libc::getpriority(99, 0);
         libc::setpriority(99, 0, 0);
-        // On other architectures it is a form of `fstat`, which set-up calls.
+        // On other architectures `stat` is a form of `fstat`, which set-up calls anyway.
         #[cfg(target_arch = "x86_64")]
         libc::syscall(libc::SYS_stat, nothing, MaybeUninit::<libc::stat>::uninit().as_mut_ptr());
     }
 }
 
-/// Calls for sampling a thread, which starts with its first launch: by kernel events or, if these are not available, by
-/// a timer.
+/// Makes the calls for sampling a thread, which are otherwise first made at the thread's first launch. They sample by
+/// kernel events or, if kernel events are not available, by a timer.
 fn make_those_of_samples() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
-    // SAFETY: without attributes there is no event, and no clock and no timer has the number -1.
+    // SAFETY: a call without attributes creates no event, and no clock and no timer has the number -1.
     unsafe {
         libc::syscall(libc::SYS_perf_event_open, nothing, none, none, none, none);
         libc::syscall(libc::SYS_timer_create, none, nothing, nothing);

@@ -1,5 +1,5 @@
-//! Keeps thread cancellation, which belongs to the application, away from our frames: the C library unwinds a cancelled
-//! thread by an exception of its own, which must not pass through Rust.
+//! Keeps thread cancellation, which belongs to the application, away from our frames. The C library unwinds a cancelled
+//! thread by an exception of its own, and this exception must not pass through Rust.
 
 use libc::c_int;
 
@@ -10,14 +10,14 @@ unsafe extern "C" {
 }
 
 /// Runs `body` with cancellation disabled on this thread. A request that arrives meanwhile takes effect at the next
-/// cancellation point after `body`. For code that makes system calls: the path of a launch whose stack is cached has no
-/// cancellation point.
+/// cancellation point after `body`. Use it for code that makes system calls. The code path of a launch whose stack is
+/// cached has no cancellation point and does not need it.
 pub fn barred<T>(body: impl FnOnce() -> T) -> T {
     struct Before(c_int);
-    // Runs when an exception of the application passes through as well.
+    // The destructor restores the state even if an exception of the application passes through.
     impl Drop for Before {
         fn drop(&mut self) {
-            // SAFETY: restores a state that the thread had; the call writes one int.
+            // SAFETY: the call restores a state that the thread had, and writes one int.
             unsafe { pthread_setcancelstate(self.0, &mut 0) };
         }
     }

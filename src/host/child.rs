@@ -1,5 +1,5 @@
-//! Runs a command like a shell: on the same terminal, with the signals meant for it, and with everything that it
-//! inherits as this process inherited it. The result is the command's status.
+//! Runs a command as a shell does: on the same terminal, with the signals that are meant for the command, and with the
+//! same inherited state that this process has inherited. The result is the command's status.
 //!
 //! ```text
 //! start --spawn--> command runs --ends--> signals have their earlier actions again; status
@@ -15,11 +15,13 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Signals that the terminal sends to the command as well, which decides. This process runs until the command ends.
+/// Signals that the terminal sends to this process and to the command. The command decides how to react, and this
+/// process runs until the command ends.
 const FROM_TERMINAL: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-/// Signals sent to one process, which are meant for the command.
+/// Signals that a sender sends to this process only, and that are meant for the command.
 const PASSED_ON: [i32; 5] = [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
-/// Signal that the terminal sends to the command as well. This process stops if, and when, the command does.
+/// Stop signal that the terminal sends to this process and to the command. This process stops only when the command
+/// stops.
 const STOP_KEY: i32 = libc::SIGTSTP;
 const HANDLED: [i32; 8] = {
     let [interrupt, quit] = FROM_TERMINAL;
@@ -32,11 +34,12 @@ const LOOK_EVERY_NS: i64 = 50_000_000;
 
 /// Process id of the command; 0 before it is started and after its end.
 static CHILD: AtomicI32 = AtomicI32::new(0);
-/// Signals to pass on that arrived before there was a child, as bits.
+/// Signals to pass on that arrived before the command was started, as bits.
 static EARLY: AtomicU64 = AtomicU64::new(0);
 /// Signals that this process received, as bits.
 static SEEN: AtomicU64 = AtomicU64::new(0);
-/// Process id of the process that called [`run`]: between fork and exec the child has its handlers.
+/// Process id of the process that called [`run`]. This id distinguishes that process from the child, which has the same
+/// handlers between fork and exec.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Signals that the child received between fork and exec, as bits.
 static BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
@@ -44,14 +47,15 @@ static CONTINUED: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static PASSES_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 
-/// State that Rust's runtime changes before `main`: it ignores SIGPIPE, and opens `/dev/null` in place of closed standard
-/// descriptors.
+/// State that Rust's runtime changes before `main`: the runtime ignores SIGPIPE, and opens `/dev/null` in place of closed
+/// standard descriptors.
 static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// Standard descriptors that were closed, as bits.
 static CLOSED: AtomicU32 = AtomicU32::new(0);
 
-/// Notes what Rust's runtime is about to change. Call from a constructor (`.init_array`) of the program: those run before the
-/// runtime starts. Without the call, the command gets SIGPIPE's default and open standard descriptors.
+/// Notes the state that Rust's runtime is about to change. Call from a constructor (`.init_array`) of the program, because
+/// constructors run before the runtime starts. Without the call, the command gets SIGPIPE's default action and open standard
+/// descriptors.
 pub extern "C" fn note_inherited() {
     SIGPIPE_IS_IGNORED.store(
         action_of(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
@@ -73,7 +77,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     OWNER.store(std::process::id(), Ordering::SeqCst);
     let inherited = Inherited::note();
     let blocked = SignalMask::block_all();
-    // With SIGCHLD ignored the kernel reaps the command, and its status is lost.
+    // If SIGCHLD is ignored, the kernel reaps the command, and the command's status is lost.
     set_action(libc::SIGCHLD, libc::SIG_DFL, 0);
     for signal in HANDLED {
         if FROM_TERMINAL.contains(&signal) || inherited.is_default(signal) {
@@ -96,7 +100,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     drop(blocked);
     let ended = spawned.and_then(|mut child| {
         wait_for_end(child.id() as i32);
-        // From here on another process may get this id.
+        // The command is reaped, so another process may get this id from now on.
         CHILD.store(0, Ordering::SeqCst);
         child.wait()
     });
@@ -104,8 +108,8 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     ended
 }
 
-/// Passes SIGINT from a process on to the command too: a sender that wants to end both may know only this process. (A
-/// terminal sends it to both.)
+/// Passes SIGINT on to the command if another process sent it, because a sender that wants to end both processes may
+/// know only this process. (A terminal sends SIGINT to both processes.)
 pub fn pass_interrupts_on() {
     PASSES_INTERRUPTS.store(true, Ordering::SeqCst);
 }
@@ -141,7 +145,7 @@ impl Inherited {
         self.of(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL)
     }
 
-    /// In the child, before `exec`: restores actions, descriptors and mask to those that this process was started with.
+    /// Restores, in the child before `exec`, the actions, descriptors and mask that this process was started with.
     fn give_to_command(&self, mask: libc::sigset_t) {
         for (signal, action) in HANDLED.iter().zip(&self.handled) {
             restore_action(*signal, action.as_ref());
@@ -157,14 +161,15 @@ impl Inherited {
         }
         set_mask(&mask);
         let missed = BEFORE_EXEC.swap(0, Ordering::SeqCst);
-        // SAFETY: raise takes any number; the signals have their inherited actions again.
+        // SAFETY: raise takes any number, and the signals have their inherited actions again.
         HANDLED.iter().filter(|signal| missed & bit(**signal) != 0).for_each(|signal| unsafe {
             libc::raise(*signal);
         });
     }
 
-    /// Restores the actions after the command's end: from now on these signals are for this process. The signal that ended
-    /// the command may have been sent to both: if it has not arrived here yet, its first arrival has no effect.
+    /// Restores the actions after the command's end, because from now on these signals are meant for this process. The
+    /// signal that ended the command may have been sent to both processes. If that signal has not arrived in this process
+    /// yet, its first arrival has no effect.
     fn restore(&self, ended: Option<ExitStatus>) {
         let fatal = ended.map_or(0, |status| i32::from(code(status)) - 128);
         for (signal, action) in HANDLED.iter().zip(&self.handled) {
@@ -205,8 +210,8 @@ fn set_mask(mask: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, null_mut()) };
 }
 
-/// Closes a standard descriptor that Rust's runtime opened on `/dev/null`. One that was replaced since, as by
-/// [`Command::stdin`], stays open.
+/// Closes a standard descriptor that Rust's runtime opened on `/dev/null`. If the descriptor was replaced since, as by
+/// [`Command::stdin`], it stays open.
 fn close_if_placeholder(number: i32) {
     // SAFETY: all-zero is a valid `stat`.
     let (mut found, mut placeholder): (libc::stat, libc::stat) = unsafe { std::mem::zeroed() };
@@ -223,19 +228,19 @@ fn close_if_placeholder(number: i32) {
 /// A change of the command's state.
 enum Change {
     Ended,
-    /// Stopped by this signal, and not continued yet.
+    /// The command was stopped by this signal, and is not continued yet.
     Stopped(i32),
 }
 
-/// Waits until the process has ended and leaves it to be reaped. Stops when the process is stopped.
+/// Waits until the process has ended, and does not reap it. When the process is stopped, this process stops as well.
 fn wait_for_end(process: i32) {
     while let Some(Change::Stopped(signal)) = changed(process, 0) {
         stop_as(process, signal);
     }
 }
 
-/// Waits for a change of the process, and leaves it to be found again. None: the process cannot be waited for, or with
-/// WNOHANG it is running.
+/// Waits for a change of the process's state, and leaves the change to be found by another wait. `None` if the process
+/// cannot be waited for or, with WNOHANG, if the process is running.
 fn changed(process: i32, options: i32) -> Option<Change> {
     let options = options | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
     loop {
@@ -255,7 +260,7 @@ fn changed(process: i32, options: i32) -> Option<Change> {
     }
 }
 
-/// Stops this process by `signal`, as the command was stopped, until either is continued.
+/// Stops this process by `signal`, as the command was stopped, until this process or the command is continued.
 fn stop_as(command: i32, signal: i32) {
     let watcher = continue_with(command);
     let continued = action_of(libc::SIGCONT);
@@ -263,10 +268,10 @@ fn stop_as(command: i32, signal: i32) {
     CONTINUED.store(false, Ordering::SeqCst);
     set_action(libc::SIGCONT, note_continued as *const () as usize, libc::SA_RESTART);
     set_action(STOP_KEY, libc::SIG_DFL, 0);
-    // A shell that continues both has done so before this process runs again.
+    // A shell that continues both processes has continued the command before this process runs again.
     if is_stopped(command) {
         raise(signal);
-        // If no shell controls the process group, the kernel ignores all stop signals but SIGSTOP.
+        // If no shell controls the process group, the kernel ignores all stop signals except SIGSTOP.
         if !CONTINUED.load(Ordering::SeqCst) && is_stopped(command) {
             raise(libc::SIGSTOP);
         }
@@ -282,10 +287,10 @@ fn stop_as(command: i32, signal: i32) {
     }
     if is_stopped(command) {
         if CONTINUED.load(Ordering::SeqCst) {
-            // Only this process was continued.
+            // Only this process was continued, so the command is continued as well.
             send(command, libc::SIGCONT);
         } else {
-            // The first process of a container cannot stop itself.
+            // The first process of a container cannot stop itself, so it waits until the command is continued.
             wait_until_continued(command);
         }
     }
@@ -311,8 +316,9 @@ fn raise(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// Starts a process that continues this one if only the command is continued, or killed: a stopped process cannot
-/// notice that itself. None: there is no `/proc` to detect it with, or no process can be created.
+/// Starts a helper process that continues this process if only the command is continued or killed, because a stopped
+/// process cannot notice that itself. `None` if there is no `/proc` to observe the command with, or if no process can
+/// be created.
 fn continue_with(command: i32) -> Option<i32> {
     // SAFETY: getpid has no preconditions.
     let owner = unsafe { libc::getpid() };
@@ -322,12 +328,13 @@ fn continue_with(command: i32) -> Option<i32> {
     // SAFETY: the child makes only system calls.
     match unsafe { libc::fork() } {
         -1 => None,
-        // SAFETY: as above; `_exit` runs none of this process's exit handlers.
+        // SAFETY: the child makes only system calls, and `_exit` runs none of this process's exit handlers.
         0 => unsafe {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_NS };
             while libc::getppid() == owner {
                 if state(&stat).is_some_and(|state| state != stopped) {
-                    // Again and again: the owner may not have stopped yet, and ends this process once it runs.
+                    // SIGCONT is sent repeatedly, because the owner may not have stopped yet. The owner ends this
+                    // helper process once the owner runs.
                     libc::kill(owner, libc::SIGCONT);
                 }
                 libc::nanosleep(&pause, null_mut());
@@ -341,8 +348,8 @@ fn continue_with(command: i32) -> Option<i32> {
     }
 }
 
-/// The letter of a process's state in its `/proc/PID/stat`; `t`, for a process under a debugger, is returned as `T`.
-/// Allocates nothing.
+/// The letter of a process's state in its `/proc/PID/stat`. The letter `t`, for a process that a debugger has stopped,
+/// is returned as `T`. Allocates nothing.
 fn state(stat: &std::ffi::CStr) -> Option<u8> {
     let mut text = [0_u8; 256];
     // SAFETY: the path is a C string, and read writes at most the length of `text`.
@@ -352,13 +359,13 @@ fn state(stat: &std::ffi::CStr) -> Option<u8> {
         libc::close(file);
         usize::try_from(length).ok()?
     };
-    // The name before the state, in parentheses, may contain anything.
+    // The name before the state, in parentheses, may contain any characters, including a parenthesis.
     let name_end = text[..length].iter().rposition(|byte| *byte == b')')?;
     text.get(name_end + 2).map(u8::to_ascii_uppercase)
 }
 
 fn send(process: i32, signal: i32) {
-    // SAFETY: kill takes any two numbers; the process is our child, which is not reaped yet.
+    // SAFETY: kill takes any two numbers, and the process is our child, which is not reaped yet.
     unsafe { libc::kill(process, signal) };
 }
 
@@ -389,7 +396,7 @@ extern "C" fn came(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc:
         0 => drop(EARLY.fetch_or(bit(signal), Ordering::SeqCst)),
         child => send(child, signal),
     }
-    // SAFETY: as above.
+    // SAFETY: errno is this thread's own.
     unsafe { *libc::__errno_location() = errno };
 }
 
@@ -398,7 +405,8 @@ fn is_passed_on(signal: i32, is_from_process: bool) -> bool {
         libc::SIGINT => is_from_process && PASSES_INTERRUPTS.load(Ordering::SeqCst),
         libc::SIGQUIT => false,
         STOP_KEY => is_from_process,
-        // From the kernel it means that the terminal went away. The command gets it too, unless only the leader does.
+        // If the kernel sent the signal, the terminal went away. The command then gets the signal as well, unless only
+        // the session leader gets it.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
         _ => true,
     }
@@ -410,10 +418,10 @@ extern "C" fn note_continued(_signal: i32) {
 
 extern "C" fn do_nothing(_signal: i32) {}
 
-/// Whether a terminal that goes away notifies only this process, as when nothing else runs on it (`ssh -t`, a
-/// container's).
+/// Whether a terminal that goes away notifies only this process. This is the case if this process leads the session, as
+/// on a terminal of `ssh -t` or of a container.
 fn leads_session() -> bool {
-    // SAFETY: neither has preconditions.
+    // SAFETY: neither call has preconditions.
     unsafe { libc::getsid(0) == libc::getpid() }
 }
 
@@ -426,7 +434,7 @@ fn action_of(signal: i32) -> Option<libc::sigaction> {
 
 fn restore_action(signal: i32, action: Option<&libc::sigaction>) {
     if let Some(action) = action {
-        // SAFETY: the action is one that the kernel gave us for this signal.
+        // SAFETY: the kernel returned this action for this signal.
         unsafe { libc::sigaction(signal, action, null_mut()) };
     }
 }
@@ -436,7 +444,7 @@ fn handle(signal: i32) {
     set_action(signal, came as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART);
 }
 
-/// Sets an action: the default, to ignore, or a handler whose type matches the flags.
+/// Sets an action: the default, ignoring the signal, or a handler whose type matches the flags.
 fn set_action(signal: i32, action: usize, flags: i32) {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };

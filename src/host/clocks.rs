@@ -1,6 +1,6 @@
-//! Reads the wall clock, which may be set at any time, together with the monotonic clock, which may not.
+//! Reads the wall clock, which may be set at any time, together with the monotonic clock, which cannot be set.
 
-/// Maximum time that reading both clocks may take, in ns. Slower readings do not belong to one moment.
+/// Maximum time that reading both clocks may take, in ns. Readings that take longer do not belong to one moment.
 const MOST_APART: u64 = 1_000_000;
 
 /// Readings of both clocks at one moment, in ns.
@@ -13,7 +13,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Reads both clocks. `None`: the thread lost its processor between the readings.
+    /// Reads both clocks. `None` if the thread lost its processor between the readings.
     pub fn now() -> Option<Self> {
         let before = read(libc::CLOCK_MONOTONIC);
         let time = read(libc::CLOCK_REALTIME);

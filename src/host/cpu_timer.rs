@@ -1,8 +1,8 @@
-//! A sampler of one thread for systems where the kernel's events (`perf`) are not available: a timer on the thread's
-//! CPU time sends it a signal, and the handler copies the registers and a part of the stack.
+//! A sampler of one thread for systems where the kernel's events (`perf`) are not available. A timer on the thread's
+//! CPU time sends a signal to the thread, and the signal handler copies the registers and a part of the stack.
 //!
 //! The thread is disturbed: a blocking call may end with `EINTR`, which is counted, and the kernel's signal frame takes
-//! several kilobytes of its stack. It is therefore used only if samples were requested. The signal is one of the
+//! several kilobytes of its stack. The timer is therefore used only if samples were requested. The signal is one of the
 //! real-time signals that the program has left at their default; as soon as the program sets an action for it, all
 //! timers stop.
 //!
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The handler takes no lock, allocates nothing, preserves `errno`, and reads the stack through the kernel, so that it
-//! cannot fault. It does not unwind the stack.
+//! cannot fault. This module does not unwind the stack.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -26,7 +26,7 @@ use super::threads;
 
 /// Maximum number of stack bytes in a sample.
 const STACK: usize = 32 << 10;
-/// Samples that fit into a slot, about half a megabyte.
+/// Number of samples that fit into a slot, whose size is about half a megabyte.
 const ROOM: usize = 16;
 /// Maximum number of threads sampled at the same time.
 const MOST: usize = 256;
@@ -38,15 +38,16 @@ pub struct CpuTimer {
     timer: i32,
 }
 
-/// Buffer that the signal handler fills. Mapped once and never unmapped: a signal may still be in flight.
+/// Buffer that the signal handler fills. A slot is mapped once and never unmapped, because a signal may still be in
+/// flight.
 #[repr(C)]
 struct Slot {
-    /// Number of the thread that uses the slot; 0: free.
+    /// Number of the thread that uses the slot; 0 if the slot is free.
     thread: AtomicI32,
-    /// Numbers of samples written and drained so far.
+    /// Number of samples written so far, and number of samples drained so far.
     head: AtomicU64,
     tail: AtomicU64,
-    /// Periods for which there was no room.
+    /// Number of periods whose samples were dropped for lack of room.
     dropped: AtomicU64,
     samples: [UnsafeCell<Kept>; ROOM],
 }
@@ -57,8 +58,8 @@ impl std::fmt::Debug for Slot {
     }
 }
 
-// SAFETY: a sample belongs to the thread's handler until `head` has passed it, and then to the draining thread until
-// `tail` has.
+// SAFETY: a sample belongs to the thread's handler until `head` has passed the sample, and then to the draining thread
+// until `tail` has passed the sample.
 unsafe impl Sync for Slot {}
 
 #[repr(C)]
@@ -71,9 +72,9 @@ struct Kept {
     stack: [u8; STACK],
 }
 
-/// Slots that were mapped so far. They are never unmapped.
+/// Slots that were mapped so far. Slots are never unmapped.
 static SLOTS: [AtomicPtr<Slot>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
-/// The signal that timers send; 0: not chosen yet, -1: no signal is free.
+/// The signal that timers send; 0 if no signal was chosen yet, -1 if no signal is free.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 
@@ -91,18 +92,18 @@ impl CpuTimer {
         Ok(Self { slot, timer })
     }
 
-    /// Number of samples that fit until they are drained.
+    /// Number of samples that fit into the empty slot.
     pub fn room(&self) -> usize {
         ROOM
     }
 
-    /// Passes each sample to `each`, with the number of periods that it represents. Returns the number of periods for
-    /// which there was no room since the last call.
+    /// Passes each sample to `each`, with the number of periods that it represents. Returns the number of periods whose
+    /// samples were dropped for lack of room since the last call.
     pub fn drain(&mut self, mut each: impl FnMut(&Sample<'_>, u64)) -> u64 {
         let head = self.slot.head.load(Ordering::Acquire);
         let mut tail = self.slot.tail.load(Ordering::Relaxed);
         while tail < head {
-            // SAFETY: below `head` the handler writes nothing until `tail` has passed it.
+            // SAFETY: the handler does not write to a sample below `head` until `tail` has passed the sample.
             let kept = unsafe { &*self.slot.samples[tail as usize % ROOM].get() };
             let stack = &kept.stack[..(kept.copied as usize).min(STACK)];
             each(&Sample { time: kept.time, registers: kept.registers, stack }, kept.periods);
@@ -115,7 +116,7 @@ impl CpuTimer {
 
 impl Drop for CpuTimer {
     fn drop(&mut self) {
-        // SAFETY: `start` created the timer, and only this deletes it.
+        // SAFETY: `start` created the timer, and only this call deletes it.
         unsafe { libc::syscall(libc::SYS_timer_delete, self.timer) };
         self.slot.thread.store(0, Ordering::Release);
     }
@@ -126,7 +127,8 @@ pub fn interrupted() -> u32 {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Whether the program has set an action of its own for the signal: then every [`CpuTimer`] must be dropped at once.
+/// Whether the program has set an action of its own for the timers' signal. If it has, the caller must drop every
+/// [`CpuTimer`] at once.
 pub fn is_taken_away() -> bool {
     let signal = SIGNAL.load(Ordering::Relaxed);
     signal > 0 && action_of(signal) != Some(handler())
@@ -143,7 +145,8 @@ impl Slot {
             }
             // SAFETY: slots are never unmapped, and all-zero is a valid slot.
             let slot = unsafe { &*at };
-            // A slot in use is not reassigned: signals in flight to its thread find the thread's own slot.
+            // A slot in use is not reassigned, so that signals in flight to the slot's thread find the thread's own
+            // slot.
             if slot.thread.load(Ordering::Acquire) == 0 {
                 slot.tail.store(slot.head.load(Ordering::Acquire), Ordering::Release);
                 slot.dropped.store(0, Ordering::Relaxed);
@@ -157,7 +160,7 @@ impl Slot {
 
 fn map() -> io::Result<NonNull<Slot>> {
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: creates a new mapping.
+    // SAFETY: the call creates a new mapping, at an address that the kernel chooses.
     let at = unsafe { libc::mmap(null_mut(), size_of::<Slot>(), access, kind, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -165,7 +168,7 @@ fn map() -> io::Result<NonNull<Slot>> {
     NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// The signal that timers send. It is chosen on the first call.
+/// The signal that timers send. The signal is chosen on the first call.
 fn signal() -> io::Result<i32> {
     let none = || Err(io::Error::other("the program has set an action for every real-time signal"));
     match SIGNAL.load(Ordering::Relaxed) {
@@ -174,7 +177,7 @@ fn signal() -> io::Result<i32> {
         signal => return Ok(signal),
     }
     can_read()?;
-    // From the last one down: programs count from the first one up.
+    // The search starts at the last real-time signal, because programs usually choose signals from the first one up.
     let found = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(|signal| take(*signal));
     SIGNAL.store(found.unwrap_or(-1), Ordering::Relaxed);
     found.map_or_else(none, Ok)
@@ -221,7 +224,7 @@ fn start(thread: i32, signal: i32, period: Duration, slot: &'static Slot) -> io:
     event.sigev_notify_thread_id = thread;
     event.sigev_signo = signal;
     event.sigev_value.sival_ptr = std::ptr::from_ref(slot).cast_mut().cast();
-    // Clock id as the kernel encodes it: the CPU time of one thread since its start.
+    // Id, as the kernel encodes it, of the clock that shows the CPU time of one thread since its start.
     let clock = !thread << 3 | 6;
     let mut timer = 0_i32;
     // SAFETY: `event` has the kernel's layout of a `sigevent`, and the kernel writes the timer's number to `timer`.
@@ -234,7 +237,7 @@ fn start(thread: i32, signal: i32, period: Duration, slot: &'static Slot) -> io:
     // SAFETY: the timer was just created, and `times` is valid.
     if unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const times, none) } != 0 {
         let error = io::Error::last_os_error();
-        // SAFETY: as above.
+        // SAFETY: the timer was just created, and nothing else uses it.
         unsafe { libc::syscall(libc::SYS_timer_delete, timer) };
         return Err(error);
     }
@@ -249,7 +252,7 @@ struct Expired {
     code: i32,
     unused: i32,
     timer: i32,
-    /// Periods that passed in addition to the one that the signal represents.
+    /// Number of periods that passed in addition to the period that the signal represents.
     more: i32,
     slot: *mut Slot,
 }
@@ -259,17 +262,17 @@ const _: () = assert!(offset_of!(Expired, slot) == 24, "the kernel knows these f
 extern "C" fn on_signal(_: i32, told: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the C library returns this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: an aligned integer that belongs to this thread.
+    // SAFETY: `errno` points to an aligned integer that belongs to this thread.
     let before = unsafe { errno.read() };
-    // SAFETY: with SA_SIGINFO the kernel passes both, valid while the handler runs.
+    // SAFETY: with SA_SIGINFO the kernel passes both pointers, which are valid while the handler runs.
     let (told, context) = unsafe { (&*told.cast::<Expired>(), &*context.cast::<libc::ucontext_t>()) };
     let is_ours = |place: &AtomicPtr<Slot>| place.load(Ordering::Acquire) == told.slot;
-    // Another process or thread may send the same signal.
+    // Another process or thread may send the same signal, so only signals of our timers are counted.
     if told.code == libc::SI_TIMER && !told.slot.is_null() && SLOTS.iter().any(is_ours) {
         // SAFETY: the address is in the table of our slots, which are never unmapped.
         unsafe { &*told.slot }.keep(1 + told.more.max(0) as u64, &registers(context));
     }
-    // SAFETY: as above.
+    // SAFETY: `errno` points to this thread's own integer.
     unsafe { errno.write(before) };
 }
 
@@ -299,7 +302,7 @@ impl Slot {
     }
 }
 
-// Indices of rax, the stack pointer and the instruction pointer among the registers.
+// Indices of rax, the stack pointer and the instruction pointer in the array of registers.
 const AX: usize = 0;
 const SP: usize = 7;
 const PC: usize = 16;
@@ -335,8 +338,9 @@ fn registers(_: &libc::ucontext_t) -> [u64; REGISTERS] {
     [0; REGISTERS]
 }
 
-/// Counts the system call that the signal interrupted, if it ended one: the instruction pointer is just after
-/// `syscall`, and rax holds `-EINTR`. For a call that the kernel restarts, the instruction pointer is at `syscall`.
+/// Counts the system call that the signal ended, if there was such a call. In this case the instruction pointer is just
+/// after `syscall`, and rax contains `-EINTR`. If the kernel restarts the call, the instruction pointer is at `syscall`
+/// instead.
 fn count_interrupted(registers: &[u64; REGISTERS]) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let mut before = [0; 2];
@@ -353,7 +357,7 @@ fn count_interrupted(registers: &[u64; REGISTERS]) {
 fn copy(from: u64, to: *mut u8, bytes: usize) -> usize {
     const PIECES: usize = STACK / 4096 + 1;
     let mut pieces = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; PIECES];
-    // A piece is copied completely or not at all, so pieces end at page boundaries.
+    // The kernel copies a piece completely or not at all, so pieces end at page boundaries.
     let (mut at, mut count) = (0, 0);
     while at < bytes {
         let address = from.wrapping_add(at as u64);
@@ -397,10 +401,10 @@ mod tests {
         let here = (&raw const before) as u64;
         let (mut periods, mut samples) = (0, 0_u64);
         for _ in 0..20 {
-            // SAFETY: this thread's own `errno`.
+            // SAFETY: the pointer refers to this thread's own `errno`.
             unsafe { libc::__errno_location().write(77) };
             spin(10_000_000);
-            // SAFETY: as above.
+            // SAFETY: the pointer refers to this thread's own `errno`.
             assert_eq!(unsafe { libc::__errno_location().read() }, 77);
             let dropped = timer.drain(|sample, of| {
                 (periods, samples) = (periods + of, samples + 1);
@@ -414,7 +418,7 @@ mod tests {
             periods += dropped;
         }
         let taken = (perf::taken(threads::number()).unwrap() - before).as_millis() as u64;
-        // The kernel's ticks may be 10 ms.
+        // The kernel's clock ticks may be 10 ms apart.
         assert!(samples * 11 >= taken && periods.abs_diff(taken) <= 20, "{samples}, {periods} in {taken} ms");
         assert!(!is_taken_away());
         drop(timer);
@@ -426,7 +430,7 @@ mod tests {
     #[test]
     fn memory_is_copied_up_to_the_first_unmapped_page() {
         let length = 3 * 4096;
-        // SAFETY: creates a new mapping, and unmaps its last page.
+        // SAFETY: the calls create a new mapping, and unmap its last page.
         let at = unsafe {
             let (access, kind) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

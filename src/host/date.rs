@@ -1,15 +1,15 @@
 //! Formats times for people. The C library is not used, because it takes a lock that a stopped thread may hold.
 
 const DAY: u64 = 86_400;
-/// Days of four centuries, which have 97 leap days.
+/// Number of days of four centuries, which have 97 leap days.
 const ERA: u64 = 146_097;
-/// Days from March 1 of the year 0, where an era begins, to 1970.
+/// Number of days from March 1 of the year 0, when an era of four centuries begins, to January 1, 1970.
 const TO_1970: u64 = 719_468;
 
-/// Formats seconds since 1970 in ISO 8601, in UTC: `2026-11-23T02:45:09Z`. Empty after the year 9999.
+/// Formats seconds since 1970 in ISO 8601, in UTC: `2026-11-23T02:45:09Z`. The result is empty after the year 9999.
 pub fn iso_8601(seconds: u64) -> String {
     let (days, second) = (seconds / DAY, seconds % DAY);
-    // Years that begin in March have their leap day last.
+    // Years are counted from March, so that the leap day is the last day of a year.
     let of_era = (days + TO_1970) % ERA;
     let years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * years + years / 4 - years / 100);
@@ -32,10 +32,10 @@ mod tests {
     #[test]
     fn seconds_are_formatted_as_a_utc_date() {
         assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
-        // The last second of a leap day: date -u -d @951868799 +%FT%TZ
+        // The last second of a leap day, as printed by: date -u -d @951868799 +%FT%TZ
         assert_eq!(iso_8601(951_868_799), "2000-02-29T23:59:59Z");
-        // The last second of a year; the first of March in a year that has no leap day, at the end of a century; and
-        // the last second with a four-digit year.
+        // The times are the last second of a year; March 1 in a year at the end of a century, which has no leap day;
+        // and the last second with a four-digit year.
         assert_eq!(iso_8601(1_798_761_599), "2026-12-31T23:59:59Z");
         assert_eq!(iso_8601(4_107_542_400), "2100-03-01T00:00:00Z");
         assert_eq!(iso_8601(253_402_300_799), "9999-12-31T23:59:59Z");

@@ -1,10 +1,11 @@
-//! Descriptors belong to the host. If it closed one that we keep (`for (i = 3; i < 256; i++) close(i)`), the next file
-//! that it opens would get the number, and our output would be written into that file. So we use numbers that hosts do
-//! not reach, and check before each write whether the descriptor still refers to our file.
+//! Descriptors belong to the host. If the host closed a descriptor that we keep (`for (i = 3; i < 256; i++) close(i)`),
+//! the next file that the host opens would get the same number, and our output would be written into that file. We
+//! therefore use numbers that hosts do not reach, and check before each write whether the descriptor still refers to
+//! our file.
 //!
-//! This holds for descriptors that we keep. The kernel always assigns the lowest free number first: a file has that
-//! number until it is moved up, or, if it is only read (`/proc`, a module's names), until it is closed, usually after
-//! tens of microseconds.
+//! This module protects only descriptors that we keep. The kernel always assigns the lowest free number first. A file
+//! has that number until the file is moved to a higher number or, if the file is only read (`/proc`, a module's names),
+//! until the file is closed, usually after tens of microseconds.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -14,13 +15,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// First number to use. Loops that close descriptors mostly end at 255 or 1,023, and new files of the host get the
-/// lowest free number.
+/// First descriptor number that we use. Loops that close descriptors mostly end at 255 or 1,023, and new files of the
+/// host get the lowest free number.
 const FIRST: i32 = 1000;
 
 /// Makes the kernel enlarge the descriptor table to numbers from 1,000 on, once. Call before opening a file that is
-/// then raised: in a process with threads, the first such number takes 10 to 30 ms, for which the file would keep its
-/// low one.
+/// then raised: in a process with threads, the first number from 1,000 on takes 10 to 30 ms, and the file would keep
+/// its low number for this time.
 pub fn make_room() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
@@ -30,8 +31,8 @@ pub fn make_room() {
     }
 }
 
-/// Moves an open file to a number from 1,000 on. If the limit on open files is lower, it at least avoids the numbers of
-/// standard input, output and error, which a program may have closed and may open again.
+/// Moves an open file to a number from 1,000 on. If the limit on open files is lower, the file at least gets a number
+/// other than those of standard input, output and error, which a program may have closed and may open again.
 pub fn raise(file: File) -> File {
     for first in [FIRST, 3] {
         // SAFETY: the descriptor is open while `file` is alive.
@@ -58,7 +59,7 @@ impl fmt::Display for Identity {
 /// Reads the kernel's facts about the file that is open under this number.
 ///
 /// # Errors
-/// No file is open under it.
+/// No file is open under this number.
 pub fn facts(number: i32) -> io::Result<libc::stat> {
     // SAFETY: all-zero is a valid `stat`.
     let mut facts: libc::stat = unsafe { std::mem::zeroed() };
@@ -81,7 +82,7 @@ impl Identity {
     /// Identity of the file that is open under this number, ours or the host's.
     ///
     /// # Errors
-    /// No file is open under it.
+    /// No file is open under this number.
     pub fn of_number(number: i32) -> io::Result<Self> {
         facts(number).as_ref().map(Self::of_facts).map_err(|error| error.kind().into())
     }
@@ -107,8 +108,9 @@ impl Identity {
     }
 }
 
-/// Appends to a file. Before each write it checks that the descriptor still refers to the file; if not, or if its
-/// number is one that the host may reach, it opens the file again. Use with a buffer.
+/// Appends to a file. Before each write the appender checks whether the descriptor still refers to the file. If the
+/// descriptor refers to another file, or if its number is one that the host may reach, the appender opens the file
+/// again. Use an appender with a buffer.
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,
@@ -118,7 +120,7 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Creates an appender to the file at `path` with this identity; `open` is that file, open for appending.
+    /// Creates an appender to the file at `path` with this identity. `open` is the same file, open for appending.
     pub fn new(path: &Path, identity: Identity, open: Option<File>) -> Self {
         Self { path: path.to_owned(), identity, kept: open.filter(is_out_of_reach) }
     }
@@ -126,7 +128,7 @@ impl Appender {
     /// Opens the file again.
     ///
     /// # Errors
-    /// Errors of the file system, or another file has its name.
+    /// Errors of the file system, or the path refers to another file.
     pub fn open(&self) -> io::Result<File> {
         self.open_with(OpenOptions::new().append(true))
     }
@@ -154,12 +156,13 @@ impl Appender {
         Identity::of(file).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// The open file, if its descriptor was kept and is still ours.
+    /// The open file, if its descriptor was kept and still refers to our file.
     pub fn kept(&self) -> Option<&File> {
         self.kept.as_ref().filter(|file| self.is_ours(file))
     }
 
-    /// Takes the kept descriptor, if it is still ours. If not, the number belongs to the host and must not be closed.
+    /// Takes the kept descriptor, if it still refers to our file. Otherwise the number belongs to the host and must not
+    /// be closed.
     fn take(&mut self) -> Option<File> {
         let file = self.kept.take()?;
         if self.is_ours(&file) {
@@ -240,7 +243,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "one two");
         assert_eq!(fs::read_to_string(&other).unwrap(), "");
         assert_eq!(Identity::of_number(number).unwrap(), Identity::of(&file).unwrap(), "it is still open");
-        // SAFETY: the descriptor is ours again, from dup2.
+        // SAFETY: dup2 has opened this descriptor, which belongs to this test.
         unsafe { libc::close(number) };
         for path in [path, other] {
             let _ = fs::remove_file(path);

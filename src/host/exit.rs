@@ -1,10 +1,10 @@
-//! Actions at an ordinary exit of the process: by `exit`, a return from `main` or `quick_exit`. For a forked worker,
-//! `_exit` is the ordinary way.
+//! Actions at an ordinary exit of the process, by `exit`, by a return from `main` or by `quick_exit`. For a forked
+//! worker process, `_exit` is the ordinary exit.
 //!
-//! Before glibc 2.41, several threads may be in `exit` at once. Each handler runs on one of them, and a thread that
-//! finds no handler left ends the process, even if the other threads are still running theirs. So until our action is
-//! done, each thread that runs its handler registers the handler again: every other thread finds one, and waits in it
-//! as well.
+//! Before glibc 2.41, several threads may be in `exit` at once. Each handler runs on one of these threads, and a thread
+//! that finds no handler left ends the process, even if the other threads are still running their handlers. Until our
+//! action is done, each thread that runs our handler therefore registers the handler again, so that every other exiting
+//! thread finds our handler and waits in it as well.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::alive;
 use super::interpose::{self, Place};
 
-/// Number of handlers registered from the start: as many threads may exit before the first of them has registered the
-/// handler again. It is small, because with more than 32 handlers in all glibc fails when several threads exit.
+/// Number of times that the handler is registered from the start. This number of threads may exit before the first of
+/// them has registered the handler again. The number is small, because glibc fails when several threads exit and more
+/// than 32 handlers are registered in all.
 const AT_ONCE: usize = 4;
 
 static EARLY: Action = Action::none();
@@ -23,7 +24,7 @@ static LATE: Action = Action::none();
 /// An action at exit, and whether it is done.
 #[derive(Clone, Copy)]
 pub struct Call {
-    /// Performs the action, or waits until another thread has. Called several times.
+    /// Performs the action, or waits until another thread has performed it. Called several times.
     pub action: fn(),
     /// Whether the action is done.
     pub is_done: fn() -> bool,
@@ -77,12 +78,13 @@ static WORKER: OnceLock<WorkerExit> = OnceLock::new();
 /// The C library's `_exit`.
 static THEIRS: AtomicUsize = AtomicUsize::new(0);
 
-/// Interposes on `_exit` in a forked worker (`multiprocessing` ends its workers by it): `action` is called before. It
-/// may be called in a signal handler, and while the program holds any lock. Call once. In other processes nothing
-/// happens: a program that calls `_exit` there wants to end at once.
+/// Interposes on `_exit` in a forked worker process, so that `action` is called before (`multiprocessing` ends its
+/// workers by `_exit`). `action` may be called in a signal handler, and while the program holds any lock. Call once. In
+/// a process that is not a forked worker nothing is interposed, because a program that calls `_exit` in such a process
+/// wants to end at once.
 pub fn call_at_worker_exit(action: fn()) {
     let name = c"_exit";
-    // SAFETY: a C string; the result is null or the address of that function.
+    // SAFETY: the name is a C string; the result is null or the address of `_exit`.
     let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
     let worker = WorkerExit { process: process(), action };
     if theirs == 0 || !alive::is_forked() || WORKER.set(worker).is_err() {
@@ -91,29 +93,31 @@ pub fn call_at_worker_exit(action: fn()) {
     THEIRS.store(theirs, Ordering::Release);
     let ours: unsafe extern "C" fn(c_int) -> ! = worker_exits;
     let places = ["_exit", "_Exit"].map(|name| Place { name, theirs, ours: ours as usize });
-    // If `_exit` cannot be interposed, it ends the process as before, and the checkpoint remains.
+    // If `_exit` cannot be interposed, it ends the process without our action, and the checkpoint remains.
     let _ = interpose::take(&places);
 }
 
-/// Process id, from the kernel: the C library of a child made by `vfork` may return its parent's id.
+/// Process id. The kernel is asked directly, because the C library of a child made by `vfork` may return the id of the
+/// child's parent.
 fn process() -> libc::pid_t {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
 }
 
 /// `_exit`, as the program calls it.
 unsafe extern "C" fn worker_exits(status: c_int) -> ! {
     let is_worker = |worker: &&WorkerExit| worker.process == process();
-    // An alternate stack, as a handler of crashes has it, may be too small, and the checkpoint is there.
+    // On an alternate signal stack, on which crash handlers run, the action is skipped: that stack may be too small,
+    // and the checkpoint has the sums.
     if let Some(worker) = WORKER.get().filter(is_worker).filter(|_| !is_on_alternate_stack()) {
         // A panic must not reach the program.
         let _ = std::panic::catch_unwind(worker.action);
     }
-    // SAFETY: the address that the loader returned for this function; this function is only called once it was stored.
+    // SAFETY: the loader returned this address for `_exit`, and this code only runs after the address was stored.
     let theirs = unsafe {
         std::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> !>(THEIRS.load(Ordering::Acquire))
     };
-    // SAFETY: takes any number.
+    // SAFETY: `_exit` takes any number.
     unsafe { theirs(status) }
 }
 
@@ -121,7 +125,7 @@ unsafe extern "C" fn worker_exits(status: c_int) -> ! {
 fn is_on_alternate_stack() -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
-    // SAFETY: reads the stack's description into `stack`, and sets none.
+    // SAFETY: the call writes the description of the stack to `stack`, and sets no stack.
     unsafe { libc::sigaltstack(std::ptr::null(), &mut stack) };
     stack.ss_flags & libc::SS_ONSTACK != 0
 }
@@ -138,12 +142,12 @@ fn register_late() {
 }
 
 fn register_early() {
-    // SAFETY: as above.
+    // SAFETY: the handler is never unloaded (see `loaded::stay`).
     unsafe { libc::atexit(early) };
 }
 
 fn register_quick() {
-    // SAFETY: as above.
+    // SAFETY: the handler is never unloaded (see `loaded::stay`).
     unsafe { at_quick_exit(quick) };
 }
 

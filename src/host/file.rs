@@ -1,7 +1,8 @@
 //! A draft is a new file under a temporary name next to its final name. The library and the command create all their
-//! files as drafts, with the permissions of [`make_for`], and rename them once they are complete; links under these
-//! names are never followed. So no incomplete file ever has the name of a result, and a failed write leaves no file.
-//! Only recordings grow under their final name: the part that a killed process wrote can be read.
+//! files as drafts, with the permissions of [`make_for`], and rename the drafts once they are complete. Symbolic links
+//! under these names are never followed. No incomplete file therefore ever has the name of a result, and a failed write
+//! leaves no file. Only recordings grow under their final name, because the part that a killed process wrote can be
+//! read.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -17,14 +18,15 @@ use super::alive;
 use super::descriptor::{Appender, Identity, make_room, raise};
 use crate::error::Result;
 
-/// Permissions of new files, minus those that the umask removes: for the owner only, unless `make_for` was called.
+/// Permissions of new files, from which the umask is removed. Unless `make_for` was called, only the owner has access.
 /// Stacks and names reveal much about a program.
 static MODE: AtomicU32 = AtomicU32::new(0o600);
-/// Permissions of files that a user requests from the command, as any other command creates them.
+/// Permissions of files that a user requests from the command. Other commands create their files with the same
+/// permissions.
 pub const MODE_OF_COMMANDS: u32 = 0o666;
 /// Maximum number of bytes to read from a claim.
 const LONGEST_CLAIM: u64 = 256;
-/// Maximum number of temporary names to try. A name that is taken belongs to another process.
+/// Maximum number of temporary names to try. A temporary name that is taken belongs to another process.
 const MOST_NAMES: u32 = 1000;
 
 /// Sets the permissions of files created from now on, as for `chmod`.
@@ -32,7 +34,7 @@ pub fn make_for(mode: u32) {
     MODE.store(mode, Ordering::Relaxed);
 }
 
-/// Creates a file that `content` writes, and names it `target` once it is complete.
+/// Creates a file, lets `content` write it, and renames it to `target` once it is complete.
 ///
 /// # Errors
 /// Errors of `content`, and of writing the file.
@@ -42,10 +44,10 @@ pub fn whole(target: &Path, content: impl FnOnce(&mut Out) -> Result<()>) -> Res
     Ok(draft.publish()?)
 }
 
-/// Buffered writer to a draft. Only one may exist per draft.
+/// Buffered writer to a draft. At most one writer may exist per draft.
 pub type Out = BufWriter<Appender>;
 
-/// Size of the buffer: the descriptor is checked once per buffer.
+/// Size of the buffer, in bytes. The descriptor is checked once per buffer.
 const CHUNK: usize = 1 << 16;
 
 /// A file under a temporary name, which is removed unless it is published.
@@ -61,12 +63,12 @@ pub struct Draft {
     unpublished: Unpublished,
 }
 
-/// Temporary files of this process, which are removed when memory runs out and the threads that write them stop. Files
-/// that do not fit into the table are left.
+/// Temporary files of this process, which are removed when memory runs out and the threads that write the files stop.
+/// Files that do not fit into the table are not removed.
 static UNPUBLISHED: [AtomicPtr<OwnPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
 struct OwnPath {
-    /// A forked child inherits the table, but the files belong to its parent.
+    /// Process that owns the file. A forked child inherits the table, but the files in it belong to the child's parent.
     process: u32,
     path: CString,
 }
@@ -83,7 +85,7 @@ impl Unpublished {
             .iter()
             .find(|slot| slot.compare_exchange(null_mut(), own, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if slot.is_none() {
-            // SAFETY: made from a box just now, and no slot refers to it.
+            // SAFETY: `own` was made from a box just now, and no slot of the table refers to it.
             drop(unsafe { Box::from_raw(own) });
         }
         Self(slot)
@@ -95,21 +97,21 @@ impl Drop for Unpublished {
         let Some(slot) = self.0 else { return };
         let own = slot.swap(null_mut(), Ordering::AcqRel);
         if !own.is_null() {
-            // SAFETY: `add` made it from a box, and after the swap `remove_unpublished` can no longer reach it.
+            // SAFETY: `add` made `own` from a box, and after the swap `remove_unpublished` can no longer reach it.
             drop(unsafe { Box::from_raw(own) });
         }
     }
 }
 
-/// Removes all temporary files of this process. Allocates nothing and takes no lock: a thread that stopped for lack of
-/// memory may hold any lock.
+/// Removes all temporary files of this process. Allocates nothing and takes no lock, because a thread that stopped for
+/// lack of memory may hold any lock.
 pub fn remove_unpublished() {
     UNPUBLISHED.iter().for_each(|slot| remove(slot.swap(null_mut(), Ordering::AcqRel)));
 }
 
-/// Removes the file of an entry that is no longer in the table. The entry is leaked.
+/// Removes the file of an entry that was removed from the table. The memory of the entry is leaked.
 fn remove(own: *mut OwnPath) {
-    // SAFETY: null, or made from a box that is never freed once its entry was removed for this call.
+    // SAFETY: `own` is null, or was made from a box that is never freed after its entry was removed for this call.
     let Some(own) = (unsafe { own.as_ref() }) else { return };
     if own.process == std::process::id() {
         // SAFETY: the path is a C string.
@@ -122,19 +124,20 @@ fn remove(own: *mut OwnPath) {
 pub enum Fate {
     /// The name still refers to the file.
     InPlace,
-    /// The file has another name now, perhaps because its folder was renamed.
+    /// The file has another name now, for example because its folder was renamed.
     Moved,
-    /// The file had no name any more. Its content was copied from the open file to a new one.
+    /// The file had no name any more, because it was removed. Its content was copied from the open file to a new file.
     Restored,
 }
 
 impl Draft {
-    /// Creates a file next to `target`, whose folder must exist.
+    /// Creates a draft in the folder of `target`, which must exist.
     ///
     /// # Errors
-    /// Errors of the folder, or all temporary names are taken.
+    /// Errors of creating a file in the folder, or all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // The name is taken if a process with our id runs in another container, or was killed.
+        // A temporary name is taken if a process with our id runs in another container, or if such a process was
+        // killed.
         for attempt in 0..MOST_NAMES {
             let path = temporary(target, attempt);
             match Self::make(path, target) {
@@ -149,14 +152,15 @@ impl Draft {
     /// Creates a file under its final name `path`, for content that is useful before it is complete.
     ///
     /// # Errors
-    /// Errors of the folder, or the name is taken.
+    /// Errors of creating a file in the folder, or the name is taken.
     pub fn create_in_place(path: &Path) -> io::Result<Self> {
         Self::make(path.to_owned(), path)
     }
 
     fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
         make_room();
-        // Readable as well: the content of a removed file is only available from its descriptor.
+        // The file is opened for reading as well, because the content of a removed file is only available through its
+        // descriptor.
         let file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -207,7 +211,7 @@ impl Draft {
         BufWriter::with_capacity(CHUNK, self.appender())
     }
 
-    /// Creates an unbuffered writer to the file, for callers that buffer themselves.
+    /// Creates an unbuffered writer to the file, for callers that have their own buffer.
     pub fn appender(&mut self) -> Appender {
         self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
     }
@@ -217,11 +221,12 @@ impl Draft {
         self.appender = Some(appender);
     }
 
-    /// Finds the file if its name no longer refers to it, as can happen while it grows for hours. Call before
-    /// publishing. The content of a removed file is copied from its descriptor, to the name that it was created for.
+    /// Finds the file if its name no longer refers to it, which can happen while the file grows for hours. Call before
+    /// publishing. If the file was removed, its content is copied from its descriptor to the name that the file was
+    /// created for.
     ///
     /// # Errors
-    /// The file was removed and its descriptor is closed, so that its content is lost; or errors of the file system.
+    /// The file was removed and its descriptor is closed, so that the content is lost; or errors of the file system.
     pub fn find(&mut self) -> io::Result<Fate> {
         if self.is_at(&self.path) {
             return Ok(Fate::InPlace);
@@ -248,7 +253,7 @@ impl Draft {
         Identity::of_path(path).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Replaces this draft by a copy of `file`, in the folder of its target.
+    /// Replaces this draft by a copy of `file`, in the folder of the draft's target.
     fn restore(&mut self, file: &File) -> io::Result<()> {
         if let Some(folder) = self.target.parent() {
             fs::create_dir_all(folder)?;
@@ -266,13 +271,14 @@ impl Draft {
         io::copy(&mut from, &mut out)?;
         out.flush()?;
         drop(out);
-        // The old draft has no name left that dropping it could remove.
+        // The old draft has no name any more, so dropping it must not remove a file.
         self.published = true;
         *self = copy;
         Ok(())
     }
 
-    /// Gives the file its final name. If it replaces a file of the same owner, it keeps that file's permissions.
+    /// Gives the file its final name. If a file of the same owner is replaced, the new file gets the replaced file's
+    /// permissions.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -281,7 +287,8 @@ impl Draft {
         self.publish_as(&target)
     }
 
-    /// Gives the file a final name other than the one it was created for. On another file system, it is copied.
+    /// Gives the file a final name other than the name that it was created for. If the new name is on another file
+    /// system, the file is copied.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -307,7 +314,7 @@ impl Draft {
 
 /// Publishing without replacing existing files.
 impl Draft {
-    /// Gives the file a final name that is not taken: its own, or one with a number. Returns that name.
+    /// Gives the file a final name that is not taken: its target, or the target with a number. Returns the final name.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -316,7 +323,7 @@ impl Draft {
         self.publish_new_as(&target)
     }
 
-    /// Publishes as [`Draft::publish_new`] does, under a name other than the one the file was created for.
+    /// Publishes as [`Draft::publish_new`] does, under a name other than the name that the file was created for.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -346,7 +353,7 @@ impl Draft {
     }
 }
 
-/// `out.svg`, `out.1.svg` ...
+/// The name with the given number: `out.svg`, `out.1.svg` ...
 fn numbered(target: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return target.to_owned();
@@ -360,8 +367,9 @@ fn numbered(target: &Path, number: u32) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Renames, unless the new name is taken. glibc has `renameat2` since 2.28, and some file systems do not support it:
-/// there a hard link does the same, and without hard links a check followed by a rename.
+/// Renames a file, unless the new name is taken. glibc has `renameat2` only since 2.28, so the system call is made
+/// directly. On file systems that do not support `renameat2`, a hard link has the same effect; on file systems without
+/// hard links, the new name is checked before a rename.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let paths = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let [Ok(old), Ok(new)] = &paths else { return Err(ErrorKind::InvalidInput.into()) };
@@ -415,9 +423,10 @@ fn copied(from: &Path, target: &Path) -> io::Result<Draft> {
     Ok(draft)
 }
 
-/// The permissions of the file at `target`, for `draft`, which replaces it. `None`: there is no such file, or it
-/// belongs to another user. That user may have made it writable for all users, and our file would be writable for all
-/// users as well. If the group differs, its members get the permissions of all other users.
+/// The permissions of the file at `target`, for `draft`, which replaces that file. `None` if there is no such file, or
+/// if the file belongs to another user: that user may have made the file writable for all users, and our file would be
+/// writable for all users as well. If the group of the two files differs, members of the group get the permissions of
+/// all other users.
 fn rights(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
@@ -428,16 +437,17 @@ fn rights(target: &Path, draft: &Path) -> Option<Permissions> {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // The name may lead to another process's file by now.
+        // The name may refer to another process's file by now.
         if !self.published && self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// A claim is a small file, `NAME.part`, by which a process reserves a name and the names next to it before it creates
-/// those files. Of several processes that want the same name one gets it, and the rest know at once without waiting.
-/// The file identifies its process, so that claims of killed processes are reused. It is removed on drop.
+/// A claim is a small file, `NAME.part`, by which a process reserves a name and the related names before it creates the
+/// files of these names. If several processes want the same name, one process gets the claim, and the other processes
+/// fail at once without waiting. The claim identifies its process, so that claims of killed processes are reused. The
+/// claim is removed on drop.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
@@ -449,8 +459,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// Errors of the folder, or the name is claimed by another process that runs, or whose state cannot be determined
-    /// from here.
+    /// Errors of creating a file in the folder, or the name is claimed by another process that runs, or whose state
+    /// this process cannot determine.
     pub fn of(target: &Path) -> io::Result<Self> {
         let path = claim_of(target);
         let made = match Draft::make(path.clone(), &path) {
@@ -460,7 +470,7 @@ impl Claim {
             made => made,
         };
         let mut draft = made?;
-        // A claim that stays empty, as on a full disk, counts as one of a running process.
+        // A claim that stays empty, for example because the disk is full, counts as a claim of a running process.
         let _ = draft.fill(|out| Ok(out.write_all(alive::Identity::of_this_thread().line().as_bytes())?));
         draft.leave();
         let _unpublished = Unpublished::add(&path);
@@ -486,14 +496,14 @@ fn claim_of(target: &Path) -> PathBuf {
     path.into()
 }
 
-/// Removes a claim if its process has ended. True: it was removed.
+/// Removes a claim if its process has ended. Returns true if the claim was removed.
 fn free_claim(path: &Path) -> bool {
     let is_of_nobody = |path: &Path| claimed_by(path).and_then(|whose| whose.is_alive()) == Some(false);
     if !is_of_nobody(path) {
         return false;
     }
-    // Two processes may find the same dead claim. Only one succeeds in renaming it: otherwise the second might remove
-    // the new claim of the first.
+    // Two processes may find the same dead claim, and only one process succeeds in renaming it. Without the rename, the
+    // second process might remove the new claim of the first process.
     let aside = temporary(path, 0);
     if rename_to_new(path, &aside).is_err() {
         return false;
@@ -604,8 +614,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Temporary names can be guessed: with write access to the folder, another user could plant a link to one of this
-    /// user's files.
+    /// Temporary names can be guessed, so another user with write access to the folder could create a link under such a
+    /// name to one of this user's files.
     #[test]
     fn symlinks_under_our_file_names_are_not_followed() {
         let folder = folder("file-link");
@@ -638,7 +648,8 @@ mod tests {
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
         }
         assert_eq!(names(&folder).len(), 4);
-        // As in the child, but for these two only: other tests have temporary files in this process.
+        // This removes files as the child does, but only these two files, because other tests have temporary files in
+        // this process.
         for own in [draft.unpublished.0, claim._unpublished.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
             remove(own);
@@ -707,7 +718,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// The draft of a recording is published like this when the program chooses another folder for its files.
+    /// The draft of a recording is published in this way when the program chooses another folder for its files.
     #[test]
     fn a_draft_can_be_published_to_another_folder_or_file_system() {
         let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));

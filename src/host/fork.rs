@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-/// Registers `action`, which the C library's `fork` calls in each child, on the child's only thread. It may only do
-/// what is permitted there: no lock, no allocation.
+/// Registers `action`, which the C library's `fork` calls in each child, on the child's only thread. `action` may only
+/// do what is permitted in a forked child, so it must take no lock and allocate nothing.
 pub fn in_each_child(action: extern "C" fn()) {
     // SAFETY: `action` is never unloaded (see `loaded::stay`), and the caller guarantees that it only does what a child
     // may do.
     unsafe { libc::pthread_atfork(None, None, Some(action)) };
 }
 
-/// Makes the kernel replace `pages` by zeros in all children, however they are forked. False: the kernel cannot (before
-/// 4.14).
+/// Makes the kernel replace `pages` by zeros in all children, however they are forked. Returns false if the kernel
+/// cannot do this (before 4.14).
 ///
 /// # Safety
-/// Whole pages that belong to the caller, are not mapped from a file, and may become zero in a child.
+/// `pages` must be whole pages that belong to the caller, are not mapped from a file, and may become zero in a child.
 pub unsafe fn leave_zeroes(pages: Range<usize>) -> bool {
-    // SAFETY: the caller guarantees it; nothing changes in this process.
+    // SAFETY: the caller fulfils this function's contract, and nothing changes in this process.
     unsafe { libc::madvise(pages.start as *mut _, pages.len(), libc::MADV_WIPEONFORK) == 0 }
 }

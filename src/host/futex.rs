@@ -1,4 +1,5 @@
-//! Words that threads sleep on until they change. Either side may be a signal handler: no lock, no heap memory.
+//! Words that threads sleep on until the words change. Both the sleeping and the waking code may run in a signal
+//! handler, so they use no lock and no heap memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -29,7 +30,7 @@ impl Bits {
         wake(&self.0);
     }
 
-    /// Sleeps while the word equals `known`, up to `patience`. May return earlier for other reasons.
+    /// Sleeps while the word equals `known`, for at most `patience`. May return earlier for other reasons.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
         wait(&self.0, known, patience);
     }
@@ -41,7 +42,7 @@ impl Default for Bits {
     }
 }
 
-/// Wakes threads, and counts how often.
+/// Wakes threads, and counts how often it was rung.
 #[derive(Debug)]
 pub struct Bell(AtomicU32);
 
@@ -51,18 +52,19 @@ impl Bell {
         Self(AtomicU32::new(0))
     }
 
-    /// Number of times it has rung.
+    /// Number of times that the bell was rung.
     pub fn rung(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Rings. May be called in a signal handler.
+    /// Rings the bell, which wakes all waiting threads. May be called in a signal handler.
     pub fn ring(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         wake(&self.0);
     }
 
-    /// Sleeps unless it has rung more than `rung` times, up to `patience`. May return earlier for other reasons.
+    /// Sleeps for at most `patience`, unless the bell was rung more than `rung` times. May return earlier for other
+    /// reasons.
     pub fn wait(&self, rung: u32, patience: Option<Duration>) {
         wait(&self.0, rung, patience);
     }
@@ -87,7 +89,7 @@ fn wait(word: &AtomicU32, known: u32, patience: Option<Duration>) {
     });
     let patience = patience.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel compares the word and reads the time, both of which live through the call.
+    // SAFETY: the kernel compares the word and reads the time, and both live through the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, known, patience) };
 }
 

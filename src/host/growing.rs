@@ -1,9 +1,11 @@
 //! A growing file is a file that is written while the application runs, by a thread of its own. A file system may be
-//! slow or hang forever; no thread of the application blocks on it, nor does the thread that feeds the file.
+//! slow or hang forever. No thread of the application blocks on the file system, and neither does the thread that feeds
+//! the file.
 //!
-//! Blocks that are not written yet are kept in memory, up to a bound. Only then the feeding thread waits, for as long
-//! as the file makes progress; without progress for a given time, the file is abandoned. No file is created before
-//! the first row that needs one ([`Growing::create_file`]): a process that launches nothing leaves no file.
+//! Blocks that are not written yet are kept in memory, up to a bound. When the bound is reached, the feeding thread
+//! waits as long as the file makes progress. If the file makes no progress for a given time, it is abandoned. No file
+//! is created before the first row that needs a file ([`Growing::create_file`]), so a process that launches nothing
+//! leaves no file.
 //!
 //! ```text
 //! Feed -blocks, up to the bound-> Growing -its thread-> Appender
@@ -25,8 +27,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Size of a block, in bytes.
 const BLOCK: usize = 1 << 16;
-/// Number of pending blocks that the queue has capacity for from the start: a thread that hands one over may be short
-/// of memory.
+/// Number of pending blocks that the queue has capacity for from the start. A thread that hands over a block must not
+/// allocate a longer queue, because memory may have run out.
 const MOST_BLOCKS: usize = 64;
 /// Stack size of the writing thread, which opens files and writes.
 const STACK: usize = 256 << 10;
@@ -39,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct Growing(Arc<Shared>);
 
-/// Input end of a growing file. If it is dropped before [`Feed::end`], the file is removed.
+/// Input end of a growing file. If the feed is dropped before [`Feed::end`], the file is removed.
 #[derive(Debug)]
 pub struct Feed {
     file: Growing,
@@ -58,9 +60,9 @@ pub struct Bounds {
 /// Treatment of a file that is abandoned.
 #[derive(Debug)]
 pub enum GivenUp {
-    /// The file is removed: it takes up disk space and is of no use.
+    /// The file is removed, because it takes up disk space and is of no use.
     Goes,
-    /// The file stays as far as it is written, and its first bytes are replaced with these.
+    /// The part of the file that was written stays, and the first bytes of the file are replaced with these bytes.
     Stays(Vec<u8>),
 }
 
@@ -68,9 +70,9 @@ pub enum GivenUp {
 struct Shared {
     bounds: Bounds,
     state: Mutex<State>,
-    /// Signalled when there is something to write, or when the file ends.
+    /// Signalled when a block can be written, or when the file ends.
     asked: Condvar,
-    /// Signalled when something was written, or when nothing more will be.
+    /// Signalled when a block was written, or when no more blocks will be written.
     done: Condvar,
 }
 
@@ -81,7 +83,7 @@ struct State {
     bytes: usize,
     /// Number of times that the file has made progress.
     steps: u64,
-    /// An empty block for reuse.
+    /// An empty block, whose memory is reused.
     spare: Vec<u8>,
     /// Path and identity of the file.
     place: Option<(PathBuf, Identity)>,
@@ -95,14 +97,14 @@ struct State {
     is_dropped: bool,
     /// The thread has finished.
     is_over: bool,
-    /// The complete file.
+    /// The file, once it is complete.
     whole: Option<Draft>,
-    /// Why nothing more is written.
+    /// Reason why no more blocks are written.
     failure: Option<Error>,
 }
 
 impl Growing {
-    /// Starts a thread that creates a file by `open` once it is needed, and writes all rows to it.
+    /// Starts a thread that creates a file by `open` once the file is needed, and writes all rows to the file.
     pub fn begin(
         bounds: Bounds,
         given_up: GivenUp,
@@ -114,7 +116,8 @@ impl Growing {
         let own = file.clone();
         let spawned = threads::spawn(c"gpuflame-rows", STACK, move || {
             threads::note_ours();
-            // The first wait on a lock takes the loader's lock, which a stopped thread may hold later: do it now.
+            // The first wait on a lock takes the loader's lock, which a stopped thread may hold later, so the first
+            // wait is made now.
             Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
             if own.is_needed() {
                 match open() {
@@ -132,8 +135,8 @@ impl Growing {
         (file.clone(), Feed { file, block: Vec::with_capacity(BLOCK) })
     }
 
-    /// Creates the file, if it does not exist yet: rows must outlive the process from now on. Does not wait for the
-    /// file system.
+    /// Creates the file, if it does not exist yet, because rows must survive the process from now on. Does not wait for
+    /// the file system.
     pub fn create_file(&self) {
         let mut state = self.0.state.lock();
         if !std::mem::replace(&mut state.is_needed, true) {
@@ -141,7 +144,7 @@ impl Growing {
         }
     }
 
-    /// Waits until the file is needed. False: it is never needed.
+    /// Waits until the file is needed. Returns false if the file is never needed.
     fn is_needed(&self) -> bool {
         let mut state = self.0.state.lock();
         while !state.is_needed && !state.is_ended && state.failure.is_none() {
@@ -150,7 +153,7 @@ impl Growing {
         state.failure.is_none()
     }
 
-    /// Path of the file. `None`: it is not created yet, or no longer exists.
+    /// Path of the file. `None` if the file is not created yet, or no longer exists.
     pub fn path(&self) -> Option<PathBuf> {
         self.0.state.lock().place.as_ref().map(|(path, _)| path.clone())
     }
@@ -162,7 +165,7 @@ impl Growing {
     }
 
     /// Removes the remainder of an abandoned file, because the caller needs its disk space. On a file system that
-    /// hangs, the file stays. True: a file was removed.
+    /// hangs, the file stays. Returns true if a file was removed.
     pub fn take_away_what_is_left(&self) -> bool {
         let Some((path, identity)) = self.left() else { return false };
         Appender::new(&path, identity, None).open().is_ok() && fs::remove_file(path).is_ok()
@@ -182,7 +185,8 @@ impl Growing {
         state.place.take_if(|_| is_left)
     }
 
-    /// Waits until `is_so` holds, or nothing more is written. False: the file has made no progress for `patience`.
+    /// Waits until `is_so` holds, or until no more blocks will be written. Returns false if the file has made no
+    /// progress for `patience`.
     fn wait(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -202,7 +206,7 @@ impl Growing {
         true
     }
 
-    /// Waits as [`Growing::wait`] does, and abandons the file if it makes no progress.
+    /// Waits as [`Growing::wait`] does, and abandons the file if the file makes no progress.
     fn wait_or_give_up(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -216,7 +220,7 @@ impl Growing {
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Abandons the file. The error is kept as the reason, unless there was one before.
+    /// Abandons the file. The error is kept as the reason, unless an earlier error is the reason already.
     fn give_up(&self, state: &mut State, error: Error) {
         state.failure.get_or_insert(error);
         state.waiting.clear();
@@ -228,19 +232,19 @@ impl Growing {
         self.give_up(&mut self.0.state.lock(), error);
     }
 
-    /// Hands over `block`, and leaves an empty one in its place.
+    /// Hands over `block`, and leaves an empty block in its place.
     fn push(&self, block: &mut Vec<u8>) -> Result<()> {
         let Bounds { waiting, patience } = self.0.bounds;
         let mut state = self.0.state.lock();
         if state.bytes >= waiting {
-            // Only writing to the file makes room.
+            // Only writing to the file makes room, so the file must be created now.
             state.is_needed = true;
             self.0.asked.notify_one();
         }
         self.wait_or_give_up(&mut state, patience, &|state| state.bytes < waiting)?;
         state.bytes += block.len();
-        // Small blocks arrive once or twice per second and are merged, so that each does not take a whole block's
-        // memory.
+        // Small blocks arrive once or twice per second. They are merged, so that each small block does not take the
+        // memory of a whole block.
         match state.waiting.back_mut().filter(|last| last.len() + block.len() <= BLOCK) {
             Some(last) => {
                 last.extend_from_slice(block);
@@ -290,7 +294,7 @@ impl Growing {
         self.give_up(&mut state, error);
     }
 
-    /// The next block to write. `None`: no more blocks follow.
+    /// The next block to write. `None` if no more blocks follow.
     fn next(&self, state: &mut MutexGuard<'_, State>) -> Option<Vec<u8>> {
         while state.failure.is_none() {
             match state.waiting.pop_front() {
@@ -308,7 +312,7 @@ impl Growing {
 }
 
 impl GivenUp {
-    /// Leaves, or removes, the file of an abandoned `draft`. True: the file stays.
+    /// Keeps or removes the file of an abandoned `draft`. Returns true if the file stays.
     fn of(self, draft: Draft) -> bool {
         let Self::Stays(head) = self else { return false };
         let file = Appender::new(draft.path(), draft.identity(), None);
@@ -319,7 +323,7 @@ impl GivenUp {
 }
 
 impl Feed {
-    /// Ends the file, and returns it with all data that was fed to it. Its thread no longer writes to it.
+    /// Ends the file, and returns it with all data that was fed to it. The writing thread no longer writes to the file.
     ///
     /// # Errors
     /// Errors of the file system, or the file has made no progress for `patience`.
@@ -339,7 +343,7 @@ impl Feed {
 
 /// A flush hands the data over, and does not wait until it is written.
 impl Write for Feed {
-    /// Not inlined: it has many callers.
+    /// This method is not inlined, because it has many callers.
     #[inline(never)]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.block.len() + bytes.len() > BLOCK {
@@ -365,7 +369,7 @@ impl Drop for Feed {
         }
         state.is_dropped = true;
         self.file.give_up(&mut state, Error::new(ErrorKind::State, "it was dropped"));
-        // The file is usually removed by the time this returns.
+        // The file is usually removed by the time `drop` returns.
         let began = Instant::now();
         while !state.is_over && began.elapsed() < LONGEST_GOING {
             self.file.0.done.wait_for(&mut state, LOOK_EVERY);
@@ -384,7 +388,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { waiting: 3 * BLOCK, patience: Duration::from_millis(200) };
     const LONG: Duration = Duration::from_secs(100);
 
-    /// A file that is not opened until `opens` receives something.
+    /// Creates a growing file that is not opened until `opens` receives a message.
     fn held(path: &Path, given_up: GivenUp, opens: Receiver<()>) -> (Growing, Feed) {
         held_within(BOUNDS, path, given_up, opens)
     }
@@ -428,7 +432,7 @@ mod tests {
         feed.end(LONG).unwrap().leave();
         assert_eq!(fs::read(&path).unwrap(), b"early late");
         fs::remove_file(&path).unwrap();
-        // Once the memory bound is reached, the data can only go to the file.
+        // When the memory bound is reached, the file must be created to take the data.
         let (_file, mut feed) = begin();
         for _ in 0..8 {
             feed.write_all(&[b'.'; BLOCK]).unwrap();
@@ -442,7 +446,7 @@ mod tests {
     fn all_data_fed_is_written_in_order() {
         let folder = folder("growing-all");
         let (open, opens) = channel();
-        // Waiting for a processor counts as no progress, so be patient.
+        // A thread that waits for a processor makes no progress, so the patience is long.
         let bounds = Bounds { patience: LONG, ..BOUNDS };
         let (file, mut feed) = held_within(bounds, &folder.join("x"), GivenUp::Goes, opens);
         assert_eq!(file.path(), None);

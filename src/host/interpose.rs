@@ -1,18 +1,18 @@
-//! An interposer that replaces functions of a loaded library by ours, for callers that look them up from now on and for
-//! callers whose table the dynamic linker has already filled.
+//! An interposer that replaces functions of a loaded library by ours, both for callers that look the functions up from
+//! now on and for callers whose table the dynamic linker has already filled.
 //!
 //! ```text
 //! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
 //! a module that is loaded already      --> its slot for the function: the address in it is exchanged
 //! ```
 //!
-//! Callers that kept an address from before still call the library, and so do we.
+//! Callers that saved an address before the replacement still call the library's function, and so does gpuflame.
 //!
-//! Only words are written that the linker itself wrote or reads, in this process's private copy of the page, through
-//! `/proc/self/mem`. That works on pages that the linker has made read-only, and fails with an error where it is not
-//! permitted. So no page changes its protection while other threads use it, and no write can fault. Tables and slots of
-//! modules are read the same way: a program may have protected or unmapped their pages. Everything happens inside
-//! `dl_iterate_phdr`, while the linker loads and unloads nothing.
+//! The interposer writes only words that the linker itself wrote or reads, in this process's private copy of the page,
+//! through `/proc/self/mem`. Writing to that file also changes pages that the linker has made read-only, and returns an
+//! error if it is not permitted. No page therefore changes its protection while other threads use it, and no write can
+//! fault. Tables and slots of modules are read through the same file, because a program may have protected or unmapped
+//! their pages. All reads and writes happen inside `dl_iterate_phdr`, while the linker loads and unloads nothing.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -27,7 +27,7 @@ use super::signals;
 /// A function to replace.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Name under which the library exports it.
+    /// Name under which the library exports the function.
     pub name: &'static str,
     /// Address of the library's function.
     pub theirs: usize,
@@ -35,13 +35,14 @@ pub struct Place {
     pub ours: usize,
 }
 
-/// Replaces the functions of all `places`, which belong to one library. Returns the number of words written. A word
-/// that cannot be written keeps its value, and its callers still call the library.
+/// Replaces the functions of all `places`, which belong to one library. Returns the number of words written. If a word
+/// cannot be written, it keeps its value, and its callers still call the library.
 ///
 /// # Errors
-/// The memory of this process cannot be written as a file, or the library is not found.
+/// The file `/proc/self/mem` cannot be written, or the library is not found.
 pub fn take(places: &[Place]) -> io::Result<usize> {
-    // A handler of the program that jumped out of the visit would leave the linker's lock locked.
+    // Signals are blocked, because a signal handler of the program that jumped out of the visit would leave the
+    // linker's lock locked.
     signals::without(|| take_all(places))
 }
 
@@ -71,11 +72,11 @@ fn take_all(places: &[Place]) -> io::Result<usize> {
     Ok(written)
 }
 
-/// Replaces the function `name` in the slots of one module, the one that contains the address `inside`: that module
-/// calls `ours` from now on, and every other module calls the same function as before. Returns the number of slots.
+/// Replaces the function `name` in the slots of the module that contains the address `inside`. That module calls `ours`
+/// from now on, and every other module calls the same function as before. Returns the number of slots.
 ///
 /// # Errors
-/// The memory of this process cannot be written as a file.
+/// The file `/proc/self/mem` cannot be written.
 pub fn take_in(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
     signals::without(|| take_in_module(inside, name, ours))
 }
@@ -91,12 +92,12 @@ fn take_in_module(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
     Ok(written)
 }
 
-/// This process's memory as a file. The host may close any descriptor, and open a file of its own under the same
-/// number.
+/// This process's memory as a file, `/proc/self/mem`. The host may close any descriptor, and open a file of its own
+/// under the same number.
 struct Memory {
     file: ManuallyDrop<File>,
     identity: Identity,
-    /// Cache of the pages that were read last. Tables are read in order, several at a time.
+    /// Cache of the pages that were read last. Tables are read in order, and several tables are read at the same time.
     pages: RefCell<Pages>,
 }
 
@@ -124,7 +125,8 @@ impl Memory {
         self.bytes(at).map(u32::from_ne_bytes)
     }
 
-    /// The bytes at an address; `None` if it is not mapped. Writes since the page was read may be missing.
+    /// The bytes at an address; `None` if the address is not mapped. Writes made since the page was read into the cache
+    /// may be missing.
     fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let offset = at % PAGE;
         if let Some(end) = offset.checked_add(N).filter(|end| *end <= PAGE) {
@@ -152,7 +154,7 @@ impl Memory {
         }
         let mut copy = Box::new([0; PAGE]);
         let mut file = &*self.file;
-        // Not `pread`: a seccomp filter may refuse it.
+        // `pread` is not used, because a seccomp filter may refuse it.
         file.seek(SeekFrom::Start(page as u64)).and_then(|_| file.read_exact(&mut *copy)).ok()?;
         let (looked, next) = (look(&copy), pages.next);
         pages.copies[next] = Some((page, copy));
@@ -198,13 +200,13 @@ impl Drop for Memory {
 struct Module<'a> {
     memory: &'a Memory,
     base: usize,
-    /// Addresses and sizes of its code and data.
+    /// Addresses and sizes of the module's code and data.
     spans: Vec<(usize, usize)>,
     file: Vec<u8>,
     dynamic: Vec<(usize, usize)>,
 }
 
-/// Tags of the dynamic section, and sizes of the tables that it refers to, in bytes (`elf.h`).
+/// Tags of the dynamic section, and sizes in bytes of the entries of the tables that the section refers to (`elf.h`).
 const NEEDED: usize = 1;
 const OLD_HASH: usize = 4;
 const STRINGS: usize = 5;
@@ -227,10 +229,10 @@ const ADDRESSES: [u32; 3] = [1, 6, 7];
 const ADDRESSES: [u32; 3] = [257, 1025, 1026];
 
 impl<'a> Module<'a> {
-    /// The module that the linker describes. `None`: it has no dynamic section.
+    /// The module that the linker describes. `None` if the module has no dynamic section.
     fn of(info: &libc::dl_phdr_info, memory: &'a Memory) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
-        // SAFETY: the linker's array of that length, which stays valid during the visit.
+        // SAFETY: the pointer refers to the linker's array of that length, which stays valid during the visit.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
         let spans = loaded.map(|header| (base + header.p_vaddr as usize, header.p_memsz as usize)).collect();
@@ -238,7 +240,7 @@ impl<'a> Module<'a> {
         let (start, entries) = (base + dynamic.p_vaddr as usize, dynamic.p_memsz as usize / 16);
         let pair = |index: usize| memory.word(start + 16 * index).zip(memory.word(start + 16 * index + 8));
         let dynamic = (0..entries).map_while(pair).take_while(|pair| pair.0 != 0).collect();
-        // SAFETY: null, or a C string that belongs to the linker.
+        // SAFETY: the name is null, or a C string that belongs to the linker.
         let file = (!info.dlpi_name.is_null()).then(|| unsafe { CStr::from_ptr(info.dlpi_name) });
         let file = file.map(|file| file.to_bytes().to_owned()).unwrap_or_default();
         Some(Self { memory, base, spans, file, dynamic })
@@ -252,15 +254,15 @@ impl<'a> Module<'a> {
         self.dynamic.iter().find(|pair| pair.0 == tag).map(|pair| pair.1)
     }
 
-    /// The address of a table. The linker adds the base when it loads a module, unless the module's dynamic section is
-    /// read-only.
+    /// The address of a table. When the linker loads a module, it adds the module's base to the address, unless the
+    /// module's dynamic section is read-only.
     fn table(&self, tag: usize) -> Option<usize> {
         let address = self.value(tag)?;
         let address = if address < self.base { address + self.base } else { address };
         self.covers(address).then_some(address)
     }
 
-    /// Name under which other modules depend on it: its SONAME, or else its file name.
+    /// Name under which other modules depend on this module: its SONAME, or else its file name.
     fn own_name(&self) -> Vec<u8> {
         let soname =
             self.value(SONAME).and_then(|at| self.memory.string(self.table(STRINGS)?.checked_add(at)?));
@@ -268,7 +270,7 @@ impl<'a> Module<'a> {
         soname.unwrap_or_else(|| file.to_owned())
     }
 
-    /// Whether its string at this offset is `text`.
+    /// Whether the module's string at this offset is `text`.
     fn has_string(&self, at: usize, text: &[u8]) -> bool {
         self.table(STRINGS).is_some_and(|strings| self.memory.is_string(strings + at, text))
     }
@@ -295,7 +297,8 @@ impl<'a> Module<'a> {
         let (hashes, symbols) = (self.table(HASH)?, self.table(SYMBOLS)?);
         let hash =
             name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
-        // DT_GNU_HASH: four numbers, a Bloom filter of 64-bit words, then buckets and chains of 32-bit numbers.
+        // The table DT_GNU_HASH has four numbers, a Bloom filter of 64-bit words, then buckets and chains of 32-bit
+        // numbers.
         let number = |at: usize| self.memory.number(hashes + at);
         let (buckets, first, filter) = (number(0)?, number(4)?, number(8)?);
         let start = 16 + 8 * filter as usize;
@@ -314,17 +317,17 @@ impl<'a> Module<'a> {
         Some(())
     }
 
-    /// Indices of the symbols with these names that the module's slots may refer to. Imported symbols precede those in
-    /// the hash table, except functions whose address the program compares.
+    /// Indices of the symbols with these names that the module's slots may refer to. Imported symbols precede the
+    /// symbols in the hash table, except functions whose address the program compares, which are in the hash table.
     fn symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
         let mut found = Vec::new();
         let Some(symbols) = self.table(SYMBOLS) else { return found };
         let Some(hashes) = self.table(HASH).or_else(|| self.table(OLD_HASH)) else { return found };
-        // The second number of the table is the index of its first symbol. In the older kind of table, which has all
-        // symbols, it is the number of symbols.
+        // The second number of the hash table is the index of its first symbol. In the older kind of hash table, which
+        // has all symbols, the second number is the number of symbols.
         let listed = self.memory.number(hashes + 4).unwrap_or(0);
-        // GNU's linker gives a program that exports nothing an empty table of hashes, whose first symbol is number 1. There
-        // the strings follow the symbols.
+        // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol is number 1. In such a
+        // program the strings follow the symbols.
         let is_empty = self.table(HASH).is_some() && listed <= 1;
         let end = match self.table(STRINGS).filter(|strings| is_empty && *strings > symbols) {
             Some(strings) => ((strings - symbols) / SYMBOL) as u32,
@@ -341,8 +344,8 @@ impl<'a> Module<'a> {
         found
     }
 
-    /// Exchanges slots that the linker has already filled. Slots that it fills at the first call do not have the
-    /// address yet, and will get ours.
+    /// Exchanges slots that the linker has already filled. Slots that the linker fills at the first call do not contain
+    /// the function's address yet, and will get our function's address.
     fn exchange_slots(&self, places: &[Place], write: &mut dyn FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
         self.slots(&names, &mut |slot, at| {
@@ -353,8 +356,8 @@ impl<'a> Module<'a> {
     }
 
     /// Passes to `look` the slots for functions with these names, filled or not, and the index of the name. Slots are
-    /// found by the symbols of their relocations: machine-learning libraries have hundreds of thousands of slots, most
-    /// of which need not be read.
+    /// found by the symbols of their relocations, because machine-learning libraries have hundreds of thousands of
+    /// slots, and most of these slots need not be read.
     fn slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.symbols(names);
         if symbols.is_empty() {
@@ -367,7 +370,7 @@ impl<'a> Module<'a> {
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
             for at in (first..size / RELOCATION).map(|index| table + RELOCATION * index) {
-                // An entry: the address of the slot, the type, and the symbol's index.
+                // An entry has the address of the slot, the type, and the symbol's index.
                 let Some(symbol) = self.memory.number(at + 12) else { break };
                 let Some((_, name)) = symbols.iter().find(|(named, _)| *named == symbol) else { continue };
                 let is_address = self.memory.number(at + 8).is_some_and(|kind| ADDRESSES.contains(&kind));
@@ -380,7 +383,7 @@ impl<'a> Module<'a> {
     }
 }
 
-/// Passes all modules to `look`; none is loaded or unloaded meanwhile.
+/// Passes all modules to `look`. No module is loaded or unloaded meanwhile.
 fn visit(memory: &Memory, look: &mut dyn FnMut(&Module<'_>)) {
     type Visitor<'a> = (&'a Memory, &'a mut dyn FnMut(&Module<'_>));
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
@@ -393,7 +396,7 @@ fn visit(memory: &Memory, look: &mut dyn FnMut(&Module<'_>)) {
         c_int::from(looked.is_err())
     }
     let mut visitor: Visitor<'_> = (memory, look);
-    // SAFETY: `step` gets the pair that this points to.
+    // SAFETY: `step` gets the pointer to this pair, which lives through the call.
     unsafe { libc::dl_iterate_phdr(Some(step), (&raw mut visitor).cast()) };
 }
 
@@ -402,7 +405,7 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// Returns a string of the C library that no other code here needs.
+        /// A function of the C library that no other code in this crate calls. It returns a string.
         fn gnu_get_libc_release() -> *const std::ffi::c_char;
     }
 
@@ -413,19 +416,19 @@ mod tests {
     /// Loads the function's address from the table at each call.
     #[inline(never)]
     fn by_table() -> &'static CStr {
-        // SAFETY: takes no arguments and returns a constant string.
+        // SAFETY: the function takes no arguments and returns a constant string.
         unsafe { CStr::from_ptr(gnu_get_libc_release()) }
     }
 
-    /// This program's own table is read-only once it runs, like most.
+    /// This program's own table is read-only while the program runs, as in most programs.
     #[test]
     fn interposed_calls_and_new_lookups_reach_ours_but_saved_addresses_do_not() {
         let ask = || {
-            // SAFETY: a name that the C library exports.
+            // SAFETY: the name is a C string, and the C library exports it.
             unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_release".as_ptr()) }
         };
         let text = |function: *mut c_void| {
-            // SAFETY: the C library's function, or ours of the same type.
+            // SAFETY: the address belongs to the C library's function, or to ours of the same type.
             let function: unsafe extern "C" fn() -> *const std::ffi::c_char =
                 unsafe { std::mem::transmute(function) };
             // SAFETY: the function returns a constant string.
@@ -443,7 +446,7 @@ mod tests {
         assert_eq!(take(&[place]).unwrap(), 0, "all done");
     }
 
-    /// The module is this program. `dlsym` does not look at slots.
+    /// The module whose slots change is this program. `dlsym` does not read slots.
     #[test]
     fn a_function_replaced_in_one_modules_slots_is_still_found_by_dlsym() {
         unsafe extern "C" {
@@ -455,14 +458,14 @@ mod tests {
         }
         #[inline(never)]
         fn by_table(device: u64) -> u32 {
-            // SAFETY: takes any number.
+            // SAFETY: the function takes any number.
             unsafe { gnu_dev_major(device) }
         }
         let before = by_table(0x801);
         let inside = by_table as *const () as usize;
         assert!(take_in(inside, "gnu_dev_major", ours as *const () as usize).unwrap() >= 1);
         assert_eq!((before, by_table(0x801)), (8, 77));
-        // SAFETY: a name that the C library exports.
+        // SAFETY: the name is a C string, and the C library exports it.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_dev_major".as_ptr()) };
         assert_ne!(found.addr(), ours as *const () as usize);
         assert_eq!(take_in(16, "gnu_dev_major", 16).unwrap(), 0, "no module is there");

@@ -9,17 +9,19 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 type Register = unsafe extern "C" fn(*const c_void, usize);
 
-/// `__lsan_register_root_region` of the process; null: it has no leak checker, or [`prepare`] was not called yet.
+/// Address of the process's `__lsan_register_root_region`; null if the process has no leak checker, or if [`prepare`]
+/// was not called yet.
 static REGISTER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Looks for a leak checker. Asks the loader: do not call in a callback.
+/// Looks for a leak checker. Do not call in a callback, because this function calls the loader.
 pub fn prepare() {
     // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__lsan_register_root_region".as_ptr()) };
     REGISTER.store(found, Ordering::Release);
 }
 
-/// Declares this mapping, which is never unmapped, as a root: memory that it points to is not lost.
+/// Declares this mapping, which is never unmapped, as a root, so that memory that the mapping points to does not count
+/// as lost.
 pub fn keeps(mapping: NonNull<u8>, size: usize) {
     let register = REGISTER.load(Ordering::Acquire);
     if !register.is_null() {

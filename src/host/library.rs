@@ -4,22 +4,23 @@ use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The version that a `libgpuflame.so` reports. Call in a process that may crash: the file is loaded.
+/// The version that a `libgpuflame.so` reports. Call in a process that may crash, because the file is loaded and its
+/// code runs.
 ///
 /// # Errors
-/// The dynamic linker's message, or that it is another library.
+/// The dynamic linker's message, or a message that the file is another library.
 pub fn version_of(path: &Path) -> Result<String, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name has a NUL in it".to_owned())?;
-    // SAFETY: a C string. The caller accepts any effect of loading the file.
+    // SAFETY: the name is a C string, and the caller accepts any effect of loading the file.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         // SAFETY: after a failure the result is a C string, or null.
         let why = unsafe { libc::dlerror() };
-        // SAFETY: as above.
+        // SAFETY: the message is not null, so it is a C string.
         return Err(if why.is_null() { "it cannot be loaded".to_owned() } else { unsafe { text(why) } });
     }
-    // SAFETY: an open library and a C string.
+    // SAFETY: the library is open, and the name is a C string.
     let version = unsafe { libc::dlsym(library, c"gpuflame_version".as_ptr()) };
     if version.is_null() {
         return Err("it has no gpuflame_version, and is no libgpuflame.so".to_owned());
@@ -37,7 +38,7 @@ pub fn c_library() -> String {
     unsafe { text(libc::gnu_get_libc_version()) }
 }
 
-/// The version is unknown unless the C library is glibc.
+/// The version of a C library that is not glibc is unknown.
 #[cfg(not(target_env = "gnu"))]
 pub fn c_library() -> String {
     "not glibc".to_owned()
@@ -46,6 +47,6 @@ pub fn c_library() -> String {
 /// # Safety
 /// `at` is a C string.
 unsafe fn text(at: *const c_char) -> String {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller fulfils this function's contract.
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }

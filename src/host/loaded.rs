@@ -1,6 +1,7 @@
 //! Keeps the library loaded.
 
-/// Pins the library that contains this code: it has a thread, callbacks and exit handlers.
+/// Pins the library that contains this code, because threads, callbacks and exit handlers use its code until the
+/// process ends.
 pub fn stay() {
     // SAFETY: all-zero is a valid `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

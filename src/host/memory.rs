@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const MIB: usize = 1 << 20;
-/// Limit without a setting.
+/// Memory limit if the user sets none.
 const DEFAULT: usize = 256 * MIB;
-/// Minimum limit: the memory that gpuflame uses in a program that launches from a few stacks and a few threads, plus a
-/// margin.
+/// Minimum memory limit: the memory that gpuflame uses in a program that launches from a few stacks and a few threads,
+/// plus a margin.
 const LEAST: usize = 24 * MIB;
-/// Part of the limit for memory that is not counted.
+/// Part of the limit that is set aside for memory that is not counted.
 const UNCOUNTED: usize = 8 * MIB;
 /// Divisor for gpuflame's share of the control group's memory.
 const PART: u64 = 10;
@@ -22,14 +22,15 @@ pub fn ceiling(asked: Option<usize>) -> usize {
     })
 }
 
-/// The part of a limit for counted memory. The rest covers memory that no counter sees: touched pages of the library's
-/// image (4 to 6 MiB), rounding up to pages and slabs, and empty slabs that the heap keeps.
+/// The part of a memory limit that applies to counted memory. The rest of the limit covers memory that no counter
+/// includes: touched pages of the library's image (4 to 6 MiB), rounding up to pages and slabs, and empty slabs that
+/// the heap keeps.
 pub fn counted(ceiling: usize) -> usize {
     ceiling.saturating_sub(UNCOUNTED).max(LEAST - UNCOUNTED)
 }
 
-/// Returns `asked`, or else 256 MiB or a tenth of the control group's limit, whichever is less; but always at least 24
-/// MiB, even if less was asked for.
+/// Returns `asked`, if it is set, and otherwise the smaller of 256 MiB and a tenth of the control group's limit. The
+/// result is always at least 24 MiB, even if `asked` is smaller.
 fn rule(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
     let unasked = || {
         let part = limit().map_or(u64::MAX, |limit| limit / PART);
@@ -53,7 +54,7 @@ fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
         Some((PathBuf::from(root), path.trim_start_matches('/').to_owned(), file))
     });
     let limits = files.flat_map(|(root, path, file)| {
-        // In a container this is often the path outside, and only the root exists.
+        // In a container, `path` is often the path as seen outside the container, and inside only the root exists.
         let around = Path::new(&path).ancestors().map(|group| root.join(group).join(file));
         around.filter_map(|file| read(&file)?.trim().parse::<u64>().ok()).collect::<Vec<_>>()
     });

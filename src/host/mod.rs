@@ -1,6 +1,7 @@
-//! The operating system's services, for the process in which gpuflame is a guest and for the command: calls at exit and
-//! in forked children, threads that take no signals except those that they wait for, messages on stderr, files that are
-//! complete or absent, memory use and its limit, and whether the process that writes a file is still running.
+//! The operating system's services, for the process in which gpuflame is a guest and for the command. The services are
+//! calls at exit and in forked children, threads that receive no signals except the signals that they wait for,
+//! messages on stderr, files that are complete or absent, memory use and the memory limit, and whether the process that
+//! writes a file is still running.
 //!
 //! This module does not know what is recorded, and is not used on the hot path.
 
@@ -8,13 +9,13 @@
 
 /// Whether the process has privileges that the user who started it lacks. If so, that user's settings must be ignored.
 pub fn is_privileged() -> bool {
-    // SAFETY: takes any number.
+    // SAFETY: the call takes any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// User id that owns new files of this process.
 pub fn user() -> u32 {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::geteuid() }
 }
 
@@ -22,12 +23,12 @@ pub fn user() -> u32 {
 #[cfg(feature = "child")]
 pub fn program_path() -> Option<std::path::PathBuf> {
     use std::os::unix::ffi::OsStrExt as _;
-    // SAFETY: takes any number.
+    // SAFETY: the call takes any number.
     let path = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const std::ffi::c_char;
     if path.is_null() {
         return None;
     }
-    // SAFETY: the kernel stores a C string there, which lives as long as the process.
+    // SAFETY: the kernel stores a C string at this address, which lives as long as the process.
     let path = unsafe { std::ffi::CStr::from_ptr(path) };
     Some(std::ffi::OsStr::from_bytes(path.to_bytes()).into())
 }

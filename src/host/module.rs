@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
 /// Identifies a loaded module by its address, its path and its layout. A file that is unloaded and loaded again at the
-/// same address has the same id.
+/// same address has the same id as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleId(NonZeroU64);
 
@@ -31,16 +31,16 @@ struct Search {
 }
 
 /// # Safety
-/// As `dl_iterate_phdr` calls it; `search` points to a [`Search`].
+/// The arguments are those of `dl_iterate_phdr`; `search` points to a [`Search`].
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the pointer that `ModuleId::of` passed.
+    // SAFETY: `ModuleId::of` passed this pointer, and nothing else uses the search meanwhile.
     let search = unsafe { &mut *search.cast::<Search>() };
     // SAFETY: the linker passes a valid description.
     let info = unsafe { &*info };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: the linker's own array of that length, which stays valid during the visit.
+    // SAFETY: the pointer refers to the linker's own array of that length, which stays valid during the visit.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let offset = search.address.wrapping_sub(info.dlpi_addr as usize);
     let is_inside = |header: &libc::Elf64_Phdr| {
@@ -54,14 +54,14 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     info.dlpi_addr.hash(&mut hasher);
     headers.iter().for_each(|header| (header.p_type, header.p_vaddr, header.p_memsz).hash(&mut hasher));
     if !info.dlpi_name.is_null() {
-        // SAFETY: not null, and the linker's C string.
+        // SAFETY: the name is not null, and is the linker's C string.
         unsafe { CStr::from_ptr(info.dlpi_name) }.hash(&mut hasher);
     }
     search.found = Some(ModuleId(NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN)));
     1
 }
 
-/// Whether a byte can be read at `address`. False if the kernel does not say.
+/// Whether a byte can be read at `address`. Returns false if the kernel refuses the call.
 pub fn is_readable(address: usize) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

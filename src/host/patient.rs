@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::stderr::{first_lines, wait_for_room};
 
-/// Writes `text` to standard error, and waits at most `patience`. Another thread writes it: after the check that there
-/// is room, another process may fill the pipe before the write.
+/// Writes `text` to standard error, and waits at most `patience`. A separate thread writes the text and may block:
+/// after the check that the pipe has room, another process may fill the pipe before the write.
 ///
 /// # Errors
 /// Errors of the descriptor, or `TimedOut`.

@@ -1,10 +1,10 @@
 //! A sampler of one thread that uses the kernel's performance events (`perf_event_open`). Each time that the thread has
-//! used another `period` of CPU time, or each time that it is descheduled, the kernel copies its registers and a part
-//! of its stack.
+//! used another `period` of CPU time, or each time that the thread is descheduled, the kernel copies the thread's
+//! registers and a part of its stack.
 //!
-//! The thread is not disturbed: it gets no signals, and none of its calls is interrupted. An event has no descriptor
-//! that the host might close: the mapping keeps the event alive, and unmapping ends it. A forked child inherits
-//! neither.
+//! The sampled thread is not disturbed: it gets no signals, and none of its calls is interrupted. An event has no
+//! descriptor that the host might close, because the mapping keeps the event alive, and unmapping ends the event. A
+//! forked child inherits neither the event nor the mapping.
 //!
 //! ```text
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
@@ -29,7 +29,7 @@ use super::descriptor;
 /// Number of registers in a sample.
 pub const REGISTERS: usize = 17;
 
-/// A thread that is being sampled, until this is dropped.
+/// Event that samples a thread until the event is dropped.
 #[derive(Debug)]
 pub struct Event {
     ring: Ring,
@@ -44,9 +44,9 @@ pub struct Event {
 /// Condition on which the kernel samples a thread.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// Each time that the thread has used this much more CPU time.
+    /// Each time that the thread has used another period of this length of CPU time.
     Taken(Duration),
-    /// Each time that the thread is descheduled. Its return to a processor is reported as well.
+    /// Each time that the thread is descheduled. The thread's return to a processor is reported as well.
     Leaves,
 }
 
@@ -55,7 +55,7 @@ enum When {
 pub enum Told<'a> {
     /// The thread's registers and stack.
     Sample(Sample<'a>),
-    /// The thread was descheduled. Its sample precedes this record.
+    /// The thread was descheduled. The sample taken at that moment precedes this record.
     Left {
         /// True if the thread blocked, false if it was still runnable (always true before Linux 4.17).
         waits: bool,
@@ -65,7 +65,7 @@ pub enum Told<'a> {
         /// Time in ns since 1970.
         time: u64,
     },
-    /// The ring was full, and samples are missing here.
+    /// The ring was full, and samples are missing at this point.
     Lost,
 }
 
@@ -76,15 +76,15 @@ pub struct Sample<'a> {
     pub time: u64,
     /// rax to r15 and the instruction pointer, in DWARF order.
     pub registers: [u64; REGISTERS],
-    /// The stack from the stack pointer upwards, as far as it was copied.
+    /// The copied part of the stack, from the stack pointer upwards.
     pub stack: &'a [u8],
 }
 
-/// Sizes to try, in bytes: of the ring, and of the stack in a sample. The kernel limits how much memory an unprivileged
-/// user may lock (`kernel.perf_event_mlock_kb`, 516 per processor, and `ulimit -l`).
+/// Sizes to try, in bytes: the size of the ring, and the size of the stack in a sample. The kernel limits how much
+/// memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, 516 per processor, and `ulimit -l`).
 const ROOMS: [(usize, u32); 4] =
     [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
-/// Sizes to try for a thread that may be descheduled thousands of times per second.
+/// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
 const ROOMS_OF_LEAVES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
 /// Size of a sample without its stack, in bytes, rounded up generously.
@@ -97,7 +97,7 @@ impl Event {
     /// # Errors
     /// Errors of the kernel: sampling is not permitted, or the thread has ended.
     pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
-        // Users who may not observe the kernel may still sample time outside it.
+        // Users who are not permitted to observe the kernel may still be permitted to sample time outside the kernel.
         Self::open_in(&ROOMS, thread, When::Taken(period), &[false, true])
     }
 
@@ -138,12 +138,12 @@ impl Event {
         self.is_of_user
     }
 
-    /// Number of samples that fit into the ring until it is drained.
+    /// Number of samples that fit into the empty ring.
     pub fn room(&self) -> usize {
         self.ring.size / (self.stack as usize + BESIDE)
     }
 
-    /// Passes all new records to `each`. Returns how many samples were lost since the last call.
+    /// Passes all new records to `each`. Returns the number of samples that were lost since the last call.
     pub fn drain(&mut self, mut each: impl FnMut(Told<'_>)) -> u64 {
         let mut lost = 0_u64;
         let head = self.ring.head().load(Ordering::Acquire);
@@ -151,7 +151,7 @@ impl Event {
         while tail < head {
             let (kind, misc, size) = self.ring.header(tail);
             if size < 8 || size as u64 > head - tail {
-                // Not written by any kernel: skip the rest.
+                // No kernel writes such a record, so the remaining data is skipped.
                 tail = head;
                 break;
             }
@@ -175,9 +175,9 @@ impl Event {
     }
 }
 
-/// CPU time that a thread of this process has used so far. `None`: the thread has ended.
+/// CPU time that a thread of this process has used so far. `None` if the thread has ended.
 pub fn taken(thread: i32) -> Option<Duration> {
-    // Clock id as the kernel encodes it: the CPU time of one thread since its start.
+    // Id, as the kernel encodes it, of the clock that shows the CPU time of one thread since its start.
     let clock = !thread << 3 | 6;
     let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to `taken`, and fails for a thread that has ended.
@@ -204,7 +204,7 @@ impl Ring {
     /// Maps the ring of `event`, and closes the descriptor.
     fn map(event: File, size: usize) -> io::Result<Self> {
         let (length, access) = (PAGE + size, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: creates a new mapping of an open file.
+        // SAFETY: the call creates a new mapping of an open file, at an address that the kernel chooses.
         let at = unsafe { libc::mmap(null_mut(), length, access, libc::MAP_SHARED, event.as_raw_fd(), 0) };
         let mapped = if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) };
         give_back(event);
@@ -225,8 +225,8 @@ impl Ring {
         unsafe { self.at.add(offset).cast().as_ref() }
     }
 
-    /// Type, flags and size of the record at `position`. Records are aligned to 8 bytes, so these 8 bytes never wrap
-    /// around.
+    /// Type, flags and size of the record at `position`. Records are aligned to 8 bytes, so the 8 bytes of a header
+    /// never wrap around.
     fn header(&self, position: u64) -> (u32, u16, usize) {
         // SAFETY: `bytes` returns eight readable bytes, which the kernel wrote before it moved the head.
         let header = unsafe { self.bytes(position).cast::<u64>().read_unaligned() };
@@ -234,18 +234,18 @@ impl Ring {
     }
 
     /// The record at `position`, copied to `joined` if it wraps around the end of the ring. The kernel does not
-    /// overwrite it meanwhile.
+    /// overwrite the record meanwhile.
     fn record<'a>(&'a self, position: u64, size: usize, joined: &'a mut Vec<u8>) -> &'a [u8] {
         let first = (self.size - position as usize % self.size).min(size);
-        // SAFETY: this many bytes are left up to the end of the data, and the kernel does not write to them until the
-        // tail moves.
+        // SAFETY: at least `first` bytes are left up to the end of the data, and the kernel does not write to them
+        // until the tail moves.
         let one = unsafe { std::slice::from_raw_parts(self.bytes(position).as_ptr(), first) };
         if first == size {
             return one;
         }
         joined.clear();
         joined.extend_from_slice(one);
-        // SAFETY: the rest is at the start of the data, and the record is no longer than the data.
+        // SAFETY: the rest of the record is at the start of the data, and the record is no longer than the data.
         let rest =
             unsafe { std::slice::from_raw_parts(self.bytes(0).as_ptr(), (size - first).min(self.size)) };
         joined.extend_from_slice(rest);
@@ -268,14 +268,14 @@ impl Drop for Ring {
 const LOST: u32 = 2;
 const SAMPLE: u32 = 9;
 const SWITCH: u32 = 14;
-/// Flags of a switch record: the thread was scheduled out, and (since Linux 4.17) it was preempted.
+/// Flags of a switch record: the thread was scheduled out, and (since Linux 4.17) the thread was preempted.
 const LEFT: u16 = 1 << 13;
 const BY_FORCE: u16 = 1 << 14;
 
 /// The kernel's numbers of the registers rax to r15 and the instruction pointer, in DWARF order. A sample has its
 /// registers in ascending order by number.
 const NUMBERS: [u32; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
-/// The registers have 64 bits.
+/// Value of `abi` if the registers have 64 bits.
 const ABI_64: u64 = 2;
 
 fn wanted_registers() -> u64 {
@@ -324,20 +324,20 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 96, "the kernel knows these fields by their places");
 
-/// Software events: the CPU time of a task, and how often it was descheduled.
+/// Software events: the CPU time of a task, and the number of times that the task was descheduled.
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
-/// Thread, time, registers and stack.
+/// Fields of a sample: thread, time, registers and stack.
 const IN_SAMPLES: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
 const WITHOUT_KERNEL: u64 = 1 << 5;
 const WITHOUT_HYPERVISOR: u64 = 1 << 6;
-/// Records other than samples contain thread and time as well.
+/// Flag: records other than samples contain thread and time as well.
 const TIME_IN_ALL: u64 = 1 << 18;
 const BY_CLOCK: u64 = 1 << 25;
-/// Write a record when the thread leaves a processor and when it returns to one.
+/// Flag: the kernel writes a record when the thread leaves a processor and when the thread returns to a processor.
 const SWITCHES: u64 = 1 << 26;
-/// Close the descriptor on `exec`.
+/// Flag: the kernel closes the descriptor on `exec`.
 const CLOSE_ON_EXEC: u64 = 8;
 
 fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<File> {
@@ -372,7 +372,8 @@ fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<Fil
     Ok(descriptor::raise(unsafe { File::from_raw_fd(event as i32) }))
 }
 
-/// Closes an event's descriptor, unless the host has closed it and the number refers to one of its own files by now.
+/// Closes an event's descriptor, unless the host has closed the descriptor and its number refers to one of the host's
+/// files by now.
 fn give_back(event: File) {
     let number = event.as_raw_fd();
     let is_ours = fs::read_link(format!("/proc/self/fd/{number}"))
@@ -427,7 +428,7 @@ mod tests {
             });
         }
         let taken = (taken(threads::number()).unwrap() - before).as_millis() as u64;
-        // A sample may be due at each end.
+        // One sample may be missing or additional at the start and at the end of the interval.
         assert!((count + lost).abs_diff(taken) <= taken / 20 + 2, "{count} and {lost} lost in {taken} ms");
     }
 
@@ -447,7 +448,7 @@ mod tests {
     #[test]
     fn context_switches_of_a_sleeping_thread_are_recorded() {
         let Ok(mut event) = Event::open_leaves(threads::number()) else {
-            // Not permitted to an unprivileged user, unless kernel.perf_event_paranoid is 1.
+            // An unprivileged user is not permitted to sample the kernel, unless kernel.perf_event_paranoid is 1.
             return eprintln!("skipped: perf_event_open");
         };
         event.drain(|_| ());

@@ -8,26 +8,27 @@ use libc::{CPU_SETSIZE, PRIO_PROCESS, cpu_set_t, sched_param};
 /// Sets the calling thread's affinity to the union over `threads`, which are threads of this process, its scheduling
 /// class to the default, and its nice value to the process's. Settings that the kernel refuses are left unchanged.
 pub fn as_the_process(threads: &[i32]) {
-    // SAFETY: all-zero is the empty set.
+    // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let mut allowed: cpu_set_t = unsafe { zeroed() };
     for &thread in threads {
-        // SAFETY: as above.
+        // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
         let mut one: cpu_set_t = unsafe { zeroed() };
         // SAFETY: the call writes at most the size of `one`.
         if unsafe { libc::sched_getaffinity(thread, size_of::<cpu_set_t>(), &mut one) } == 0 {
             // SAFETY: the numbers are below the size of the sets.
             let added = (0..CPU_SETSIZE as usize).filter(|at| unsafe { libc::CPU_ISSET(*at, &one) });
-            // SAFETY: as above.
+            // SAFETY: the numbers are below the size of the sets.
             added.for_each(|at| unsafe { libc::CPU_SET(at, &mut allowed) });
         }
     }
-    // SAFETY: the calls read both structures; an empty set is refused.
+    // SAFETY: the calls only read both structures, and the kernel refuses an empty set.
     unsafe {
         libc::sched_setaffinity(0, size_of::<cpu_set_t>(), &allowed);
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
             libc::sched_setscheduler(0, libc::SCHED_OTHER, &zeroed::<sched_param>());
         }
     }
-    // SAFETY: both take any number; 0 is the calling thread, the process id its first thread.
+    // SAFETY: both calls take any number; 0 means the calling thread, and the process id means the first thread of the
+    // process.
     unsafe { libc::setpriority(PRIO_PROCESS, 0, libc::getpriority(PRIO_PROCESS, std::process::id())) };
 }

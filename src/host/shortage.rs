@@ -1,18 +1,18 @@
-//! Flags by which every thread can learn that memory has run out. Setting and reading them takes no lock and allocates
-//! nothing.
+//! Flags by which every thread can learn that memory has run out. Setting and reading these flags takes no lock and
+//! allocates nothing.
 
 use std::time::Duration;
 
 use super::futex::Bits;
 
-/// Memory has run out; one of our threads has stopped for lack of memory.
+/// Flags: memory has run out, and one of our threads has stopped for lack of memory.
 static STATE: Bits = Bits::new();
 const SHORT: u32 = 1;
 const OUT: u32 = 2;
-/// Sleeping threads wake, and no thread sleeps again.
+/// Flag: sleeping threads wake, and no thread sleeps again.
 const AWAKE: u32 = 4;
 
-/// Records that memory has run out. Further memory comes from a reserve.
+/// Records that memory has run out. Further memory comes from the heap's reserve.
 pub fn fall_short() {
     STATE.set(SHORT);
 }
@@ -30,12 +30,12 @@ pub fn sleep_unless_short(pause: Duration) {
     }
 }
 
-/// Ends all such sleeps permanently, because the process ends.
+/// Ends all sleeps of [`sleep_unless_short`] permanently, because the process ends.
 pub fn wake_for_good() {
     STATE.set(AWAKE);
 }
 
-/// Records that one of our threads has stopped for lack of memory, and may hold a lock.
+/// Records that one of our threads has stopped for lack of memory. The stopped thread may hold a lock.
 pub fn go_out() {
     STATE.set(SHORT | OUT);
 }

@@ -1,8 +1,8 @@
-//! Signals belong to the application: none of our threads handles one, and the application's handlers may interrupt our
-//! code anywhere, or leave it by a jump.
+//! Signals belong to the application. None of our threads handles a signal, and the application's signal handlers may
+//! interrupt our code anywhere, or leave our code by a jump.
 
-/// Runs `body` with all signals blocked: a thread that it creates never runs the application's signal handlers, and no
-/// handler on the calling thread jumps out of it.
+/// Runs `body` with all signals blocked. A thread that `body` creates therefore never runs the application's signal
+/// handlers, and no handler on the calling thread jumps out of `body`.
 pub fn without<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid signal set; sigfillset writes to the first, pthread_sigmask to the second.
     let old = unsafe {
@@ -18,9 +18,10 @@ pub fn without<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread that is now at stack address `at` has jumped out of the code that it ran at `inside`. The
-/// alternative is a signal handler, which runs deeper than the code that it interrupted, with the kernel's frame in
-/// between, or on the alternate signal stack. Returns true only if it is certain, and takes several microseconds.
+/// Whether a thread that is now at stack address `at` has jumped out of the code that it ran at stack address `inside`.
+/// If it has not jumped, it is in a signal handler, which runs deeper than the interrupted code, with the kernel's
+/// frame in between, or on the alternate signal stack. Returns true only if the jump is certain. Takes several
+/// microseconds.
 pub fn jumped_out_of(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut set_aside: libc::stack_t = unsafe { std::mem::zeroed() };
@@ -42,8 +43,8 @@ pub fn jumped_out_of(inside: usize, at: usize) -> bool {
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const FARTHEST: usize = 64 << 10;
 
-/// Whether the kernel's frame for a signal may be between the two addresses. It starts with the address of the code
-/// that returns from handlers, which the C library has registered with the kernel.
+/// Whether the kernel's frame for a signal may be between the two addresses. The frame starts with the address of the
+/// code that returns from handlers, which the C library has registered with the kernel.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn may_be_interrupted(inside: usize, at: usize) -> bool {
     let returns = returns_from_handlers();
@@ -58,7 +59,8 @@ fn may_be_interrupted(inside: usize, at: usize) -> bool {
         let is_unmapped =
             || std::io::Error::last_os_error().raw_os_error().is_some_and(|error| error == libc::EFAULT);
         let Ok(read) = usize::try_from(read) else {
-            // Unmapped memory in between means two different stacks. On any other error, reading may not be permitted.
+            // If there is unmapped memory in between, the two addresses are on different stacks. On any other error,
+            // reading may not be permitted.
             return !is_unmapped();
         };
         if words[..read / 8].iter().any(|word| *word != 0 && returns.contains(word)) {
@@ -77,8 +79,8 @@ fn may_be_interrupted(_inside: usize, _at: usize) -> bool {
     true
 }
 
-/// Addresses of the code by which handlers return, by signal. There is usually only one, plus one for each language
-/// runtime that sets handlers without the C library.
+/// Addresses of the code by which handlers return, by signal. There is usually only one such address, plus one for each
+/// language runtime that sets handlers without the C library.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn returns_from_handlers() -> [usize; 64] {
     /// The kernel's `sigaction`.

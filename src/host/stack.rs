@@ -1,19 +1,20 @@
-//! Runs code on a stack of our own if it needs more stack than an application's thread may have left. For example, a
-//! coroutine that makes the first CUDA call may have a stack of 64 KiB, of which set-up takes 45.
+//! Runs code on a stack of our own if the code needs more stack than an application's thread may have left. For
+//! example, a coroutine that makes the first CUDA call may have a stack of 64 KiB, and set-up takes 45 KiB of stack.
 
 use std::ptr::null_mut;
 
-/// Size of the stack, the usual size of a main thread's. Unused pages take no memory.
+/// Size of the stack, which is the usual stack size of a main thread. Unused pages take no memory.
 const BYTES: usize = 8 << 20;
-/// Size of the inaccessible guard at its lower end.
+/// Size of the inaccessible guard at the lower end of the stack.
 const GUARD: usize = 4096;
 
-/// Runs `body` with `given` on a stack of ours, or on the thread's own stack if none can be mapped. `body` must not
+/// Runs `body` with `given` on a stack of ours, or on the thread's own stack if no stack can be mapped. `body` must not
 /// panic.
 pub fn run_on_our_own<G: Copy, T>(given: G, body: fn(G) -> T) -> T {
     let mut job = Job { body, given, result: None };
     let Some(stack) = Mapped::new() else { return body(given) };
-    // SAFETY: the top of a stack that is not in use, a function that does not unwind, and its argument.
+    // SAFETY: the arguments are the top of a stack that is not in use, a function that does not unwind, and the
+    // function's argument.
     unsafe { call_on(stack.top(), run::<G, T>, (&raw mut job).cast()) };
     job.result.unwrap_or_else(|| body(given))
 }
@@ -36,13 +37,13 @@ impl Mapped {
     fn new() -> Option<Self> {
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
         let may = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: creates a new mapping.
+        // SAFETY: the call creates a new mapping, at an address that the kernel chooses.
         let block = unsafe { libc::mmap(null_mut(), BYTES, may, how, -1, 0) };
         if !cfg!(target_arch = "x86_64") || block == libc::MAP_FAILED {
             return None;
         }
         let mapped = Self(block.cast());
-        // SAFETY: the first page of the new mapping.
+        // SAFETY: the page is the first page of the new mapping.
         (unsafe { libc::mprotect(block, GUARD, libc::PROT_NONE) } == 0).then_some(mapped)
     }
 
@@ -65,7 +66,7 @@ unsafe extern "C" {
     fn call_on(top: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8);
 }
 
-// Unwinders continue in the caller, on the old stack: the CFI finds this frame by rbp.
+// The CFI finds this frame by rbp, so that unwinders continue in the caller, on the old stack.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.gpuflame_call_on_0_1,\"ax\",@progbits",
@@ -93,7 +94,7 @@ std::arch::global_asm!(
 
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn call_on(_: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8) {
-    // SAFETY: the caller guarantees the same.
+    // SAFETY: the caller guarantees that `function` may be called with `argument`.
     unsafe { function(argument) }
 }
 

@@ -1,17 +1,17 @@
 //! Descriptor 2 of the application, on which gpuflame prints its messages and the ledger.
 //!
-//! It may be a full pipe without a reader, closed, or a data file of the application's. A thread of ours therefore
-//! writes, never more at once than a pipe accepts, and the caller waits for it only as long as its patience.
-//! `O_NONBLOCK` is never set: the flag belongs to the open file, which other processes share, including the user's
-//! shell.
+//! Descriptor 2 may be a full pipe without a reader, closed, or a data file of the application's. A thread of ours
+//! therefore writes the messages, never more bytes at once than a pipe accepts, and the caller waits for that thread
+//! only up to a time limit. `O_NONBLOCK` is never set, because the flag belongs to the open file, which other processes
+//! share, including the user's shell.
 //!
 //! ```text
 //! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
 //! pipe, socket, device     also if it was descriptor 2 when CUDA started, is a terminal, or is the same as stdout
 //! ```
 //!
-//! Nothing is written to any other file: an application that closes descriptor 2 gets the number for the next file that
-//! it opens, and that file holds its data.
+//! Messages are written to no other file. If an application closes descriptor 2, the next file that it opens gets the
+//! number 2, and that file contains the application's data.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -25,28 +25,30 @@ use libc::c_int;
 use super::descriptor::{self, Identity};
 use super::{is_privileged, signals, threads};
 
-/// Descriptor 2 when CUDA started; `None`: closed.
+/// Identity of descriptor 2 when CUDA started; `None` if it was closed.
 static AT_START: OnceLock<Option<Identity>> = OnceLock::new();
-/// Descriptor 2 when the process or `gpuflame run` started; `None`: unknown.
+/// Identity of descriptor 2 when the process or `gpuflame run` started; `None` if it is unknown.
 static AT_EXEC: OnceLock<Option<Identity>> = OnceLock::new();
 
 /// Environment variable in which `gpuflame run` and the preloaded library pass on the identity of descriptor 2.
 pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
 
-/// Maximum size of a write. A pipe accepts this many bytes completely or not at all, and does not block for them once
-/// it reports room.
+/// Maximum size of a write. A pipe accepts this many bytes completely or not at all, and does not block the writer once
+/// the pipe reports room.
 pub(super) const AT_ONCE: usize = libc::PIPE_BUF;
 /// Maximum time for which a thread tries to write.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Pause between two looks at a pipe whose readiness cannot be polled.
+/// Interval between two checks of a pipe whose readiness cannot be polled.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Whether a text may continue a line that another writer has not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// The text may continue it only if its state is unknown and descriptor 2 is not a terminal.
+    /// The text may continue the last line only if the state of that line is unknown and descriptor 2 is not a
+    /// terminal.
     Message,
-    /// The text may not continue it, even if its state is unknown, unless descriptor 2 is a pipe or socket.
+    /// The text may not continue the last line, even if the state of that line is unknown, unless descriptor 2 is a
+    /// pipe or socket.
     OwnLine,
 }
 
@@ -58,7 +60,8 @@ enum LastLine {
     Unknown,
 }
 
-/// Remembers which file descriptor 2 is. Call first: a data file that gets the number 2 later is not stderr.
+/// Remembers which file descriptor 2 is now. Call this before all other functions, because a data file that gets the
+/// number 2 later is not stderr.
 pub fn remember() {
     AT_START.get_or_init(|| identity().ok());
     AT_EXEC.get_or_init(|| {
@@ -72,7 +75,7 @@ pub fn remember_at_exec() {
     AT_EXEC.get_or_init(|| identity().ok());
 }
 
-/// The value of [`AT_EXEC_VARIABLE`] for a program that inherits descriptor 2; `None`: it is closed.
+/// The value of [`AT_EXEC_VARIABLE`] for a program that inherits descriptor 2; `None` if descriptor 2 is closed.
 pub fn passed_on() -> Option<String> {
     identity().ok().map(|identity| identity.to_string())
 }
@@ -82,15 +85,15 @@ pub fn takes_messages() -> bool {
     descriptor::facts(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// True if descriptor 2 is a pipe or socket. Its last line may be unfinished, and a text that must start on its own line needs
-/// a first line that may be lost.
+/// True if descriptor 2 is a pipe or socket. The last line on a pipe or socket may be unfinished, so a text that must start on
+/// its own line needs a heading line that may be lost.
 pub fn hides_last_line() -> bool {
     descriptor::facts(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
 }
 
-/// Writes `text` and waits until it is written or `patience` is over. After that the writing thread keeps trying for
-/// several seconds. False: descriptor 2 does not take messages.
+/// Writes `text` on another thread, and waits until the text is written or `patience` is over. After `patience`, the
+/// writing thread keeps trying for several seconds. Returns false if descriptor 2 does not take messages.
 pub fn write(text: &[u8], patience: Duration) -> bool {
     remember();
     if !takes_messages() {
@@ -103,19 +106,19 @@ pub fn write(text: &[u8], patience: Duration) -> bool {
     });
     match spawned {
         Ok(()) => waits.recv_timeout(patience).unwrap_or(true),
-        // No thread can be created: write on this one, with less patience.
+        // If no thread can be created, this thread writes the text, with a limit on the patience.
         Err(_) => write_here(text, patience.min(LONGEST)),
     }
 }
 
 /// Writes `text` on the calling thread, without heap memory and without a lock, and stops when `patience` is over. SIGPIPE is
-/// not sent if a look finds no reader. False: it was not written completely.
+/// not sent if a check finds no reader. Returns false if the text was not written completely.
 pub fn write_here(text: &[u8], patience: Duration) -> bool {
     signals::without(|| write_chunks(text, Start::Message, patience)).is_ok()
 }
 
-/// Writes `text` as [`write_here`] does, but does not continue another writer's line. A pipe or socket cannot be asked for
-/// its last line; see [`hides_last_line`].
+/// Writes `text` as [`write_here`] does, but does not continue another writer's line. The last line on a pipe or socket
+/// cannot be read; see [`hides_last_line`].
 pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
     signals::without(|| write_chunks(text, Start::OwnLine, patience)).is_ok()
 }
@@ -142,8 +145,8 @@ fn write_chunks(mut text: &[u8], start: Start, patience: Duration) -> io::Result
     Ok(())
 }
 
-/// Writes the first lines of `text` at once, after a line feed if needed. Returns how much of `text` was written. Not inlined:
-/// the buffer would be on the stack of callers that do not write.
+/// Writes the first lines of `text` at once, after a line feed if needed. Returns the number of bytes of `text` that were
+/// written. This function is not inlined, because its buffer would take stack space in callers that do not write.
 #[inline(never)]
 fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
     let mut buffer = [b'\n'; AT_ONCE];
@@ -163,8 +166,8 @@ fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
         .map_err(|_| io::Error::last_os_error())
 }
 
-/// Length of the complete lines that can be written at once, so that no other writer's text comes in between; or of a
-/// part of a line that is too long.
+/// Length of the complete lines that can be written at once, so that no other writer's text appears between the lines.
+/// If the first line is too long, the length of a part of that line.
 pub(super) fn first_lines(text: &[u8]) -> usize {
     let most = &text[..text.len().min(AT_ONCE)];
     if most.len() == text.len() {
@@ -190,23 +193,24 @@ fn last_line(facts: &libc::stat) -> LastLine {
             Ok(Some(_)) => LastLine::Unfinished,
             Err(_) => LastLine::Unknown,
         },
-        // A device such as /dev/null.
+        // The file is a device such as /dev/null.
         libc::S_IFCHR if !is_terminal() => LastLine::Finished,
         _ => LastLine::Unknown,
     }
 }
 
-/// The byte before the place that the next write to a regular file goes to; `None`: the file starts there.
+/// The byte before the position of the next write to a regular file; `None` if the next write is at the start of the
+/// file.
 fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     let position = match is_appended() {
         true => facts.st_size,
-        // SAFETY: lseek takes any number, and does not move the position here.
+        // SAFETY: lseek takes any number, and an offset of 0 from the current position does not move the position.
         false => unsafe { libc::lseek(libc::STDERR_FILENO, 0, libc::SEEK_CUR) },
     };
     let Some(before) = u64::try_from(position).map_err(io::Error::other)?.checked_sub(1) else {
         return Ok(None);
     };
-    // Opened again, since descriptor 2 is rarely readable, and its position is shared.
+    // The file is opened again, because descriptor 2 is rarely readable, and its position is shared.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/2")?;
     if Identity::of(&file)? != Identity::of_facts(facts) {
         return Err(ErrorKind::NotFound.into());
@@ -230,13 +234,13 @@ pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> 
             }
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // A seccomp filter refuses the call: `poll` itself fails only for lack of memory.
+            // A seccomp filter refuses the call, because otherwise `poll` fails only for lack of memory.
             Err(_) => return wait_without_poll(number, deadline),
         }
     }
 }
 
-/// `poll`, or `ppoll` if a filter refuses that.
+/// Calls `poll`, or `ppoll` if a seccomp filter refuses `poll`.
 fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
     // SAFETY: `asked` is one pollfd, and lives through the call.
     let found = unsafe { libc::poll(asked, 1, milliseconds) };
@@ -251,15 +255,15 @@ fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
         tv_sec: libc::time_t::from(milliseconds / 1000),
         tv_nsec: libc::c_long::from(milliseconds % 1000) * 1_000_000,
     };
-    // SAFETY: as above; `patience` lives through the call too, and no signal mask is passed.
+    // SAFETY: `asked` is one pollfd; `asked` and `patience` live through the call, and no signal mask is passed.
     match unsafe { libc::ppoll(asked, 1, &patience, std::ptr::null()) } {
         found @ 0.. => Ok(found),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Waits by the number of bytes in a pipe. Other files are assumed to have room: regular files do, and a terminal
-/// rarely stops.
+/// Waits until the number of bytes in a pipe shows that the pipe has room. Other files are assumed to have room,
+/// because regular files always have room and a terminal rarely stops.
 fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     let is_pipe = descriptor::facts(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
     while is_pipe && !pipe_has_room(number) {
@@ -271,18 +275,19 @@ fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// True if at most half of the pipe is used: its pages need not be full.
+/// True if at most half of the pipe is used. The other half is not counted as room, because the pages of a pipe may be
+/// partly full.
 fn pipe_has_room(number: c_int) -> bool {
     let mut held: c_int = 0;
     // SAFETY: FIONREAD writes one int, for which there is room, and F_GETPIPE_SZ takes no pointer.
     let (result, size) = unsafe {
         (libc::ioctl(number, libc::FIONREAD, &raw mut held), libc::fcntl(number, libc::F_GETPIPE_SZ))
     };
-    // A refused call must not silence the messages either.
+    // If a filter refuses one of these calls, messages must still be printed.
     result != 0 || size < 0 || held <= size / 2
 }
 
-/// True if the file is one that messages belong in; see the module's table.
+/// True if messages may be written to the file; see the table in the module's documentation.
 fn is_for_messages(facts: &libc::stat) -> bool {
     let identity = Some(Identity::of_facts(facts));
     let known = |place: &OnceLock<Option<Identity>>| place.get().copied().flatten();

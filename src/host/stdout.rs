@@ -1,6 +1,6 @@
 //! A writer to the application's standard output, for the only setting that asks for it. If stdout is full, for example
-//! because no process reads it, records are queued up to a limit, then dropped and counted. No thread is blocked, and
-//! as with stderr `O_NONBLOCK` is never set.
+//! because no process reads it, records are queued up to a limit, then dropped and counted. No thread is blocked. As
+//! for stderr, `O_NONBLOCK` is never set.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -12,10 +12,11 @@ use super::stderr::{AT_ONCE, first_lines, wait_for_room};
 /// Maximum number of queued bytes.
 const MOST_WAITING: usize = 1 << 20;
 
-/// Writes records, each passed in one call and ending with a line feed.
+/// Writes records. The caller passes each record in one call, and each record ends with a line feed.
 #[derive(Debug)]
 pub struct Stdout {
-    /// Identity of stdout at the start: a data file that gets its number later is not stdout. `None`: closed.
+    /// Identity of stdout at the start; `None` if stdout was closed. A data file that gets the number of stdout later
+    /// is not stdout.
     expected: Option<Identity>,
     waiting: Vec<u8>,
     dropped: u64,
@@ -36,7 +37,7 @@ impl Stdout {
         self.dropped + left as u64
     }
 
-    /// Writes while at least `least` bytes are queued, until stdout takes no more.
+    /// Writes queued records while at least `least` bytes are queued, until stdout takes no more bytes.
     fn pass_on(&mut self, deadline: Instant, least: usize) {
         let mut done = 0;
         while self.waiting.len() - done >= least {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Creates an empty folder for this process; no other test may use the same `name`.
+/// Creates an empty folder for this process. No other test may use the same `name`.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("gpuflame-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);

@@ -1,5 +1,5 @@
 //! Starts gpuflame's threads, and reads the kernel's data about the threads of this process: their CPU time, and which
-//! are still running.
+//! threads are still running.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
@@ -19,9 +19,9 @@ use super::{listing, scheduling, signals};
 /// Stack size of a thread that needs nothing special, as in the standard library.
 pub const STACK: usize = 2 << 20;
 
-/// Number of the calling thread, from the kernel: glibc has `gettid` since 2.30 only.
+/// Number of the calling thread. The system call is made directly, because glibc has `gettid` only since 2.30.
 pub fn number() -> i32 {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
@@ -33,7 +33,7 @@ pub fn milliseconds() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// CPU time of one thread. A thread that waits for something that never happens uses none.
+/// CPU time of one thread. A thread that waits for an event that never happens uses no CPU time.
 #[derive(Debug)]
 pub struct Clock(AtomicI32);
 
@@ -52,10 +52,10 @@ impl Clock {
         }
     }
 
-    /// CPU time so far; zero if no thread is followed yet. May be called in a signal handler.
+    /// CPU time of the followed thread so far; zero if no thread is followed yet. May be called in a signal handler.
     pub fn taken(&self) -> Duration {
         let clock = self.0.load(Ordering::Acquire);
-        // No thread has clock 0: that is the wall clock, which always advances.
+        // No thread has a clock with the id 0, which is the id of the wall clock.
         if clock == 0 {
             return Duration::ZERO;
         }
@@ -72,7 +72,7 @@ impl Default for Clock {
     }
 }
 
-/// A thread for as long as it lives. The kernel gives the number of an ended thread to a new one, which starts later.
+/// Identity of a thread. The kernel gives the number of an ended thread to a new thread, which has a later start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     number: i32,
@@ -81,20 +81,20 @@ struct Identity {
 }
 
 impl Identity {
-    /// `None`: the thread has ended, or `/proc` is not mounted.
+    /// Identity of the thread with this number. `None` if the thread has ended, or if `/proc` is not mounted.
     fn of(number: i32) -> Option<Self> {
         let started = stat(std::process::id(), number)?.split_whitespace().nth(19)?.parse().ok()?;
         Some(Self { number, started })
     }
 }
 
-/// Threads that exist only because gpuflame records: its own, and those that the tracer created after gpuflame was
-/// loaded. A thread that does not fit into the table counts as the program's.
+/// Threads that exist only because gpuflame records: gpuflame's own threads, and the threads that the tracer created
+/// after gpuflame was loaded. A thread that does not fit into the table counts as the program's.
 static OURS: [Place; 256] = [const { Place { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
 
-/// A place for an [`Identity`].
+/// An entry of the table, for an [`Identity`].
 struct Place {
-    /// Thread number; 0: free; [`CLAIMED`]: about to be written.
+    /// Thread number; 0 if the entry is free; [`CLAIMED`] if the entry is about to be written.
     number: AtomicI32,
     started: AtomicU64,
 }
@@ -102,7 +102,8 @@ struct Place {
 const CLAIMED: i32 = -1;
 
 impl Place {
-    /// Takes no lock: a signal handler that never returns may stop a thread of the tracer at any time.
+    /// Writes the identity to this entry, if the entry is free. Takes no lock, because a signal handler that never
+    /// returns may stop a thread of the tracer at any time.
     fn put(&self, identity: Identity) -> bool {
         let is_claimed =
             self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -133,8 +134,8 @@ pub fn is_ours() -> bool {
 
 /// Starts a detached thread that runs `body` with all signals blocked. A panic ends only that thread.
 ///
-/// `std::thread` is not used: its threads register destructors of thread-local variables with the C library, which
-/// aborts the process if it has no memory for one, and which waits for the loader's lock.
+/// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library.
+/// The C library aborts the process if it has no memory for a destructor, and it waits for the loader's lock.
 ///
 /// # Errors
 /// The system has no room for another thread.
@@ -160,14 +161,14 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     IS_OURS.set(true);
     // SAFETY: `spawn` made the box and handed it to this thread.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    // SAFETY: a C string; a name that is too long is refused.
+    // SAFETY: the name is a C string, and the C library refuses a name that is too long.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
     // A panic must not reach the C library.
     let _ = catch_unwind(AssertUnwindSafe(body));
     null_mut()
 }
 
-/// Returns an error number, or 0.
+/// Creates a detached thread that calls `start` with `argument`. Returns an error number, or 0.
 ///
 /// # Safety
 /// `start` may be called with `argument` on another thread.
@@ -175,10 +176,11 @@ unsafe fn create_detached(stack: usize, start: Body, argument: *mut c_void) -> i
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: the call initialises `attributes`, and does not fail.
     unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
-    // SAFETY: initialised just now.
+    // SAFETY: `pthread_attr_init` has just initialised the attributes.
     let attributes = unsafe { attributes.assume_init_mut() };
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: valid attributes, where those that are refused keep their default; the caller vouches for `start`.
+    // SAFETY: the attributes are valid, because a value that the C library refuses keeps its default. The caller
+    // guarantees that `start` may be called with `argument`.
     unsafe {
         libc::pthread_attr_setstacksize(attributes, stack);
         libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
@@ -188,8 +190,8 @@ unsafe fn create_detached(stack: usize, start: Body, argument: *mut c_void) -> i
     }
 }
 
-/// Notes the calling thread, which [`spawn`] started and which keeps running, and gives it the process's affinity and
-/// scheduling, whatever those of the thread that started it.
+/// Notes the calling thread, which [`spawn`] started and which keeps running, and gives it the affinity and scheduling
+/// of the process, whatever the affinity and scheduling of the thread that started it.
 pub fn note_ours() {
     IS_OURS.set(true);
     note_calling_thread();
@@ -208,7 +210,8 @@ pub fn note_threads_of_tracer() {
 }
 
 /// `pthread_create` for a tracer: notes the new threads as threads that exist only because gpuflame records. No other
-/// sign proves that: a program may start threads that block all signals at the same moment.
+/// sign proves that a thread belongs to the tracer, because a program may start threads that block all signals at the
+/// same moment.
 ///
 /// # Safety
 /// As for `pthread_create`.
@@ -224,12 +227,12 @@ pub unsafe extern "C" fn create_for_tracer(
         block = unsafe { alloc(TracerStart::LAYOUT) }.cast();
     }
     if block.is_null() {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: the arguments are the caller's, unchanged.
         return unsafe { pthread_create(thread, attributes, start, argument) };
     }
     // SAFETY: the block has this layout.
     unsafe { block.write(TracerStart { start, argument }) };
-    // SAFETY: the caller's arguments, except for a function that calls the caller's.
+    // SAFETY: the arguments are the caller's, except for the function, which calls the caller's function.
     let error = unsafe { pthread_create(thread, attributes, run_for_tracer, block.cast()) };
     if error != 0 {
         // SAFETY: no thread was created, so the block still belongs to this one.
@@ -238,7 +241,7 @@ pub unsafe extern "C" fn create_for_tracer(
     error
 }
 
-/// A thread's function, which `pthread_exit` may unwind.
+/// Type of a thread's function, which `pthread_exit` may unwind.
 type Body = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 unsafe extern "C" {
@@ -263,11 +266,12 @@ impl TracerStart {
 /// `pthread_exit` in `start` unwinds this frame, which has nothing to drop by then.
 extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
     let block = block.cast::<TracerStart>();
-    // SAFETY: `create_for_tracer` wrote it and handed it to this thread.
+    // SAFETY: `create_for_tracer` wrote the block and handed it to this thread.
     let TracerStart { start, argument } = unsafe { block.read() };
-    // SAFETY: allocated in `create_for_tracer` with this layout.
+    // SAFETY: `create_for_tracer` allocated the block with this layout.
     unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
-    // One of the program's signal handlers could jump out of this code. A panic must not reach the tracer.
+    // Signals are blocked, because one of the program's signal handlers could jump out of this code. A panic must not
+    // reach the tracer.
     signals::without(|| drop(catch_unwind(note_calling_thread)));
     start(argument)
 }
@@ -302,10 +306,11 @@ fn main_has_ended() -> bool {
     stat(main, main as i32).is_some_and(|stat| stat.starts_with('Z'))
 }
 
-/// Fields of a thread's `stat` in `/proc`, from field 3, its state. `None`: the thread has ended.
+/// Fields of a thread's `stat` in `/proc`, starting with field 3, which is the thread's state. `None` if the thread has
+/// ended.
 pub fn stat(process: u32, thread: i32) -> Option<String> {
     let stat = fs::read(format!("/proc/{process}/task/{thread}/stat")).ok()?;
-    // The name before the state may contain anything.
+    // The name before the state may contain any characters, including a parenthesis.
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
     Some(String::from_utf8_lossy(&stat[name_ends + 1..]).trim_start().to_owned())
 }
@@ -376,7 +381,7 @@ mod tests {
             let at = AtomicI32::new(0);
             let mut thread = MaybeUninit::uninit();
             let place = std::ptr::from_ref(&at).cast_mut().cast::<c_void>();
-            // SAFETY: the place outlives the thread, which is joined below.
+            // SAFETY: `place` lives longer than the thread, which is joined below.
             let error =
                 signals::without(|| unsafe { create(thread.as_mut_ptr(), std::ptr::null(), tell, place) });
             assert_eq!(error, 0);
@@ -386,7 +391,7 @@ mod tests {
             let identity = Identity::of(at.load(Ordering::Acquire)).unwrap();
             assert_eq!(OURS.iter().any(|place| place.holds(identity)), is_noted);
             at.store(-1, Ordering::Release);
-            // SAFETY: created above, and joined once.
+            // SAFETY: the thread was created above, and is joined only once.
             unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
         }
     }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static RING: OnceLock<fn()> = OnceLock::new();
 
-/// Counts this signal from now on, and calls `ring` for each, in a signal handler that may interrupt any code. False:
-/// the signal has a handler or is ignored, and is left unchanged.
+/// Counts arrivals of this signal from now on, and calls `ring` for each arrival, in a signal handler that may
+/// interrupt any code. Returns false if the signal has a handler or is ignored; its action is then left unchanged.
 pub fn take(signal: i32, ring: fn()) -> bool {
     let _ = RING.set(ring);
     // SAFETY: all-zero is a valid `sigaction`.
@@ -25,7 +25,7 @@ pub fn take(signal: i32, ring: fn()) -> bool {
     unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) == 0 }
 }
 
-/// Number of signals so far.
+/// Number of arrivals of the signal so far.
 pub fn count() -> u32 {
     COUNT.load(Ordering::Acquire)
 }
@@ -33,12 +33,12 @@ pub fn count() -> u32 {
 extern "C" fn on_signal(_: i32) {
     // SAFETY: the C library returns this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: an aligned integer that belongs to this thread.
+    // SAFETY: `errno` points to an aligned integer that belongs to this thread.
     let before = unsafe { errno.read() };
     COUNT.fetch_add(1, Ordering::AcqRel);
     if let Some(ring) = RING.get() {
         ring();
     }
-    // SAFETY: as above.
+    // SAFETY: `errno` points to this thread's own integer.
     unsafe { errno.write(before) };
 }

@@ -1,6 +1,6 @@
-//! Reports to the program that started the process (`GPUFLAME_REPORT`), as files in a folder. Their names
-//! begin with the host, the process id and the time at which the session began, because `exec` begins another
-//! session in the same process:
+//! Reports to the program that started the process (`GPUFLAME_REPORT`), as files in a folder. The names of these files
+//! begin with the host, the process id and the time at which the session began. The time is needed, because `exec`
+//! begins another session in the same process.
 //!
 //! ```text
 //! STEM.called         CUDA was called: the program's name and, after a NUL, why nothing can be recorded.
@@ -39,7 +39,7 @@ fn report_call(folder: Option<&Path>, why: Option<&str>) {
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
-    // The program that started the process does without the report.
+    // If the report cannot be written, the program that started the process receives no report.
     drop(written);
 }
 
@@ -49,7 +49,7 @@ pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
     let path = named(folder, &format!("{}.begun", began.0));
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let written = file::whole(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
-    // Without the report `gpuflame recover` still finds the file.
+    // If the report cannot be written, `gpuflame recover` still finds the file.
     drop(written);
 }
 
@@ -57,7 +57,8 @@ pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
 pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
-        // In another user's folder the file may not be removable. The reader of the folder still finds the full report.
+        // In another user's folder it may be impossible to remove the file. The program that reads the folder still
+        // finds the full report.
         Ok(()) => drop(fs::remove_file(named(folder, "called"))),
         Err(error) => {
             say(&format!("GPUFLAME_REPORT={}: {error}; name a folder that is there", folder.display()));

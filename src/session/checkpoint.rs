@@ -1,16 +1,16 @@
-//! The checkpoint is a file that survives if the process dies without running its exit handlers (SIGKILL, a
-//! crash, `_exit`, `exec`). From the first launch on, a dedicated thread appends to it about once a second
-//! the sums that have changed. `record::encode` shows its layout. If the rows themselves are recorded, the
-//! recording serves the same purpose and there is no checkpoint.
+//! The checkpoint is a file that survives if the process dies without running its exit handlers (SIGKILL, a crash,
+//! `_exit`, `exec`). From the first launch on, a dedicated thread appends the sums that have changed to the file, about
+//! once a second. `record::encode` shows its layout. If the rows themselves are recorded, the recording serves the same
+//! purpose and there is no checkpoint.
 //!
 //! ```text
 //! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
 //! ```
 //!
-//! No thread waits for this one: it assembles each append in memory, and holds no lock that other threads need
-//! while it writes to the file system. Unchanged sums are not written again. A file that has grown much larger
-//! than its content is replaced by a new one. A process that exits normally removes its checkpoint after it
-//! has written its outputs, so a process that is killed while writing them still leaves a complete checkpoint.
+//! No thread waits for the checkpoint's thread: it assembles each append in memory, and while it writes to the file
+//! system it holds no lock that other threads need. Unchanged sums are not written again. A file that has grown much
+//! larger than its content is replaced by a new file. A process that exits normally removes its checkpoint after it has
+//! written its outputs, so a process that is killed while it writes its outputs still leaves a complete checkpoint.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -40,21 +40,23 @@ use super::pipeline::Pipeline;
 use super::progress::LOOK_EVERY;
 use super::stream;
 
-/// Time from the first launch to the first checkpoint: short, because a worker may end by `_exit` soon. In a forked
-/// process, as most workers are, the following intervals double; otherwise the full interval follows at once.
+/// Time from the first launch to the first checkpoint. This time is short, because a worker process may soon end by
+/// `_exit`. In a forked process, as most workers are, the following intervals double; in other processes the full
+/// interval follows at once.
 const FIRST_AFTER: Duration = Duration::from_millis(100);
-/// Pause after a write, as a multiple of the time that the write took: writing takes at most half a percent.
+/// Pause after a write, as a multiple of the time that the write took, so that writing takes at most half a percent of
+/// the thread's time.
 const RARER: u32 = 200;
 /// Maximum size of a piece assembled while the pipeline is locked.
 const PIECE: usize = 1 << 20;
 /// Maximum time for which an exit waits for a write in progress.
 const LONGEST_WRITE: Duration = Duration::from_secs(1);
-/// Stack size of the thread. It sorts and copies, and calls no foreign code.
+/// Stack size of the thread, which sorts and copies, and calls no foreign code.
 const STACK: usize = 512 << 10;
 
 /// Source of the sums.
 pub(super) trait Recorded: Sync {
-    /// Lets the collector read everything delivered so far; the first time after a flush of CUPTI.
+    /// Lets the collector read everything that was delivered so far. If `is_first`, CUPTI is flushed before.
     fn read_ready(&self, is_first: bool);
     /// Locks the pipeline and calls `look`. Returns how long `look` took.
     fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration;
@@ -70,7 +72,7 @@ pub(super) struct Checkpoint {
     /// Bytes by which the file may exceed twice the size of its content.
     room: usize,
     began: Nanos,
-    /// Requests to the thread while the process ends, and the requests that it has fulfilled.
+    /// Requests to the checkpoint's thread while the process ends, and the requests that the thread has fulfilled.
     asked: Bits,
     done: Bits,
     /// Contains [`WORK`] once the thread has something to do.
@@ -86,12 +88,12 @@ pub(super) struct Checkpoint {
     name: Mutex<Option<PathBuf>>,
 }
 
-/// Request to start no further checkpoint: a thread that waits for the collector would mistake reads by the
+/// Request to start no further checkpoint. Otherwise a thread that waits for the collector would mistake reads by the
 /// checkpoint's thread for progress of the collector.
 const REST: u32 = 1;
-/// Request to write the gathered rows one last time, while a thread waits for that.
+/// Request to write the gathered rows one last time, while a thread waits for this write.
 const LAST: u32 = 2;
-/// The wait is over; nothing more may be written.
+/// The wait for the last write is over, and nothing more may be written.
 const TOO_LATE: u32 = 4;
 /// The process has launched something, or is ending.
 const WORK: u32 = 1;
@@ -110,7 +112,7 @@ struct Place {
 
 /// Outcome of a checkpoint that was due.
 enum Taken {
-    /// Written; the next one is due after this time.
+    /// The checkpoint was written, and the next checkpoint is due after this time.
     Written(Duration),
     /// The sums had not changed.
     Nothing,
@@ -136,14 +138,14 @@ struct Book {
     rows: u64,
     work: u64,
     forgotten: u64,
-    /// The file must be replaced before anything is added.
+    /// The file has reached its maximum size, and must be replaced before any sums are appended.
     is_full: bool,
     /// Duration of the last append.
     appending: Duration,
 }
 
 impl Checkpoint {
-    /// Creates a checkpoint. `None` if none is wanted, or if the rows are recorded.
+    /// Creates a checkpoint. `None` if the settings disable checkpoints, or if the rows are recorded.
     pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
         Some(Self {
@@ -171,21 +173,22 @@ impl Checkpoint {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The file names this thread as its writer: while the thread exists, the process counts as alive.
+            // The file names this thread as its writer, so the process counts as alive while the thread exists. The
+            // thread therefore stops instead of ending.
             threads::stop()
         });
         self.is_kept.store(spawned.is_ok(), Ordering::Release);
         spawned
     }
 
-    /// Starts no further checkpoint: the process is ending, and the remaining rows are about to be gathered.
+    /// Prevents further checkpoints, because the process is ending and the remaining rows are about to be gathered.
     pub(super) fn rest(&self) {
         self.asked.set(REST);
     }
 
-    /// Writes all sums one last time, before the outputs are written, if a checkpoint exists or
-    /// `in_any_case`. The checkpoint's own thread does it, because a file system may block it; the caller
-    /// waits for at most `patience`.
+    /// Writes all sums one last time, before the outputs are written, if a checkpoint exists or `in_any_case`. The
+    /// checkpoint's own thread does the writing, because a file system may block the write. The caller waits for at
+    /// most `patience`.
     pub(super) fn write_last(&self, in_any_case: bool, patience: Duration) {
         if !self.is_kept() || !(in_any_case || self.kept().is_some()) {
             return;
@@ -197,13 +200,13 @@ impl Checkpoint {
         while !self.done.has(LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
-            // Wakes up regularly, because the thread that waits for this one checks whether it still runs.
+            // This thread wakes up regularly, because another thread waits for it and checks whether it still runs.
             self.done.wait(self.done.get() & !LAST, Some(patience.min(LOOK_EVERY)));
         }
         self.asked.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch. A checkpoint is due soon after it.
+    /// Notes the time of the first launch. A checkpoint is due soon after that time.
     pub(super) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -225,13 +228,13 @@ impl Checkpoint {
         FIRST_AFTER.min(self.interval).saturating_sub(Duration::from_nanos(since))
     }
 
-    /// Path of the file, if there is one.
+    /// Path of the file; `None` if there is no file.
     pub(super) fn kept(&self) -> Option<PathBuf> {
         self.name.lock().clone()
     }
 
-    /// Keeps the file because other outputs could not be written. Its head then states that the process has
-    /// ended, and whether all `work` rows are in it. Returns its path, if there is one.
+    /// Keeps the file because other outputs could not be written. The head of the file then states that the process has
+    /// ended, and whether all `work` rows are in the file. Returns the path of the file; `None` if there is no file.
     pub(super) fn leave(&self, work: u64) -> Option<PathBuf> {
         let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return self.kept() };
         place.is_closed = true;
@@ -241,9 +244,9 @@ impl Checkpoint {
         written.stands(Standing { is_late, is_over: true }).is_ok().then(|| written.path.clone())
     }
 
-    /// Removes the file, because the outputs contain everything in it.
+    /// Removes the file, because the outputs contain everything that the file contains.
     pub(super) fn remove(&self) {
-        // A thread blocked in a file system holds this lock: the file stays then.
+        // If a thread is blocked in a file system, it holds this lock, and the file stays.
         let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return };
         place.is_closed = true;
         place.next = None;
@@ -252,8 +255,8 @@ impl Checkpoint {
         }
     }
 
-    /// Notes in the file that recording ended because memory ran out. Skipped if the checkpoint's thread is
-    /// writing to the file: that thread will not run again.
+    /// Notes in the file that recording ended because memory ran out. If the checkpoint's thread is writing to the
+    /// file, nothing is noted, because that thread will not run again and release its lock.
     pub(super) fn starve(&self) {
         let Some(place) = self.file.try_lock() else { return };
         if let Some(written) = place.written.as_ref().filter(|_| !place.is_closed) {
@@ -278,7 +281,7 @@ impl Checkpoint {
                 return;
             }
             let is_starved = shortage::is_short();
-            // All launches up to `time` are among the rows read below.
+            // All launches up to `time` are among the rows that are read next.
             let time = capture::now();
             if !is_last {
                 recorded.read_ready(std::mem::take(&mut is_first));
@@ -305,7 +308,7 @@ impl Checkpoint {
                 Err(error) => {
                     // An unfinished replacement would only take up space.
                     self.file.lock().next = None;
-                    // If the file was removed during the write, a new one makes up for it.
+                    // If the file was removed during the write, a new file is started.
                     if book.take().is_some()
                         && !is_begun_anew
                         && !is_last
@@ -321,7 +324,7 @@ impl Checkpoint {
                     }
                     self.is_kept.store(false, Ordering::Release);
                     self.done.set(LAST);
-                    // No other thread ends the session if memory ended.
+                    // If memory has run out, no other thread ends the session.
                     if is_starved && !is_last {
                         memory::end();
                     }
@@ -338,7 +341,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether this is the last checkpoint. While the process ends, waits until that has been decided.
+    /// Whether this is the last checkpoint. While the process ends, waits until a request decides this.
     fn rests_and_is_asked(&self) -> bool {
         loop {
             match self.asked.get() {
@@ -350,7 +353,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing may be written any more: the last wait is over, or gpuflame was switched off without a request.
+    /// Whether nothing may be written any more, because the last wait is over or gpuflame was switched off without a
+    /// request.
     fn is_out(&self) -> bool {
         match self.asked.get() {
             0 => life::is_over(),
@@ -373,9 +377,9 @@ impl Checkpoint {
         self.is_kept.load(Ordering::Acquire)
     }
 
-    /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing
-    /// takes long. A thread waits for the last checkpoint, so that one is skipped if nothing but a window
-    /// edge is new: all launches are in the file then, and examining 80,000 sums takes 40 ms.
+    /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing takes long.
+    /// The last checkpoint is skipped if nothing but a window edge is new: all launches are in the file then, a thread
+    /// waits for the last checkpoint, and examining 80,000 sums takes 40 ms.
     fn write(
         &self,
         recorded: &impl Recorded,
@@ -404,7 +408,7 @@ impl Checkpoint {
                 return Ok(taken);
             }
         }
-        // Start a file that replaces the previous one, or one that was removed.
+        // Start a new file that replaces the previous file, which is full or was removed.
         let appending = book.take().map_or(Duration::ZERO, |book| book.appending);
         let mut new = Book { appending, ..Book::default() };
         self.begin()?;
@@ -421,7 +425,7 @@ impl Checkpoint {
         Ok(taken)
     }
 
-    /// Assembles the changes, in several pieces if there are many, and appends them if the file has room.
+    /// Assembles the changed sums, in several pieces if there are many, and appends the pieces if the file has room.
     fn add(
         &self,
         recorded: &impl Recorded,
@@ -436,13 +440,13 @@ impl Checkpoint {
             took += recorded.locked(&mut |pipeline| {
                 let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut book.definitions, &mut chunk, PIECE);
-                // Memory use has grown up to this point, so check again.
+                // Memory use has grown since the first check, so it is checked again.
                 if is_all && pipeline.has_room(capture::bytes_held()) {
                     book.definition_bytes += chunk.len();
                     (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     book.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut book.sums, &mut chunk);
-                    // The mark states when the next one is due. The time for writing the mark itself is taken
+                    // The mark states when the next mark is due. The time that writing this mark will take is estimated
                     // from the last append.
                     let pause = pause_after(before + began.elapsed() + book.appending, interval);
                     let interval_ms = pause.as_millis() as u32;
@@ -477,7 +481,7 @@ impl Checkpoint {
         written.map_or(0, |written| written.bytes)
     }
 
-    /// Whether there is a file that can grow. If it was removed, a new one is started.
+    /// Whether there is a file that can grow. If the file was removed, the caller starts a new file.
     fn is_there(&self) -> bool {
         self.file.lock().written.as_ref().is_some_and(Written::is_ours)
     }
@@ -513,7 +517,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Moves the new file to the name of the old one, or to a free name.
+    /// Moves the new file to the name of the old file, or to a free name.
     fn replace(&self) -> Result<()> {
         let mut place = self.open()?;
         let Some(next) = place.next.take() else { return Ok(()) };
@@ -562,8 +566,8 @@ impl Written {
     }
 }
 
-/// Appends the current names of generated code, which cannot be looked up once the process is gone. Returns
-/// how long that took.
+/// Appends the current names of generated code, which cannot be looked up after the process has ended. Returns how long
+/// this took.
 fn name_generated(recorded: &impl Recorded, book: &mut Book, chunk: &mut Chunk) -> Duration {
     if shortage::is_short() {
         return Duration::ZERO;
@@ -579,7 +583,7 @@ fn pause_after(spent: Duration, interval: Duration) -> Duration {
     interval.max(RARER * spent)
 }
 
-/// Appends `bytes` to a file of `there` bytes. An incomplete write is undone.
+/// Appends `bytes` to a file that has `there` bytes. An incomplete write is undone.
 fn append(path: &Path, identity: Identity, there: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = Appender::new(path, identity, None).open()?;
     file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))

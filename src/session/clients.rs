@@ -1,5 +1,5 @@
-//! Tracks other clients of CUPTI that take over the activity records or the subscription, prints messages
-//! about them, and takes both back afterwards.
+//! Tracks other clients of CUPTI that take over the activity records or the subscription, prints messages about these
+//! clients, and takes both back afterwards.
 //!
 //! ```text
 //! records        taken (seen directly, or by missing records) --> only launches are seen --> the client is done --> ours
@@ -7,8 +7,8 @@
 //! both           CUPTI is ended, for all clients ----^
 //! ```
 //!
-//! The collector does most of this. Threads that open or close a window only check who owns the subscription,
-//! and may ask for the records.
+//! The collector does most of this work. Threads that open or close a window only check which client owns the
+//! subscription, and may ask for the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,13 +27,15 @@ use super::progress;
 use super::rivals::{Change, Rivals};
 use super::told::Told;
 
-/// Maximum time for which a client waits for calls in flight: half of the time for which it waits for us.
+/// Maximum time for which a client that asks for the subscription waits for the program's calls in flight. This is half
+/// of the time for which the client waits for us.
 const LONGEST_CALL: Duration = Duration::from_millis(500);
 
 /// Maximum number of messages about another client taking the records.
 const MOST_SAID: u64 = 10;
 
-/// Minimum and maximum pause between requests for the subscription while a client that we did not see owns it.
+/// Minimum and maximum pause between our requests for the subscription while a client that we did not see owns the
+/// subscription.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -51,11 +53,11 @@ pub(super) struct Clients {
 struct Known {
     rivals: Rivals,
     lent: Lent,
-    /// Number of times other clients had ended CUPTI at the last look.
+    /// Number of times that other clients had ended CUPTI when the collector last checked.
     ends: u64,
     /// Time of the last failed request for the subscription, and the pause that follows it.
     pause: Option<(Instant, Duration)>,
-    /// A message was printed about a client that does not get the records it asked for.
+    /// A message was printed about another client, whose requested records are delivered to gpuflame instead.
     is_robbed: bool,
     /// Value of [`Others::takes`] when CUPTI last refused to return the records.
     refused: Option<u64>,
@@ -81,12 +83,12 @@ impl Lent {
     }
 }
 
-/// Losses of the records and of the subscription to other clients.
+/// Counts of the times that other clients took the records or the subscription.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Had {
-    /// Number of times the records were taken.
+    /// Number of times that other clients took the records.
     pub(super) records: u64,
-    /// Loans of the subscription.
+    /// Times for which the subscription was lent to other clients.
     pub(super) subscription: Lent,
 }
 
@@ -103,8 +105,8 @@ impl Clients {
         Self { known: Mutex::new(known), is_lent: AtomicBool::new(false), is_to_open: AtomicBool::new(false) }
     }
 
-    /// Whether another client owns the subscription. If so, `is_wanted` decides whether a window opens once
-    /// it is ours again.
+    /// Whether another client owns the subscription. If another client owns it, `is_wanted` decides whether a window
+    /// opens once the subscription is ours again.
     pub(super) fn is_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {
@@ -129,7 +131,7 @@ impl Clients {
         if api.is_retired() {
             return false;
         }
-        // This may ask the loader.
+        // `api.others` may ask the loader.
         let others = progress::in_others(|| api.others());
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if others.want_end && !is_lent {
@@ -178,7 +180,7 @@ impl Clients {
         others.ends != std::mem::replace(&mut self.known.lock().ends, others.ends)
     }
 
-    /// Closes the window. Launches from now on are not seen.
+    /// Closes the window before the subscription is lent. Launches from now on are not seen.
     fn lend(&self, told: &Told, edges: &Edges) {
         self.is_to_open.store(window::state().is_open(), Ordering::Release);
         self.is_lent.store(true, Ordering::Release);
@@ -189,8 +191,8 @@ impl Clients {
         lent.since = Some(Instant::now());
     }
 
-    /// Gives the subscription to the client that asked for it. Refuses if a call of the program is in flight,
-    /// whose end we would not see. Returns true if a window should open.
+    /// Gives the subscription to the client that asked for it. If a call of the program is in flight, refuses, because
+    /// we would not see the end of that call. Returns true if a window should open.
     fn give_subscription(&self, api: &Api, told: &Told) -> bool {
         if is_quiet() {
             progress::in_others(|| api.let_go());
@@ -224,7 +226,7 @@ impl Clients {
         known.pause = Some((Instant::now(), pause));
         drop(known);
         if progress::in_others(|| api.subscribe_again()).is_err() {
-            // A client that was not seen to subscribe owns the subscription.
+            // A client that we did not see subscribe owns the subscription.
             return false;
         }
         self.known.lock().pause = None;
@@ -239,7 +241,7 @@ impl Clients {
             return;
         }
         let traffic = api.traffic();
-        // The lock is not held while CUPTI is called.
+        // This lock is released before CUPTI is called.
         let mut known = self.known.lock();
         let change = known.rivals.look(Instant::now(), traffic, open, before_everything);
         let times = known.rivals.times();
@@ -250,8 +252,8 @@ impl Clients {
         say_of_records(change, times, false);
     }
 
-    /// Asks for the records again if another client has them, because a window is about to open. A client
-    /// that is known to be at work keeps them until it is done.
+    /// Asks CUPTI for the records again if another client has taken them, because a window is about to open. A client
+    /// that is known to be at work keeps the records until it is done.
     pub(super) fn reclaim_if_taken(&self, api: &Api) {
         let others = api.others();
         let is_in_use = others.have_records && others.are_at_work;
@@ -269,7 +271,7 @@ impl Clients {
     }
 }
 
-/// Whether no launching call of the program is in flight any more. New calls are skipped by now.
+/// Whether no launching call of the program is in flight any more. New calls are already skipped.
 fn is_quiet() -> bool {
     let begin = Instant::now();
     while capture::any_under_way() {
@@ -281,8 +283,8 @@ fn is_quiet() -> bool {
     true
 }
 
-/// Prints that the records were taken over or are back. `is_reclaimed`: they will be taken back when the client
-/// is done. A profiler that starts every few steps is reported at most ten times; the ledger has the total.
+/// Prints that the records were taken over or arrive again. If `is_reclaimed`, gpuflame will take the records back when
+/// the client is done. A profiler that starts every few steps is reported at most ten times; the ledger has the total.
 fn say_of_records(change: Option<Change>, times: u64, is_reclaimed: bool) {
     match change {
         None => {}

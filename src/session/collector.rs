@@ -1,8 +1,8 @@
 //! The collector is the thread that gathers rows: it reads the logs of the application's threads and CUPTI's
 //! buffers, keeps chunks ready, and flushes CUPTI about once a second.
 //!
-//! None of our locks is held while CUPTI is called: a flush calls back into gpuflame, on this thread or on
-//! another one that holds CUPTI's own lock.
+//! None of our locks is held while CUPTI is called, because a flush calls back into gpuflame, on this thread or on
+//! another thread that holds CUPTI's own lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,21 +20,23 @@ use super::ending;
 use super::panic::disable_after_panic;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 
-/// Pause between two visits while rows arrive: the rows of one pause fit into the ready chunks.
+/// Pause between two visits while rows arrive. The pause is short enough that the rows of one pause fit into the ready
+/// chunks.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause when no rows arrive, so that an idle process is seldom woken.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// Interval between flushes. CUPTI delivers a buffer by itself only when the buffer is full.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// Time from the first launch to the next flush, for the first checkpoint: a worker may end by `_exit` soon.
-/// In a forked process the following intervals double.
+/// Time from the first launch to the next flush, whose rows the first checkpoint needs. This time is short, because a
+/// worker process may soon end by `_exit`. In a forked process the following intervals double.
 const FIRST_FLUSH: Duration = Duration::from_millis(80);
 
 /// Interval between flushes while many launches wait for their activities.
 const FLUSH_WHEN_BEHIND: Duration = Duration::from_millis(50);
 
-/// Maximum time after a flush until its rows are written to the recording. They are written earlier if all are read.
+/// Maximum time after a flush until its rows are written to the recording. If all rows are read earlier, they are
+/// written earlier.
 const WRITE_AFTER: Duration = Duration::from_millis(200);
 
 /// Interval between checks whether the application still has a thread. A check takes about 10 us.
@@ -42,7 +44,7 @@ const LOOK_AROUND_EVERY: Duration = Duration::from_secs(1);
 
 /// Operations that the collector calls.
 pub(super) trait Source: Sync {
-    /// Reads all rows that are ready, or a large part. Returns false if there were none.
+    /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
     fn collect(&self) -> bool;
 
     /// Reads all rows that are ready now.
@@ -60,29 +62,30 @@ pub(super) trait Source: Sync {
     /// Maximum pause when no rows arrive.
     fn longest_pause(&self) -> Duration;
 
-    /// Makes CUPTI deliver completed records, or everything.
+    /// Makes CUPTI deliver completed records or, if `everything`, also incomplete records.
     fn flush(&self, everything: bool);
 
-    /// Writes the rows read so far to the recording, so that they survive the process. Waits for the file if
-    /// `is_awaited`.
+    /// Writes the rows read so far to the recording, so that these rows survive the process. If `is_awaited`, waits
+    /// until the file is written.
     fn write_down(&self, is_awaited: bool);
 
     /// Stops gathering because memory ran out.
     fn end_for_want_of_memory(&self);
 }
 
-/// Requests to the collector, in ascending order: of several pending requests the highest is carried out.
+/// Requests to the collector, in ascending order. If several requests are pending, the highest request is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wish {
-    /// Like `Collect`, for a checkpoint. Checkpoints may be frequent, so they do not delay a flush that is due.
+    /// Like `Collect`, for a checkpoint. Checkpoints may be frequent, so this request does not delay a flush that is
+    /// due.
     Read,
     /// Process the records that were already delivered.
     Collect,
-    /// Flush the completed records, and process them.
+    /// Flush the completed records, and process these records.
     Gather,
     /// Like `Gather`, and write the rows to disk.
     Flush,
-    /// Flush all records, complete or not, and process them.
+    /// Flush all records, complete or not, and process these records.
     Drain,
 }
 
@@ -109,7 +112,8 @@ impl Collector {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // A recording names this thread as its writer: while the thread exists, the process counts as alive.
+            // A recording names this thread as its writer, so the process counts as alive while the thread exists. The
+            // thread therefore stops instead of ending.
             threads::stop()
         });
         spawned.map_err(|error| {
@@ -123,7 +127,7 @@ impl Collector {
     /// Makes a request and waits until it is granted. Returns false if the collector makes no progress within the limit.
     pub(super) fn ask(&self, wish: Wish, limit: Limit) -> bool {
         let mut watch = Watch::new(limit);
-        // The thread that holds the lock may have been interrupted and never continue.
+        // The thread that holds the lock may have been interrupted by a signal, and may never continue.
         let Some(mut wishes) = self.wishes.try_lock_for(limit.others) else { return false };
         wishes.made += 1;
         let mine = wishes.made;
@@ -138,7 +142,7 @@ impl Collector {
         true
     }
 
-    /// Ends the collector's pause, if there is one. Never waits.
+    /// Ends the collector's pause, if the collector pauses. Never waits.
     pub(super) fn nudge(&self) {
         self.asked.notify_one();
     }
@@ -166,7 +170,8 @@ impl Collector {
             }
             let wants_flush = source.wants_flush();
             let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { flush_every };
-            // If several buffers wait, CUPTI fills buffers without being asked; a flush would only slow us down.
+            // If several filled buffers wait, CUPTI delivers buffers without a flush, and a flush would only slow us
+            // down.
             let due =
                 wish <= Some(Wish::Read) && flushed.elapsed() >= pause_between && !capture::many_filled();
             if due || wish >= Some(Wish::Gather) {
@@ -186,11 +191,12 @@ impl Collector {
                 source.write_down(true);
                 is_written = true;
             }
-            // The collector rests now, so release the memory of ready buffers.
+            // The collector becomes idle now, so the memory of ready buffers is released.
             if wish >= Some(Wish::Flush) {
                 capture::rest();
             }
-            // The exit that starts here still requests the remaining rows.
+            // The collector continues after it starts this exit, because the exit requests the remaining rows from the
+            // collector.
             if !any && !is_over && looked.elapsed() >= LOOK_AROUND_EVERY {
                 looked = Instant::now();
                 is_over = threads::only_ours_are_left();
@@ -218,8 +224,8 @@ impl Collector {
     }
 }
 
-/// Peak memory in bytes: the heap's peak plus the memory mapped now, or the highest total that the collector
-/// has seen. The collector looks before it reads pending rows.
+/// Peak memory in bytes: the heap's peak plus the memory mapped now, or the highest total that the collector has seen.
+/// The collector computes this total before it reads pending rows.
 pub(super) fn most_held() -> usize {
     MOST_HELD.load(Ordering::Relaxed).max(unwind::bytes_held() + tracer::bytes_held() + heap::most())
 }

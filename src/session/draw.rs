@@ -24,8 +24,8 @@ pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
-/// Writes the formats `wanted` of a profile whose frames have names. `ours` is a file of the set that exists
-/// already; `streams` holds the outputs that grew with the run. The files cover all windows, or only `window`.
+/// Writes a profile whose frames have names, in the formats `wanted`. `ours` is a file of the set that already exists;
+/// `streams` contains the outputs that grew with the run. The files cover all windows, or only `window`.
 pub(super) fn files(
     profile: &Profile,
     settings: &Settings,
@@ -35,7 +35,8 @@ pub(super) fn files(
     mut streams: Option<&mut Streams>,
 ) -> Report {
     let Settings { unit, graph, ref root, .. } = *settings;
-    // Threads were requested in the process itself, so they stay separate. The command merges them when it compares runs.
+    // The settings of the process requested threads, so threads stay separate. The command merges threads when it
+    // compares runs.
     let names = export::Names::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();
@@ -48,7 +49,7 @@ pub(super) fn files(
             write::file(path, |out| draw(drawing, format, out)).map(Made::from)
         }
         Output::Table => {
-            // The drawing and the table are never in memory together.
+            // The drawing and the table must not be in memory together.
             drawing = None;
             write::file(path, |out| export::write_csv(profile, out)).map(Made::from)
         }
@@ -60,7 +61,7 @@ pub(super) fn files(
             streams.map_or_else(|| Err(never_opened()), |streams| streams.publish(output, path, profile))
         }
     };
-    // If there is no room for a file, a failed recording is removed, and the file is tried again.
+    // If there is no disk space for a file, a failed recording is removed, and the file is written again.
     let made = |output: Output, path: &Path| {
         make(output, path, streams.as_deref_mut()).or_else(|error| {
             let has_room = !output.grows() && streams.as_mut().is_some_and(|streams| streams.make_room());

@@ -1,4 +1,5 @@
-//! Queue of window edges, from the threads that open and close windows to the pipeline, for which they must not wait.
+//! Queue of window edges, from the threads that open and close windows to the pipeline. These threads must not wait for
+//! the pipeline.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ const LONGEST_EDGE: Duration = Duration::from_millis(100);
 pub(super) struct Edges(Mutex<Vec<Row<'static>>>);
 
 impl Edges {
-    /// Notes the edge if `turn` really opened or closed the window. A thread that sees the changed window
-    /// finds the edge here.
+    /// Notes the edge if `turn` really opened or closed the window. A thread that sees the changed window finds the
+    /// edge in the queue.
     pub(super) fn turn(&self, edge: WindowEdge, turn: fn() -> bool) {
         let edges = self.0.try_lock_for(LONGEST_EDGE);
         if turn()

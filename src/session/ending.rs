@@ -1,9 +1,9 @@
-//! The ending thread gathers the remaining rows and writes the outputs when the process ends. It has no other
-//! task, and is woken by whatever ends the process.
+//! The ending thread gathers the remaining rows and writes the outputs when the process ends. The thread has no other
+//! task, and is woken by an exit, by a signal, or by the end of Python's program.
 //!
-//! If a signal ends the process, the interrupted thread may hold any lock of the application, including that
-//! of its heap. That is why our thread uses a separate heap ([`heap`]) and waits only for a limited time for
-//! CUPTI and the loader, which may need such a lock.
+//! If a signal ends the process, the interrupted thread may hold any lock of the application, including that of its
+//! heap. The ending thread therefore uses a separate heap ([`heap`]), and waits only for a limited time for CUPTI and
+//! the loader, which may need such a lock.
 //!
 //! ```text
 //! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit continues
@@ -13,8 +13,9 @@
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! A waiting thread waits while ours makes progress, and for the limit (`GPUFLAME_EXIT_LIMIT`) after that. The
-//! request itself takes no lock and no memory, because it may have interrupted the thread that holds the lock.
+//! A waiting thread waits while the ending thread makes progress, and for the limit (`GPUFLAME_EXIT_LIMIT`) after the
+//! last progress. The request itself takes no lock and no memory, because a signal handler that makes the request may
+//! have interrupted the thread that holds the lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -37,19 +38,20 @@ use crate::unwind::python_end;
 use super::messages::tell;
 use super::progress::{Limit, Waited};
 
-/// Requests to gather all rows, and to write the outputs. In `done`: the step is complete.
+/// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that the step is complete.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// The thread needs nothing more from the loader. Only in `done`.
+/// The ending thread needs nothing more from the loader. This bit is used in `done` only.
 const READY: u32 = 4;
 
-/// Signals within this time count as one: a terminal, `torchrun` and a job's runner each send one.
+/// Signals within this time count as one signal, because a terminal, `torchrun` and a job's runner each send one.
 const ONE_SIGNAL: Duration = Duration::from_secs(1);
 /// Maximum time for CUPTI or the loader to answer when a signal ends the process.
 const LONGEST_ANSWER: Duration = Duration::from_millis(300);
 /// Interval between checks whether the thread makes progress.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Maximum time for the thread to start: usually 0.2 ms. It cannot start while the caller holds the loader's lock.
+/// Maximum time for which the caller waits until the thread has started. Starting usually takes 0.2 ms, but the thread
+/// cannot start while the caller holds the loader's lock.
 const LONGEST_BEGINNING: Duration = Duration::from_millis(100);
 /// Maximum time for which the last line may wait for a full stderr.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
@@ -74,7 +76,7 @@ struct Ending {
     limit_ms: AtomicU64,
     asked: Bits,
     done: Bits,
-    /// CPU time of the thread: while it grows, the thread makes progress.
+    /// CPU time of the ending thread. While this time grows, the thread makes progress.
     thread: Clock,
     /// Signal that the process will die of; 0 for none.
     signal: AtomicI32,
@@ -83,9 +85,9 @@ struct Ending {
     /// A forked worker ends by `_exit`.
     is_hurried: AtomicBool,
     gave_up: AtomicBool,
-    /// Time at which an exiting thread first waited for us; 0 if none has.
+    /// Time at which an exiting thread first waited for the ending thread; 0 if no thread has waited.
     waited_for: AtomicU64,
-    /// Everything was written before the exit, at the end of Python's program.
+    /// The outputs were written before the exit, at the end of Python's program.
     came_early: AtomicBool,
 }
 
@@ -93,10 +95,11 @@ struct Ending {
 pub(super) trait Ends: Sync {
     fn close_window(&self);
 
-    /// Makes CUPTI deliver all records, complete or not, and reads them.
+    /// Makes CUPTI deliver all records, complete or not, and reads these records.
     fn gather_the_rest(&self, limit: Limit);
 
-    /// Switches gpuflame off and computes the final sums. Returns false if the thread that holds them makes no progress.
+    /// Switches gpuflame off and computes the final sums. Returns false if the thread that holds the lock of the sums
+    /// makes no progress.
     fn add_up(&self, limit: Limit, is_signalled: bool) -> bool;
 
     /// Saves the sums to the checkpoint, in case the process is killed before all outputs are written.
@@ -125,25 +128,27 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
     Ok(())
 }
 
-/// Moves our handler ahead of all exit handlers registered so far: the driver's may be among them, and after
-/// those nothing is left to gather.
+/// Moves our exit handler ahead of all exit handlers registered so far. The driver's exit handlers may be among these
+/// handlers, and after the driver's handlers no records are left to gather.
 pub(super) fn come_first_at_exit() {
     exit::call_early_at_exit(Call { action: || ENDING.ask(GATHER), is_done: || ENDING.is_settled(GATHER) });
 }
 
-/// Ends the process when `main` has ended by `pthread_exit` and only our threads are left, which would keep it alive.
+/// Ends the process when `main` has ended by `pthread_exit` and only our threads are left, because they would keep the
+/// process alive.
 pub(super) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::STACK, || exit::exit());
 }
 
-/// Whether the process was already exiting at `time`. A wait that began after that was caused by us.
+/// Whether the process was already exiting at `time`. A wait that began after `time` was caused by us.
 pub(super) fn had_begun(time: Nanos) -> bool {
     let since = ENDING.waited_for.load(Ordering::Acquire);
     since != 0 && time.0 >= since
 }
 
 impl Ending {
-    /// Waits until the thread has started: if a signal stops a thread inside the loader, ours must not need the loader.
+    /// Waits until the ending thread has started. If a signal later stops a thread inside the loader, the ending thread
+    /// must not need the loader.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -161,7 +166,8 @@ impl Ending {
     fn run(&self, ends: &impl Ends) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // Both calls resolve symbols on first use, under the loader's lock, which may later be held forever.
+        // The next two calls resolve symbols on first use, under the loader's lock. Both calls are made now, because a
+        // stopped thread may later hold that lock forever.
         export::draw_once();
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
@@ -217,15 +223,18 @@ impl Ending {
         }
     }
 
-    /// Whether no thread needs to wait for this any more. If not, an exit handler registers itself again each time.
+    /// Whether no thread needs to wait for `what` any more. While this is false, an exit handler registers itself again
+    /// each time.
     fn is_settled(&self, what: u32) -> bool {
         self.done.has(what) || self.is_out_of_reach()
     }
 
-    /// Whether the thread will do nothing more: it belongs to another process, is over, or made no progress.
+    /// Whether the ending thread will do nothing more, because it belongs to another process, has ended, or made no
+    /// progress.
     fn is_out_of_reach(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
-        // Over because gpuflame has panicked; otherwise the session is over when the thread has finished.
+        // Without a request to write, the session is over only because gpuflame has panicked. After a request to write,
+        // `done` shows when the thread has finished.
         let is_over = life::is_over() && !self.asked.has(WRITE);
         is_forked || is_over || shortage::is_out() || self.gave_up.load(Ordering::Acquire)
     }
@@ -245,15 +254,16 @@ impl Ending {
         self.ask(GATHER | WRITE);
     }
 
-    /// Runs on the thread that ends Python's program, when nothing but its exit is left. CPython has restored
-    /// the signal handlers: a second Ctrl+C must not interrupt the writing that the first one started.
+    /// Runs on the thread that ends Python's program, when the program only has to exit. CPython has restored the
+    /// signal handlers by then, so ours are installed again: a second Ctrl+C must not interrupt the writing that the
+    /// first Ctrl+C started.
     fn program_of_python_ends(&self) {
         ending::listen_again();
         self.ask(GATHER | WRITE);
         self.came_early.store(true, Ordering::Release);
     }
 
-    /// Asks the thread for `what`, and waits until it is done. Runs on a thread that exits.
+    /// Asks the ending thread for `what`, and waits until `what` is done. Runs on a thread that exits.
     fn ask(&self, what: u32) {
         if self.is_out_of_reach() {
             return;
@@ -275,7 +285,7 @@ impl Ending {
         }
     }
 
-    /// Waits until `is_done`. Returns false if the thread has made no progress for the length of the limit.
+    /// Waits until `is_done`. Returns false if the ending thread has made no progress for the length of the limit.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
         let (mut taken, mut waited) = (self.thread.taken(), Waited::begin());
         loop {
@@ -307,15 +317,16 @@ impl Ending {
         heap::make_haste();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.asked.set(WRITE);
-        // The thread may have finished just now and be gone.
+        // The ending thread may have finished just now, and would not see the signal.
         if self.done.has(WRITE) {
             die(signal);
         }
     }
 
-    /// Runs on a thread that took a signal. The process dies when all is written, or when writing makes no progress.
+    /// Runs on a thread that received a signal. The process dies when all outputs are written, or when writing makes no
+    /// progress.
     fn wait_to_die(&self) -> ! {
-        // The thread that writes dies of the signal when it has finished, and the process with it.
+        // When the ending thread has finished, it raises the signal, which kills the process.
         if !self.wait(|| false) {
             self.give_up();
         }

@@ -1,11 +1,11 @@
-//! Filters the environment. A process with more rights than the user who started it ignores all of it: the
+//! Filters the environment. A process with more rights than the user who started it ignores the whole environment: the
 //! settings, the folders to search, and the values for names of files.
 
 use crate::control::Facts;
 use crate::host;
 use crate::settings::{self, Settings};
 
-/// Whether gpuflame must stay out: the environment disables it or cannot be trusted.
+/// Whether gpuflame must not start, because the environment disables it or cannot be trusted.
 pub(super) fn keeps_us_out() -> bool {
     host::is_privileged() || settings().0.disable
 }

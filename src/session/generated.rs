@@ -1,5 +1,6 @@
-//! Names of code that the process generated while it ran, looked up when files are written. Code generators
-//! write the addresses to files in the process's own `/tmp`, named after the process id in its own namespace.
+//! Names of code that the process generated while it ran. The names are looked up when files are written. Code
+//! generators write the addresses to files in the process's own `/tmp`; these files are named after the process id in
+//! the process's own namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -44,7 +45,7 @@ pub(super) struct NamesSoFar {
     /// Number of frames examined.
     frames: usize,
     addresses: BTreeSet<u64>,
-    /// Name written for each address; empty for an address that had several functions.
+    /// Name that was written for each address; empty for an address at which several functions were.
     told: BTreeMap<u64, String>,
 }
 
@@ -55,8 +56,8 @@ impl NamesSoFar {
         self.frames = profile.frames().len();
     }
 
-    /// Looks up all addresses again, because an address may be reused for another function. Writes new names,
-    /// and withdraws names that have become wrong. Remarks are left to the end of the run.
+    /// Looks up all addresses again, because an address may be reused for another function. Writes new names, and
+    /// withdraws names that have become wrong. Remarks are not written before the end of the run.
     pub(super) fn tell(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
             return;
@@ -77,8 +78,8 @@ impl NamesSoFar {
 
 fn sources() -> Sources {
     let process = std::process::id();
-    // A code generator maps its dump so that other programs can find it. CPython has already removed that
-    // mapping by the time we look, which is why the path in `/tmp` is tried as well.
+    // A code generator maps its dump so that other programs can find it. CPython has already removed that mapping by
+    // the time we look, so the path in `/tmp` is tried as well.
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let dump = format!("/jit-{process}.dump");
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));

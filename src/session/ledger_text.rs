@@ -1,5 +1,5 @@
-//! The ledger as text, printed to stderr at exit: the work that was seen, its outcome, losses and costs.
-//! Lines keep their wording and order, so that scripts can parse them.
+//! The ledger as text, which is printed to stderr at exit: the work that was seen, the outcome of the work, losses and
+//! costs. Lines keep their wording and order, so that scripts can parse the ledger.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -65,7 +65,7 @@ pub(super) fn text(
     })
 }
 
-/// Lists all kinds of losses, including those that did not occur, so that scripts can rely on the line.
+/// Lists all kinds of losses, including the kinds that did not occur, so that scripts can rely on the line.
 fn losses(ledger: &Ledger) -> String {
     let mut line = format!("lost: {} {}", Missing::Untimed.word(), ledger.tally.activities.untimed);
     for loss in Loss::ALL {
@@ -98,7 +98,7 @@ fn python(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Activities that CUPTI delivered twice, which count once.
+/// Number of activities that CUPTI delivered twice. Each of these activities counts once.
 fn repeated(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -126,8 +126,8 @@ fn not_told(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Explains launches without activities: CUPTI delivers its records to the client that asked last. Kineto
-/// asks without a subscription, so no other client is notified.
+/// Explains launches without activities: CUPTI delivers its records to the client that asked for them last. Kineto asks
+/// without a subscription, so no other client is notified.
 fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
@@ -167,8 +167,8 @@ fn not_ours(traffic: Traffic) -> Option<String> {
     })
 }
 
-/// Stacks and kernels that were merged, and thread names that were dropped, because memory was short. Nothing
-/// is missing from the sums.
+/// Numbers of stacks and kernels that were merged, and of thread names that were dropped, because memory was short.
+/// Nothing is missing from the sums.
 fn others(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);
@@ -224,7 +224,7 @@ fn unified(sample: &UnifiedSums) -> String {
     }
 }
 
-/// Work, time and streams of a device; `None` without times.
+/// Work, time and streams of a device; `None` if the device's work has no times.
 fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     let gpu = format!("GPU {}", device.id().0);
     let (time, [window, idle]) = (device.time.as_ref()?, device.sums()?);
@@ -296,7 +296,7 @@ fn verified(verified: Verified) -> Option<String> {
     })
 }
 
-/// Cost of a graph launch to the application, if there were any. It does not depend on the number of nodes.
+/// Cost of a graph launch to the application, if graphs were launched. The cost does not depend on the number of nodes.
 fn graph_cost(launches: u64) -> Option<String> {
     let each = median(capture::graph_cost(launches));
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))

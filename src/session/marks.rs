@@ -1,5 +1,5 @@
-//! Carries instants that the program marks from its threads to the collector. Unlike launches they are made
-//! by hand and are rare, so one locked list serves all threads.
+//! Carries instants that the program marks from its threads to the collector. Unlike launches, marks are placed by hand
+//! and are rare, so one locked list serves all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::record::{Instant, Nanos, ThreadId};
 
 /// Maximum number of marks that wait for the collector, which visits every 100 ms or sooner.
 const MOST: usize = 4096;
-/// Maximum length of a text in bytes. Together with `MOST` this limits memory to 4 MiB.
+/// Maximum length of a text in bytes. Together with `MOST`, this length limits the memory of waiting marks to 4 MiB.
 const LONGEST: usize = 1024;
 /// Maximum time for which a mark blocks the calling thread.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);

@@ -10,9 +10,9 @@ use crate::host::{file, shortage, stderr, threads};
 /// Maximum time for which the message waits for a full stderr.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
 
-/// Notes in the checkpoint or the recording that recording ended here.
+/// Notes in the checkpoint or the recording that recording ended because memory ran out.
 pub(super) trait Starve: Sync {
-    /// Writes that note. Waits for no lock.
+    /// Writes the note that memory ran out. Waits for no lock.
     fn starve(&self);
 }
 
@@ -23,7 +23,8 @@ pub(super) fn tell(recorded: &'static dyn Starve) {
     let _ = RECORDED.set(recorded);
 }
 
-/// Ends the session. Notes that once: first on stderr, which takes no memory, then in the recording, which takes little.
+/// Ends the session. Reports the end once: first on stderr, which takes no memory, then in the recording, which takes
+/// little memory.
 pub(super) fn end() {
     static SAID: AtomicBool = AtomicBool::new(false);
     life::end();
@@ -39,8 +40,8 @@ pub(super) fn end() {
     }
 }
 
-/// Ends the session, and stops the calling thread, which is ours. The thread may hold locks, but none for
-/// which the application waits without a limit.
+/// Ends the session, and stops the calling thread, which is ours. The thread may hold locks. The application never
+/// waits without a time limit for one of these locks.
 pub fn end_this_thread() -> ! {
     shortage::go_out();
     end();

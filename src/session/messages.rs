@@ -10,14 +10,14 @@ use crate::host::{signals, stderr};
 
 /// Maximum time for which a message blocks the application while stderr is full.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
-/// Maximum wait for the lock of the unprinted lines: a forked child may inherit it locked.
+/// Maximum wait for the lock of the unprinted lines: a forked child may inherit the lock in the locked state.
 const LONGEST_KEEPING: Duration = Duration::from_millis(100);
-/// Maximum length of the lines that are kept. Further ones are lost.
+/// Maximum total length of the lines that are kept. Further lines are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;
 
 /// Lines that could not be printed.
 struct Unprinted {
-    /// Process that wrote the lines: a forked child inherits those of its parent.
+    /// Process that wrote the lines. A forked child inherits the lines of its parent, and ignores them.
     process: u32,
     text: String,
 }
@@ -42,7 +42,7 @@ pub(super) fn say(message: &str) {
 
 /// Returns the line with gpuflame's prefix.
 pub(super) fn line(message: &str) -> String {
-    // Names and settings are foreign text: they must not end the line or control a terminal.
+    // Names and settings are text from outside, which must not end the line or control a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 

@@ -1,16 +1,16 @@
-//! Swaps the stacks of two launches, in debug builds only, so that tests can check whether a comparison with
-//! an external observer notices it. Enabled by `GPUFLAME_TEST_MIX_UP=1`.
+//! Swaps the stacks of two launches, in debug builds only, so that tests can check whether a comparison with an
+//! external observer detects the swap. Enabled by `GPUFLAME_TEST_MIX_UP=1`.
 
 use crate::record::{ContextId, Launch, Row};
 
-/// State of the swap: the first launch whose stack differs from the previous launch's gets the previous
-/// stack, and the next launch with the previous stack gets the other one.
+/// State of the swap: the first launch whose stack differs from the previous launch's stack gets the previous stack,
+/// and the next launch with the previous stack gets the different stack.
 #[derive(Debug)]
 pub(super) enum MixUp {
     No,
     /// Before the swap. Contains the stack of the previous launch.
     Wanted(Option<ContextId>),
-    /// Half of the swap: a launch was given the first stack instead of the second.
+    /// Half of the swap: a launch was given the first stack instead of the second stack.
     Half(ContextId, ContextId),
 }
 
@@ -22,7 +22,7 @@ impl MixUp {
         }
     }
 
-    /// Returns a launch that replaces `row`, if `row` is one of the two.
+    /// Returns a launch that replaces `row`, if `row` is one of the two launches.
     pub(super) fn instead(&mut self, row: &Row<'_>) -> Option<Row<'static>> {
         let Row::Launch(launch) = row else { return None };
         let of = |context| Some(Row::Launch(Launch { context, ..*launch }));

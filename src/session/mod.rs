@@ -1,6 +1,6 @@
 //! The session is one process's run under gpuflame, from the first call to the files written at exit.
 //!
-//! Each process has one session, however gpuflame was loaded. This file has the calls through which gpuflame is entered.
+//! Each process has one session, however gpuflame was loaded. This file has gpuflame's entry points.
 //!
 //! ```text
 //! inject, start, stop, flush, stats     (this file)      ranges (need no session)
@@ -70,16 +70,16 @@ pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
 use running::Session;
 pub use stats::{KernelTime, Stats};
 
-/// Entry point for the driver's injection: sets up the session and, unless the settings forbid it, opens a
-/// window. Prints one line if that fails.
+/// Entry point for the driver's injection: sets up the session and, unless the settings forbid it, opens a window.
+/// Prints one line if the setup fails.
 pub fn inject() {
-    // In a forked child even our own locks may be held forever.
+    // In a forked child even our own locks may stay locked forever.
     if forks::is_over() || environment::keeps_us_out() {
         return;
     }
     session_begins();
-    // The driver calls this inside `cuInit`. If this or another thread is already setting up the session,
-    // that thread may be waiting for this call, so do not wait for it.
+    // The driver calls this function inside `cuInit`. If this or another thread is already setting up the session, that
+    // thread may be waiting for this call, so this call must not wait for that thread.
     match stage::begin_if_idle(set_up::injected) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -103,14 +103,14 @@ pub fn refuse(why: &str) {
 
 /// Opens a window: launches made from now on, by any thread, are recorded. If a window is open, nothing changes.
 ///
-/// The first call sets up the recorder, unless gpuflame was injected already. That takes milliseconds, so
-/// make it before the work to record, ideally before any CUDA call. Later calls take nanoseconds, unless the
-/// window was closed for two seconds or longer: then CUPTI's launch callbacks must be switched on again,
-/// which takes as long as CUPTI needs.
+/// The first call sets up the recorder, unless gpuflame was injected already. The setup takes milliseconds, so make the
+/// first call before the work to record, ideally before any CUDA call. Later calls take nanoseconds, unless the window
+/// was closed for two seconds or longer: then CUPTI's launch callbacks must be switched on again, which takes as long
+/// as CUPTI needs.
 ///
 /// # Errors
-/// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or
-/// was forked. The program can ignore the error: all other calls do nothing then.
+/// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or was
+/// forked. The program can ignore the error, because all other calls then do nothing.
 pub fn start() -> Result<()> {
     if forks::is_over() {
         return Err(life::over());
@@ -118,19 +118,19 @@ pub fn start() -> Result<()> {
     session_begins();
     match stage::get_or_begin(set_up::called)? {
         Some(session) => session.open_window(),
-        // The driver injects us in the middle of our own CUPTI call.
+        // The driver calls gpuflame in the middle of our own CUPTI call, while this thread sets up the session.
         None => Ok(()),
     }
 }
 
 /// Closes the window. If none is open, nothing changes. Does not wait for the GPU.
 ///
-/// Launches made in the window are followed to their end on the GPU, however much later that is. Launches
-/// made from now on are counted as outside for one second; after that they are skipped, and a second later
-/// CUPTI's launch callbacks are switched off, so that launches cost only what CUPTI's records cost.
+/// Launches made in the window are followed to their end on the GPU, however much later that is. Launches made in the
+/// next second are counted as outside. Later launches are skipped, and one more second later CUPTI's launch callbacks
+/// are switched off, so that launches cost only what CUPTI's records cost.
 ///
 /// # Errors
-/// As [`start`], if that has failed; `State` if no window was ever opened.
+/// As [`start`], if that has failed; `State` if no window was opened before.
 pub fn stop() -> Result<()> {
     let session = stage::running()?;
     if window::state().openings() == 0 {
@@ -145,8 +145,8 @@ pub fn is_active() -> bool {
     !life::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
-/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts
-/// steps, and `GPUFLAME_STEPS` selects the steps to record: the window opens or closes before this returns.
+/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts steps, and
+/// `GPUFLAME_STEPS` selects the steps to record: the window opens or closes before this call returns.
 ///
 /// # Errors
 /// `State` in a process that is ending or was forked.
@@ -165,9 +165,9 @@ fn begin_step() {
     }
 }
 
-/// Marks this instant on the timeline of the calling thread. The mark is in the recording, and in the
-/// timelines (`chrome`, `perfetto`) that `gpuflame convert` makes from the recording. While no window is
-/// open, it does nothing.
+/// Marks this instant on the timeline of the calling thread. The mark is in the recording, and in the timelines
+/// (`chrome`, `perfetto`) that `gpuflame convert` makes from the recording. While no window is open, this call does
+/// nothing.
 ///
 /// Takes about 100 ns and a lock. Text is truncated to 1,024 bytes. Thousands of marks per second are fine;
 /// marks for which there is no room are counted as [`Loss::MarksDropped`](crate::ledger::Loss::MarksDropped).
@@ -179,8 +179,8 @@ pub fn mark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, which are all files written at exit.
-/// `prefix` may have the same macros, and is relative to the current directory.
+/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, which are all files written at exit. `prefix`
+/// may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
 ///
 /// May be called before the first [`start`], and between windows. A recording that has begun is moved at the
 /// end of the process.
@@ -204,7 +204,7 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     Ok(())
 }
 
-/// Collects the work that the GPU has completed so far, without waiting for the rest. This also happens by
+/// Collects the work that the GPU has completed so far, without waiting for the remaining work. gpuflame does this by
 /// itself about once per second.
 ///
 /// # Errors
@@ -217,7 +217,7 @@ pub fn flush() -> Result<()> {
 /// now, and the time of each kernel. Work that the GPU has not completed is counted as pending launches. The
 /// numbers cover all windows so far and only grow: for a part of a run, take the difference of two calls.
 ///
-/// Collects first, as [`flush`] does. The time it takes grows with the number of distinct stacks, so do not
+/// Collects first, as [`flush`] does. The time that this call takes grows with the number of distinct stacks, so do not
 /// call it in every step.
 ///
 /// # Errors
@@ -233,7 +233,8 @@ pub struct Window(());
 
 /// Opens a window, as [`start`] does. The window closes when the returned guard is dropped.
 ///
-/// Windows do not nest: if two are open at once, on any threads, the first to be dropped closes both.
+/// Windows do not nest: if two windows are open at once, on any threads, the first window to be dropped closes both
+/// windows.
 ///
 /// # Errors
 /// As [`start`].
@@ -260,8 +261,8 @@ fn on_notice(notice: Notice<'_>) {
         return;
     }
     match notice {
-        // The driver may register its own exit handlers when it creates its first context, and they would run
-        // before ours: move ours to the front again.
+        // The driver may register its own exit handlers when it creates its first context, and those handlers would run
+        // before our handler, so our handler is moved to the front again.
         Notice::ContextCreated => ending::come_first_at_exit(),
         Notice::ContextEnds => {
             // The stage's lock is released before CUPTI is called.

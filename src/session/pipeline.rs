@@ -1,7 +1,8 @@
-//! The pipeline receives every row that the collector reads: it explains rows (joins and sums them) and, if
-//! asked for, writes them to the recording and the other growing outputs, all while the application runs.
+//! The pipeline receives every row that the collector reads: it explains rows (joins and sums them) and, if the
+//! settings request it, writes the rows to the recording and the other growing outputs. All of this happens while the
+//! application runs.
 //!
-//! It also chooses whether launches or activities are read next, gives stacks new ids when memory runs short,
+//! The pipeline also chooses whether launches or activities are read next, gives stacks new ids when memory runs short,
 //! and hands over the sums of windows that have their own files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -36,18 +37,19 @@ use super::stream::Streams;
 use super::times::Times;
 use super::write::Report;
 
-/// Fraction (1/7) of the join's capacity for launches that wait for an activity. If more are waiting,
-/// activities are read first, so that each launch is paired before the join's window moves past it. 32,768
-/// launches with the default limits.
+/// Fraction (1/7) of the join's capacity for launches that wait for an activity. If more launches are waiting,
+/// activities are read first, so that each launch is paired before the join's window moves past the launch. With the
+/// default limits this is 32,768 launches.
 const MANY_OPEN_PART: usize = 7;
-/// Fraction (1/4) of the join's capacity for activities that wait for their launch. At this limit, launches
-/// are read first even so: otherwise the activities of threads that launch fast are read too far ahead, while
-/// CUPTI has not filled the buffers of other threads yet. 16,384 activities with the default limits.
+/// Fraction (1/4) of the join's capacity for activities that wait for their launch. At this limit, launches are read
+/// first even if many launches are waiting. Otherwise the activities of threads that launch fast would be read too far
+/// ahead, while CUPTI has not filled the buffers of other threads yet. With the default limits this is 16,384
+/// activities.
 const MANY_ORPHANS_PART: usize = 4;
-/// Maximum number of steps before the collector turns to its other duties: about 20 ms.
+/// Maximum number of steps before the collector turns to its other duties. These steps take about 20 ms.
 const MOST_STEPS: usize = 64;
 
-/// Maximum time, in ns, that a closed window waits for its work. Launches without an activity by then are
+/// Maximum time, in ns, that a closed window waits for its work. Launches that have no activity after this time are
 /// reported as pending.
 const GIVEN_UP_AFTER: u64 = 5_000_000_000;
 
@@ -63,12 +65,12 @@ pub(super) struct Pipeline {
     flushed_at: Option<u64>,
     /// Value of `buffers_read` once all buffers counted by [`Pipeline::note_unread`] are read.
     noted: u64,
-    /// Number of dropped stacks when threads were last asked for new ids. `forgetting` is the round in progress.
+    /// Number of dropped stacks when threads were last asked for new stack ids. `forgetting` is the round in progress.
     dropped_stacks: u64,
     /// Windows that have their own files.
     apart: Option<TakenOut>,
     sampled: Option<SampledStacks>,
-    /// Lowest id that threads could still use after the previous round.
+    /// Lowest stack id that threads could still use after the previous round.
     lowest_id: ContextId,
     forgetting: Option<Forgetting>,
     finished: Option<Finished>,
@@ -88,14 +90,15 @@ struct SampledStacks {
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
 }
 
-/// Maximum number of sampled stacks whose ids are remembered. Beyond it the table is cleared, and stacks get new ids.
+/// Maximum number of sampled stacks whose ids are remembered. When this number is exceeded, the table is cleared, and
+/// stacks get new ids.
 const MOST_SAMPLED: usize = 1 << 15;
 
 /// Per-window sums, removed from the pipeline once all of a window's GPU work has finished.
 struct TakenOut {
     sets: &'static Sets,
-    /// Definitions that the drawing thread has received, and the value of [`Pipeline::forgotten`] at that
-    /// time. When that value changes, all definitions are sent again.
+    /// Definitions that the drawing thread has received, and the value of [`Pipeline::forgotten`] when they were sent.
+    /// When [`Pipeline::forgotten`] changes, all definitions are sent again.
     definitions: Definitions,
     forgotten: Option<u64>,
     /// Losses reported with the windows handed over so far.
@@ -114,10 +117,10 @@ struct Rows {
     count: u64,
     /// Number of rows that are window edges or names of generated code.
     idle_count: u64,
-    /// Time of the first launch, or the time at which the first activity, or launch outside windows, was
-    /// read. No file is created before.
+    /// Time of the first launch, or the time at which the first activity, or the first launch outside windows, was
+    /// read. No file is created before this time.
     first_work: Option<Nanos>,
-    /// Further rows are ignored.
+    /// The recording has ended, and further rows are ignored.
     is_over: bool,
     edges: Arc<Edges>,
     times: Times,
@@ -245,7 +248,7 @@ impl Pipeline {
         self.sampled.as_ref().map(|sampled| sampled.sampler.lines()).unwrap_or_default()
     }
 
-    /// Reads all rows that are ready, or a large part. Returns false if there were none.
+    /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
     pub(super) fn collect(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -258,15 +261,15 @@ impl Pipeline {
         any
     }
 
-    /// Counts the buffers and launches that are ready, for [`Pipeline::collect_noted`].
+    /// Counts the buffers and launches that are ready now, as the limits of [`Pipeline::collect_noted`].
     pub(super) fn note_unread(&mut self) {
-        // Buffers are counted first: every record in them was launched earlier.
+        // Buffers are counted before launches, because the launch of every record in a buffer is older than the record.
         self.noted = self.buffers_read + capture::filled() as u64;
         capture::note_unread();
     }
 
-    /// Reads like [`Pipeline::collect`], but only up to the counts of [`Pipeline::note_unread`], so that it
-    /// terminates even if threads keep launching. Returns false once the counts are reached.
+    /// Reads like [`Pipeline::collect`], but only up to the counts of [`Pipeline::note_unread`], so that the reading
+    /// ends even if threads keep launching. Returns false once the counts are reached.
     pub(super) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -330,13 +333,13 @@ impl Pipeline {
         self.rows.explain.tally().launches.open()
     }
 
-    /// Number of launches that still wait for an activity from CUPTI: every dropped activity may belong to an
-    /// open launch.
+    /// Number of launches that still wait for an activity from CUPTI. Dropped activities are subtracted, because every
+    /// dropped activity may belong to an open launch.
     pub(super) fn launches_awaited(&self) -> u64 {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
-        // Launches that the join has given up are not open any more, and account for earlier drops.
+        // Launches that the join has given up are no longer open. Such launches account for earlier dropped activities.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }
@@ -349,15 +352,14 @@ impl Pipeline {
         any
     }
 
-    /// Makes threads assign new ids to their stacks if stacks were dropped or had too many ids, and forgets
-    /// the old ids.
+    /// Makes threads assign new ids to their stacks if stacks were dropped or had too many ids. Forgets the old ids.
     fn forget_ids(&mut self) {
         let explain = &mut self.rows.explain;
         let dropped = explain.stacks_not_kept();
         match &mut self.forgetting {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.visit() {
-                    // One round later: see `Forgetting`.
+                    // Ids are forgotten one round later; `Forgetting` gives the reason.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
                 }
@@ -388,7 +390,8 @@ impl Pipeline {
 
     fn read_buffer(&mut self, api: &Api) -> bool {
         let Some(filled) = capture::next_filled() else { return false };
-        // The nodes that its records refer to were created before the buffer was filled.
+        // The graph nodes that the buffer's records refer to were created before the buffer was filled, so they are
+        // read first.
         capture::drain_graphs(|row| self.rows.push(row));
         let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
         self.unreadable += tally.unreadable;
@@ -414,7 +417,7 @@ impl Pipeline {
         self.rows.explain.profile()
     }
 
-    /// Records the names of generated code. The code generator may have published them only recently.
+    /// Records the names of generated code. The code generator may have published these names only recently.
     fn name_generated(&mut self) {
         for (address, name) in GeneratedCode::default().names(self.profile()) {
             self.rows.idle_count += 1;
@@ -427,7 +430,7 @@ impl Pipeline {
         self.rows.streams.starve(self.rows.explain.tally().launches.open());
     }
 
-    /// Adds records that CUPTI reports as dropped.
+    /// Counts records that CUPTI reports as dropped.
     pub(super) fn note_dropped(&mut self, records: u64) {
         self.dropped += records;
     }
@@ -447,7 +450,8 @@ impl Pipeline {
         }
     }
 
-    /// Hands over windows whose GPU work has finished, and those closed for longer than `GIVEN_UP_AFTER`.
+    /// Hands over windows whose GPU work has finished, and windows that have been closed for longer than
+    /// `GIVEN_UP_AFTER`.
     fn take_out(&mut self) {
         let (Some(taken), Some(apart)) = (&mut self.apart, self.rows.explain.apart()) else { return };
         taken.settle(apart);
@@ -470,7 +474,7 @@ impl Pipeline {
         }
         let all = self.lost();
         let (Some(taken), explain) = (&mut self.apart, &mut self.rows.explain) else { return };
-        // A loss is counted in one set of files only, so that the sets add up to the total.
+        // A loss is counted in one set of files only, so that the losses of all sets add up to the total.
         let lost = |&(loss, count): &(Loss, u64)| {
             let before = taken.lost.insert(loss, count).unwrap_or(0);
             (count > before).then_some((loss, count - before))
@@ -518,7 +522,7 @@ impl Pipeline {
         self.finished = Some(Finished { ledger, held: held_before });
     }
 
-    /// Returns the final sums, once they are known.
+    /// Returns the final sums; `None` before they are computed.
     pub(super) fn finished(&self) -> Option<&Finished> {
         self.finished.as_ref()
     }
@@ -532,22 +536,23 @@ impl Pipeline {
         self.rows.explain.snapshot(&lost, &mut ())
     }
 
-    /// Number of rows so far: work, calls, windows and the definitions they refer to.
+    /// Number of rows so far: work, calls, windows, and the definitions that these rows refer to.
     pub(super) fn rows(&self) -> u64 {
         self.rows.count
     }
 
-    /// Number of rows other than window edges and names of generated code. Without such rows nothing needs to be saved.
+    /// Number of rows other than window edges and names of generated code. If this number is zero, nothing needs to be
+    /// saved.
     pub(super) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
     }
 
-    /// Time of the first launch, once it is read.
+    /// Time of the first launch; `None` before the first launch is read.
     pub(super) fn first_work(&self) -> Option<Nanos> {
         self.rows.first_work
     }
 
-    /// Whether the process launched anything, recorded or lost. If not, no file is written.
+    /// Whether the process launched anything, recorded or lost. If the process launched nothing, no file is written.
     pub(super) fn has_work(&self) -> bool {
         self.rows.first_work.is_some()
             || capture::calls() > 0
@@ -565,7 +570,8 @@ impl Pipeline {
         self.rows.times.line()
     }
 
-    /// Number of entries merged into "others" so far. When it changes, sums and definitions written before are outdated.
+    /// Number of entries merged into "others" so far. When this number changes, sums and definitions that were written
+    /// before are outdated.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.forgotten()
     }
@@ -619,7 +625,7 @@ impl Pipeline {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// File of the recording, if rows are recorded.
+    /// File of the recording; `None` if rows are not recorded.
     pub(super) fn recording(&self) -> Option<Growing> {
         self.rows.streams.unwritten().cloned()
     }
@@ -648,8 +654,8 @@ impl TakenOut {
         }
     }
 
-    /// Notes the windows whose launches are all read. A launch in flight belongs to the window in which it
-    /// began, which is known; everything its thread wrote before is in the log.
+    /// Notes the windows whose launches are all read. A launch in flight belongs to the window in which the launch
+    /// began, which is known. Everything that its thread wrote before the launch is in the log.
     fn settle(&mut self, apart: &mut Apart) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             say("GPUFLAME_MAX_WINDOWS: more windows are opened, and the last set of files has all of those");
@@ -681,14 +687,15 @@ impl Rows {
                 self.take_edges();
                 self.pass_on(row);
             }
-            // Impossible times: the activity is kept without them and counted as untimed.
+            // The times are impossible, so the activity is kept without its times and counted as untimed.
             Row::Activity(activity) if !self.times.can_be(activity.start, activity.end) => {
                 let (start, end) = (Nanos(0), Nanos(0));
                 self.pass_on(&Row::Activity(Activity { start, end, ..*activity }));
             }
-            // The thread may have been renamed since.
+            // The thread may have been renamed since its row was written.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Named now rather than at exit, when a thread waits: there may be tens of thousands of names.
+            // Kernels are named now rather than at exit, because a thread waits at exit and there may be tens of
+            // thousands of names.
             Row::Name { id, .. } => {
                 self.pass_on(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
@@ -726,8 +733,8 @@ impl Rows {
         self.explain.push(row, &mut self.streams);
     }
 
-    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait
-    /// or allocate do not create a file.
+    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate
+    /// create no file.
     #[cold]
     fn note_first_work(&mut self, row: &Row<'_>) {
         self.first_work = match row {

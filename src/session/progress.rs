@@ -1,4 +1,4 @@
-//! Tracks whether the collector makes progress. Threads wait for it only as long as it does.
+//! Tracks whether the collector makes progress. Threads wait for the collector only as long as it makes progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Interval between checks by a waiting thread.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Maximum time between two checks that counts as waiting.
+/// Maximum part of the time between two checks that counts as waiting time.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
@@ -17,7 +17,7 @@ pub(super) fn made() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `ask`, which asks CUPTI or the loader for something and may never return.
+/// Calls `ask`, which calls CUPTI or the loader and may never return.
 pub(super) fn in_others<T>(ask: impl FnOnce() -> T) -> T {
     IN_OTHERS.store(true, Ordering::Release);
     let answer = ask();
@@ -26,12 +26,12 @@ pub(super) fn in_others<T>(ask: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Maximum times without a step.
+/// Maximum times without a step of the collector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
-    /// While CUPTI or the loader is asked, so that no steps are made.
+    /// Maximum time while CUPTI or the loader is called, when the collector makes no steps.
     pub(super) others: Duration,
-    /// At any other time.
+    /// Maximum time while neither CUPTI nor the loader is called.
     pub(super) ours: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Watch {
         Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: Waited::begin() }
     }
 
-    /// Whether the time without a step has exceeded the limit, so that waiting is pointless.
+    /// Whether the time without a step of the collector has exceeded the limit, so that waiting is pointless.
     pub(super) fn is_over(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);
         if steps != self.steps {

@@ -1,4 +1,5 @@
-//! The origin of a recording. The program's arguments are included only on request, because they may contain tokens.
+//! The origin of a recording. The program's arguments are included only on request, because arguments may contain
+//! access tokens.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +10,11 @@ use crate::record::{Provenance, Row};
 
 use super::environment::facts;
 
-/// Folder in which the driver lists the GPUs (in a container, those that it may use). The driver itself is
-/// not asked, because it could wait for a lock that the application holds.
+/// Folder in which the driver lists the GPUs (in a container, the GPUs that the container may use). The driver itself
+/// is not called, because it could wait for a lock that the application holds.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Passes all facts to `each`; the command line only if `with_command`.
+/// Passes all facts to `each`, but the command line only if `with_command`.
 pub(super) fn tell(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
     let facts = facts();
     let mut say = |what, text: &str| {

@@ -16,7 +16,7 @@ pub fn range_push(name: &CStr) -> Result<()> {
         return Err(life::over());
     }
     forks::watch();
-    // A range for which there is no room is counted.
+    // If there is no room for the range, it is counted as dropped.
     let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
     Ok(())
 }
@@ -34,8 +34,8 @@ pub fn range_pop() -> Result<()> {
     }
 }
 
-/// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before
-/// all CUDA calls or in a program without any, and sets up no session.
+/// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before all CUDA
+/// calls, or in a program without CUDA calls. Sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
     if forks::is_over() || environment::keeps_us_out() {
         return;
@@ -58,14 +58,14 @@ pub struct Range {
 /// Opens a range on this thread. Until the returned guard is dropped, `name` is a frame `[range]NAME` of
 /// every launch of this thread, between the CPU stack and the kernel.
 ///
-/// Ranges nest, up to 128 deep. They work whether a window is open or not, and take about 50 ns each. A few
-/// thousand distinct names are fine; one name per step of a long run is too many. Ranges for which there is
-/// no room are counted as [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
+/// Ranges nest, up to 128 deep. Ranges work whether a window is open or not, and take about 50 ns each. A few thousand
+/// distinct names are fine; one name per step of a long run is too many. Ranges for which there is no room are counted
+/// as [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
     let is_open = !forks::is_over();
     if is_open {
         forks::watch();
-        // A range for which there is no room is counted, and closed like any other.
+        // If there is no room for the range, it is counted as dropped, and is closed like any other range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
     Range { is_open, own_thread: PhantomData }

@@ -1,21 +1,22 @@
-//! Detects other clients of CUPTI that have taken over the activity records. CUPTI delivers all records to
-//! the client that asked last, and does not notify the previous one.
+//! Detects other clients of CUPTI that have taken over the activity records. CUPTI delivers all records to the client
+//! that asked last, and does not notify the previous client.
 //!
-//! Kineto asks without a subscription, so it is not refused as clients with one are. From then on gpuflame
-//! sees launches but no activities, and buffers that it gave to CUPTI are delivered to that client too.
+//! Kineto asks for records without a subscription, so CUPTI does not refuse it as it refuses a second subscriber. After
+//! such a takeover gpuflame sees launches but no activities, and even buffers that gpuflame gave to CUPTI are delivered
+//! to the other client.
 //!
-//! Most clients are seen when they ask. The rest are detected by missing traffic. Work for which the program
-//! has waited is complete, and a flush delivers complete work; and each piece of work takes space in a
-//! buffer, so that many pieces need another buffer.
+//! Most clients are seen when they ask for the records. All other clients are detected by missing traffic, in two ways.
+//! First, work for which the program has waited is complete, and a flush delivers the records of complete work. Second,
+//! each piece of work takes space in a buffer, so that many pieces need another buffer.
 
 use std::time::{Duration, Instant};
 
 use crate::cupti::{Others, Traffic};
 
-/// Minimum time without traffic, if the program has waited for all of its GPU work. A program with several
-/// GPUs may wait for one of its GPUs while another one runs a single kernel for that long.
+/// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work. A
+/// program with several GPUs may wait for one of its GPUs while another GPU runs a single kernel for 2 s or longer.
 const QUIET: Duration = Duration::from_secs(2);
-/// Minimum number of intervals between two flushes in which the program has waited in that way.
+/// Minimum number of intervals between flushes in which the program has waited for all of its GPU work.
 const PAUSES: u32 = 2;
 /// Minimum size of a record, in bytes.
 const SMALLEST_RECORD: u64 = 64;
@@ -28,13 +29,15 @@ pub(super) struct Rivals {
     /// Traffic when a buffer last moved.
     last: Traffic,
     since: Instant,
-    /// Number of waits at the last flush, and number of intervals with waits since a buffer last moved.
+    /// Number of waits for all GPU work at the last flush, and number of intervals with such waits since a buffer last
+    /// moved.
     waits: u64,
     pauses: u32,
     /// Number of launches without an activity at the last flush.
     open: u64,
     is_taken: bool,
-    /// Whether the takeover was seen directly, in which case its end will be too; and the number of takeovers seen.
+    /// Whether the current takeover was seen directly. If it was, its end will be seen directly as well. `takes` is the
+    /// number of takeovers that were seen directly.
     is_told: bool,
     takes: u64,
     /// Number of takeovers, seen or detected.
@@ -76,7 +79,7 @@ impl Rivals {
         self.times
     }
 
-    /// Updates the state from clients that are seen directly. A client that took the records and left them
+    /// Updates the state from clients that are seen directly. A client that has taken the records and released them
     /// again since the last call is counted, but not reported.
     pub(super) fn told(&mut self, others: &Others) -> Option<Change> {
         let is_news = others.takes != std::mem::replace(&mut self.takes, others.takes);
@@ -118,8 +121,9 @@ impl Rivals {
             (self.since, self.pauses) = (now, 0);
             return None;
         }
-        // A wait in flight at the last flush may cover only earlier launches; the next wait covers every
-        // launch. New launches are required as well, because a copy of zero bytes never produces an activity.
+        // Two waits are required, because a wait that was in flight at the last flush may cover only earlier launches,
+        // whereas the next wait covers every launch. New launches are required as well, because a copy of zero bytes
+        // never produces an activity.
         self.pauses += u32::from(opened && traffic.whole_waits >= waits + 2);
         let is_waited_for = self.pauses >= PAUSES && now.duration_since(self.since) >= QUIET;
         let has_no_room = open > (traffic.lent + 1) * (BUFFER / SMALLEST_RECORD);

@@ -1,7 +1,7 @@
 //! A session is one process's recording: it opens and closes windows, gathers rows, and writes the outputs at exit.
 //!
-//! It owns the parts (collector, pipeline, checkpoint and so on), and implements the traits through which
-//! their threads call back: `Source`, `Recorded`, `Turns`, `Starve` and `Ends`.
+//! The session owns the parts (collector, pipeline, checkpoint and so on), and implements the traits through which the
+//! threads of these parts call back: `Source`, `Recorded`, `Turns`, `Starve` and `Ends`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,13 +43,14 @@ use super::write::{self, Made, Report};
 
 /// Maximum time for which the application waits for a flush that makes no progress.
 const LONGEST_FLUSH: Duration = Duration::from_secs(5);
-/// Maximum time for which a flush waits for a file system that makes no progress: shorter than [`LONGEST_FLUSH`].
+/// Maximum time for which a flush waits for a file system that makes no progress. This time is shorter than
+/// [`LONGEST_FLUSH`].
 const LONGEST_WRITE: Duration = Duration::from_secs(2);
 /// Maximum time without progress of the collector while an application thread that ends a context waits for it.
 const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
 
-/// Maximum time for which a checkpoint waits for a collector that makes no progress. After it, the
-/// checkpoint's own thread reads instead.
+/// Maximum time for which a checkpoint waits for a collector that makes no progress. After this time, the checkpoint's
+/// own thread reads the rows instead.
 const LONGEST_FOR_A_CHECKPOINT: Duration = Duration::from_millis(200);
 
 /// Maximum time by which the ledger may delay the exit.
@@ -85,7 +86,7 @@ pub(super) struct Session {
     gave_up: AtomicBool,
     /// CUPTI did not answer a request at the end of a context.
     gave_up_on_contexts: AtomicBool,
-    /// Number of API calls when CUPTI was last asked for all records; `u64::MAX` if that has not happened yet.
+    /// Number of API calls when CUPTI was last asked for all records; `u64::MAX` if CUPTI was not asked yet.
     calls_at_last_flush: AtomicU64,
 }
 
@@ -147,7 +148,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns the session, if there is one. Waits for no lock.
+    /// Returns the session; `None` if there is no session yet. Waits for no lock.
     pub(super) fn get() -> Option<&'static Self> {
         SESSION.get().copied()
     }
@@ -191,7 +192,8 @@ impl Session {
     /// Does the same as [`Session::open_window`], inside a CUPTI callback.
     pub(super) fn open_window_in_callback(&self) {
         if !life::is_over() && !window::state().is_open() {
-            // A callback must not wait for the collector's lock, which is almost always free.
+            // A callback must not wait for the collector's lock, so it only tries to take the lock, which is almost
+            // always free.
             let is_taken = self.clients.have_records();
             self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()), is_taken);
             self.edges.turn(WindowEdge::Open, window::open);
@@ -223,8 +225,8 @@ impl Session {
         pipeline
     }
 
-    /// Returns modules that are new. Reading them may block on the loader's lock, so the pipeline must not be
-    /// locked here, and the module map is skipped if it is locked.
+    /// Returns modules that are new. Reading modules may block on the loader's lock. The pipeline must therefore not be
+    /// locked by the caller, and modules are not read if the module map is locked.
     fn new_modules(&self) -> Vec<Module> {
         let mut new = Vec::new();
         if let Some(mut modules) = self.modules.try_lock() {
@@ -233,7 +235,7 @@ impl Session {
         new
     }
 
-    /// Makes CUPTI deliver the completed records, and reads them.
+    /// Makes CUPTI deliver the completed records, and reads these records.
     ///
     /// # Errors
     /// `State` if CUPTI does not answer.
@@ -254,9 +256,9 @@ impl Session {
         ))
     }
 
-    /// Flushes the completed records of a context that ends. The collector does it: if CUPTI does not answer,
-    /// the application's thread is blocked for one second, and only once per process. Records that are not
-    /// flushed arrive with the next flush, or are counted as dropped.
+    /// Flushes the completed records of a context that ends. The collector makes this flush. If CUPTI does not answer,
+    /// the application's thread is therefore blocked for only one second, and only once per process. Records that are
+    /// not flushed arrive with the next flush, or are counted as dropped.
     pub(super) fn context_ends(&self) {
         let limit = Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT };
         if self.gave_up_on_contexts.load(Ordering::Acquire) || self.collector.ask(Wish::Gather, limit) {
@@ -269,8 +271,9 @@ impl Session {
         }
     }
 
-    /// Another client is about to take over the records, or asks for the subscription. The collector flushes completed
-    /// records, or releases the subscription. If CUPTI does not answer, the client is blocked for one second.
+    /// Handles another client that is about to take over the records, or that asks for the subscription. The collector
+    /// flushes completed records, or releases the subscription. If CUPTI does not answer, the client is blocked for one
+    /// second.
     pub(super) fn client_comes(&self) {
         self.collector
             .ask(Wish::Gather, Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT });
@@ -287,7 +290,7 @@ impl Session {
     /// As [`Session::flush`].
     pub(super) fn stats(&self) -> Result<Stats> {
         loop {
-            // The flush comes first, so that any visit of the collector that makes the stats follows it.
+            // The flush is made before the request, so that the collector computes the stats after the flush.
             self.flush()?;
             self.stats.ask();
             self.ask(Wish::Collect)?;
@@ -297,7 +300,7 @@ impl Session {
         }
     }
 
-    /// Locks the pipeline, unless the thread that holds it makes no progress.
+    /// Locks the pipeline. `None` if the thread that holds the pipeline's lock makes no progress.
     fn pipeline_within(&self, limit: Limit) -> Option<MutexGuard<'_, Pipeline>> {
         let mut watch = Watch::new(limit);
         loop {
@@ -313,7 +316,7 @@ impl Session {
         let (profile, streams) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
         if self.sets.is_some() {
-            // The other formats are drawn per window.
+            // All other formats are drawn per window.
             wanted.retain(|output| output.grows() || *output == Output::Stacks);
         }
         if wanted.iter().any(|output| output.has_names()) {
@@ -345,8 +348,8 @@ impl Session {
         report
     }
 
-    /// Returns the ledger as it is printed; empty if it is not wanted. Lines about files are left out if
-    /// `report` has none.
+    /// Returns the ledger as it is printed; empty if the settings disable the ledger. Lines about files are omitted if
+    /// `report` has no files.
     fn ledger_text(
         &self,
         pipeline: &mut Pipeline,
@@ -367,8 +370,8 @@ impl Session {
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
-    /// Writes text that could not be printed on stderr to a file next to the outputs, and returns its path. A
-    /// failure cannot be printed either.
+    /// Writes text that could not be printed on stderr to a file next to the outputs, and returns its path. If this
+    /// fails, the failure cannot be printed either.
     fn write_unprinted(&self, text: &str, report: &Report) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
@@ -401,7 +404,8 @@ impl Session {
     }
 }
 
-/// Removes the checkpoint if other files contain everything in it, or else keeps it and prints its name.
+/// Removes the checkpoint if other files contain everything that the checkpoint contains. Otherwise keeps the
+/// checkpoint and prints its name.
 fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     if all_is_written {
         return checkpoint.remove();
@@ -414,8 +418,8 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     }
 }
 
-/// Prints the ledger. If a pipe may hold an unfinished line, a heading comes first, so that the ledger's
-/// first line is not appended to it.
+/// Prints the ledger. If a pipe may hold an unfinished line, a heading comes first, so that the ledger's first line is
+/// not appended to the unfinished line.
 fn print_ledger(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::line(&format!("ledger of process {}", std::process::id())));
@@ -462,7 +466,8 @@ impl Source for Session {
         self.pipeline.lock().wants_flush()
     }
 
-    /// Shorter if threads are sampled: a thread is sampled only after the collector has read its first launch.
+    /// The pause is shorter if threads are sampled, because a thread is sampled only after the collector has read its
+    /// first launch.
     fn longest_pause(&self) -> Duration {
         if self.sampler.is_some() { LONGEST_PAUSE / 4 } else { LONGEST_PAUSE }
     }
@@ -485,7 +490,7 @@ impl Source for Session {
     fn write_down(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
         pipeline.write_down();
-        // Without GPU work there is no file.
+        // If there is no GPU work, there is no file of the recording.
         let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
@@ -494,7 +499,7 @@ impl Source for Session {
         }
     }
 
-    /// The checkpoint's thread saves the rows, if there is one.
+    /// If there is a checkpoint, its thread saves the rows.
     fn end_for_want_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_kept()) {
@@ -506,7 +511,7 @@ impl Source for Session {
 
 impl Turns for Session {
     fn open(&self) {
-        // An error means that the session is over, and there is nothing to record.
+        // An error means that the session is over, and no more work is recorded.
         let _ = self.open_window();
     }
 
@@ -519,7 +524,7 @@ impl Recorded for Session {
     fn read_ready(&self, is_first: bool) {
         let wish = if is_first { Wish::Gather } else { Wish::Read };
         let limit = Limit { others: LONGEST_FOR_A_CHECKPOINT, ours: LONGEST_FOR_A_CHECKPOINT };
-        // The collector has ended if memory is short.
+        // The collector has ended if memory has run out.
         if shortage::is_short() || !self.collector.ask(wish, limit) {
             self.collect_noted();
         }
@@ -551,8 +556,8 @@ impl Ends for Session {
         self.close_window();
     }
 
-    /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be
-    /// gone by now, nor after it has failed to answer once.
+    /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be gone by now.
+    /// CUPTI is not asked again either after it has failed to answer once.
     fn gather_the_rest(&self, limit: Limit) {
         self.checkpoint.iter().for_each(Checkpoint::rest);
         let calls = capture::cost().calls;
@@ -579,7 +584,7 @@ impl Ends for Session {
         // The last stacks may refer to the newest modules.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
-        // Covers rows that are ready but not read yet. Launches are accepted up to this point; otherwise
+        // This reads rows that are ready but not read yet. Launches are accepted up to this point, because otherwise
         // there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.learn(&new);
@@ -599,7 +604,8 @@ impl Ends for Session {
         true
     }
 
-    /// Creates a checkpoint even if there was none: a signal is often followed by SIGKILL a few seconds later.
+    /// A signal is often followed by SIGKILL a few seconds later, so a checkpoint is created even if there was none
+    /// before.
     fn write_down_last(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
     }
@@ -641,7 +647,7 @@ impl Ends for Session {
         if is_printed && !print_ledger(&text) {
             rest = text;
         }
-        // Any message since then is about the folder of reports.
+        // Any message since the previous call is about the folder of reports.
         rest += &messages::take_unprinted();
         if has_work {
             self.write_unprinted(&rest, &report);

@@ -5,12 +5,12 @@
 //!        collector: a thread has launched -wishes-> opens a ring for it
 //! ```
 //!
-//! A thread is observed in two ways, each on request: on-CPU by periodic samples, and off-CPU from the moment
-//! it leaves its processor voluntarily until it runs again.
+//! A thread is observed in two ways, each on request: on-CPU by periodic samples, and off-CPU from the moment at which
+//! the thread leaves its processor voluntarily until the thread runs again.
 //!
-//! Samples from the kernel do not interrupt the observed threads; the fallback to timers does, by signals.
-//! The pipeline takes ready samples without waiting, because the loader may block this thread, which asks it
-//! for the mapped modules.
+//! Samples from the kernel do not interrupt the observed threads; the fallback, timers, interrupts them by signals. The
+//! pipeline takes ready samples without waiting for the sampler's thread: that thread asks the loader for the mapped
+//! modules, and the loader may block it.
 
 use std::io;
 use std::mem;
@@ -31,19 +31,21 @@ use super::ending;
 use super::messages::tell;
 use super::panic::disable_after_panic;
 
-/// Maximum pause between rounds, used if no thread is sampled: the thread then only watches for the end of the session.
+/// Maximum pause between rounds, used if no thread is sampled, when the sampler's thread only watches for the end of
+/// the session.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-/// Pause between rounds if waits are recorded: a ring holds 63 waits, and a thread may wait thousands of
-/// times per second.
+/// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
+/// thousands of times per second.
 const PAUSE_OF_WAITS: Duration = Duration::from_millis(10);
-/// Maximum number of samples that wait for the pipeline: ten seconds at 1,000 samples per second.
+/// Maximum number of samples that wait for the pipeline. At 1,000 samples per second this is ten seconds.
 const MOST_READY: usize = 10_000;
-/// Maximum number of threads observed at once. Each takes 0.5 MiB of memory for its samples, and 1 MiB for its waits.
+/// Maximum number of threads observed at once. Each thread takes 0.5 MiB of memory for its samples, and 1 MiB for its
+/// waits.
 const MOST_THREADS: usize = 256;
 /// Stack size of the thread, which unwinds the stacks of other threads.
 const STACK: usize = 512 << 10;
-/// Maximum time for which a thread may be blocked that hands over a new thread or takes ready samples.
+/// Maximum time for which this module may block a thread that hands over a new thread or takes ready samples.
 const LONGEST_HAND: Duration = Duration::from_millis(100);
 
 /// Stack of a thread at some time.
@@ -92,17 +94,17 @@ pub(super) struct Sampler {
 #[derive(Debug, Default)]
 struct Counts {
     samples: AtomicU64,
-    /// Samples dropped for lack of room in the kernel's ring or in `ready`.
+    /// Number of samples dropped for lack of room in the kernel's ring or in `ready`.
     dropped: AtomicU64,
-    /// Samples whose stack has no root.
+    /// Number of samples whose stack has no root.
     cut: AtomicU64,
     threads: AtomicU64,
-    /// Threads that the kernel did not let us sample.
+    /// Number of threads that the kernel did not let us sample.
     refused: AtomicU64,
     /// CPU time of observed threads while a window was open, in ns.
     taken: AtomicU64,
     is_of_user: AtomicBool,
-    /// Threads sampled by a timer and its signals.
+    /// Number of threads that a timer samples by signals.
     by_timer: AtomicU64,
     waits: Waits,
 }
@@ -134,7 +136,8 @@ struct Following {
     thread: ThreadId,
     /// Source of on-CPU samples.
     samples: Option<Source>,
-    /// Reports when the thread leaves a processor and when it returns; and the wait that is still in progress.
+    /// Event that reports when the thread leaves a processor and when the thread returns to a processor. `left` is the
+    /// wait that is still in progress.
     leaves: Option<Event>,
     left: Option<Left>,
     /// CPU time of the thread in the previous round.
@@ -156,7 +159,7 @@ struct Left {
 }
 
 impl Sampler {
-    /// Starts the sampler. `None` if no observation is wanted, or if it fails, which is printed.
+    /// Starts the sampler. `None` if no observation is wanted, or if the sampler cannot be started, which is printed.
     pub(super) fn begin(wanted: Wanted) -> Option<&'static Self> {
         if wanted.hertz.is_none() && !wanted.waits {
             return None;
@@ -219,12 +222,12 @@ impl Sampler {
         ready.map(|mut ready| mem::take(&mut *ready)).unwrap_or_default()
     }
 
-    /// Numbers of samples and of waits dropped so far.
+    /// Number of dropped samples and number of dropped waits so far.
     pub(super) fn dropped(&self) -> [u64; 2] {
         [&self.counts.dropped, &self.counts.waits.dropped].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Reads the rest of the kernel's rings, unless the thread that uses them does not release them within
+    /// Reads the rest of the kernel's rings, unless the thread that uses the rings does not release them within
     /// `limit`. A wait that is still in progress ends now.
     pub(super) fn take_the_rest(&self, limit: Duration) {
         if let Some(mut followed) = self.followed.try_lock_for(limit) {
@@ -233,7 +236,7 @@ impl Sampler {
             let threads = followed.threads.iter_mut();
             let found = threads.filter_map(|one| one.left.take()?.until(now.0, one.thread)).collect();
             self.hand_over(found);
-            // No thread reads the timers any more, and their signals would continue.
+            // No thread reads the timers' samples any more, and the timers would continue to send signals.
             followed.threads.clear();
         }
     }
@@ -298,7 +301,7 @@ impl Sampler {
             }
             pause = self.pause(&followed);
         }
-        // However the loop ended, the program must not be left with our timers.
+        // Our timers must stop when the loop ends, for whatever reason it ended.
         self.followed.lock().threads.clear();
     }
 
@@ -311,7 +314,7 @@ impl Sampler {
         mem::take(&mut *wishes)
     }
 
-    /// Half of the time in which a ring or a slot may fill up.
+    /// Half of the minimum time in which a ring or a slot may fill up.
     fn pause(&self, followed: &Followed) -> Duration {
         if followed.threads.iter().any(|one| one.leaves.is_some()) {
             return PAUSE_OF_WAITS;
@@ -322,7 +325,7 @@ impl Sampler {
         })
     }
 
-    /// Starts to observe a thread. A thread with the same id that was observed before has ended.
+    /// Starts to observe a thread. If a thread with the same id was observed before, that thread has ended.
     fn open(&self, followed: &mut Followed, thread: ThreadId) {
         followed.threads.retain(|one| one.thread != thread);
         let is_full = followed.threads.len() >= MOST_THREADS;
@@ -351,7 +354,7 @@ impl Sampler {
         }
     }
 
-    /// Falls back to a timer if that is wanted and the kernel denies access.
+    /// Falls back to a timer if the settings permit a timer and the kernel denies access.
     fn or_by_timer(
         &self,
         opened: io::Result<Source>,
@@ -510,7 +513,7 @@ impl Source {
 }
 
 impl Left {
-    /// Returns the wait, which ended at `time`. `None` if it only waited for our own work at exit.
+    /// Returns the wait, which ended at `time`. `None` if the thread only waited for our own work at exit.
     fn until(self, time: u64, thread: ThreadId) -> Option<Found> {
         let Self { time: from, flags, frames } = self;
         let waited = time.checked_sub(from).filter(|waited| *waited > 0)?;
@@ -525,7 +528,7 @@ impl Left {
 const CPU_SAMPLES: &str = "GPUFLAME_CPU_SAMPLES";
 const OFF_CPU: &str = "GPUFLAME_OFF_CPU";
 
-/// Counts an event that was opened or refused. The first refusal is printed.
+/// Counts an event that was opened or refused, and prints the first refusal.
 fn note<T>(
     opened: io::Result<T>,
     [threads, refused]: [&AtomicU64; 2],

@@ -26,8 +26,8 @@ pub(super) fn called() -> Result<&'static Session> {
     set_up(true)
 }
 
-/// Writes unprinted messages to a file where the outputs would be, because there is no session that would do
-/// so at exit.
+/// Writes unprinted messages to a file where the outputs would be, because there is no session that would write them at
+/// exit.
 pub(super) fn write_unprinted() {
     let text = messages::take_unprinted();
     if !text.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn write_unprinted() {
     }
 }
 
-/// Adds the formats that show samples or waits, if those are recorded.
+/// Adds the formats that show samples or waits, if samples or waits are recorded.
 fn draw_samples(settings: &mut Settings) {
     let is_wanted = |view: &View| {
         let of_cpu = settings.cpu_samples.is_some();

@@ -1,16 +1,16 @@
 //! Draws the files of windows on a dedicated thread while the process runs, if each window has its own files
 //! (`%w` in the prefix).
 //!
-//! The thread has its own profile, to which only new definitions are added, so that each frame is symbolized
-//! once. No other thread waits for a file system: the thread that ends the process only checks whether this
-//! one makes progress.
+//! The drawing thread has its own profile, to which only new definitions are added, so that each frame is symbolized
+//! once. No other thread waits for a file system: the thread that ends the process only checks whether the drawing
+//! thread makes progress.
 //!
 //! ```text
 //! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
 //! ```
 //!
-//! A queue entry has the content of a checkpoint for that window alone. At most GPUFLAME_MAX_WINDOWS windows
-//! are kept apart, so that the queue is bounded.
+//! A queue entry has the content of a checkpoint for that window alone. At most GPUFLAME_MAX_WINDOWS windows have
+//! separate sums, so that the queue is bounded.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,7 +40,7 @@ use super::write::{Report, is_taken};
 pub(super) struct Set {
     /// Number of the window.
     pub(super) number: u64,
-    /// Whether definitions start anew, so that none of the earlier ones apply.
+    /// Whether definitions start anew, so that no earlier definition applies.
     pub(super) is_fresh: bool,
     /// Content in the format of a recording.
     pub(super) bytes: Vec<u8>,
@@ -56,11 +56,12 @@ pub(super) struct Sets {
     artist: Mutex<Artist>,
     /// The process is ending, and no more windows will be queued.
     ends: AtomicBool,
-    /// Whether a thread draws. If not, or not any more, the thread that ends the process draws the rest.
+    /// Whether the drawing thread runs. If it does not run, the thread that ends the process draws the remaining
+    /// windows.
     is_drawn_elsewhere: AtomicBool,
     /// Notified when the drawing thread has finished.
     done: Condvar,
-    /// CPU time of the drawing thread: while it grows, the thread makes progress.
+    /// CPU time of the drawing thread. While this time grows, the thread makes progress.
     thread: Clock,
 }
 
@@ -95,7 +96,7 @@ impl Sets {
         }
     }
 
-    /// Starts the thread. If that fails, all windows are drawn at the end.
+    /// Starts the drawing thread. If that fails, all windows are drawn at the end of the process.
     pub(super) fn spawn(&'static self) -> io::Result<()> {
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
@@ -125,8 +126,8 @@ impl Sets {
         self.asked.notify_one();
     }
 
-    /// Draws the remaining windows as the process ends. `None` if the drawing thread has made no progress for
-    /// `limit`. Its next file may be blocked by a file system, so the caller must not open a file either.
+    /// Draws the remaining windows as the process ends. `None` if the drawing thread has made no progress for `limit`.
+    /// A file system may block that thread, so the caller must not open a file either.
     pub(super) fn finish(&self, limit: Duration) -> Option<Drawn> {
         if !self.wait_until_drawn(limit) {
             return None;
@@ -157,7 +158,8 @@ impl Sets {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // Resolve symbols on first use now: as in `ending`, this may be impossible at the end.
+        // This call resolves symbols on first use. The call is made now, because resolving symbols may be impossible at
+        // the end of the process, as in `ending`.
         export::draw_once();
         loop {
             // After gpuflame has been switched off, windows are drawn only by an orderly end of the process.
@@ -221,7 +223,7 @@ impl Artist {
     }
 }
 
-/// Creates an `Explain` that only reads sums computed by another one.
+/// Creates an `Explain` that only reads sums computed by another `Explain`.
 fn explain(settings: &Settings) -> Explain {
     Explain::new(Options {
         by_stream: settings.root.contains(&Root::Stream),

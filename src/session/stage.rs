@@ -31,7 +31,8 @@ enum Stage {
 static STAGE: Mutex<Stage> = Mutex::new(Stage::Idle);
 static STAGE_CHANGED: Condvar = Condvar::new();
 
-/// Creates the session by `set_up`. `None` if there is one already or a thread is creating it. Waits for no thread.
+/// Creates the session by `set_up`. `None` if there is a session already or a thread is creating it. Waits for no
+/// thread.
 pub(super) fn begin_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
     {
         let mut stage = STAGE.lock();
@@ -43,8 +44,8 @@ pub(super) fn begin_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<
     Some(make(set_up))
 }
 
-/// Returns the session, or creates it by `set_up`. Waits for a thread that is creating it. `None` if that is
-/// this thread, further up its stack.
+/// Returns the session, or creates it by `set_up`. Waits for a thread that is creating it. `None` if the calling thread
+/// itself is creating the session, further up its stack.
 pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
@@ -61,8 +62,8 @@ pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<O
     make(set_up).map(Some)
 }
 
-/// Moves from `Starting` to `Running` or `Failed`. The lock is not held while CUPTI is called: subscribing
-/// may initialise the driver, and the driver may inject us.
+/// Moves from `Starting` to `Running` or `Failed`. The stage's lock is not held while CUPTI is called, because
+/// subscribing may initialise the driver, and the driver may then inject gpuflame.
 fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     // Waiting threads need a result, even after a panic.
     let result = stack::run_on_our_own(set_up, |set_up| {
@@ -80,12 +81,12 @@ fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     result
 }
 
-/// Returns the session, if it runs.
+/// Returns the session if it runs, and otherwise an error.
 pub(super) fn running() -> Result<&'static Session> {
     if forks::is_over() {
         return Err(life::over());
     }
-    // A child may have been forked with the lock held, but only after the session had begun.
+    // A child may have been forked while the lock was held, but only after the session had begun.
     if !forks::session_has_begun() {
         return Err(no_session());
     }

@@ -26,8 +26,8 @@ pub struct Stats {
     pub steps: u64,
 }
 
-/// Exchange of stats between a thread of the program, which asks, and the collector, which makes them. The
-/// collector may wait for memory forever, and then no thread of the program may wait for it.
+/// Exchange of stats between a thread of the program, which requests stats, and the collector, which computes them. The
+/// collector may wait for memory forever, and in this case no thread of the program may wait for the collector.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     are_wanted: AtomicBool,
@@ -35,12 +35,12 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Requests stats. The collector makes them at the next visit for which a thread waits.
+    /// Requests stats. The collector computes the stats at the next visit for which a thread waits.
     pub(super) fn ask(&self) {
         self.are_wanted.store(true, Ordering::Release);
     }
 
-    /// Makes the stats, if they are requested.
+    /// Computes the stats by `make`, if a thread has requested stats.
     pub(super) fn answer(&self, make: impl FnOnce() -> Stats) {
         if self.are_wanted.swap(false, Ordering::AcqRel) {
             let made = make();
@@ -48,7 +48,7 @@ impl Asked {
         }
     }
 
-    /// Removes and returns the stats. `None` if another thread that asked has taken them.
+    /// Removes and returns the stats. `None` if another thread that requested stats has taken these stats.
     pub(super) fn take(&self) -> Option<Stats> {
         self.made.lock().take()
     }
@@ -86,7 +86,7 @@ pub(super) fn heaviest(profile: &Profile, most: usize) -> Vec<KernelTime> {
     let sums = Sums::of(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
-        // Among many kernels, nearly all are rejected by this one comparison.
+        // If there are many kernels, this one comparison rejects nearly all of them.
         if heaviest.len() < most || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }

@@ -1,11 +1,11 @@
-//! Streams are the outputs that grow with the run and are therefore written while the application runs: the
-//! recording, the table of activities, Chrome's events and the text of the tutorial's tracer.
+//! Streams are the outputs that grow with the run and are therefore written while the application runs. The streams are
+//! the recording, the table of activities, Chrome's events and the text of the tutorial's tracer.
 //!
-//! The recording has a name that was free for all outputs when it began. The other files have temporary names
-//! and, like all outputs, get their final names at exit. No file is created before there is something to
-//! write. Each file is created and written by a thread of its own ([`host::growing`](crate::host::growing)),
-//! so that its file system blocks neither the application nor the collector. Errors are kept until the exit,
-//! so that nothing is printed in mid-run.
+//! The recording has a name that was free for all outputs when it began. The files of the other streams have temporary
+//! names and, like all outputs, get their final names at exit. No file is created before there is data for the file.
+//! Each file is created and written by a thread of its own ([`host::growing`](crate::host::growing)), so that the file
+//! system blocks neither the application nor the collector. Errors are kept until the exit, so that no error is printed
+//! while the application runs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -33,23 +33,24 @@ use super::write::{Made, make_folders};
 
 /// Maximum time between two marks in the recording, in ms. Rows are written after each flush of CUPTI.
 const WRITTEN_EVERY_MS: u32 = 1200;
-/// Maximum time by which the modification time of a file may precede the write.
+/// Maximum time by which the modification time of a file may be earlier than the write.
 const TICK: Duration = Duration::from_millis(10);
 /// Maximum number of names tried for the recording.
 const MOST_NAMES: usize = 1000;
-/// Fraction (1/32) of gpuflame's memory ceiling for the rows that wait to be written to one output: usually 8
+/// Fraction (1/32) of gpuflame's memory ceiling for the rows that wait to be written to one output. This is usually 8
 /// MiB, which is one second at 80,000 rows per second.
 const WAITING: usize = 32;
-/// Maximum time for which a full output may make no progress: shorter than the time for which an exit waits
-/// for the collector.
+/// Maximum time for which a full output may make no progress. This time is shorter than the time for which an exit
+/// waits for the collector.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(2);
-/// Minimum time for which each output may make no progress, whatever the exit limit is.
+/// Time for which each output may make no progress even if the exit limit is shorter.
 const LEAST_STANDSTILL: Duration = Duration::from_millis(100);
 /// See the module's documentation.
 pub(super) struct Streams {
     activities: Stream<ActivityTable<Feed>>,
     chrome: Stream<ChromeText<Feed>>,
-    /// Texts of the tutorial's tracer: at the name of the outputs, and at the path from the tutorial's own variable.
+    /// Texts of the tutorial's tracer: one under the name of the outputs, and one at the path from the tutorial's own
+    /// variable.
     texts: Vec<(Place, Stream<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: Stream<record::Writer<Feed>>,
@@ -59,13 +60,13 @@ pub(super) struct Streams {
     is_ahead: bool,
     /// A recording that failed.
     left: Option<Growing>,
-    /// Maximum time for which an output may make no progress while the process ends: half of the exit limit.
+    /// Maximum time for which an output may make no progress while the process ends. This is half of the exit limit.
     patience: Duration,
 }
 
 /// An output that grows.
 enum Stream<W> {
-    /// Not wanted, or already finished.
+    /// The output is not wanted, or is already finished.
     None,
     Open(Option<Growing>, W),
     Failed(Error),
@@ -110,7 +111,8 @@ impl Streams {
             recording: match wants(Output::Recording) {
                 true => Stream::open(in_place(outputs, settings, bounds), |out| {
                     let mut writer = record::Writer::new(out)?;
-                    // A process that is killed right after its first launch leaves a valid recording.
+                    // The header is flushed now, so that a process that is killed right after its first launch leaves a
+                    // valid recording.
                     writer.flush()?;
                     Ok(writer)
                 }),
@@ -124,7 +126,7 @@ impl Streams {
         }
     }
 
-    /// Creates the outputs' files, because there is something to write now.
+    /// Creates the files of the outputs, because there is data to write now.
     pub(super) fn create_files(&self) {
         let texts = self.texts.iter().filter_map(|(_, text)| text.file());
         let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
@@ -150,7 +152,7 @@ impl Streams {
         }
     }
 
-    /// Takes a row of any kind, before the join does.
+    /// Writes a row of any kind to the outputs. The join receives the row afterwards.
     pub(super) fn row(&mut self, row: &Row<'_>) {
         if let Stream::Open(_, table) = &mut self.activities {
             table.row(row);
@@ -167,9 +169,9 @@ impl Streams {
         }
     }
 
-    /// Adds a mark to the recording and hands it to the file, so that the rows so far survive if the process
-    /// is killed. `open` launches have no activity yet. Call on the thread that writes rows: the recording
-    /// names it as its writer.
+    /// Adds a mark to the recording and hands the rows so far to the file, so that they survive if the process is
+    /// killed. `open` launches have no activity yet. Call on the thread that writes rows, because the recording names
+    /// the calling thread as its writer.
     pub(super) fn flush(&mut self, open: u64) {
         let Stream::Open(_, writer) = &mut self.recording else { return };
         if !std::mem::take(&mut self.is_ahead) {
@@ -183,16 +185,16 @@ impl Streams {
         }
     }
 
-    /// Stops recording. The file is kept in case the process is killed, since it may cover hours. Its head
-    /// states that rows after the last mark are missing.
+    /// Stops recording. The file is kept in case the process is killed, because the recording may cover hours. The head
+    /// of the file states that rows after the last mark are missing.
     fn recording_fails(&mut self, error: Error) {
         if let Stream::Open(file, _) = std::mem::replace(&mut self.recording, Stream::Failed(error)) {
             self.left = file;
         }
     }
 
-    /// Removes a failed recording, because other outputs contain its sums and need its space. Returns whether
-    /// a file was removed.
+    /// Removes a failed recording, because other outputs contain the recording's sums and need its disk space. Returns
+    /// whether a file was removed.
     pub(super) fn make_room(&mut self) -> bool {
         self.left.take().is_some_and(|left| left.take_away_what_is_left())
     }
@@ -221,7 +223,8 @@ impl Streams {
         self.texts(|text| text.keep_kernels(&keep));
     }
 
-    /// Finishes `output` with the names in `profile`, and moves it to its final name or to one with a number.
+    /// Finishes `output` with the names in `profile`, and moves its file to the final name or, if that name is taken,
+    /// to a name with a number.
     pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<Made> {
         match output {
             Output::Activities => self.activities.publish(path, self.patience, ActivityTable::finish),
@@ -235,7 +238,8 @@ impl Streams {
         }
     }
 
-    /// Finishes the text that the tutorial's variable asks for. Returns its path, and the reason if it is incomplete.
+    /// Finishes the text that the tutorial's variable asks for. Returns the path of the text, and the reason if the
+    /// text is incomplete.
     pub(super) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<Made>)> {
         let at = self.texts.iter().position(|(place, _)| !matches!(place, Place::Named))?;
         let (place, mut text) = self.texts.remove(at);
@@ -248,7 +252,7 @@ impl Streams {
         };
         let path = self.free_of_siblings(path);
         let ended = text.end(&path, self.patience, |text| text.finish()?.into_file());
-        // As with the tutorial's tracer, a text from an earlier run is replaced.
+        // A text from an earlier run is replaced, as the tutorial's tracer does.
         let published = ended.and_then(|(draft, fate)| {
             draft.publish_as(&path)?;
             let note = (fate == Fate::Restored).then(|| restored(&path));
@@ -257,8 +261,8 @@ impl Streams {
         Some((path, published))
     }
 
-    /// Path for a text. The process id is appended if another process has written the file since this one
-    /// began, because all processes of a tree inherit the same path.
+    /// Path for a text. The process id is appended if another process has written the file since this process began,
+    /// because all processes of a tree inherit the same path.
     fn free_of_siblings(&self, path: PathBuf) -> PathBuf {
         let file = path.metadata().ok().filter(|file| file.len() > 0);
         if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
@@ -269,7 +273,8 @@ impl Streams {
         name.into()
     }
 
-    /// Calls `write` for each open text. A text that fails is removed at once, as a table is.
+    /// Calls `write` for each open text. If a text fails, its file is removed at once, as the file of a failed table
+    /// is.
     fn texts(&mut self, write: impl Fn(&mut CuptiText<TextOut>)) {
         for (_, stream) in &mut self.texts {
             let Stream::Open(_, text) = stream else { continue };
@@ -280,7 +285,8 @@ impl Streams {
         }
     }
 
-    /// Calls `write` for Chrome's events, in the same way.
+    /// Calls `write` for Chrome's events. If they fail, their file is removed at once, as the file of a failed table
+    /// is.
     fn chrome(&mut self, write: impl FnOnce(&mut ChromeText<Feed>)) {
         let Stream::Open(_, chrome) = &mut self.chrome else { return };
         write(chrome);
@@ -289,8 +295,8 @@ impl Streams {
         }
     }
 
-    /// Calls `write` for the table, if there is one. A table that fails is removed at once, because its
-    /// partial file takes space that the other outputs need.
+    /// Calls `write` for the table, if there is one. If the table fails, its partial file is removed at once, because
+    /// the other outputs need the disk space.
     fn table(&mut self, write: impl FnOnce(&mut ActivityTable<Feed>)) {
         let Stream::Open(_, table) = &mut self.activities else { return };
         write(table);
@@ -316,7 +322,8 @@ fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
     Growing::begin(bounds, GivenUp::Goes, Box::new(open))
 }
 
-/// Creates a recording whose number is free for all outputs. If another process is quicker, the next number is tried.
+/// Creates a recording whose number is free for all outputs. If another process takes that number first, the next
+/// number is tried.
 fn in_place(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> (Growing, Feed) {
     let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
     let open = move || {
@@ -333,8 +340,8 @@ fn beside(target: &Path) -> Result<Draft> {
     Ok(Draft::create(target)?)
 }
 
-/// Calls `take` with names for the recording whose number is free for all outputs, until no other process has
-/// taken the name. Returns the result.
+/// Calls `take` with names for the recording whose number is free for all outputs, until `take` succeeds or fails for
+/// another reason than a taken name. Returns the result of `take`.
 pub(super) fn free_name<T>(
     outputs: &Outputs,
     formats: &[Output],
@@ -411,7 +418,7 @@ pub(super) fn never_opened() -> Error {
 }
 
 impl<W> Stream<W> {
-    /// File in which the output grows.
+    /// File that the output is written to.
     fn file(&self) -> Option<&Growing> {
         if let Self::Open(file, _) = self { file.as_ref() } else { None }
     }
@@ -432,7 +439,7 @@ impl<W> Stream<W> {
         publish(self.end(path, patience, end)?, path)
     }
 
-    /// Ends the output, so that it can be named `path`.
+    /// Ends the output, so that its file can be renamed to `path`.
     fn end(
         &mut self,
         path: &Path,
@@ -460,9 +467,9 @@ fn find(mut draft: Draft, path: &Path) -> Result<(Draft, Fate)> {
     Ok((draft, fate))
 }
 
-/// Names a draft that was found `path`, or a free name like it.
+/// Renames a draft that was found to `path`, or to a similar name that is free.
 fn publish((draft, fate): (Draft, Fate), path: &Path) -> Result<Made> {
-    // A file that grew under its final name stays where a user has moved it.
+    // If a file grew under its final name and a user has moved it, the file stays in its new place.
     let stays = fate == Fate::Moved && draft.path() == draft.target();
     let target = if stays { draft.path().to_owned() } else { path.to_owned() };
     let used = draft.publish_new_as(&target)?;

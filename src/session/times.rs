@@ -1,16 +1,16 @@
-//! Guards against impossible times: the system clock may be set while we record, and a record may carry a
-//! time at which nothing ran. Neither may count as GPU time.
+//! Guards against impossible times: the system clock may be set while we record, and a record may contain a time at
+//! which nothing ran. Time that arises in either way must not count as GPU time.
 //!
-//! At each visit, the collector compares the clock that times the work with a steady clock that is never set.
-//! If the clock was set forward, the window ends there and resumes after the gap. If it was set back, the
-//! window ends there and resumes once the clock reaches that time again, because time already accounted for
-//! is not changed. Thus no window contains time that did not pass.
+//! At each visit, the collector compares the clock that times the work with a steady clock that is never set. If the
+//! clock was set forward, the window closes at the time of the change and reopens after the gap. If the clock was set
+//! back, the window closes at the time of the change and reopens once the clock reaches that time again, because time
+//! that is already accounted for is not changed. No window therefore contains time that did not pass.
 
 use crate::host::clocks::Moment;
 use crate::record::{Nanos, Row, WindowEdge};
 
-/// Maximum distance, in ns, between any work and the times that the clock has shown. CUPTI's clock is off by
-/// less, and no call to the GPU runs that far ahead of the clock.
+/// Maximum distance, in ns, between any work and the times that the clock has shown. CUPTI's clock deviates by less
+/// than this distance, and no call to the GPU runs ten minutes ahead of the clock.
 const MOST_OFF: u64 = 600_000_000_000;
 /// Minimum difference between the clocks, in ns, that counts as setting the clock. Gradual corrections stay below it.
 const LEAST_STEP: u64 = 100_000_000;
@@ -28,7 +28,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Compares the clocks. Returns window edges if the clock was set, so usually none.
+    /// Compares the clocks. Returns window edges if the clock was set, and usually an empty list.
     pub(super) fn look(&mut self, now: Moment) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));

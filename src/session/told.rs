@@ -1,14 +1,14 @@
-//! Turns CUPTI's launch callbacks off while no window is open, so that launches then cost no more than with
+//! Turns CUPTI's launch callbacks off while no window is open, so that launches outside windows cost no more than with
 //! CUPTI's records alone.
 //!
 //! ```text
 //! closed --1 s--> launches are skipped --1 s, and none in flight--> callbacks off --opens--> on, then open
 //! ```
 //!
-//! Only the collector turns them off, so that no call is seen on entry but not on exit. The thread that opens
-//! a window turns them on; inside a CUPTI callback it waits for the collector to do it, for at most 100 ms.
-//! Activity kinds stay enabled, because switching them may deadlock or lose ids of graphs. Callbacks about
-//! graphs, contexts and the profiler's calls stay on as well.
+//! Only the collector turns launch callbacks off, so that no call is seen on entry but not on exit. The thread that
+//! opens a window turns the callbacks on. Inside a CUPTI callback, that thread instead waits for the collector to turn
+//! them on, for at most 100 ms. Activity kinds stay enabled, because switching them may deadlock or lose ids of graphs.
+//! Callbacks about graphs, contexts and the profiler's calls stay on as well.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,8 @@ use crate::cupti::Api;
 use super::edges::Edges;
 use super::progress;
 
-/// Time from the closing of a window until launches are skipped, and from then until callbacks are turned
-/// off: a call may be in flight that has not been noted yet.
+/// Time from the closing of a window until launches are skipped, and from then until callbacks are turned off. The
+/// second interval is needed, because a call may be in flight that has not been noted yet.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
 /// Maximum time for a window to open.
 const LONGEST_OPENING: Duration = Duration::from_millis(100);
@@ -38,11 +38,11 @@ pub(super) struct Told {
 struct State {
     /// Whether the callbacks are on.
     is_on: bool,
-    /// Time since which no window is open, as far as the collector has seen.
+    /// Time at which the collector first saw that no window is open.
     closed: Option<Instant>,
-    /// Time since which launches are skipped.
+    /// Time from which launches are skipped; `None` while they are not skipped.
     hushed: Option<Instant>,
-    /// A thread that must not turn the callbacks on itself waits for them.
+    /// A thread that must not turn the callbacks on itself waits until the collector has turned them on.
     is_wanted: bool,
     /// The waiting thread also wants the records, which another client has.
     wants_records: bool,
@@ -56,8 +56,8 @@ impl Default for Told {
 }
 
 impl Told {
-    /// Turns the callbacks on or off if that is due, and calls `reclaim` if a waiting thread wants the
-    /// records. Called by the collector.
+    /// Turns the callbacks on or off if necessary, and calls `reclaim` if a waiting thread wants the records. Called by
+    /// the collector.
     pub(super) fn look(&self, api: &Api, edges: &Edges, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_wanted {
@@ -65,14 +65,16 @@ impl Told {
                 reclaim();
             }
             state.switch_on(api);
-            // The waiting thread is about to open the window.
+            // The waiting thread is about to open the window, so the time until the callbacks are turned off starts
+            // again.
             state.hushed = state.hushed.map(|_| Instant::now());
             self.changed.notify_all();
             return;
         }
         if window::state().is_open() {
             state.closed = None;
-            // The thread that opened the window did not wait while the callbacks were being turned off.
+            // The thread that opened the window did not wait long enough while the callbacks were being turned off, so
+            // they are turned on now.
             if state.hushed.take().is_some() {
                 progress::in_others(|| state.switch_on(api));
                 edges.told(true);
@@ -89,7 +91,7 @@ impl Told {
             }
             Some(since) => {
                 if state.is_on && since.elapsed() >= QUIET_AFTER && !capture::any_under_way() {
-                    // If CUPTI refuses, its callbacks continue and are skipped.
+                    // If CUPTI refuses, its callbacks continue, and gpuflame ignores them.
                     let _ = progress::in_others(|| api.tell_launches(false));
                     state.is_on = false;
                 }
@@ -97,7 +99,7 @@ impl Told {
         }
     }
 
-    /// Marks the callbacks as off, whatever was requested: the subscription ends. No window is open.
+    /// Marks the callbacks as off, whatever was requested, because the subscription ends. No window is open.
     pub(super) fn ends(&self, edges: &Edges) {
         let mut state = self.state.lock();
         if state.hushed.is_none() && window::hush() {

@@ -1,7 +1,6 @@
-//! Opens and closes windows as the settings say: by time, by steps, by a flag file or by a signal.
-//! `control::schedule` has the arithmetic. A dedicated thread checks the time and the file, because a file
-//! system may take long to answer. A step opens or closes the window on the thread that begins the step,
-//! before its first launch.
+//! Opens and closes windows as the settings say: by time, by steps, by a flag file or by a signal. `control::schedule`
+//! has the arithmetic. A dedicated thread checks the time and the flag file, because a file system may take long to
+//! answer. A step opens or closes the window on the thread that begins the step, before its first launch.
 //!
 //! ```text
 //! thread: time, flag file, signal, limits --\
@@ -29,9 +28,11 @@ use super::panic::disable_after_panic;
 
 /// Interval between checks for the flag file (one `stat` per check).
 const LOOK_FOR_FLAG_EVERY: Duration = Duration::from_secs(1);
-/// Interval between checks of a window with a limit. At 300,000 launches per second the limit is exceeded by 600.
+/// Interval between checks of a window with a limit. At 300,000 launches per second, 600 launches more than the limit
+/// are recorded.
 const LOOK_AT_LIMITS_EVERY: Duration = Duration::from_millis(2);
-/// Maximum time for which a step waits for another thread that is opening or closing the window, which is quick.
+/// Maximum time for which a step waits for another thread that is opening or closing the window. Opening and closing
+/// are quick.
 const LONGEST_TURN: Duration = Duration::from_millis(100);
 /// Stack size of the thread, which calls the kernel and compares numbers.
 const STACK: usize = 256 << 10;
@@ -55,10 +56,11 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Creates the schedule that the settings ask for. `None` if they ask for none, or leave windows to the program.
+    /// Creates the schedule that the settings ask for. `None` if the settings ask for no schedule, or leave windows to
+    /// the program.
     pub(super) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
-        // Made absolute now, because applications change their directory.
+        // The path is made absolute now, because applications may change their current directory.
         let flag =
             settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
         let steps = settings.steps.clone();
@@ -88,7 +90,7 @@ impl Windows {
         })
     }
 
-    /// Starts the schedule. A window that is due at once is open when this returns.
+    /// Starts the schedule. A window that is due at once is open when this function returns.
     pub(super) fn begin(&'static self, turns: &'static impl Turns) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {
@@ -114,7 +116,7 @@ impl Windows {
         }
     }
 
-    /// Opens or closes the window if that is due. May be called on any thread.
+    /// Opens or closes the window if the schedule requires it now. May be called on any thread.
     pub(super) fn look(&self, turns: &impl Turns) {
         let Some(mut schedule) = self.schedule.try_lock_for(LONGEST_TURN) else { return BELL.ring() };
         match schedule.turn(self.reached()) {

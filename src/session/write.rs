@@ -1,5 +1,5 @@
-//! Writes the outputs under names that are free. Failures are reported once per cause, and do not affect the
-//! other outputs.
+//! Writes the outputs under names that are free. A failure to write an output is reported once per cause, and does not
+//! affect the other outputs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::settings::{ABOUT, LEDGER, Output};
 pub(super) struct Report {
     /// Files written.
     pub(super) written: Vec<PathBuf>,
-    /// Files whose name was taken and that got another one.
+    /// Files whose name was taken, so that they got another name.
     pub(super) renamed: Vec<Rename>,
     /// Sentences about files that could not be written, one per cause.
     pub(super) failures: Vec<String>,
@@ -30,7 +30,7 @@ pub(super) struct Report {
 /// A file that was written.
 pub(super) struct Made {
     pub(super) path: PathBuf,
-    /// Explanation of its path, if its name was lost on the way.
+    /// Explanation of the path, if the file lost its name while it was written.
     pub(super) note: Option<String>,
 }
 
@@ -40,9 +40,9 @@ impl From<PathBuf> for Made {
     }
 }
 
-/// Calls `write` for each output in `wanted`, with names that are free or belong to `ours`, and adds a file
-/// with the text of `about` that describes the set. `write` returns the path that it used, because a free
-/// name may be taken in the meantime. Waits for no other process.
+/// Calls `write` for each output in `wanted`, with names that are free or belong to `ours`. Adds a file with the text
+/// of `about`, which describes the set. `write` returns the path that it used, because another process may have taken
+/// the name in the meantime. Waits for no other process.
 pub(super) fn all(
     wanted: &[Output],
     outputs: &Outputs,
@@ -51,7 +51,8 @@ pub(super) fn all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> Report {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    // A recording left by another process may still be turned into files with its name.
+    // A recording that another process left behind may still be converted to files with the recording's name, so these
+    // names are not used.
     let left = (!wanted.contains(&Output::Recording)).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([ABOUT]).chain(left.as_deref());
     let suffixes: Vec<_> = suffixes.collect();
@@ -59,16 +60,16 @@ pub(super) fn all(
         return Report::default();
     }
     let is_others = |path: &Path| Some(path) != ours && is_taken(path);
-    // The ranks of a job end together and would choose the same names. A rank that claims the file about the
-    // set owns all names of the set.
+    // The ranks of a job end together and would choose the same names. Each rank therefore claims the file that
+    // describes the set; the rank that gets the claim owns all names of the set.
     let mut claimed = None;
     let (paths, renamed) = outputs.choose(&suffixes, is_others, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
-        // A failure is reported when the outputs cannot be created either.
+        // If this fails, creating the outputs fails as well, and that failure is reported.
         let _ = make_folders(about);
         match Claim::of(about) {
             Ok(claim) => {
-                // Another process may have created its files since the check.
+                // Another process may have created its files since the names were checked.
                 let is_free = !paths.iter().any(|path| is_others(path));
                 claimed = is_free.then_some(claim);
                 is_free
@@ -109,7 +110,7 @@ pub(super) fn all(
     report
 }
 
-/// Whether the name is taken. A symbolic link takes its name wherever it points.
+/// Whether the name is taken. The name of a symbolic link is taken, whatever the link points to.
 pub(super) fn is_taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
@@ -121,8 +122,8 @@ fn refusal(error: &str, names: &[String]) -> String {
     )
 }
 
-/// Writes a file completely or not at all, and returns its path, which differs from `path` only if that name
-/// is taken. Folders are created only if they are missing, because each of a thousand windows writes a file.
+/// Writes a file completely or not at all, and returns its path, which differs from `path` only if that name is taken.
+/// Folders are created only if creating the file fails without them, because each of a thousand windows writes a file.
 pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<()>) -> Result<PathBuf> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -136,8 +137,8 @@ pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<(
     Ok(draft.publish_new()?)
 }
 
-/// Writes text that could not be printed on stderr next to the outputs of `report`, or under a name of its
-/// own if there are none. Returns the path.
+/// Writes text that could not be printed on stderr next to the outputs of `report`, or under a separate name if
+/// `report` has no outputs. Returns the path.
 pub(super) fn ledger(text: &str, outputs: &Outputs, report: &Report) -> Result<PathBuf> {
     let beside = report.about.as_deref().and_then(|about| {
         let prefix = about.as_os_str().as_bytes().strip_suffix(ABOUT.as_bytes())?;

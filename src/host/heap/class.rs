@@ -4,11 +4,12 @@ use std::alloc::Layout;
 
 use super::pages::PAGE;
 
-/// A size class. There are classes of 16 to 128 bytes in steps of 16, and four for each power of two above, up to 64
-/// KiB.
+/// A size class of blocks. There are classes of 16 to 128 bytes in steps of 16, and four classes for each larger power
+/// of two, up to 64 KiB.
 ///
 /// A size that is a multiple of its alignment gets a class whose size is a multiple of that alignment as well. Slabs
-/// start at page boundaries, so each block is aligned to every power of two up to a page that divides its size.
+/// start at page boundaries, so each block is aligned to every power of two that divides the block's size, up to the
+/// size of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class(pub(super) usize);
 
@@ -16,7 +17,7 @@ impl Class {
     pub(super) const COUNT: usize = 8 + 4 * 9;
     pub(super) const LARGEST: usize = 64 << 10;
 
-    /// The class for `layout`. `None`: such a block gets a mapping of its own.
+    /// The class for `layout`. `None` if a block of this layout gets its own mapping.
     pub(super) fn of(layout: Layout) -> Option<Self> {
         // Rust limits sizes, rounded up to their alignment, to half of the address space.
         let last = layout.size().max(1).next_multiple_of(layout.align()) - 1;
@@ -50,7 +51,7 @@ mod tests {
                 let class = Class::of(Layout::from_size_align(size, align).unwrap()).unwrap();
                 assert_eq!(class.bytes(), bytes, "{size} bytes");
             }
-            // Above 128 bytes an eighth is lost on average, and a quarter at most.
+            // Above 128 bytes, rounding up to a class wastes an eighth on average, and at most a quarter.
             assert!(before < 128 || bytes - before <= before / 4);
             before = bytes;
         }

@@ -1,9 +1,10 @@
 //! The heap of the shared library, separate from the application's heap, from which we never allocate.
 //!
-//! The application's heap cannot be relied on. A thread that a signal has stopped forever may hold its lock, and then
-//! no other thread can allocate or free; an allocator that replaces it may itself launch kernels; and its memory may be
-//! overwritten. In this heap no thread waits for another: one that repeatedly finds a pool in use maps the memory that
-//! it needs, and leaves blocks to free on a list of that pool.
+//! The application's heap cannot be relied on. A thread that a signal has stopped forever may hold the lock of the
+//! application's heap, and then no other thread can allocate or free; an allocator that replaces the application's heap
+//! may itself launch kernels; and the memory of that heap may be overwritten by bugs. In our heap no thread waits for
+//! another thread. A thread that repeatedly finds a pool in use maps the memory that it needs, and adds blocks to free
+//! to a list of that pool.
 //!
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  slabs, each with its free blocks
@@ -15,8 +16,8 @@
 //! no more mappings: the reserve, a part of the library's own image
 //! ```
 //!
-//! A block returns to the slab that it was cut from, whichever thread frees it. So the memory of a burst is returned to
-//! the kernel when the burst is over.
+//! A block returns to the slab that it was cut from, whichever thread frees the block. The memory of a burst of
+//! allocations is therefore returned to the kernel when the burst is over.
 //!
 //! Only the shared library's own allocator uses this heap; in other builds nothing is allocated, and all counts stay 0.
 
@@ -58,12 +59,12 @@ fn shrank(bytes: usize) {
     HELD.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-/// Allocates memory for `layout`; null: no memory is left.
+/// Allocates memory for `layout`. Returns null if no memory is left.
 pub fn alloc(layout: Layout) -> *mut u8 {
     let block = match Class::of(layout) {
         Some(class) => {
             let taken = pool::own().take(class).or_else(|| slab::map_alone(class));
-            // Of the class's size, because the block may be freed into its class.
+            // The block has the size of its class, because it may later be freed and reused for its class.
             taken.or_else(|| reserve::take(class.bytes()))
         }
         // Pages have a larger alignment than any caller requests.
@@ -76,10 +77,11 @@ pub fn alloc(layout: Layout) -> *mut u8 {
     block.map_or(null_mut(), NonNull::as_ptr)
 }
 
-/// Allocates zeroed memory for `layout`; null: no memory is left.
+/// Allocates zeroed memory for `layout`. Returns null if no memory is left.
 pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
     let block = alloc(layout);
-    // Larger blocks are already zero: each is a new mapping, or a part of the reserve that was never used.
+    // Larger blocks are already zero, because each larger block is a new mapping, or a part of the reserve that was
+    // never used.
     if !block.is_null() && Class::of(layout).is_some() {
         // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(0, layout.size()) };
@@ -90,7 +92,7 @@ pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
 /// Frees a block.
 ///
 /// # Safety
-/// `block` was allocated here with this layout, and is no longer used.
+/// `block` was allocated from this heap with this layout, and is no longer used.
 pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     shrank(layout.size());
     // SAFETY: an allocated block is never null.
@@ -110,7 +112,7 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Moves the content to a block of another size; null: no memory is left, and the old block is unchanged.
+/// Moves the content to a block of another size. Returns null if no memory is left; the old block is then unchanged.
 ///
 /// # Safety
 /// As for [`dealloc`]; `size` is not 0.
@@ -129,9 +131,9 @@ pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     }
     let new = alloc(wanted);
     if !new.is_null() {
-        // SAFETY: both blocks have that many bytes, and the new one is not shared.
+        // SAFETY: both blocks have that many bytes, and the new block is not shared.
         unsafe { std::ptr::copy_nonoverlapping(block, new, layout.size().min(size)) };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { dealloc(block, layout) };
     }
     new
@@ -180,7 +182,8 @@ mod tests {
         }
     }
 
-    /// Other tests allocate at the same time, but not that much. Alignments above a page are refused.
+    /// Other tests allocate at the same time, but less than these failed allocations. Alignments above a page are
+    /// refused.
     #[test]
     fn a_failed_allocation_is_not_counted() {
         const HUGE: usize = 1 << 40;
@@ -192,7 +195,8 @@ mod tests {
     #[test]
     fn freed_blocks_are_reused_and_zeroed_on_request() {
         let layout = Layout::from_size_align(40_000, 8).unwrap();
-        // Other tests use the heap at the same time: of many freed blocks, at least one returns.
+        // Other tests use the heap at the same time, so only some of many freed blocks are allocated again; at least
+        // one block must be.
         let first: Vec<_> = (0..50).map(|_| fill(40_000, 8, 0xab).0).collect();
         // SAFETY: the blocks were allocated just now.
         first.iter().for_each(|block| unsafe { dealloc(*block, layout) });

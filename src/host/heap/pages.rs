@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const PAGE: usize = 4096;
 
-/// Rounds up to whole pages. No layout is so large that this overflows.
+/// Rounds up to whole pages. No layout is so large that the rounding overflows.
 pub(super) fn in_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
 
-/// Whether pages are populated when they are mapped. Populating each page when it is touched takes three times as long.
+/// Whether pages are populated when they are mapped. If each page is populated only when it is touched, populating
+/// takes three times as long.
 static IS_IN_HASTE: AtomicBool = AtomicBool::new(false);
 
 /// From now on, speed matters more than memory that may stay unused. May be called in a signal handler.
@@ -22,7 +23,7 @@ pub(super) fn is_in_haste() -> bool {
     IS_IN_HASTE.load(Ordering::Relaxed)
 }
 
-/// Maps new pages, which are zero. In haste they are populated at once.
+/// Maps new pages, which are zero. In haste, the pages are populated at once.
 pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     map_as(in_pages(bytes), if is_in_haste() { libc::MAP_POPULATE } else { 0 })
 }
@@ -30,7 +31,7 @@ pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
 fn map_as(bytes: usize, how: i32) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: creates a new mapping at an address that the kernel chooses.
+    // SAFETY: the call creates a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(null_mut(), bytes, rights, flags, -1, 0) };
     mapped(at)
 }
@@ -41,7 +42,8 @@ fn mapped(at: *mut libc::c_void) -> Option<NonNull<u8>> {
     })
 }
 
-/// Maps new pages at a multiple of `align`. The kernel has no such option, so the surplus on both sides is unmapped.
+/// Maps new pages at a multiple of `align`. The kernel cannot map at a given alignment, so more pages are mapped, and
+/// the surplus on both sides is unmapped.
 pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     let around = map_as(bytes + align - PAGE, 0)?;
     let before = around.addr().get().wrapping_neg() % align;
@@ -59,9 +61,9 @@ pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
 /// Unmaps pages.
 ///
 /// # Safety
-/// They belong to the caller, and are no longer used.
+/// The pages belong to the caller, and are no longer used.
 pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller fulfils this function's contract.
     unsafe { libc::munmap(block.cast(), in_pages(bytes)) };
 }
 
@@ -70,7 +72,7 @@ pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
 /// # Safety
 /// `block` is the start of a mapping of `from` bytes, which only the caller uses.
 pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<NonNull<u8>> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller fulfils this function's contract.
     mapped(unsafe { libc::mremap(block.cast(), in_pages(from), in_pages(to), libc::MREMAP_MAYMOVE) })
 }
 
@@ -78,8 +80,8 @@ pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<Non
 /// refuses; no code depends on its effect.
 ///
 /// # Safety
-/// They belong to the caller, who needs none of their content if the advice is to discard it.
+/// The pages belong to the caller. If the advice is to discard their content, the caller does not need the content.
 pub(super) unsafe fn advise(at: NonNull<u8>, bytes: usize, advice: i32) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller fulfils this function's contract.
     unsafe { libc::madvise(at.as_ptr().cast(), bytes, advice) };
 }

@@ -1,4 +1,4 @@
-//! A pool owns all slabs of a group of threads, and is used by one thread at a time.
+//! A pool owns all slabs of a group of threads. Only one thread at a time uses a pool.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -10,7 +10,7 @@ use super::reserve;
 use super::slab::{Blocks, Slab, Slabs, map_piece, owner_of};
 use crate::host::threads;
 
-/// Number of attempts to enter a pool before a block is mapped instead.
+/// Number of attempts to enter a pool. If all attempts fail, the block gets its own mapping instead.
 const TRIES: u32 = 1000;
 /// Maximum number of empty slabs that keep their pages (2 MiB in all), so that recurring allocations need no system
 /// call.
@@ -20,9 +20,10 @@ const SLICE: usize = 16 << 10;
 
 pub(super) struct Pool {
     is_taken: AtomicBool,
-    /// Blocks that were freed while another thread was in the pool, each with the next one in its first word.
+    /// List of blocks that were freed while another thread was in the pool. The first word of each block points to the
+    /// next block.
     returned: AtomicPtr<u8>,
-    /// Slabs with room, by class; some may be full by now.
+    /// Slabs with room for blocks, by class. Some of these slabs may be full by now.
     slabs: [Slabs; Class::COUNT],
     /// Empty slabs that keep their pages, and their number.
     kept: Slabs,
@@ -44,12 +45,12 @@ pub(super) fn own() -> &'static Pool {
     &POOLS[usize::from(threads::is_ours())]
 }
 
-/// The pool that a block belongs to. `None`: the block has its own mapping.
+/// The pool that a block belongs to. `None` if the block has its own mapping.
 ///
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed.
 pub(super) unsafe fn pool_of(block: NonNull<u8>) -> Option<&'static Pool> {
-    // SAFETY: the caller guarantees it, and only this module maps pieces, with pools as owners.
+    // SAFETY: the caller fulfils the contract of `owner_of`, and only this module maps pieces, with pools as owners.
     unsafe { owner_of(block) }
 }
 
@@ -66,19 +67,19 @@ impl Pool {
         }
     }
 
-    /// Allocates a block. `None`: another thread is in the pool, perhaps forever, or no memory is left.
+    /// Allocates a block. `None` if another thread is in the pool, perhaps forever, or if no memory is left.
     pub(super) fn take(&'static self, class: Class) -> Option<NonNull<u8>> {
         let take = || self.take_from_slabs(class).or_else(|| self.take_elsewhere(class));
         self.alone(TRIES, take).flatten()
     }
 
-    /// Frees a block, now or when the next thread enters the pool.
+    /// Frees a block now or, if another thread is in the pool, when a thread next enters the pool.
     ///
     /// # Safety
     /// The block is part of a piece of this pool, and is no longer used.
     pub(super) unsafe fn give_back(&self, block: NonNull<u8>) {
         let put = || {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller fulfils this function's contract.
             unsafe { self.put(block) };
             self.fetch_returned();
         };
@@ -93,12 +94,13 @@ impl Pool {
         let _ = self.returned.fetch_update(Ordering::Release, Ordering::Relaxed, link);
     }
 
-    /// Frees a block of the reserve. If the pool stays in use, the block is lost.
+    /// Frees a block of the reserve. If another thread stays in the pool, the block is lost.
     pub(super) fn give_back_last(&self, block: NonNull<u8>, class: Class) {
         self.alone(TRIES, || self.last[class.0].put(block));
     }
 
-    /// Runs `body` as the only thread in the pool. `None`: another thread is in the pool, perhaps forever.
+    /// Runs `body` while the calling thread is the only thread in the pool. `None` if another thread is in the pool,
+    /// perhaps forever.
     fn alone<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
         let take = |_| {
             let taken =
@@ -159,7 +161,7 @@ impl Pool {
             self.bare.pop()
         })?;
         if is_in_haste() {
-            // SAFETY: the slab is empty. Kernels before 5.14 refuse.
+            // SAFETY: the slab is empty. Kernels before 5.14 refuse this advice, which has no consequences.
             unsafe { slab.advise(libc::MADV_POPULATE_WRITE) };
         }
         Some(slab)
@@ -170,7 +172,7 @@ impl Pool {
     /// # Safety
     /// The block is part of a piece of this pool, and is no longer used.
     unsafe fn put(&self, block: NonNull<u8>) {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller fulfils this function's contract.
         let slab = unsafe { Slab::of(block) };
         slab.put(block);
         let slabs = &self.slabs[slab.class().0];
@@ -183,8 +185,8 @@ impl Pool {
         }
     }
 
-    /// Makes an empty slab available to any class. Returns its pages to the kernel if enough other empty slabs keep
-    /// theirs.
+    /// Makes an empty slab available to any class. Returns the slab's pages to the kernel if enough other empty slabs
+    /// keep their pages.
     fn keep(&self, slab: &'static Slab) {
         if self.kept_count.get() < KEPT || is_in_haste() {
             self.kept_count.set(self.kept_count.get() + 1);
@@ -203,7 +205,7 @@ impl Pool {
         }
         let mut next = NonNull::new(self.returned.swap(null_mut(), Ordering::Acquire));
         while let Some(block) = next {
-            // SAFETY: the thread that freed the block wrote the next one into its first word.
+            // SAFETY: the thread that freed the block wrote the address of the next block into the block's first word.
             next = NonNull::new(unsafe { block.cast::<*mut u8>().read() });
             // SAFETY: the block was freed to this pool.
             unsafe { self.put(block) };
@@ -247,12 +249,12 @@ mod tests {
         blocks.into_iter().for_each(|block| unsafe { pool_of(block).unwrap().give_back(block) });
     }
 
-    /// Number of resident pages among those that these blocks start in.
+    /// Number of resident pages among the pages that these blocks start in.
     fn resident(blocks: &[NonNull<u8>]) -> usize {
         let pages: BTreeSet<_> = blocks.iter().map(|block| block.addr().get() & !(PAGE - 1)).collect();
         let is_resident = |page: &usize| {
             let mut found = 0;
-            // SAFETY: a page of a piece, and a byte for its state.
+            // SAFETY: the arguments are a page of a piece, and a byte for the state of that page.
             let asked = unsafe { libc::mincore(with_exposed_provenance_mut(*page), PAGE, &mut found) };
             assert_eq!(asked, 0);
             found & 1 == 1
@@ -278,7 +280,8 @@ mod tests {
     #[test]
     fn empty_slabs_release_their_pages_except_for_a_few() {
         let pool = new_pool();
-        // The first slab of a piece is a page shorter: these blocks fill one piece, and the first slab of the next.
+        // The first slab of a piece is a page shorter than the other slabs. These blocks fill one piece, and the first
+        // slab of the next piece.
         let blocks = take(pool, PAGE, 31 + 31 * 32 + 31);
         assert_eq!([slabs_of(&blocks).len(), resident(&blocks)], [33, blocks.len()]);
         // The last block of each slab is freed later.
@@ -287,7 +290,8 @@ mod tests {
         give_back(others.into_iter().copied());
         assert_eq!(resident(&blocks), blocks.len());
         give_back(last.into_iter().copied());
-        // The slabs that were emptied first keep their pages, and one is the first of a piece, a page shorter.
+        // The slabs that were emptied first keep their pages, and one of these slabs is the first slab of a piece,
+        // which is a page shorter.
         assert_eq!(resident(&blocks), KEPT as usize * 32 - 1);
         assert_eq!(empty(pool), [KEPT as usize, 64 - KEPT as usize]);
     }
@@ -298,7 +302,7 @@ mod tests {
         let small = take(pool, 48, 100_000);
         let slabs = slabs_of(&small);
         give_back(small);
-        // A slab has room for 16 blocks, the first of a piece for 15.
+        // A slab has room for 16 blocks, and the first slab of a piece has room for 15 blocks.
         let large = take(pool, 8192, 15 + 16 * (slabs.len() - 2));
         assert!(slabs_of(&large).is_subset(&slabs));
         // All blocks are different.
@@ -322,7 +326,7 @@ mod tests {
             assert!(bytes.iter().all(|byte| *byte == size as u8), "{size} bytes");
         };
         for turn in 0..60_000 {
-            // The number of blocks rises and falls in turn.
+            // The number of allocated blocks rises and falls alternately.
             if live.is_empty() || next(8) < if turn % 20_000 < 10_000 { 5 } else { 3 } {
                 let size = 1 << next(16);
                 let block = pool.take(class_of(size)).unwrap();
@@ -351,7 +355,8 @@ mod tests {
             give_back(blocks.iter().copied());
             assert!(!pool.slabs[class_of(100).0].first().unwrap().is_empty());
         });
-        // The next thread in the pool returns these blocks, and their slab is empty, for any class.
+        // The next thread in the pool returns these blocks to their slab, which is then empty and available to any
+        // class.
         let other = take(pool, 64, 1);
         assert_eq!(slabs_of(&other), slabs_of(&blocks));
         give_back(other);
@@ -399,7 +404,7 @@ mod tests {
         assert!(unsafe { pool_of(block) }.is_none());
         let pool = new_pool();
         let other = take(pool, 5000, 1)[0];
-        // SAFETY: as above.
+        // SAFETY: `other` has the size of that class.
         assert!(unsafe { pool_of(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
         give_back([other]);
         // SAFETY: the block is no longer used.

@@ -7,15 +7,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::pages::in_pages;
 use crate::host::{shortage, threads};
 
-/// Size of the reserve, for when no more memory can be mapped. Its pages take no memory until they are written to.
+/// Size of the reserve, which is used when no more memory can be mapped. The reserve's pages take no memory until they
+/// are written to.
 const RESERVE: usize = 6 << 20;
-/// Part of the reserve that only the application's threads may use: our threads stop when memory runs out, theirs must not.
+/// Part of the reserve that only the application's threads may use, because our threads stop when memory runs out, but the
+/// application's threads must not stop.
 const FOR_OTHERS: usize = 1 << 20;
 
 #[repr(C, align(4096))]
 struct Reserve(UnsafeCell<[u8; RESERVE]>);
 
-// SAFETY: each part of it is handed out once.
+// SAFETY: each part of the reserve is handed out only once.
 unsafe impl Sync for Reserve {}
 
 static LAST: Reserve = Reserve(UnsafeCell::new([0; RESERVE]));

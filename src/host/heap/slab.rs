@@ -8,7 +8,8 @@
 //! ╰─ slab 31
 //! ```
 //!
-//! The address of a block therefore leads to that page. A page of zeros means that the block has its own mapping.
+//! The address of the first page of a piece can therefore be computed from the address of a block. If that page has
+//! only zeros, the block has its own mapping.
 
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -20,12 +21,12 @@ use crate::host::leaks;
 
 /// Size of a slab, in bytes: the unit in which memory is assigned to a class and returned to the kernel.
 pub(super) const SLAB: usize = 128 << 10;
-/// Size of a piece, in bytes. It reserves address space ahead of a time when none is available; its pages take no
-/// memory until they are written to. For comparison, the C library reserves 64 MiB per thread.
+/// Size of a piece, in bytes. A piece reserves address space for a time when no more can be mapped, and its pages take
+/// no memory until they are written to. For comparison, the C library reserves 64 MiB per thread.
 const PIECE: usize = 4 << 20;
 const SLABS: usize = PIECE / SLAB;
 
-/// Header of a piece. All-zero is a valid header, without an owner.
+/// Header of a piece. An all-zero header is valid and has no owner.
 #[repr(C)]
 struct Piece<Owner: 'static> {
     owner: Cell<Option<&'static Owner>>,
@@ -34,26 +35,28 @@ struct Piece<Owner: 'static> {
 
 const _: () = assert!(size_of::<Piece<()>>() <= PAGE, "slab 0 begins behind the first page");
 
-/// Maps a piece and returns its slabs. Huge pages are disabled: they would populate memory that no block uses yet.
+/// Maps a piece and returns its slabs. Huge pages are disabled, because they would populate memory that no block uses
+/// yet.
 pub(super) fn map_piece<Owner>(owner: &'static Owner) -> Option<&'static [Slab]> {
     let start = pages::map_aligned(PIECE, PIECE)?;
-    // SAFETY: new pages, which hold no data yet.
+    // SAFETY: the pages are new and hold no data yet.
     unsafe { pages::advise(start, PIECE, libc::MADV_NOHUGEPAGE) };
     leaks::keeps(start, PIECE);
-    // SAFETY: all-zero is a valid piece, and it is never unmapped.
+    // SAFETY: all-zero is a valid piece, and a piece is never unmapped.
     let piece = unsafe { start.cast::<Piece<Owner>>().as_ref() };
     piece.owner.set(Some(owner));
     Some(&piece.slabs)
 }
 
-/// The owner of the piece that a block is part of. `None`: the block has its own mapping.
+/// The owner of the piece that a block is part of. `None` if the block has its own mapping.
 ///
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed; all pieces have owners of this
 /// type.
 pub(super) unsafe fn owner_of<Owner>(block: NonNull<u8>) -> Option<&'static Owner> {
     let piece = with_exposed_provenance::<Piece<Owner>>(block.addr().get() & !(PIECE - 1));
-    // SAFETY: a page with a header or zeros; the owner is set before the first block is handed out.
+    // SAFETY: `piece` is the address of a page with a header or with zeros, and the owner is set before the first block
+    // is handed out.
     unsafe { (*piece).owner.get() }
 }
 
@@ -64,16 +67,16 @@ pub(super) fn map_alone(class: Class) -> Option<NonNull<u8>> {
     Some(unsafe { start.add(PAGE) })
 }
 
-/// Unmaps such a block.
+/// Unmaps a block that has its own mapping.
 ///
 /// # Safety
 /// The block was mapped by [`map_alone`] with this class, and is no longer used.
 pub(super) unsafe fn unmap_alone(block: NonNull<u8>, class: Class) {
-    // SAFETY: the range that `map_alone` mapped.
+    // SAFETY: `map_alone` mapped exactly this range.
     unsafe { pages::unmap(block.as_ptr().wrapping_sub(PAGE), PAGE + class.bytes()) };
 }
 
-/// Blocks of one size: the free blocks, and memory that is not cut yet.
+/// Blocks of one size: the free blocks, and memory that is not cut into blocks yet.
 pub(super) struct Blocks {
     free: Cell<*mut u8>,
     next: Cell<usize>,
@@ -114,7 +117,7 @@ impl Blocks {
     }
 }
 
-/// State of a slab. Only used by the thread in the pool that owns it.
+/// State of a slab. Only the thread that is in the owning pool uses this state.
 #[repr(align(64))]
 pub(super) struct Slab {
     blocks: Blocks,
@@ -161,10 +164,10 @@ impl Slab {
     /// Gives the kernel advice on the slab's pages.
     ///
     /// # Safety
-    /// None of its blocks is allocated.
+    /// No block of the slab is allocated.
     pub(super) unsafe fn advise(&self, advice: i32) {
         let (start, bytes) = self.place();
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller fulfils this function's contract.
         unsafe { pages::advise(start, bytes, advice) };
     }
 
