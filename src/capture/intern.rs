@@ -38,13 +38,13 @@ impl Hash {
         }
     }
 
-    /// Combines both hashes, in this order.
+    /// Combines both hashes; their order matters.
     #[inline]
     pub(super) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)
     }
 
-    /// Bits that select a place in a table.
+    /// Returns bits of the hash that select a place in a table.
     pub(super) fn bits(self) -> usize {
         (self.a >> 32) as usize
     }

@@ -172,7 +172,7 @@ impl Entered {
             return None;
         }
         if !leave_behind(thread) {
-            // The call that it began inside has ended, too.
+            // The refused call that the thread began inside gpuflame has ended, too.
             thread.refused.call_ends();
             return None;
         }
@@ -182,7 +182,7 @@ impl Entered {
     /// Returns the state that only this thread accesses, and its shared state.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Own, &'static Thread) {
-        // SAFETY: this thread is inside once, and the borrow of `self` excludes a second one.
+        // SAFETY: only one `Entered` exists per thread, and the borrow of `self` excludes a second reference.
         (unsafe { &mut *self.thread.own.get() }, self.thread)
     }
 }
