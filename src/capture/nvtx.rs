@@ -126,7 +126,8 @@ fn replace(table: GetExportTable) -> bool {
 
 /// Returns the range name in the attributes that NVTX passes.
 ///
-/// # Safety The message in the attributes has the type that their `message_type` states.
+/// # Safety
+/// The message in the attributes has the type that their `message_type` states.
 unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
     let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<Attributes>())
     else {

@@ -381,7 +381,8 @@ impl Thread {
 impl Thread {
     /// Returns the state that only the collector accesses.
     ///
-    /// # Safety The caller is the collector, and holds no other reference that this function returned for this thread.
+    /// # Safety
+    /// The caller is the collector, and holds no other reference that this function returned for this thread.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn readers(&self) -> &mut Readers {
         // SAFETY: the caller guarantees that no other reference to `readers` exists.

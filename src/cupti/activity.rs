@@ -33,8 +33,8 @@ const FLAG_ASYNC: u32 = 1;
 /// Passes each record in `bytes` to `sink` as a row. The first activity of a kernel with a new name is preceded by the
 /// name's row. `step` is a [`Stepper`].
 ///
-/// # Safety `bytes` was filled by the library that `step` calls, and the names that its records point to are still
-/// readable.
+/// # Safety
+/// `bytes` was filled by the library that `step` calls, and the names that its records point to are still readable.
 pub(super) unsafe fn read(
     bytes: &[u8],
     step: &Stepper<'_>,

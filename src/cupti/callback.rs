@@ -134,7 +134,8 @@ pub(super) fn buffer_functions<T: Tracer>() -> BufferFunctions {
 
 /// Lends CUPTI a buffer.
 ///
-/// # Safety Only CUPTI calls this function. The three pointers are writable.
+/// # Safety
+/// Only CUPTI calls this function. The three pointers are writable.
 unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
@@ -162,7 +163,8 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
 
 /// Takes a buffer back from CUPTI.
 ///
-/// # Safety Only CUPTI calls this function, and CUPTI will not access the buffer again.
+/// # Safety
+/// Only CUPTI calls this function, and CUPTI will not access the buffer again.
 unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     _context: *mut c_void,
     _stream: u32,
@@ -192,7 +194,8 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
 /// Lends CUPTI a buffer for our subscriber (v2 interface). Ignores CUPTI's information about how the buffer will be
 /// used.
 ///
-/// # Safety The requirements of [`on_buffer_requested`] hold.
+/// # Safety
+/// The requirements of [`on_buffer_requested`] hold.
 unsafe extern "C" fn on_own_buffer_requested<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
@@ -206,7 +209,8 @@ unsafe extern "C" fn on_own_buffer_requested<T: Tracer>(
 /// Takes back a buffer of our subscriber (v2 interface). Ignores CUPTI's information about whose records the buffer
 /// holds.
 ///
-/// # Safety The requirements of [`on_buffer_completed`] hold.
+/// # Safety
+/// The requirements of [`on_buffer_completed`] hold.
 unsafe extern "C" fn on_own_buffer_completed<T: Tracer>(
     buffer: *mut u8,
     size: usize,

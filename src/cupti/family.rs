@@ -77,8 +77,9 @@ impl Functions {
     ///
     /// Errors: the name of the first function that is missing.
     ///
-    /// # Safety The functions belong to a CUPTI library, the driver is mapped ([`super::driver::Driver`]), and no
-    /// subscription to this library has failed before, because after a failed subscription any call may crash.
+    /// # Safety
+    /// The functions belong to a CUPTI library, the driver is mapped ([`super::driver::Driver`]), and no subscription
+    /// to this library has failed before, because after a failed subscription any call may crash.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
         match library.symbols().find(|(symbol, found)| !found && REQUIRED.contains(symbol)) {
             Some((missing, _)) => Err(missing),
@@ -105,7 +106,8 @@ impl Functions {
 
     /// Subscribes `callback`.
     ///
-    /// # Safety `callback` may be called with `userdata` on any thread from now on, until the process ends.
+    /// # Safety
+    /// `callback` may be called with `userdata` on any thread from now on, until the process ends.
     pub(super) unsafe fn subscribe(
         &self,
         callback: CallbackFn,
@@ -184,7 +186,8 @@ impl Functions {
 
     /// Registers the buffer functions.
     ///
-    /// # Safety The functions may be called on any thread from now on, until the process ends.
+    /// # Safety
+    /// The functions may be called on any thread from now on, until the process ends.
     pub(super) unsafe fn register_buffers(
         &self,
         subscriber: Subscriber,

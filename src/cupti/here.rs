@@ -44,7 +44,8 @@ fn mapped_files() -> Vec<PathBuf> {
 
 /// Adds the name of one mapped file.
 ///
-/// # Safety Only `dl_iterate_phdr` calls this function, with a `files` that points to a `Vec<PathBuf>`.
+/// # Safety
+/// Only `dl_iterate_phdr` calls this function, with a `files` that points to a `Vec<PathBuf>`.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *mut c_void) -> c_int {
     // SAFETY: the linker passes a valid struct.
     let name = unsafe { (*info).dlpi_name };

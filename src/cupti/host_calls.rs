@@ -38,7 +38,8 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
 
 /// Reads the address and the size of the memory that a call has allocated.
 ///
-/// # Safety `arguments` are the arguments of a call that has allocated memory of this kind, or null.
+/// # Safety
+/// `arguments` are the arguments of a call that has allocated memory of this kind, or null.
 unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<HostCallDone> {
     // SAFETY: the arguments of calls that allocate begin with a pointer to the address, followed by the size. If the
     // call allocates rows, the arguments begin with pointers to the address and to the pitch, followed by the width and

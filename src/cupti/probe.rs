@@ -52,7 +52,8 @@ pub enum Refusal {
 
 /// Checks with the CUPTI that `library` names or, if it is `None`, with the CUPTI that a search finds.
 ///
-/// # Errors `NoDriver` if this machine has no driver.
+/// # Errors
+/// `NoDriver` if this machine has no driver.
 pub fn probe(library: Option<PathBuf>) -> Result<Probe> {
     let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
     let options = Options { library, ..Options::default() };
