@@ -109,7 +109,7 @@ pub struct SubscriberParams {
     pub old_subscriber_size: usize,
     /// Whether other clients may subscribe too (13.2 on).
     pub allow_multiple_subscribers: u8,
-    /// Must be zero.
+    /// Padding, which must be zero.
     pub padding: [u8; 7],
 }
 

@@ -349,24 +349,24 @@ records! {
 pub mod offset {
     /// The hardware channel, `u32`, followed by its [`crate::ChannelType`], `u32`.
     pub mod channel {
-        /// In a [`super::super::Kernel`].
+        /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 168;
-        /// In a [`super::super::Memcpy`].
+        /// Offset in a [`super::super::Memcpy`].
         pub const MEMCPY: usize = 76;
-        /// In a [`super::super::MemcpyPeer`].
+        /// Offset in a [`super::super::MemcpyPeer`].
         pub const MEMCPY_PEER: usize = 84;
-        /// In a [`super::super::Memset`].
+        /// Offset in a [`super::super::Memset`].
         pub const MEMSET: usize = 76;
     }
 
     /// Id of the graph from which the executable graph was instantiated, `u32` (13.4 on). The source node's id, `u64`,
     /// is 8 bytes further.
     pub mod source_graph {
-        /// In a [`super::super::Kernel`].
+        /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
-        /// In a [`super::super::Memcpy`].
+        /// Offset in a [`super::super::Memcpy`].
         pub const MEMCPY: usize = 96;
-        /// In a [`super::super::Memset`].
+        /// Offset in a [`super::super::Memset`].
         pub const MEMSET: usize = 88;
     }
 

@@ -108,7 +108,7 @@ pub fn refill() {
     }
 }
 
-/// Creates a chunk, unless there are too many or the kernel provides no memory.
+/// Creates a chunk, unless there are too many chunks or the kernel provides no memory.
 #[cold]
 fn make() -> Option<NonNull<Chunk>> {
     if POOL.made.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) + POOL.logs.load(Ordering::Relaxed) {
@@ -119,7 +119,7 @@ fn make() -> Option<NonNull<Chunk>> {
     Some(chunk)
 }
 
-/// Returns an empty chunk for a log that already has one; `None` if there are too many.
+/// Returns another empty chunk for a log that already has a chunk; `None` if there are too many chunks.
 fn take_next() -> Option<NonNull<Chunk>> {
     if budget::is_shedding() {
         return None;
@@ -132,7 +132,7 @@ fn take_next() -> Option<NonNull<Chunk>> {
     chunk
 }
 
-/// Returns an empty chunk; `None` if there are too many.
+/// Returns an empty chunk; `None` if there are too many chunks.
 fn take(make: impl FnOnce() -> Option<NonNull<Chunk>>) -> Option<NonNull<Chunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;

@@ -106,7 +106,7 @@ fn compare(met: ContextId, walked: ContextId, tally: &Counts) {
 }
 
 /// Returns the hash of the open ranges and Python frames, which distinguish stacks in addition to native frames; `None`
-/// if there are neither.
+/// if the thread has neither ranges nor Python frames.
 #[inline(always)]
 fn apart_if_any(
     ranges: &mut Ranges,

@@ -198,7 +198,7 @@ impl Drop for Entered {
 pub(super) enum Refused {
     /// The thread is already inside gpuflame, so the caller is a signal handler.
     Inside(&'static Thread),
-    /// The thread has no state, and there is no memory for one.
+    /// The thread has no state, and there is no memory for a new state.
     WithoutMemory,
 }
 
@@ -493,8 +493,7 @@ pub(super) fn refused_call_ends() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that interrupted the thread
-/// there.
+/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that interrupted gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > WISHED)
 }

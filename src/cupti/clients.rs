@@ -5,13 +5,17 @@
 //! stops recording. Our functions pass every call on unchanged, and note the call:
 //!
 //! ```text
-//! registers functions   before: disable our kinds, restore our settings, flush our complete records
-//! or a clock            after: the client owns the records
-//! enables, disables     the client is working; once all its kinds are off and flushed, we may take the records back
-//! enables, functions    the client gets back the records that it had before, as it cannot know that we took them. Not if the
-//! known and not in use  module of its functions was unloaded
-//! subscribes, refused   if configured we release the subscription, and the call is repeated
-//! ends CUPTI            before: complete records are flushed, no call of the program is in flight; after: we subscribe again
+//! client registers its     before: we disable our kinds, restore the settings that we changed, flush our complete records
+//! functions or a clock     after:  the client owns the records
+//! client enables or        the client is using the records; once all its kinds are off and flushed, we may take the
+//! disables a kind          records back
+//! client enables a kind,   the client gets back the records that it owned before, because it cannot know that we took
+//! its known functions      them; not if the module that contains its functions was unloaded
+//! are not registered
+//! CUPTI refuses a client's if configured, we release our subscription, and the client's call is repeated
+//! request to subscribe
+//! client ends CUPTI        before: complete records are flushed, and we wait until no launch of the program is in flight
+//!                          after:  we subscribe again
 //! ```
 //!
 //! While we take back records or the clock that a client has left ([`taking`]), any client's call waits, for at most

@@ -99,7 +99,7 @@ unsafe extern "C" fn subscribe_v2(
 ) -> Status {
     // SAFETY: the caller has filled `struct_size` bytes of the struct.
     let (size, shares) = unsafe { ((*about).struct_size, (*about).allow_multiple_subscribers) };
-    // SAFETY: as above, and the name is a C string.
+    // SAFETY: the caller has filled the struct, and the name is a C string.
     let name = unsafe { CStr::from_ptr((*about).subscriber_name) }.to_string_lossy();
     let status = answer(format!("subscribe {name}, {size} bytes, shares = {shares}"));
     with(|state| state.callback = Some((callback, userdata.expose_provenance())));
@@ -153,7 +153,7 @@ unsafe extern "C" fn set_attribute(
 unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value: *mut c_void) -> Status {
     // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
     unsafe { size.write(1) };
-    // SAFETY: as above.
+    // SAFETY: the pointer satisfies the same contract as the one before.
     unsafe { value.cast::<u8>().write(with(|state| state.attribute)) };
     Status::SUCCESS
 }
@@ -165,7 +165,7 @@ unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mu
     if next >= valid {
         return Status::MAX_LIMIT_REACHED;
     }
-    // SAFETY: as above.
+    // SAFETY: the pointer satisfies the same contract as the one before.
     unsafe { record.write(buffer.wrapping_add(next)) };
     Status::SUCCESS
 }
@@ -408,7 +408,7 @@ impl Fake {
             unsafe { requested(places.0, places.1, places.2, ptr::null_mut()) };
         } else {
             let (requested, _) = with(|state| state.buffers).expect("no buffer functions");
-            // SAFETY: as above.
+            // SAFETY: the pointer satisfies the same contract as the one before.
             unsafe { requested(places.0, places.1, places.2) };
         }
         assert_eq!(most, 0, "as many records as fit");
@@ -428,7 +428,7 @@ impl Fake {
             return unsafe { completed(start, size, valid, &raw mut about) };
         }
         let (_, completed) = with(|state| state.buffers).expect("no buffer functions");
-        // SAFETY: as above.
+        // SAFETY: the pointer satisfies the same contract as the one before.
         unsafe { completed(ptr::null_mut(), 0, start, size, valid) };
     }
 }

@@ -55,7 +55,8 @@ pub(super) fn attach<T: Tracer>(
 #[cfg(feature = "cli")]
 pub(super) type Started = (Candidate, Version, Status);
 
-/// As `attach`, but also returns why the candidate was tried, or on failure which candidate refused.
+/// Like `attach`, but also returns the reason why the working candidate was tried or, on failure, the candidate that
+/// refused to start.
 #[cfg(feature = "cli")]
 pub(super) fn probe<T: Tracer>(
     driver: Driver,

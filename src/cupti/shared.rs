@@ -20,7 +20,7 @@ pub(super) struct Shared {
     pub(super) functions: Functions,
     /// Whether events and waits are recorded.
     pub(super) events: bool,
-    /// The subscription; null if there is none.
+    /// The subscription; null if there is no subscription.
     pub(super) subscriber: AtomicPtr<c_void>,
     /// Whether an API call or the creation of a context was seen. Before that, a flush can hang.
     pub(super) seen_work: AtomicBool,
@@ -91,7 +91,7 @@ impl Shared {
         CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// Returns the subscription; null if there is none.
+    /// Returns the subscription; null if there is no subscription.
     pub(super) fn subscriber(&self) -> Subscriber {
         Subscriber(self.subscriber.load(Ordering::Acquire))
     }

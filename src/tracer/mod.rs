@@ -119,9 +119,9 @@ pub struct Call<'a> {
     /// A word that the library keeps from the `enter` to the `exit` of one call. It is 0 at `enter` until the tracer
     /// sets it.
     pub slot: &'a Cell<u64>,
-    /// At `exit`: the result (`CUresult`, `cudaError_t`), 0 for success. At `enter`: 0.
+    /// Result of the call at `exit` (`CUresult`, `cudaError_t`), 0 for success. The value is 0 at `enter`.
     pub return_value: u32,
-    /// For launches: the kernel's mangled name, valid during the callback; null for other calls.
+    /// Mangled name of the kernel for launches, valid during the callback; null for other calls.
     pub symbol_name: *const c_char,
 }
 
