@@ -66,7 +66,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
     1
 }
 
-/// NVTX's function that returns its tables.
+/// Function of NVTX that returns NVTX's tables.
 pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
 /// Opens a range. See `include/gpuflame.h`.

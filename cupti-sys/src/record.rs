@@ -18,7 +18,7 @@ impl<'a> Record<'a> {
         Self(bytes)
     }
 
-    /// Returns the kind of the record; `None` if it is too short to contain one.
+    /// Returns the kind of the record; `None` if the record is too short to contain a kind.
     pub fn kind(self) -> Option<ActivityKind> {
         self.field(0).map(ActivityKind)
     }
@@ -242,9 +242,9 @@ records! {
         pub correlation_id: u32,
         /// Context.
         pub context_id: u32,
-        /// Stream; all ones = none.
+        /// Stream; all one bits = no stream.
         pub stream_id: u32,
-        /// Event; all ones = none.
+        /// Event; all one bits = no event.
         pub cuda_event_id: u32,
     }
 

@@ -61,7 +61,7 @@ impl Forgetting {
         }
     }
 
-    /// Notes that the logs were drained; `any`: whether they contained anything.
+    /// Notes that the logs were drained; `any` is true if the logs contained any record.
     pub fn drained(&mut self, any: bool) {
         if let Some(drained) = &mut self.drained {
             *drained = if any { *drained + 1 } else { MOST_DRAINS };

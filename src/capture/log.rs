@@ -179,7 +179,7 @@ impl Log {
     }
 }
 
-/// The writing end of a log. It belongs to one application thread.
+/// The writing end of a log. The writer belongs to one application thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writer {
     chunk: Option<NonNull<Chunk>>,
@@ -239,7 +239,7 @@ impl Writer {
     }
 }
 
-/// The reading end of a log. It belongs to the collector.
+/// The reading end of a log. The reader belongs to the collector.
 #[derive(Debug)]
 pub(super) struct Reader {
     chunk: *const Chunk,

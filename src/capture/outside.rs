@@ -18,7 +18,7 @@ const WIDEST: u32 = 1 << 24;
 /// Maximum number of times that the collector tries to read the range while the thread writes it. A write takes 10 ns.
 const MOST_TRIES: u32 = 64;
 
-/// The current range of a thread. Only that thread accesses it.
+/// The current range of a thread. Only that thread accesses its range.
 #[derive(Clone, Copy)]
 pub(super) struct Range {
     /// Number of times that a window was opened before the range began.
@@ -79,7 +79,7 @@ impl Growing {
         Self { turn, count, told, ids, over }
     }
 
-    /// Publishes a range. Called by the thread that owns it.
+    /// Publishes a range. Called by the thread that owns the range.
     pub(super) fn set(&self, range: &Outside) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);

@@ -35,7 +35,7 @@ impl RangeDomain {
     /// Pseudo-domain that contains the names of the domains.
     const OF_DOMAINS: Self = Self(u32::MAX - 2);
 
-    /// Returns the domain of this number.
+    /// Returns the domain with this number.
     pub(super) fn from_number(number: u32) -> Self {
         Self(number)
     }

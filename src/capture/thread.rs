@@ -107,7 +107,8 @@ pub(super) struct Readers {
     pub(super) noted: usize,
     /// Set when unread words are noted, and cleared by the next drain.
     pub(super) is_noted: bool,
-    /// Number of words of launches that were unread at the last mark and still are. A thread waits until they are read.
+    /// Number of words of launches that were unread at the last mark and still are. A thread waits until the marked
+    /// words are read.
     pub(super) marked: usize,
 }
 

@@ -157,7 +157,7 @@ impl Api {
         self.ask(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Returns the current time on the clock of the records; `None` if CUPTI does not provide it.
+    /// Returns the current time on the clock of the records; `None` if CUPTI does not provide the time.
     pub fn timestamp(&self) -> Option<Nanos> {
         self.ask(|functions| functions.timestamp(self.shared.subscriber()).ok()).flatten().map(Nanos)
     }

@@ -92,7 +92,7 @@ struct Known {
     under_way: AtomicU64,
     /// Time at which a client's call last began or ended, in ms since [`BEGINNING`].
     called: AtomicU64,
-    /// Set while we take back records or a clock that clients have left. Clients' calls wait while it is set.
+    /// Set while we take back records or a clock that clients have left. Clients' calls wait while this flag is set.
     is_taking: AtomicBool,
 
     takes: AtomicU64,

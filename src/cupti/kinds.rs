@@ -1,5 +1,5 @@
-//! Maps CUPTI's numbers of kinds to gpuflame's own numbers, which are stored in recordings. The own numbers are needed
-//! because a later CUPTI may renumber its kinds, and other vendors use other numbers. A number without a mapping
+//! Maps CUPTI's numbers of kinds to gpuflame's own numbers, which are stored in recordings. gpuflame's numbers are
+//! needed because a later CUPTI may renumber its kinds, and other vendors use other numbers. A number without a mapping
 //! becomes "other" or "unknown".
 
 use crate::record::{MemoryKind, SyncKind, UnifiedKind};

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 /// Reason why a candidate was not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Skipped {
-    /// The dynamic linker could not load it.
+    /// The dynamic linker could not load the library.
     NotLoaded(String),
     /// The library lacks this function, so it is not CUPTI, or is too old.
     Lacks(&'static str),

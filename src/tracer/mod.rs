@@ -146,7 +146,7 @@ pub enum HostCallEvent<'a> {
 /// Effect of a call that creates no GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCallDone {
-    /// The call waited or freed, or it failed.
+    /// The call waited or freed memory, or the call failed.
     Nothing,
     /// The call allocated memory.
     Allocated {
@@ -170,7 +170,7 @@ pub enum GraphEvent<'a> {
     CallBegins {
         /// The call.
         call: &'a Call<'a>,
-        /// The graph that the call adds to; `None` if it creates a new graph.
+        /// The graph that the call adds to; `None` if the call creates a new graph.
         into: Option<GraphId>,
     },
     /// The call has returned.
