@@ -34,7 +34,8 @@ impl Driver {
 
     /// Returns the names of the GPUs that this process may use. Initialises CUDA.
     ///
-    /// # Errors The driver's status code, which is 100 if there is no GPU.
+    /// # Errors
+    /// The driver's status code, which is 100 if there is no GPU.
     #[cfg(feature = "cli")]
     pub(super) fn gpus(self) -> Result<Vec<String>, u32> {
         // SAFETY: the name ends with NUL, and `self` proves that the driver is mapped.
