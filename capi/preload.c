@@ -1,10 +1,11 @@
-/* libgpuflame-preload.so: a small library for LD_PRELOAD in a whole shell. Programs that call CUDA are recorded, for all
- * others it has practically no effect: it sets the CUDA driver's variable, which makes the driver load libgpuflame.so from
- * the same folder.
+/* libgpuflame-preload.so: a small library for LD_PRELOAD in a whole shell. Programs that call CUDA are recorded; on all
+ * other programs the library has practically no effect. It only sets an environment variable that makes the CUDA driver
+ * load libgpuflame.so from the same folder.
  *
- * Every program that the shell starts loads it, so it is a few KiB, needs no library and uses no versioned symbol: the
- * functions that it calls may or may not exist in any C library, and if one is missing the program is left unchanged. It is
- * written in C because a Cargo workspace cannot build a no_std Rust library together with libraries that unwind. */
+ * Every program that the shell starts loads this library, so the library has only a few KiB, needs no other library and
+ * uses no versioned symbol. It calls functions that a C library may or may not have; if a function is missing, the
+ * library leaves the program unchanged. It is written in C because a Cargo workspace cannot build a no_std Rust library
+ * together with libraries that unwind. */
 #include <stddef.h>
 
 #define NAME "libgpuflame-preload.so"
@@ -29,20 +30,22 @@ extern void *mmap(void *at, size_t bytes, int may, int how, int file, long offse
 
 enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0x101 };
 
-/* Variables, in the order in which they are searched and added. The driver reads the first and NVTX the second. The library
- * reads the third and refuses to work with the stub of another release; from the fourth it knows which file descriptor 2
- * was when the program started. `gpuflame run --preload` sets the last: then the library is loaded at once, so that the
- * program's calls to it work before CUDA is loaded, but only into programs with glibc, which it needs. An array of arrays,
- * as pointers would need relocations. */
+/* Environment variables, in the order in which they are searched and added. The driver reads CUDA_INJECTION64_PATH, and
+ * NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, so that it can refuse to work with the stub
+ * of another release, and _GPUFLAME_STDERR, which identifies the file that descriptor 2 was when the program started.
+ * `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load libgpuflame.so at once, so that the program
+ * can call it before CUDA is loaded; only programs with glibc get it, because libgpuflame.so needs glibc. The names are
+ * an array of arrays, because pointers would need relocations. */
 enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
-/* Room for the new list and its strings if they are short, in the page that the loader writes to in any case. */
+/* Memory for the new list of variables and its strings, if they are short. It is in the page that the loader writes to in
+ * any case. */
 static char *room[300];
 
-/* Returns the rest of `text` after `prefix`; NULL if it does not begin with `prefix`. */
+/* Returns the rest of `text` after `prefix`; NULL if `text` does not begin with `prefix`. */
 static const char *behind(const char *prefix, const char *text)
 {
     while (*prefix && *prefix == *text)
@@ -59,7 +62,8 @@ static char *append(char *at, const char *text, size_t bytes)
     return at;
 }
 
-/* Returns the start of the entry in LD_PRELOAD that has this file's name, and sets `end` to the start of the name in it. */
+/* Returns the start of the entry in LD_PRELOAD that has this file's name, and sets `end` to the start of the file name in
+ * that entry. */
 static const char *entry(const char *list, const char **end)
 {
     const char *start = list, *name = list, *at;
@@ -79,8 +83,8 @@ static const char *entry(const char *list, const char **end)
     }
 }
 
-/* Finds the folder of this file, in which the library is installed: sets `from` to its path and returns the length of the
- * path including the last slash. 0: unknown. */
+/* Finds the folder of this file, in which libgpuflame.so is installed too. Sets `from` to the path of the folder and
+ * returns the length of the path including the last slash; 0 if the folder is unknown. */
 static size_t folder(const char **from, const char *preload)
 {
     const char *to = NULL, *at;
@@ -103,7 +107,7 @@ static size_t length(const char *text)
     return bytes;
 }
 
-/* Writes a number in hexadecimal, and returns the end of it. */
+/* Writes a number in hexadecimal, and returns the address after the last digit. */
 static char *append_number(char *at, unsigned long number)
 {
     int shift = 60;
@@ -114,8 +118,8 @@ static char *append_number(char *at, unsigned long number)
     return at;
 }
 
-/* Stores device and inode of descriptor 2. Returns 0 if it is closed or the architecture is unknown. Uses a raw system
- * call: the C library has this function under different names and sets errno. */
+/* Stores the device and the inode of descriptor 2. Returns 0 if the descriptor is closed or the architecture is unknown.
+ * Uses a raw system call, because C libraries have this function under different names, and these functions set errno. */
 static int look_at_stderr(unsigned long *device, unsigned long *inode)
 {
     unsigned long facts[32];
@@ -135,14 +139,15 @@ static int look_at_stderr(unsigned long *device, unsigned long *inode)
     return 1;
 }
 
-/* Whether an ancestor's copy of this library has named `driver` to the driver: `own` is what it left, version and path. */
+/* Whether the copy of this stub in an ancestor process has set CUDA_INJECTION64_PATH to `driver`. `own` is the value of
+ * _GPUFLAME_PRELOAD, the version and path that the ancestor's stub has set. */
 static int is_own(const char *own, const char *driver)
 {
     const char *rest, *path = own ? behind(VERSION " ", own) : NULL;
     return path && (rest = behind(path, driver)) && !*rest;
 }
 
-/* Loads the library, unless it is NULL or the program has another C library than glibc. */
+/* Loads `library`, unless it is NULL or the program has another C library than glibc. */
 static void load(const char *library)
 {
     if (library && dlopen && gnu_get_libc_version)
@@ -163,7 +168,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         for (name = 0; name < NAMES; name++)
             if (!has[name])
                 has[name] = behind(NAME_OF[name], old[count]);
-    /* If the user named a library, that choice stays: only an ancestor's entry about its own descriptor 2 is replaced. */
+    /* If the user has named a library for the driver to load, that choice is kept; only the entry with which an ancestor
+     * has described its own descriptor 2 is replaced. */
     bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
     library = has[DRIVER] && is_own(has[OWN], has[DRIVER]) ? has[DRIVER] : NULL;
     if (!bytes && !(has[DRIVER] && has[STDERR])) {
@@ -203,7 +209,7 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         *append_number(text, inode) = 0;
     }
     new[added] = NULL;
-    /* One atomic store, and the old list is not freed: another thread may be reading it. */
+    /* The list is replaced by one atomic store, and the old list is not freed, because another thread may be reading it. */
     __atomic_store_n(&environ, new, __ATOMIC_RELEASE);
     load(has[AT_ONCE] ? library : NULL);
 }

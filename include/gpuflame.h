@@ -1,17 +1,18 @@
 /* gpuflame: GPU flame graphs. The C interface, and small C++ classes around it. C99 and C++11 or later.
  *
- * Works when linked (-lgpuflame), when injected (CUDA_INJECTION64_PATH or LD_PRELOAD), and when both: then there is one
- * session, whichever came first. Recording is configured by GPUFLAME_* environment variables, and the outputs are written
- * when the process exits.
+ * The library works when a program links it (-lgpuflame), when it is injected (CUDA_INJECTION64_PATH or LD_PRELOAD), and
+ * when both happen: then the process still has only one session, regardless of which happens first. Recording is
+ * configured by GPUFLAME_* environment variables, and the outputs are written when the process exits.
  *
- * If GPUFLAME_HEADER_ONLY is defined before this header is included, nothing is linked (an old glibc needs -ldl). If the
- * library was injected into the process, the functions find it there; otherwise they do nothing, return GPUFLAME_ABSENT,
- * and cost about 30 ns. This lets a library define ranges and windows without a dependency for its users. The driver loads
- * gpuflame when CUDA starts: calls before that, and within 10 ms after the last of these, do nothing and are not counted.
+ * If GPUFLAME_HEADER_ONLY is defined before this header is included, nothing is linked (an old glibc needs -ldl). If
+ * libgpuflame was injected into the process, the functions of this header find it; otherwise they do nothing, return
+ * GPUFLAME_ABSENT, and cost about 30 ns per call. This lets a library define ranges and windows without a dependency for
+ * its users. The driver loads gpuflame when CUDA starts. Calls before CUDA starts do nothing and are not counted; the
+ * same holds for calls within 10 ms after the last of these calls.
  *
  * Any thread may call any function at any time, concurrently, but not in a signal handler. Windows, steps and outputs
- * belong to the process, ranges and gpuflame_last_error() to the calling thread. No function ends the program, prints to
- * stdout, or throws. In a forked child all functions return GPUFLAME_ERROR_STATE. */
+ * belong to the process; ranges and gpuflame_last_error() belong to the calling thread. No function ends the program,
+ * prints to stdout, or throws. In a forked child all functions return GPUFLAME_ERROR_STATE. */
 #ifndef GPUFLAME_H
 #define GPUFLAME_H
 
@@ -21,11 +22,11 @@
 #define GPUFLAME_VERSION_MAJOR 0
 #define GPUFLAME_VERSION_MINOR 1
 #define GPUFLAME_VERSION_PATCH 0
-/* For comparisons: 0.1.0 is 100, 1.2.3 is 10203. */
+/* The version as one number, for comparisons: 0.1.0 is 100, 1.2.3 is 10203. */
 #define GPUFLAME_VERSION (GPUFLAME_VERSION_MAJOR * 10000 + GPUFLAME_VERSION_MINOR * 100 + GPUFLAME_VERSION_PATCH)
 
-/* Return values of the functions: GPUFLAME_OK, GPUFLAME_ABSENT, or a negative number; then gpuflame_last_error() describes
- * in one sentence what happened and what to do. */
+/* Return values of the functions: GPUFLAME_OK, GPUFLAME_ABSENT, or a negative number. After a negative number,
+ * gpuflame_last_error() describes in one sentence what happened and what to do. */
 #define GPUFLAME_OK 0
 #define GPUFLAME_ABSENT 1             /* header only: the library is not in this process, and nothing was done */
 #define GPUFLAME_ERROR_NO_DRIVER (-1) /* no NVIDIA driver on this machine */
@@ -34,7 +35,7 @@
 #define GPUFLAME_ERROR_SETTING (-4)   /* invalid setting or argument; NULL is never valid */
 #define GPUFLAME_ERROR_IO (-5)        /* a file could not be read or written */
 #define GPUFLAME_ERROR_FORMAT (-6)    /* a file is malformed */
-#define GPUFLAME_ERROR_STATE (-7)     /* not possible now: not started yet, the process is ending, a forked child */
+#define GPUFLAME_ERROR_STATE (-7)     /* not possible now: recording has not started, or is over (at exit, in a forked child) */
 #define GPUFLAME_ERROR_INTERNAL (-8)  /* a bug in gpuflame, which has disabled itself */
 
 /* A kernel and its total run time. */
@@ -46,28 +47,29 @@ struct gpuflame_kernel {
 
 /* Results of a run so far, see gpuflame_stats(). Later versions may add fields at the end. */
 struct gpuflame_statistics {
-    uint64_t size; /* set it to sizeof(struct gpuflame_statistics); on return the number of bytes filled in */
+    uint64_t size; /* set this to sizeof(struct gpuflame_statistics); on return: number of bytes filled in */
 
-    uint64_t windows; /* opened so far, including the present one */
+    uint64_t windows; /* windows opened so far, including the present window */
     uint64_t steps;   /* calls of gpuflame_step() */
 
     /* launches = matched + pending + outside + dropped */
     uint64_t launches;
     uint64_t matched; /* launches whose GPU work is complete and was found */
     uint64_t pending; /* launches whose GPU work is not complete yet */
-    uint64_t outside; /* launches made while no window was open, but seen: within one second after a window closed */
-    uint64_t dropped; /* launches that were seen but lost, because there was no memory */
+    uint64_t outside; /* launches made within one second after a window closed; later launches are not seen */
+    uint64_t dropped; /* launches that were seen but lost because there was no memory */
 
     uint64_t activities; /* completed kernels, copies and fills */
     uint64_t gpus;       /* GPUs that executed activities */
 
-    /* Sums over all these GPUs, in nanoseconds: window = busy + idle, and idle = the sum of the six causes. */
+    /* Sums over all GPUs that executed activities, in nanoseconds: window = busy + idle, and idle = the sum of the six
+     * causes. */
     uint64_t window_ns;
     uint64_t busy_ns;
     uint64_t idle_ns;
     uint64_t idle_host_late_ns;      /* the launch call had not begun */
     uint64_t idle_launch_latency_ns; /* the call was in flight, or had just returned */
-    uint64_t idle_dependency_ns;     /* launched in time, but waiting: for an event, for another GPU, for its turn */
+    uint64_t idle_dependency_ns;     /* launched in time, but waiting for an event, for another GPU or for its turn */
     uint64_t idle_unknown_ns;
     uint64_t idle_opening_ns; /* from the opening of a window to the first work in it */
     uint64_t idle_closing_ns; /* from the last work in a window to its end, or to now */
@@ -82,72 +84,76 @@ struct gpuflame_statistics {
 extern "C" {
 #endif
 
-/* Opens a window: launches made from now on, by any thread, are recorded. The first call sets up the recorder if it is not
- * injected already; make it before the work to record, best before any CUDA call. Opening an open window has no effect.
- * With injection, set GPUFLAME_ENABLED=0, or a window is open from the beginning. The first call takes milliseconds, later
- * calls nanoseconds, unless the window was closed for two seconds or longer: then CUPTI's callbacks must be enabled again,
- * which takes as long as CUPTI needs. */
+/* Opens a window: launches made from now on, by any thread, are recorded. The first call sets up the recorder if the
+ * library was not injected. Make the first call before the work to record, best before any CUDA call. Opening an open
+ * window has no effect. If the library is injected, set GPUFLAME_ENABLED=0; otherwise a window is open from the
+ * beginning. The first call takes milliseconds, later calls take nanoseconds. If the window was closed for two seconds or
+ * longer, CUPTI's callbacks must be enabled again, which takes as long as CUPTI needs. */
 int gpuflame_start(void);
 
-/* Closes the window. Launches made before are followed until their GPU work ends, however late that is. Launches made from
- * now on are counted as "outside" and not recorded; after one second they are not even seen, and then cost only what
- * CUPTI's records cost. Closing a closed window has no effect; if no window was ever opened the result is
- * GPUFLAME_ERROR_STATE. Does not wait for the GPU. */
+/* Closes the window. Launches made before this call are followed until their GPU work ends, however late that is.
+ * Launches made from now on are counted as "outside" and not recorded. One second after the call, launches are no longer
+ * seen at all, and cost only what CUPTI's records cost. Closing a closed window has no effect; if no window was ever
+ * opened, the result is GPUFLAME_ERROR_STATE. This function does not wait for the GPU. */
 int gpuflame_stop(void);
 
-/* Returns 1 if launches are recorded now: a window is open, and gpuflame has not failed. Otherwise 0. Takes nanoseconds. */
+/* Returns 1 if launches are recorded now, which means that a window is open and gpuflame has not failed; otherwise 0. The
+ * call takes nanoseconds. */
 int gpuflame_is_active(void);
 
 /* Begins another step: of training, of decoding, or of anything that the program repeats. gpuflame_stats() counts steps.
- * Takes nanoseconds; if GPUFLAME_STEPS opens or closes a window at this step, as long as gpuflame_start() or
- * gpuflame_stop(). */
+ * The call takes nanoseconds. If GPUFLAME_STEPS opens or closes a window at this step, the call takes as long as
+ * gpuflame_start() or gpuflame_stop(). */
 int gpuflame_step(void);
 
 /* Marks this instant on the timeline of the calling thread, in the recording (GPUFLAME_FORMATS=gfr) and in the timelines
- * that `gpuflame convert` makes from it. Has no effect while no window is open; without a session the result is
- * GPUFLAME_ERROR_STATE. The text is UTF-8; up to 1,024 bytes of it are copied. Takes a lock and about 100 ns; thousands per
- * second are fine, excess marks are counted as marks_dropped. */
+ * that `gpuflame convert` makes from it. A mark has no effect while no window is open; without a session the result is
+ * GPUFLAME_ERROR_STATE. The text is UTF-8; up to 1,024 bytes of the text are copied. The call takes a lock and about 100
+ * ns. Thousands of marks per second are fine; excess marks are counted as marks_dropped. */
 int gpuflame_mark(const char *text);
 
-/* Changes where the files are written, instead of GPUFLAME_OUTPUT: a prefix with the same macros (%p process, %r rank ...),
- * or a folder if it ends in /, relative to the current directory. Applies to all files that are not written yet when the
- * process ends. May be called before gpuflame_start() and between windows; while a window is open the result is
- * GPUFLAME_ERROR_STATE, and the prefix is unchanged. The checkpoint of a killed process stays where the files would have
- * been written when recording started. */
+/* Changes where the output files are written, and replaces GPUFLAME_OUTPUT. `prefix` is a path prefix with the same
+ * macros (%p process, %r rank ...), relative to the current directory; if it ends in /, it is a folder. The new prefix
+ * applies to all files that are not written yet when the process ends. The function may be called before gpuflame_start()
+ * and between windows. While a window is open, the result is GPUFLAME_ERROR_STATE, and the prefix is unchanged. The
+ * checkpoint of a killed process stays where the files would have been written when recording started. */
 int gpuflame_set_output(const char *prefix);
 
-/* Fills in the results so far, without stopping anything: the same numbers as in the ledger at exit if the process ended
- * now. They include all windows so far and only grow (except pending, and idle time, whose cause may be found later): for a
- * part of a run take the difference of two calls. Collects first, as gpuflame_flush() does. Its time grows with the number
- * of different stacks, a few milliseconds for thousands, so do not call it in every step. If the size of the structure is
- * too small the result is GPUFLAME_ERROR_SETTING, and nothing is written to it. */
+/* Fills in the results so far, without stopping the recording. The numbers are those that the ledger would show if the
+ * process ended now. The numbers include all windows so far and only grow (except pending, and idle time, whose cause may
+ * be found later), so for a part of a run take the difference of two calls. The function first collects completed work,
+ * like gpuflame_flush(). The time of a call grows with the number of different stacks, to a few milliseconds for
+ * thousands of stacks, so do not call it in every step. If the size of the structure is too small, the result is
+ * GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
 int gpuflame_stats(struct gpuflame_statistics *stats);
 
-/* Collects the work that the GPU has completed so far, without waiting for the rest. Needed only to limit what is lost when
- * the process is killed, since it happens about once per second anyway. Do not call it from a CUDA callback. */
+/* Collects the records of the work that the GPU has completed so far, without waiting for unfinished work. gpuflame does
+ * this about once per second anyway, so the call is needed only to limit the loss of records when the process is killed.
+ * Do not call this function from a CUDA callback. */
 int gpuflame_flush(void);
 
-/* Opens a range on this thread: until it is popped, its name is a frame `[range]NAME` of everything that the thread
- * launches, between the CPU stack and the kernel. Ranges nest, up to 128 deep. Works with a window open or closed, and
- * before gpuflame_start(). Takes about 50 ns; launches inside a range cost no extra. The name is UTF-8 and copied; a few
- * thousand different names are fine, one for each step of a long run is not. */
+/* Opens a range on this thread. Until the range is popped, everything that the thread launches has a frame `[range]NAME`
+ * between the CPU stack and the kernel. Ranges nest, up to 128 deep. The call works whether a window is open or closed,
+ * and before gpuflame_start(). It takes about 50 ns; launches inside a range have no extra cost. The name is UTF-8 and is
+ * copied. A few thousand different names are fine; a different name for each step of a long run is not. */
 int gpuflame_range_push(const char *name);
 
-/* Closes the range that was opened last on this thread. GPUFLAME_ERROR_STATE if no range is open. */
+/* Closes the range that was opened last on this thread. The result is GPUFLAME_ERROR_STATE if no range is open. */
 int gpuflame_range_pop(void);
 
-/* Returns the version of the library, such as "0.1.0"; "" if it is absent. Never NULL; valid until the process ends. */
+/* Returns the version of the library, such as "0.1.0"; "" if the library is absent. The result is never NULL and is valid
+ * until the process ends. */
 const char *gpuflame_version(void);
 
-/* Describes in one sentence the last call on this thread that returned a negative number; "" if there was none. Never NULL;
- * valid until the next gpuflame call on this thread. */
+/* Returns one sentence that describes the error of the last call on this thread that returned a negative number; "" if no
+ * call has. The result is never NULL and is valid until the next gpuflame call on this thread. */
 const char *gpuflame_last_error(void);
 
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
 
-#else /* GPUFLAME_HEADER_ONLY: the same functions, which look up the library at run time. GCC and Clang, on Linux. */
+#else /* With GPUFLAME_HEADER_ONLY, the same functions look up the library at run time. This needs GCC or Clang, on Linux. */
 
 #include <dlfcn.h>
 #include <string.h>
@@ -164,13 +170,14 @@ const char *gpuflame_last_error(void);
 extern "C" {
 #endif
 
-/* Shared by all files of a program or library that include this header. Only success is cached. */
+/* Variables shared by all files of a program or library that include this header. Only a successful search is cached. */
 GPUFLAME_SHARED_ void *gpuflame_library_ = 0;
 GPUFLAME_SHARED_ long gpuflame_asked_ = 0;
 GPUFLAME_SHARED_ void *gpuflame_functions_[16] = {0};
 
-/* Returns the library, if it is in this process. At most one thread asks the loader, at most once every 10 ms. The driver
- * loads the library into a scope of its own, so it is found by its name and not by the names of its functions. */
+/* Returns the library if it is loaded in this process. At most one thread queries the loader, at most once every 10 ms.
+ * The driver loads the library into a separate scope, in which the loader finds the library by its file name but not by
+ * the names of its functions. */
 GPUFLAME_UNUSED_ static void *gpuflame_find_library_(void)
 {
     void *found = __atomic_load_n(&gpuflame_library_, __ATOMIC_ACQUIRE);
@@ -292,7 +299,8 @@ GPUFLAME_UNUSED_ static const char *gpuflame_last_error(void)
 
 #ifdef __cplusplus
 
-/* Warns about `gpuflame::Range("x");`, which closes at once: the object needs a name. */
+/* Makes the compiler warn about `gpuflame::Range("x");`. Such an object has no name, so it is destroyed and closes its
+ * range at once. */
 #if defined(__has_cpp_attribute) && __cplusplus >= 201703L
 #if __has_cpp_attribute(nodiscard)
 #define GPUFLAME_NODISCARD_ [[nodiscard]]
@@ -318,7 +326,8 @@ namespace gpuflame {
  *         decode(model);
  *     }
  *
- * Windows do not nest: of two that are open at once, the one destroyed first closes both. */
+ * Windows do not nest: if two Window objects exist at once, the object that is destroyed first closes the window for
+ * both. */
 class GPUFLAME_NODISCARD_ Window {
 public:
     GPUFLAME_NODISCARD_MADE_ Window() : status_(gpuflame_start()) {}
@@ -332,7 +341,7 @@ public:
         }
     }
 
-    /* Whether the window is open. */
+    /* Whether this object has opened the window and not closed it yet. */
     explicit operator bool() const { return status_ == GPUFLAME_OK; }
 
 private:
@@ -341,7 +350,7 @@ private:
     int status_;
 };
 
-/* A range that is open while the object lives, on the thread that made it:
+/* A range on the thread that creates the object; the range is open while the object lives:
  *
  *     gpuflame::Range range("attention");
  */
@@ -371,7 +380,7 @@ public:
         status_ = gpuflame_stats(this);
     }
 
-    /* Whether it was filled in. */
+    /* Whether the results were filled in. */
     explicit operator bool() const { return status_ == GPUFLAME_OK; }
 
 private:

@@ -1,7 +1,7 @@
 //! `libgpuflame.so`: the functions that the CUDA driver, the dynamic loader and C programs call.
 //!
-//! They convert arguments, catch panics and forward; all policy is in the `gpuflame` crate. A panic never leaves this
-//! library: it disables gpuflame, and the application continues.
+//! The functions convert arguments, catch panics and forward calls; all policy is in the `gpuflame` crate. A panic
+//! never leaves this library: it disables gpuflame, and the application continues.
 
 mod alloc;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
@@ -29,7 +29,7 @@ static ALLOCATOR: alloc::Own = alloc::Own;
 
 /// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
 ///
-/// Always returns 1: after 0 the driver would unload the library and call it again later.
+/// Always returns 1, because after a result of 0 the driver would unload the library and load it again later.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     let _ = guarded(|| {
@@ -47,10 +47,10 @@ pub extern "C" fn InitializeInjection() -> c_int {
 
 /// Called by NVTX in its first call when `NVTX_INJECTION64_PATH` names this library.
 ///
-/// Always returns 1: after 0 NVTX would unload the library.
+/// Always returns 1, because after a result of 0 NVTX would unload the library.
 ///
 /// # Safety
-/// As NVTX calls it.
+/// The caller is NVTX, which passes the arguments that it documents.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>) -> c_int {
     let _ = guarded(|| {
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
             && !preload::forward_nvtx_to_linked_copy(table)
             && preload::refusal().is_none()
         {
-            // SAFETY: NVTX passed `table`, as the caller guarantees.
+            // SAFETY: the caller guarantees that NVTX passed `table`.
             session::inject_nvtx(unsafe { session::NvtxTable::new(table) });
         }
         Ok(())
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
     1
 }
 
-/// NVTX's function that returns its tables.
+/// Function of NVTX that returns NVTX's tables.
 pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
 /// Opens a range. See `include/gpuflame.h`.
@@ -135,14 +135,14 @@ pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
 /// Returns the results so far. See `include/gpuflame.h`.
 ///
 /// # Safety
-/// `out` is null, or begins with the number of bytes that may be written there.
+/// `out` is null, or points to a structure that begins with the number of bytes that may be written to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
     guarded(|| {
         let Some(out) = NonNull::new(out) else { return Err(missing("gpuflame_stats", "structure")) };
-        // SAFETY: the caller guarantees that `out` begins with its size.
+        // SAFETY: the caller guarantees that the structure at `out` begins with its size.
         let place = unsafe { stats::Place::new(out) }?;
-        // SAFETY: the caller guarantees that as many bytes may be written.
+        // SAFETY: the caller guarantees that this number of bytes may be written to the structure.
         unsafe { place.fill(&gpuflame::stats()?) };
         Ok(())
     })
@@ -163,14 +163,14 @@ pub extern "C" fn gpuflame_version() -> *const c_char {
 /// Returns this thread's last error. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_last_error() -> *const c_char {
-    // A thread's first access registers a destructor for when the thread ends.
+    // The first access of a thread registers a destructor, which may change errno.
     errno::kept(|| {
         let message = LAST_ERROR.try_with(|last| last.borrow().as_ref().map(|message| message.as_ptr()));
         message.ok().flatten().unwrap_or(c"".as_ptr())
     })
 }
 
-// In the same file as the functions, because the assembler must see both together.
+// The versions are in the same file as the functions, because the assembler must see both together.
 #[cfg(versioned)]
 versions::versioned!("GPUFLAME_0":
     gpuflame_start gpuflame_stop gpuflame_flush gpuflame_is_active gpuflame_step gpuflame_mark gpuflame_set_output
@@ -181,15 +181,15 @@ thread_local! {
     static LAST_ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Returns the text that a caller passed to `function`; null is an error.
+/// Returns the text that a caller passed to `function`; a null pointer is an error.
 ///
 /// # Safety
-/// `at` is null or a C string, for as long as the result is used.
+/// `at` is null, or a C string that is valid as long as the result is used.
 unsafe fn text<'a>(function: &str, at: *const c_char) -> gpuflame::Result<&'a CStr> {
     if at.is_null() {
         return Err(missing(function, "text"));
     }
-    // SAFETY: not null, so the caller guarantees a C string.
+    // SAFETY: `at` is not null, so the caller guarantees that it is a C string.
     Ok(unsafe { CStr::from_ptr(at) })
 }
 
@@ -197,7 +197,8 @@ fn missing(function: &str, what: &str) -> Error {
     Error::new(ErrorKind::Setting, format!("{function}(NULL): it needs a {what}; nothing was done"))
 }
 
-/// Runs `action`. An error becomes a number here and a sentence in `gpuflame_last_error`. Preserves the host's errno.
+/// Runs `action`. If it fails, returns the number of the error, and stores the sentence that `gpuflame_last_error`
+/// returns. Preserves the application's errno.
 fn guarded(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
     errno::kept(|| outcome(action))
 }

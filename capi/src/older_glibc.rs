@@ -1,7 +1,9 @@
-//! Functions that the standard library and `libc` call but glibc exports only from 2.33 on; before, a static part
-//! linked into each program defined them. `build.rs` lists the other measures for older versions.
+//! Functions that the standard library and the `libc` crate call but that glibc exports only from 2.33 on. Older glibc
+//! versions defined these functions in a static part that was linked into each program. `build.rs` lists the other
+//! measures for older glibc versions.
 //!
-//! The linker prefers these to the C library's. They are hidden, so no other library sees them.
+//! The linker prefers the functions in this file to those of the C library. The functions are hidden, so that no other
+//! library uses them.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int};
@@ -28,19 +30,19 @@ global_asm!(
     by_descriptor = sym by_descriptor,
 );
 
-// The kernel's structure is the same as the C library's on this architecture.
+// On this architecture, the kernel's structure has the same layout as that of the C library.
 
 unsafe extern "C" fn by_path(path: *const c_char, into: *mut libc::stat64) -> c_int {
-    // SAFETY: the caller keeps `stat`'s contract.
+    // SAFETY: the caller fulfils the contract of `stat`.
     unsafe { libc::syscall(libc::SYS_stat, path, into) as c_int }
 }
 
 unsafe extern "C" fn of_link(path: *const c_char, into: *mut libc::stat64) -> c_int {
-    // SAFETY: the caller keeps `lstat`'s contract.
+    // SAFETY: the caller fulfils the contract of `lstat`.
     unsafe { libc::syscall(libc::SYS_lstat, path, into) as c_int }
 }
 
 unsafe extern "C" fn by_descriptor(descriptor: c_int, into: *mut libc::stat64) -> c_int {
-    // SAFETY: the caller keeps `fstat`'s contract.
+    // SAFETY: the caller fulfils the contract of `fstat`.
     unsafe { libc::syscall(libc::SYS_fstat, descriptor, into) as c_int }
 }

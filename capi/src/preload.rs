@@ -1,8 +1,8 @@
-//! Ways into a process other than the CUDA driver: preloading and linking.
+//! Preloading and linking: the ways in which this library gets into a process, other than through the CUDA driver.
 //!
-//! Preloaded, the library only asks the driver to inject it if the program ever loads the driver: processes without
-//! CUDA pay for one look at the environment, and nothing is initialised before a fork. Linked, it does nothing until
-//! `gpuflame_start`.
+//! A preloaded library only sets environment variables that make the driver inject it, if the program ever loads the
+//! driver. So a process without CUDA pays only for one search of the environment, and nothing is initialised before a
+//! fork. A linked library does nothing until the program calls `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -15,16 +15,16 @@ use gpuflame::tracer::errno;
 
 use crate::GetExportTable;
 
-/// Variables that name the libraries which the CUDA driver and NVTX load in their first call.
+/// Environment variables that name the libraries which the CUDA driver and NVTX load in their first call.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
-// SAFETY: runs while the loader initialises this library, and uses only memory that the C library and the loader have
-// set up. Other threads may exist: those of a library that was initialised earlier, or of a program that loads this
-// one late.
+// SAFETY: this constructor runs while the loader initialises this library, and uses only memory that the C library and
+// the loader have set up. It tolerates other threads, which exist if a library that was initialised earlier has created
+// some, or if a running program loads this library.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
-    // The driver may be loading this library, in the middle of one of the application's calls.
+    // errno is preserved, because the driver may be loading this library in the middle of a call of the application.
     errno::kept(|| {
         let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
         stderr::remember_at_exec();
@@ -43,11 +43,12 @@ unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// Adds variables while other threads may read the environment: `setenv` would free the list that they are reading.
-/// This replaces the list and leaves the old one unchanged. (A variable that another thread adds at the same moment
-/// is lost, but that thread may not change the environment while there are other threads.)
+/// Adds variables to the environment while other threads may be reading it. `setenv` is not used, because it would free
+/// the list that the other threads are reading. This function replaces the list of variables and leaves the old list
+/// unchanged. (If another thread adds a variable at the same moment, that variable is lost; but programs must not
+/// change the environment while they have several threads.)
 fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
-    // SAFETY: the C library's variable, which is read and written as a whole.
+    // SAFETY: `environ` is a variable of the C library, which is read and written as a whole.
     let list = unsafe { AtomicPtr::from_ptr(&raw mut environ) };
     let old = list.load(Ordering::Acquire);
     // SAFETY: `old` is null, or a list that ends in null.
@@ -76,7 +77,7 @@ fn own_path() -> Option<PathBuf> {
 }
 
 fn file_of(address: *const c_void) -> Option<PathBuf> {
-    // SAFETY: all-zero is a valid `Dl_info`: null pointers.
+    // SAFETY: all-zero bytes are a valid `Dl_info`, which then contains null pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr takes any address and writes to `info`.
     if unsafe { libc::dladdr(address, &mut info) } == 0 || info.dli_fname.is_null() {
@@ -87,13 +88,14 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// Returns why this library must not work: the preload stub in the same folder, which made the driver load it, is of
+/// Returns the reason why this library must not work, if the preload stub that made the driver load this library is of
 /// another release.
 pub(crate) fn refusal() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
     let (version, library) = told.split_once(' ')?;
-    // Programs inherit the variable even if another library was named for them.
+    // The paths are compared because a program inherits the stub's variable even if the driver loads another library in
+    // that program.
     let is_its_choice =
         std::env::var_os(INJECTIONS[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
@@ -102,8 +104,9 @@ pub(crate) fn refusal() -> Option<String> {
     })
 }
 
-/// Forwards the call if the application is linked against one copy of this library and the driver injects another
-/// file: the linked copy is the session. Returns `false` if this copy is the session.
+/// Forwards the driver's call to the linked copy, if the application is linked against one copy of this library and the
+/// driver injects another file, because the linked copy owns the session. Returns `false` if this copy owns the
+/// session.
 pub(crate) fn forward_to_linked_copy() -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
     // SAFETY: a library that exports gpuflame_start exports this entry with this type.
@@ -112,10 +115,10 @@ pub(crate) fn forward_to_linked_copy() -> bool {
     true
 }
 
-/// Like [`forward_to_linked_copy`], when NVTX injects another copy.
+/// Like [`forward_to_linked_copy`], if NVTX injects another copy of this library.
 pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjectionNvtx2") else { return false };
-    // SAFETY: as in `forward_to_linked_copy`.
+    // SAFETY: a library that exports gpuflame_start also exports this entry with this type.
     let entry: extern "C" fn(GetExportTable) -> c_int = unsafe { std::mem::transmute(entry.as_ptr()) };
     entry(table);
     true
@@ -123,9 +126,10 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
 
 /// Returns the symbol `name` of the linked copy; `None` if this copy is the linked one.
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: looks a symbol up in the global scope, which does not contain an injected copy.
+    // SAFETY: `dlsym` only looks a symbol up, in the global scope, which does not contain an injected copy.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
-    // Our own address of `gpuflame_start` does not help: the loader resolves it to the linked copy's.
+    // This copy is identified by another function, because the loader resolves `gpuflame_start` to the linked copy even
+    // in this file.
     let own = file_of(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_of(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;

@@ -1,5 +1,6 @@
-//! The C layout of a run's statistics, which a program can query while it runs. The structure grows at its end; a
-//! program that was compiled against an older header gets the fields that it has room for.
+//! The C layout of a run's statistics, which a program can query while it runs. Later versions add fields at the end of
+//! the structure. A program that was compiled against an older header gets only the fields that its structure has room
+//! for.
 
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
@@ -7,7 +8,7 @@ use std::ptr::NonNull;
 use gpuflame::ledger::{Cause, Sum};
 use gpuflame::{Error, ErrorKind, Result, Stats};
 
-/// Number of kernels that are listed, and size of each name in bytes including the final zero.
+/// Number of kernels in the list; `NAME` is the size of a kernel's name in bytes, including the final zero.
 const KERNELS: usize = 8;
 const NAME: usize = 240;
 
@@ -37,7 +38,8 @@ pub struct Statistics {
     window_ns: u64,
     busy_ns: u64,
     idle_ns: u64,
-    /// In the order of [`Cause::ALL`], then before the first and after the last work of a window.
+    /// Idle time in the order of [`Cause::ALL`], followed by the idle time before the first work and after the last
+    /// work of a window.
     idle_by_cause_ns: [u64; 6],
     kernels: u64,
     top: [Kernel; KERNELS],
@@ -57,9 +59,9 @@ impl Place {
     /// Reads the size of the caller's structure.
     ///
     /// # Safety
-    /// At `at` there are as many bytes as the first eight bytes say.
+    /// At `at` is a structure whose first eight bytes contain the size of the structure.
     pub(crate) unsafe fn new(at: NonNull<Statistics>) -> Result<Self> {
-        // SAFETY: the caller guarantees that at least the size is there; it need not be aligned.
+        // SAFETY: the caller guarantees that `at` points to at least the size field; the read need not be aligned.
         let size = unsafe { at.cast::<u64>().read_unaligned() };
         let least = size_of::<Statistics>();
         if size < least as u64 {

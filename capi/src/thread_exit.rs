@@ -1,11 +1,11 @@
 //! Registers destructors of thread-local variables without the C library.
 //!
-//! The standard library registers a destructor by `__cxa_thread_atexit_impl`. Glibc's version aborts the process when
-//! it has no memory for an entry, and waits for the loader's lock, which the first CUDA call may hold. The linker
-//! prefers the function here for the code of this library, and no other library sees it. Threads of gpuflame register
-//! nothing: they end with the process, or have nothing to drop that another thread waits for. Threads of the
-//! application get a list through a key of `pthread_key_create`; a destructor for which there is no memory is not
-//! called.
+//! The standard library registers a destructor by `__cxa_thread_atexit_impl`. Glibc's version of that function aborts
+//! the process if it has no memory for an entry, and waits for the loader's lock, which the first CUDA call may hold.
+//! For the code of this library, the linker prefers the function in this file, which no other library sees. Threads of
+//! gpuflame register no destructors, because they end with the process, or have nothing to drop that another thread
+//! waits for. Each thread of the application has a list of destructors, which is stored under a key of
+//! `pthread_key_create`. If there is no memory for an entry, the destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;
@@ -27,7 +27,7 @@ global_asm!(
 
 type Destructor = unsafe extern "C" fn(*mut c_void);
 
-/// A registered destructor, and the one registered before it.
+/// A registered destructor, and a link to the destructor that was registered before it.
 struct Entry {
     destructor: Destructor,
     value: *mut c_void,
@@ -36,7 +36,7 @@ struct Entry {
 
 const ENTRY: Layout = Layout::new::<Entry>();
 
-/// Key whose value is a thread's last entry, plus 1; 0 if the key was not created yet.
+/// Number of the key whose value is a thread's last entry, plus 1; 0 if the key was not created yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn register(destructor: Destructor, value: *mut c_void, _library: *mut c_void) -> c_int {
@@ -73,20 +73,21 @@ fn key() -> Option<libc::pthread_key_t> {
     match KEY.compare_exchange(0, key as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(key),
         Err(other) => {
-            // SAFETY: created above, and no thread has used it.
+            // SAFETY: the key was created above, and no thread has used it.
             unsafe { libc::pthread_key_delete(key) };
             Some((other - 1) as libc::pthread_key_t)
         }
     }
 }
 
-/// Calls the destructors of a thread that ends, last one first. Called again for destructors that these register.
+/// Calls the destructors of a thread that ends, last registered first. If a destructor registers further destructors,
+/// the C library calls this function again.
 unsafe extern "C" fn thread_ends(last: *mut c_void) {
     let mut at = last.cast::<Entry>();
     while !at.is_null() {
         // SAFETY: `register` wrote this entry.
         let Entry { destructor, value, before } = unsafe { at.read() };
-        // SAFETY: `register` allocated it with this layout, and its destructor has not been called yet.
+        // SAFETY: `register` allocated the entry with this layout, and its destructor has not been called yet.
         unsafe {
             dealloc(at.cast(), ENTRY);
             destructor(value);

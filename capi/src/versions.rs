@@ -1,5 +1,5 @@
-//! Versions of the header's symbols: a program that was linked against a symbol that this library lacks fails when it
-//! starts, not when it first calls the function.
+//! Versions of the symbols that the header declares. With versioned symbols, a program that needs a function which this
+//! library lacks fails when the program starts, not when it first calls the function.
 
 /// Declares that the functions of these names were added in a version of the interface.
 macro_rules! versioned {

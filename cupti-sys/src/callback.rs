@@ -1,4 +1,4 @@
-//! Arguments of callbacks. The layouts are the same from CUPTI 11.8 to 13.5.
+//! Arguments of callbacks. The layouts of these structs are the same from CUPTI 11.8 to 13.5.
 //!
 //! All pointers belong to CUPTI or CUDA and are valid only during the callback, unless stated otherwise.
 
@@ -10,13 +10,13 @@ use std::mem::offset_of;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CallbackData {
-    /// Before or after the call.
+    /// Whether the callback is made before or after the call.
     pub site: Site,
     /// The call's name.
     pub function_name: *const c_char,
-    /// The call's arguments, as one struct per call.
+    /// The call's arguments, as a struct whose type depends on the call.
     pub function_params: *const c_void,
-    /// The 32-bit result (`CUresult` or `cudaError_t`); valid only after the call.
+    /// The call's 32-bit result (`CUresult` or `cudaError_t`); valid only after the call.
     pub function_return_value: *const c_void,
     /// The kernel's mangled name for launches; null for other calls.
     pub symbol_name: *const c_char,
@@ -48,11 +48,11 @@ pub struct ResourceData {
 pub struct GraphData {
     /// The graph.
     pub graph: *mut c_void,
-    /// The graph it was copied from.
+    /// The graph from which the graph was copied.
     pub original_graph: *mut c_void,
     /// The node.
     pub node: *mut c_void,
-    /// The node it was copied from.
+    /// The node from which the node was copied.
     pub original_node: *mut c_void,
     /// Type of the node (`CUgraphNodeType`).
     pub node_type: u32,
@@ -80,11 +80,11 @@ pub struct ModuleResourceData {
 pub struct SynchronizeData {
     /// The context.
     pub context: *mut c_void,
-    /// The stream; null when a context was waited for.
+    /// The stream that was waited for; null if a context was waited for.
     pub stream: *mut c_void,
 }
 
-/// Data in domain STATE, 12.2 on (`CUpti_StateData`).
+/// Data in domain STATE, which exists from 12.2 on (`CUpti_StateData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StateData {
@@ -94,14 +94,14 @@ pub struct StateData {
     pub message: *const c_char,
 }
 
-/// In and out parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of 13.2. 13.0 and 13.1 know only the
-/// first 32 bytes; `struct_size` tells them so.
+/// In and out parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of 13.2. CUPTI 13.0 and 13.1 know only
+/// the first 32 bytes, which they allow because of `struct_size`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SubscriberParams {
     /// Number of bytes of this struct that the caller filled.
     pub struct_size: usize,
-    /// The caller's name, for the message of the next tool.
+    /// The caller's name, which CUPTI reports to a tool that tries to subscribe later.
     pub subscriber_name: *const c_char,
     /// Buffer for the name of the tool that has already subscribed.
     pub old_subscriber_name: *mut c_char,
@@ -109,7 +109,7 @@ pub struct SubscriberParams {
     pub old_subscriber_size: usize,
     /// Whether other clients may subscribe too (13.2 on).
     pub allow_multiple_subscribers: u8,
-    /// Must be zero.
+    /// Padding, which must be zero.
     pub padding: [u8; 7],
 }
 
@@ -119,7 +119,7 @@ pub struct SubscriberParams {
 pub struct BufferCompleteInfo {
     /// Number of bytes that CUPTI filled.
     pub struct_size: usize,
-    /// The thread that the buffer belongs to.
+    /// The thread to which the buffer belongs.
     pub thread_id: u64,
 }
 

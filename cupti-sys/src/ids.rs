@@ -1,7 +1,7 @@
 //! Numbers of the interface: results, domains, callback ids, activity kinds, attributes.
 //!
-//! They are newtypes around `u32`, so that an unknown number from a newer CUPTI is a value and not undefined
-//! behaviour.
+//! Each set of numbers is a newtype around `u32`, so that an unknown number from a newer CUPTI is a valid value and not
+//! undefined behaviour.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -16,7 +16,7 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $doc] pub const $name: Self = Self($number);)*
 
-            /// Returns the name after `CUPTI_` or `CUPTI_ERROR_`; `None` for a number that these bindings do not
+            /// Returns the name after `CUPTI_` or `CUPTI_ERROR_`; `None` for a number to which these bindings give no
             /// name.
             pub fn name(self) -> Option<&'static str> {
                 match self {
@@ -103,8 +103,8 @@ impl Domain {
     pub const STATE: Self = Self(6);
 }
 
-/// Event of a [`Domain`] (`CUpti_CallbackId`). The numbers of API calls are best found by walking
-/// `cuptiGetCallbackName`; those of the RESOURCE and STATE domains are listed here.
+/// Event of a [`Domain`] (`CUpti_CallbackId`). The numbers of API calls are best found by calling
+/// `cuptiGetCallbackName` with successive numbers; the numbers in the RESOURCE and STATE domains are listed below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct CallbackId(pub u32);
@@ -140,7 +140,7 @@ impl CallbackId {
     pub const GRAPH_EXEC_DESTROY_STARTING: Self = Self(19);
     /// Resource: a graph node was copied, as by instantiation.
     pub const GRAPH_NODE_CLONED: Self = Self(20);
-    /// State: CUPTI met a fatal error and has already finalised itself.
+    /// State: CUPTI has encountered a fatal error and has already finalised itself.
     pub const FATAL_ERROR: Self = Self(1);
     /// State: an error.
     pub const ERROR: Self = Self(2);
@@ -198,7 +198,7 @@ impl ActivityKind {
     pub const EXTERNAL_CORRELATION: Self = Self(39);
     /// Launches inside the driver, outside any public API.
     pub const INTERNAL_LAUNCH_API: Self = Self(48);
-    /// Whole graph launches; disables the records of their nodes.
+    /// Graph launches as a whole; disables the records of the graphs' nodes.
     pub const GRAPH_TRACE: Self = Self(51);
 }
 
@@ -230,7 +230,7 @@ pub struct FlushFlag(pub u32);
 impl FlushFlag {
     /// Keeps every buffer that contains an unfinished record.
     pub const NONE: Self = Self(0);
-    /// Returns all buffers. Running work is delivered without an end time, and not again.
+    /// Returns all buffers. The records of running work are delivered without an end time, and are not delivered again.
     pub const FORCED: Self = Self(1);
 }
 
@@ -240,7 +240,7 @@ impl FlushFlag {
 pub struct ChannelType(pub u32);
 
 impl ChannelType {
-    /// The channel id next to it is meaningless.
+    /// The channel id in the same record is meaningless.
     pub const INVALID: Self = Self(0);
     /// Kernels.
     pub const COMPUTE: Self = Self(1);
@@ -270,13 +270,13 @@ impl UnifiedMemoryKind {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct UnifiedMemoryConfig {
-    /// 2: all devices. Without effect since CUDA 7.
+    /// Scope of the counter (2 = all devices), which has no effect since CUDA 7.
     pub scope: u32,
     /// Counter to configure.
     pub kind: UnifiedMemoryKind,
-    /// Without effect since CUDA 7.
+    /// Device of the counter, which has no effect since CUDA 7.
     pub device_id: u32,
-    /// Not 0: the counter is collected.
+    /// Whether the counter is collected: any value other than 0.
     pub enable: u32,
 }
 

@@ -1,7 +1,8 @@
 //! Raw bindings to NVIDIA CUPTI 11.8 to 13.5, loaded at run time.
 //!
-//! Written by hand: only the numbers, names and byte offsets of the interface. No policy (which library to load,
-//! which callbacks to enable), no build-time dependency on the CUDA toolkit, and no text of NVIDIA's headers.
+//! The bindings are written by hand and contain only the numbers, names and byte offsets of the interface. They contain
+//! no policy (which library to load, which callbacks to enable) and no text of NVIDIA's headers, and do not need the
+//! CUDA toolkit at build time.
 //!
 //! Two rules let one binary work with every CUPTI of that range:
 //!
@@ -11,8 +12,8 @@
 //!   fields that all versions share; a later field is read by its offset, and only if the record is long enough to
 //!   contain it. See [`record::Record`].
 //!
-//! Functions are looked up with `dlsym` into the [`Library`] struct, one `Option` each: an older CUPTI lacks some of
-//! them, and a test may fill in its own.
+//! Functions are looked up with `dlsym`. The [`Library`] struct holds each function as an `Option`, because an older
+//! CUPTI lacks some functions, and because a test may fill in its own functions.
 
 pub mod callback;
 mod ids;

@@ -1,6 +1,7 @@
 //! The functions of one loaded `libcupti`, each as an `Option`.
 //!
-//! The caller decides which file to load. A library is never closed: CUPTI has threads and exit handlers in it.
+//! The caller decides which file to load. A library is never closed, because threads and exit handlers of CUPTI run its
+//! code.
 
 use crate::callback::{BufferCompleteInfo, SubscriberParams};
 use crate::{
@@ -10,8 +11,8 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Callback around API calls and at events. Arguments: the subscriber's own pointer, the domain, the callback id, and
-/// a pointer to the data that [`crate::callback`] documents for that domain.
+/// Callback that CUPTI calls before and after API calls, and at events. Arguments: the subscriber's own pointer, the
+/// domain, the callback id, and a pointer to the data that [`crate::callback`] documents for that domain.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
 /// Called when CUPTI needs a buffer. Out: the buffer (aligned to 8 bytes), its size in bytes, and the maximum number
@@ -22,10 +23,10 @@ pub type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut
 /// size, and the number of bytes that hold records.
 pub type BufferCompletedFn = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// Like [`BufferRequestedFn`], with a struct about the request, whose first field is its size.
+/// Like [`BufferRequestedFn`], with an additional struct about the request; the first field of the struct is its size.
 pub type BufferRequestedV2Fn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize, *mut c_void);
 
-/// Like [`BufferCompletedFn`], without context and stream, with a struct about the buffer.
+/// Like [`BufferCompletedFn`], but without context and stream, and with an additional struct about the buffer.
 pub type BufferCompletedV2Fn = unsafe extern "C" fn(*mut u8, usize, usize, *mut BufferCompleteInfo);
 
 /// Returns the time in nanoseconds.
@@ -33,7 +34,7 @@ pub type TimestampFn = unsafe extern "C" fn() -> u64;
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $field:ident = $symbol:ident($($argument:ty),*);)*) => {
-        /// The functions of a loaded `libcupti`; `None` if it has no such symbol.
+        /// The functions of a loaded `libcupti`; a field is `None` if the library lacks that function.
         ///
         /// The fields are public so that a test can fill in its own functions: `Library { get_version: Some(mine),
         /// ..Library::default() }`.
@@ -50,12 +51,12 @@ macro_rules! functions {
             /// `handle` comes from `dlopen` of a `libcupti`, and is never closed.
             pub unsafe fn from_handle(handle: *mut c_void) -> Self {
                 Self {
-                    // SAFETY: the caller's handle is open, and a libcupti's symbol of this name has this type.
+                    // SAFETY: the caller's handle is open, and in a libcupti the symbol of this name has this type.
                     $($field: unsafe { function!(handle, $symbol, $($argument),*) },)*
                 }
             }
 
-            /// Returns the symbols in the order of the fields, and whether this library has them.
+            /// Returns the symbols in the order of the fields, and for each symbol whether this library has it.
             pub fn symbols(&self) -> impl Iterator<Item = (&'static str, bool)> {
                 [$((stringify!($symbol), self.$field.is_some()),)*].into_iter()
             }
@@ -78,7 +79,7 @@ functions! {
     get_result_string = cuptiGetResultString(Status, *mut *const c_char);
     /// Returns the error of this thread's last call.
     get_last_error = cuptiGetLastError();
-    /// Returns a call's name, by domain and id. Fails at the first unknown id.
+    /// Returns a call's name, by domain and id. Fails if the domain has no call with that id.
     get_callback_name = cuptiGetCallbackName(Domain, CallbackId, *mut *const c_char);
     /// Subscribes the callback function, with a pointer that is passed to it.
     subscribe = cuptiSubscribe(*mut Subscriber, CallbackFn, *mut c_void);
@@ -106,8 +107,8 @@ functions! {
     activity_get_attribute = cuptiActivityGetAttribute(ActivityAttribute, *mut usize, *mut c_void);
     /// Writes a setting. Arguments: the attribute, the size of the value in bytes, the value.
     activity_set_attribute = cuptiActivitySetAttribute(ActivityAttribute, *mut usize, *mut c_void);
-    /// Steps through a buffer. Arguments: buffer, valid bytes, and the previous record (null: none), which becomes
-    /// the next.
+    /// Steps through a buffer. Arguments: the buffer, the number of valid bytes, and the previous record (null: none),
+    /// which is replaced by the next record.
     activity_get_next_record = cuptiActivityGetNextRecord(*mut u8, usize, *mut *mut u8);
     /// Returns the number of records dropped since the last query. Arguments: context (null: all) and stream.
     activity_get_num_dropped_records = cuptiActivityGetNumDroppedRecords(*mut c_void, u32, *mut usize);
@@ -115,9 +116,9 @@ functions! {
     activity_flush_all = cuptiActivityFlushAll(FlushFlag);
     /// Delivers full buffers periodically, at an interval in milliseconds (0: never).
     activity_flush_period = cuptiActivityFlushPeriod(u32);
-    /// Begins a range of calls with an external id of some kind, on this thread.
+    /// Begins a range of calls on this thread that have an external id of a given kind.
     activity_push_external_correlation_id = cuptiActivityPushExternalCorrelationId(u32, u64);
-    /// Ends that range and returns its id.
+    /// Ends the innermost range of calls with an external id of a given kind, and returns that id.
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
     /// Sets whether to collect the times at which kernels were queued and submitted (1) or not (0).
     activity_enable_latency_timestamps = cuptiActivityEnableLatencyTimestamps(u8);
@@ -140,7 +141,7 @@ functions! {
     /// Returns the size of a kind's record for a client of some API version (13.2 on).
     activity_get_struct_size = cuptiActivityGetStructSize(ActivityKind, u32, *mut usize);
 
-    /// Like `subscribe`, able to share with other subscribers (13.0 on).
+    /// Like `subscribe`, but can allow other subscribers too (13.0 on).
     subscribe_v2 = cuptiSubscribe_v2(*mut Subscriber, CallbackFn, *mut c_void, *mut SubscriberParams);
     /// Like `get_timestamp`, on the subscriber's clock (13.3 on).
     get_timestamp_v2 = cuptiGetTimestamp_v2(Subscriber, *mut u64);
@@ -182,7 +183,8 @@ impl Library {
         Ok(unsafe { Self::from_handle(handle) })
     }
 
-    /// Returns the file that contains the functions; `None` if they are in no library, as in a test.
+    /// Returns the path of the file that contains the functions; `None` if the functions are not in a library, as in a
+    /// test.
     pub fn file(&self) -> Option<PathBuf> {
         let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         let address = self.get_version? as *const c_void;
@@ -190,7 +192,7 @@ impl Library {
         if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: dladdr has filled it, and all-zero was already valid.
+        // SAFETY: dladdr has filled `info`, whose all-zero initial value was already valid.
         let name = unsafe { info.assume_init() }.dli_fname;
         if name.is_null() {
             return None;
@@ -200,13 +202,13 @@ impl Library {
         Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
     }
 
-    /// Like [`Library::open`], but only if this process has `file` mapped already: maps nothing new.
+    /// Like [`Library::open`], but succeeds only if this process has already mapped `file`. Maps no new file.
     ///
     /// # Safety
     /// The file is a `libcupti`.
     pub unsafe fn open_mapped(file: &CStr) -> Option<Self> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NOLOAD;
-        // SAFETY: `file` ends with NUL; with NOLOAD no initialiser runs.
+        // SAFETY: `file` ends with NUL, and because of `RTLD_NOLOAD` no initialiser runs.
         let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
         // SAFETY: the handle was just opened on a file that the caller guarantees to be a libcupti, and is never
         // closed.
@@ -231,14 +233,14 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_an_error_with_the_linkers_words() {
-        // SAFETY: there is no such file, so nothing runs.
+        // SAFETY: the file does not exist, so no code runs.
         let error = unsafe { Library::open(c"/nowhere/libcupti.so.13") }.unwrap_err();
         assert!(error.contains("/nowhere/libcupti.so.13"), "{error}");
     }
 
     #[test]
     fn a_library_that_is_not_mapped_is_not_loaded_by_asking() {
-        // SAFETY: there is no such file, so nothing is mapped under that name.
+        // SAFETY: the file does not exist, so no library is mapped under that name.
         assert!(unsafe { Library::open_mapped(c"/nowhere/libcupti.so.13") }.is_none());
     }
 
@@ -246,7 +248,8 @@ mod tests {
     fn a_symbol_that_the_file_lacks_is_none() {
         // SAFETY: a null file name means the program itself, which has no CUPTI functions.
         let program = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_NOW) };
-        // SAFETY: the handle is open; no symbol is found in it, so none has the wrong type.
+        // SAFETY: the handle is open, and the program contains none of these symbols, so no function can have the wrong
+        // type.
         let library = unsafe { Library::from_handle(program) };
         assert!(library.symbols().all(|(_, found)| !found));
         assert_eq!(library.symbols().next(), Some(("cuptiGetVersion", false)));

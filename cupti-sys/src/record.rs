@@ -1,24 +1,24 @@
-//! Activity records: the prefixes that CUPTI 11.8 to 13.5 agree on, and later fields by offset.
+//! Activity records: the prefixes that are the same in CUPTI 11.8 to 13.5, and the offsets of later fields.
 //!
 //! CUPTI only appends to its records, so a prefix stays valid in all later versions. The distance to the next record
-//! (the *stride*, which only the library's own `cuptiActivityGetNextRecord` knows) tells which later fields are
-//! present. Bytes named `_…` are fields that are not used yet.
+//! (the *stride*, which only the library's own `cuptiActivityGetNextRecord` knows) determines which later fields are
+//! present. Members named `_…` are fields that are not used yet.
 
 use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
 use std::mem::offset_of;
 
-/// An activity record: the bytes that the library steps over.
+/// An activity record: all bytes up to the next record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a>(&'a [u8]);
 
 impl<'a> Record<'a> {
-    /// Creates a record from `bytes`, which reach from its first byte to the next record.
+    /// Creates a record from `bytes`, which begin at the record's first byte and end at the next record.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the kind of the record; `None` if it is too short to contain one.
+    /// Returns the kind of the record; `None` if the record is too short to contain a kind.
     pub fn kind(self) -> Option<ActivityKind> {
         self.field(0).map(ActivityKind)
     }
@@ -59,7 +59,7 @@ macro_rules! records {
             #[repr(C)]
             pub struct $record { $($(#[$field_doc])* $vis $field: $type,)* }
 
-            // SAFETY: consists of integers and raw pointers only, for which every bit pattern is valid.
+            // SAFETY: the record consists only of integers and raw pointers, for which every bit pattern is valid.
             unsafe impl Plain for $record {}
         )*
     };
@@ -76,7 +76,8 @@ records! {
         _partitioned_cache: [u32; 2],
         /// Start time, nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds; 0 if not collected, or if still running when a flush was forced.
+        /// End time, nanoseconds; 0 if the time was not collected, or if the kernel was still running when a flush was
+        /// forced.
         pub end: u64,
         /// End time including all child kernels, nanoseconds.
         pub completed: u64,
@@ -97,24 +98,25 @@ records! {
         /// Local memory, bytes per thread.
         pub local_memory_per_thread: u32,
         _local_memory_total: u32,
-        /// Correlation id of the API call that launched it.
+        /// Correlation id of the API call that launched this activity.
         pub correlation_id: u32,
         /// Id of the grid.
         pub grid_id: i64,
-        /// Mangled name; shared between records, and owned by CUPTI while it is loaded.
+        /// Mangled name of the kernel. Several records share the string, which CUPTI owns and keeps while CUPTI is
+        /// loaded.
         pub name: *const c_char,
         _reserved: u64,
-        /// Time when queued, nanoseconds; 0 unless latency timestamps are on.
+        /// Time at which the kernel was queued, nanoseconds; 0 unless latency timestamps are on.
         pub queued: u64,
-        /// Time when submitted, nanoseconds; 0 unless latency timestamps are on.
+        /// Time at which the kernel was submitted, nanoseconds; 0 unless latency timestamps are on.
         pub submitted: u64,
-        /// Regular, cooperative, or launched by a device.
+        /// Type of the launch: regular, cooperative, or launched by a device.
         pub launch_type: u8,
         _carveout: [u8; 7],
-        /// Id of the graph node that it executes; 0 = none.
+        /// Id of the graph node that this activity executes; 0 = none.
         pub graph_node_id: u64,
         _shared_memory_limit: u32,
-        /// Id of the executable graph that it belongs to; 0 = none.
+        /// Id of the executable graph to which this activity belongs; 0 = none.
         pub graph_id: u32,
     }
 
@@ -128,7 +130,7 @@ records! {
         pub src_kind: u8,
         /// Kind of the destination memory.
         pub dst_kind: u8,
-        /// Bit 0: the call did not wait.
+        /// Flags; bit 0 = the call was asynchronous.
         pub flags: u8,
         /// Size in bytes.
         pub bytes: u64,
@@ -142,14 +144,14 @@ records! {
         pub context_id: u32,
         /// Stream in that context.
         pub stream_id: u32,
-        /// Correlation id of the API call that requested it.
+        /// Correlation id of the API call that requested this activity.
         pub correlation_id: u32,
         _runtime_correlation: u32,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that it executes; 0 = none.
+        /// Id of the graph node that this activity executes; 0 = none.
         pub graph_node_id: u64,
-        /// Id of the executable graph that it belongs to; 0 = none.
+        /// Id of the executable graph to which this activity belongs; 0 = none.
         pub graph_id: u32,
     }
 
@@ -163,7 +165,7 @@ records! {
         pub src_kind: u8,
         /// Kind of the destination memory.
         pub dst_kind: u8,
-        /// Bit 0: the call did not wait.
+        /// Flags; bit 0 = the call was asynchronous.
         pub flags: u8,
         /// Size in bytes.
         pub bytes: u64,
@@ -185,12 +187,12 @@ records! {
         pub dst_device_id: u32,
         /// Context on the destination GPU.
         pub dst_context_id: u32,
-        /// Correlation id of the API call that requested it.
+        /// Correlation id of the API call that requested this activity.
         pub correlation_id: u32,
         _reserved: u64,
-        /// Id of the graph node that it executes; 0 = none.
+        /// Id of the graph node that this activity executes; 0 = none.
         pub graph_node_id: u64,
-        /// Id of the executable graph that it belongs to; 0 = none.
+        /// Id of the executable graph to which this activity belongs; 0 = none.
         pub graph_id: u32,
     }
 
@@ -212,17 +214,17 @@ records! {
         pub context_id: u32,
         /// Stream in that context.
         pub stream_id: u32,
-        /// Correlation id of the API call that requested it.
+        /// Correlation id of the API call that requested this activity.
         pub correlation_id: u32,
-        /// Bit 0: the call did not wait.
+        /// Flags; bit 0 = the call was asynchronous.
         pub flags: u16,
         /// Kind of the destination memory.
         pub memory_kind: u16,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that it executes; 0 = none.
+        /// Id of the graph node that this activity executes; 0 = none.
         pub graph_node_id: u64,
-        /// Id of the executable graph that it belongs to; 0 = none.
+        /// Id of the executable graph to which this activity belongs; 0 = none.
         pub graph_id: u32,
     }
 
@@ -240,9 +242,9 @@ records! {
         pub correlation_id: u32,
         /// Context.
         pub context_id: u32,
-        /// Stream; all ones = none.
+        /// Stream; all one bits = no stream.
         pub stream_id: u32,
-        /// Event; all ones = none.
+        /// Event; all one bits = no event.
         pub cuda_event_id: u32,
     }
 
@@ -271,7 +273,7 @@ records! {
         pub value: u64,
         /// Start time, nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds; 0 for instants.
+        /// End time, nanoseconds; 0 if the record describes an instant.
         pub end: u64,
         /// First address of the memory.
         pub address: u64,
@@ -283,7 +285,7 @@ records! {
         pub stream_id: u32,
         /// Process.
         pub process_id: u32,
-        /// Cause; its meaning depends on the counter.
+        /// Cause of the counted event; the meaning depends on the counter.
         pub flags: u32,
         _pad: u32,
     }
@@ -292,13 +294,13 @@ records! {
     struct GraphTrace {
         /// GRAPH_TRACE.
         pub kind: ActivityKind,
-        /// Correlation id of the API call that launched it.
+        /// Correlation id of the API call that launched this activity.
         pub correlation_id: u32,
         /// Start time, nanoseconds.
         pub start: u64,
         /// End time, nanoseconds.
         pub end: u64,
-        /// GPU on which it started.
+        /// GPU on which the graph started.
         pub device_id: u32,
         /// The executable graph.
         pub graph_id: u32,
@@ -333,7 +335,7 @@ records! {
     struct ExternalCorrelation {
         /// EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
-        /// Kind of the external id, which tells the tool it belongs to.
+        /// Kind of the external id, which identifies the tool to which the id belongs.
         pub external_kind: u32,
         /// The id that was pushed.
         pub external_id: u64,
@@ -343,27 +345,28 @@ records! {
     }
 }
 
-/// Offsets of fields that only some records have. Read them with [`Record::field`].
+/// Offsets of fields that only some records have. Read these fields with [`Record::field`].
 pub mod offset {
     /// The hardware channel, `u32`, followed by its [`crate::ChannelType`], `u32`.
     pub mod channel {
-        /// In a [`super::super::Kernel`].
+        /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 168;
-        /// In a [`super::super::Memcpy`].
+        /// Offset in a [`super::super::Memcpy`].
         pub const MEMCPY: usize = 76;
-        /// In a [`super::super::MemcpyPeer`].
+        /// Offset in a [`super::super::MemcpyPeer`].
         pub const MEMCPY_PEER: usize = 84;
-        /// In a [`super::super::Memset`].
+        /// Offset in a [`super::super::Memset`].
         pub const MEMSET: usize = 76;
     }
 
-    /// The graph a graph was instantiated from, `u32` (13.4 on); the source node's id, `u64`, is 8 bytes further.
+    /// Id of the graph from which the executable graph was instantiated, `u32` (13.4 on). The source node's id, `u64`,
+    /// is 8 bytes further.
     pub mod source_graph {
-        /// In a [`super::super::Kernel`].
+        /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
-        /// In a [`super::super::Memcpy`].
+        /// Offset in a [`super::super::Memcpy`].
         pub const MEMCPY: usize = 96;
-        /// In a [`super::super::Memset`].
+        /// Offset in a [`super::super::Memset`].
         pub const MEMSET: usize = 88;
     }
 
@@ -373,8 +376,8 @@ pub mod offset {
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
     /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
     pub const KERNEL_PRIORITY: usize = 216;
-    /// Sync id of the event record that a wait is for, `u64` (12.8 on), in a [`super::Synchronization`]; 32 ones =
-    /// none.
+    /// Sync id of the event recording that a wait waits for, `u64` (12.8 on), in a [`super::Synchronization`]; 32 one
+    /// bits = none.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
     /// Result of the call, `u32` (12.8 on), in a [`super::Synchronization`].
     pub const SYNCHRONIZATION_RESULT: usize = 48;
@@ -418,8 +421,9 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// A prefix must not be longer than the smallest record of any version, or nothing of that version can be read: CUPTI
-// 11.8 has kernels of 200 bytes and copies of 88, which begin with the fields above.
+// A prefix must not be longer than the smallest record of any version; otherwise no record of that version could be
+// read. The kernel records of CUPTI 11.8 have 200 bytes, and its copy records have 88 bytes; both begin with the fields
+// above.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]

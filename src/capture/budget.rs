@@ -1,11 +1,12 @@
 //! The budget for the backlog: records that the collector still has to read.
 //!
-//! Launches wait in logs and activities in buffers. Together they may take the memory that everything else leaves below the
-//! ceiling. When it is used up, both are refused until the collector catches up with half of the backlog: a launch whose activity is dropped is
-//! as useless as an activity whose launch is, so losing both for the same stretch of time keeps more pairs than losing
-//! each at random. The caller counts every refused record.
+//! Unread launches are stored in logs, and unread activities in buffers. Together they may take the memory that
+//! everything else leaves below the ceiling. When that memory is used up, launches and activities are both refused
+//! until the collector has read half of the backlog. A launch is useless if its activity is dropped, and so is an
+//! activity if its launch is dropped. So refusing both for the same period keeps more complete pairs than dropping
+//! launches and activities independently. The caller counts every refused record.
 //!
-//! Asked once per chunk of a log and once per buffer, never per launch.
+//! The budget is checked once per chunk of a log and once per buffer, never once per launch.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -13,29 +14,30 @@ use crate::host::heap;
 use crate::tracer;
 use crate::unwind;
 
-/// Part of the ceiling kept free for tables that double in size while both copies exist.
+/// Divisor of the ceiling: this share is kept free for tables that double in size, because the old and the new table
+/// exist at the same time.
 const HEADROOM_SHARE: usize = 8;
-/// Part of the ceiling that the backlog may always take, or nothing would be recorded once everything else has reached its
-/// own share.
+/// Divisor of the ceiling: the backlog may always take this share. Otherwise nothing would be recorded once everything
+/// else has reached its own share.
 const MIN_BACKLOG_SHARE: usize = 4;
-/// Part of the ceiling that buffers may keep in memory while they are ready to be filled.
+/// Divisor of the ceiling: buffers that are ready to be filled may keep this share resident.
 const WARM_SHARE: usize = 16;
-/// Part of the ceiling that one buffer takes.
+/// Divisor of the ceiling: size of one buffer.
 const BUFFER_SHARE: usize = 128;
 
 static CEILING: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Launches and activities are being refused.
+/// Whether launches and activities are being refused.
 static IS_SHEDDING: AtomicBool = AtomicBool::new(false);
-/// Unread bytes of logs, and of buffers that CUPTI completed.
+/// Unread bytes in logs, and unread bytes in buffers that CUPTI has completed.
 static UNREAD_LOGS: AtomicUsize = AtomicUsize::new(0);
 static UNREAD_BUFFERS: AtomicUsize = AtomicUsize::new(0);
 
 /// The two kinds of unread memory.
 #[derive(Clone, Copy)]
 pub(super) enum Unread {
-    /// A chunk of a log, beyond the one that every log keeps.
+    /// A chunk of a log, in addition to the chunk that every log keeps.
     Chunk,
-    /// Records in a buffer.
+    /// Records in a buffer that CUPTI has completed.
     Buffer,
 }
 
@@ -47,12 +49,12 @@ impl Unread {
         }
     }
 
-    /// Adds to the backlog.
+    /// Adds `bytes` to the backlog.
     pub(super) fn grow(self, bytes: usize) {
         self.bytes().fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The collector has read this much.
+    /// Subtracts `bytes`, which the collector has read, from the backlog.
     pub(super) fn shrink(self, bytes: usize) {
         self.bytes().fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -64,12 +66,12 @@ pub(super) fn bound(ceiling: usize) {
     tracer::keep_warm(ceiling / WARM_SHARE);
 }
 
-/// Bytes that gpuflame holds: mapped, in buffers, and on its heap.
+/// Returns the number of bytes that gpuflame holds in mappings, in buffers and on its heap.
 pub fn bytes_held() -> usize {
     unwind::bytes_held() + tracer::bytes_held() + heap::held()
 }
 
-/// Whether `bytes` more fit below the ceiling, for memory that is not part of the backlog.
+/// Whether another `bytes` bytes, for memory that is not part of the backlog, fit below the ceiling.
 pub(super) fn has_room(bytes: usize) -> bool {
     let ceiling = CEILING.load(Ordering::Relaxed);
     bytes_held().saturating_add(bytes) <= ceiling
@@ -79,7 +81,7 @@ pub(super) fn has_room(bytes: usize) -> bool {
 struct Backlog {
     /// Bytes of chunks and buffers, including buffers that CUPTI still fills.
     held: usize,
-    /// Bytes that the collector could read now.
+    /// Bytes that the collector could read at that moment.
     unread: usize,
     room: usize,
 }
@@ -87,7 +89,8 @@ struct Backlog {
 impl Backlog {
     fn now(ceiling: usize) -> Self {
         let unread_logs = UNREAD_LOGS.load(Ordering::Relaxed);
-        // If spare buffers counted, they would keep out those that replace them.
+        // Spare buffers are not counted. Otherwise they would prevent the tracer from getting the buffers that replace
+        // them.
         let spare = tracer::spare_bytes();
         let held = tracer::bytes_held().saturating_sub(spare) + unread_logs;
         let unread = UNREAD_BUFFERS.load(Ordering::Relaxed) + unread_logs;
@@ -110,29 +113,32 @@ pub(super) fn admits(bytes: usize) -> bool {
         return false;
     }
     let is_admitted = backlog.held + bytes <= backlog.room;
-    // Buffers that CUPTI still fills count in full: if they are many, refusing anything else would not help.
+    // Buffers that CUPTI is still filling count in full. If most of the backlog consists of such buffers, refusing
+    // launches would not free any memory, so shedding does not begin.
     IS_SHEDDING.store(!is_admitted && !backlog.is_half_read(), Ordering::Relaxed);
     is_admitted
 }
 
-/// Whether launches and activities are being refused. Ends as soon as the collector has read half of the backlog.
+/// Whether launches and activities are being refused. They are accepted again as soon as the collector has read half of
+/// the backlog.
 pub(super) fn is_shedding() -> bool {
     IS_SHEDDING.load(Ordering::Relaxed) && !Backlog::now(CEILING.load(Ordering::Relaxed)).is_half_read()
 }
 
-/// Refuses launches and activities, if more than half of the backlog is unread.
+/// Starts to refuse launches and activities, if unread records take more than half of the backlog's room.
 pub(super) fn shed() {
     let ceiling = CEILING.load(Ordering::Relaxed);
     let may_shed = ceiling != usize::MAX && !Backlog::now(ceiling).is_half_read();
     IS_SHEDDING.store(may_shed, Ordering::Relaxed);
 }
 
-/// Size of a buffer, a power of two between `min` and `max`. Every launching thread fills one, so a low ceiling needs small ones.
+/// Returns the size of a new buffer, a power of two between `min` and `max`. Every launching thread fills a buffer of
+/// its own, so a low ceiling requires small buffers.
 pub(super) fn buffer_bytes(min: usize, max: usize) -> usize {
     let ceiling = CEILING.load(Ordering::Relaxed);
     if ceiling != usize::MAX {
         let backlog = Backlog::now(ceiling);
-        // A buffer counts in full while CUPTI has it: small ones leave room for more threads.
+        // A buffer counts in full while CUPTI holds it, so small buffers leave room for more threads.
         if backlog.held > backlog.room / 2 {
             return 1 << min.ilog2();
         }
@@ -140,7 +146,7 @@ pub(super) fn buffer_bytes(min: usize, max: usize) -> usize {
     1 << (ceiling / BUFFER_SHARE).clamp(min, max).ilog2()
 }
 
-/// Limit of the backlog in bytes, if everything else takes `others` bytes.
+/// Returns the limit of the backlog in bytes, if everything else takes `others` bytes.
 fn room(ceiling: usize, others: usize) -> usize {
     let taken = others + ceiling / HEADROOM_SHARE;
     ceiling.saturating_sub(taken).max(ceiling / MIN_BACKLOG_SHARE)

@@ -1,11 +1,12 @@
-//! The buffers that the tracer fills with activity records, and their way round.
+//! The buffers that the tracer fills with activity records, and the cycle of states that a buffer goes through.
 //!
 //! ```text
 //! ready --request--> tracer --completed--> filled --next_filled--> collector --recycle--> ready
 //! ```
 //!
-//! A request comes on an application's thread, inside the tracer's lock: it takes a ready buffer or
-//! makes one, and never waits. Beyond a bound it gets none, and what it was for is counted as lost.
+//! The tracer requests a buffer on an application thread, while it holds its own lock. A request takes a ready buffer
+//! or creates one, and never waits. If there are too many buffers, the request gets none, and the records that would
+//! have filled it are counted as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,32 +18,36 @@ use crate::tracer::{Buffer, Filled};
 use super::budget::{self, Unread};
 use super::handover::{Shelf, Tray};
 
-/// NVIDIA recommends 1 to 10 MB. Since CUPTI 13 there is one for every thread that launches, and any of them may
-/// be nearly full; one that holds a kernel that still runs is not handed over at all, with 5,000 others.
+/// Maximum size of a buffer. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a buffer of its
+/// own, and each of these may be nearly full. CUPTI does not hand over a buffer that contains the record of a running
+/// kernel, which delays up to 5,000 other records in it.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
-/// Size of a buffer when little is left below the ceiling. The C library takes smaller blocks from the heap that the
-/// application uses, and may keep them there.
+/// Size of a buffer if little memory is left below the ceiling. The C library allocates smaller blocks from the heap
+/// that the application uses, and may not return their memory to the kernel.
 const MIN_BUFFER_BYTES: usize = 128 << 10;
-/// Buffers kept ready once they exist: two with all their memory, the others with 64 KiB each.
+/// Number of buffers that are kept ready once they exist: two of them with all their memory resident, the others with
+/// 64 KiB each.
 const KEPT: usize = 8;
-/// Further buffers kept ready, without memory: freed they would not go back to the kernel for certain.
+/// Number of further buffers that are kept ready without resident memory. They are kept because freeing a buffer does
+/// not reliably return its memory to the kernel.
 const KEPT_EMPTY: usize = 24;
-/// Buffers there may be at once. Since CUPTI 13 every thread that launches fills one of its own, of which
-/// only written pages take memory; the ceiling limits their sum ([`budget`]).
+/// Maximum number of buffers that exist at the same time. Since CUPTI 13 every launching thread fills a buffer of its
+/// own, of which only the written pages take memory. The ceiling limits the sum of all buffers ([`budget`]).
 const MOST: usize = 4096;
-/// Records of this many bytes or less are copied out, and their buffer is ready again at once.
+/// Maximum size of the records in a filled buffer that are copied out, so that the buffer is ready again at once.
 const FEW: usize = 4 << 10;
 
-/// Filled buffers that are worth waking the collector for.
+/// Number of filled buffers at which the collector is woken.
 const MANY: usize = 8;
 
 struct Ring {
     ready: Shelf<Buffer, KEPT>,
     empty: Shelf<Buffer, KEPT_EMPTY>,
     filled: Tray<Filled>,
-    /// What was taken from `filled` and not read yet, the oldest first. The collector's alone.
+    /// Buffers that were taken from `filled` and are not read yet, oldest first. Only the collector accesses this
+    /// queue.
     taken: Mutex<VecDeque<Filled>>,
-    /// How many there are in the two.
+    /// Number of buffers in `filled` and `taken` together.
     count: AtomicUsize,
     made: AtomicUsize,
     discarded: AtomicU64,
@@ -58,10 +63,10 @@ static RING: Ring = Ring {
     discarded: AtomicU64::new(0),
 };
 
-/// A buffer to fill; `None` when there are too many.
+/// Returns a buffer to fill; `None` if there are too many buffers.
 pub(super) fn request() -> Option<Buffer> {
     let ring = &RING;
-    // Memory of ready buffers is counted already.
+    // Ready buffers need no further budget, because their memory is already counted.
     if !budget::admits(0) {
         return None;
     }
@@ -82,7 +87,8 @@ pub(super) fn request() -> Option<Buffer> {
     buffer
 }
 
-/// The tracer is done with a buffer. True: several wait by now, and the collector should not sleep on.
+/// Takes over a buffer that the tracer has completed. Returns true if so many filled buffers are waiting that the
+/// collector should be woken.
 pub(super) fn completed(filled: Filled) -> bool {
     let ring = &RING;
     let filled = if filled.valid() <= FEW {
@@ -98,27 +104,27 @@ pub(super) fn completed(filled: Filled) -> bool {
     many_filled()
 }
 
-/// Whether several filled buffers wait to be read.
+/// Whether enough filled buffers are waiting to be read that the collector should be woken.
 pub fn many_filled() -> bool {
     filled() >= MANY
 }
 
-/// How many filled buffers wait to be read.
+/// Returns the number of filled buffers that are waiting to be read.
 pub fn filled() -> usize {
     RING.count.load(Ordering::Relaxed)
 }
 
-/// Records were lost for want of a buffer.
+/// Counts records that were lost because no buffer was available.
 pub(super) fn discard(records: u64) {
     RING.discarded.fetch_add(records, Ordering::Relaxed);
 }
 
-/// Records lost for want of a buffer so far.
+/// Returns the number of records lost so far because no buffer was available.
 pub(super) fn discarded() -> u64 {
     RING.discarded.load(Ordering::Relaxed)
 }
 
-/// The oldest filled buffer, if any. For the collector.
+/// Returns the oldest filled buffer, if there is one. Called by the collector.
 pub fn next_filled() -> Option<Filled> {
     let mut taken = RING.taken.lock();
     if taken.is_empty() {
@@ -130,7 +136,7 @@ pub fn next_filled() -> Option<Filled> {
     Some(filled)
 }
 
-/// Makes a buffer that was read ready again.
+/// Makes a buffer ready again after its records were read.
 pub fn recycle(filled: Filled) {
     make_ready(filled.recycle());
 }
@@ -141,16 +147,16 @@ fn make_ready(buffer: Option<Buffer>) {
     }
 }
 
-/// Gives the kernel the memory of all that lie ready. For who is at rest: the next records pay for it, with a page fault
-/// for each 4 KiB.
+/// Returns the memory of all ready buffers to the kernel. Call when the program is idle, because the next records cost
+/// a page fault for each 4 KiB.
 pub fn rest() {
-    // Others may lay some there meanwhile.
+    // The loop is limited to `KEPT` buffers because other threads may make further buffers ready in the meantime.
     for buffer in (0..KEPT).map_while(|_| RING.ready.take()) {
         put_away(buffer);
     }
 }
 
-/// Keeps a buffer without its memory, or frees it.
+/// Keeps a buffer ready without resident memory, or frees the buffer.
 fn put_away(mut buffer: Buffer) {
     if !buffer.give_pages_back() || RING.empty.put(buffer).is_err() {
         RING.made.fetch_sub(1, Ordering::Relaxed);

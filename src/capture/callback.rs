@@ -1,17 +1,17 @@
 //! The hot path: the code that runs on the application's thread around every launch. Read it top to bottom.
 //!
-//! It guarantees: no allocation, no lock, no system call, no error returned, no panic. What cannot be stored is
-//! counted. Only new situations cost more. A thread's first launch maps its state and asks the C library for the
-//! bounds of its stack, which allocates. A stack never seen before, and a burst that outruns the collector, may map
-//! memory (`log`). A stack other than the thread's own is copied by the kernel each time (`unwind::copy`). When code
-//! was loaded or unloaded since the last launch, the loader is asked, under its own short lock (see
-//! `unwind::Unwinder::check_every_capture`). Details of waits, if the user asked for them, go to a log with a lock
-//! (`host_calls`).
+//! The hot path never allocates, takes a lock, makes a system call, returns an error or panics. Records that cannot be
+//! stored are counted. Only new situations cost more. A thread's first launch maps the thread's state and asks the C
+//! library for the bounds of its stack, which allocates. A new stack, or a burst of launches that outruns the
+//! collector, may map memory (`log`). If a launch runs on a stack other than the thread's own, the kernel copies that
+//! stack each time (`unwind::copy`). If code was loaded or unloaded since the last launch, the loader is queried, under
+//! its own short lock (see `unwind::Unwinder::check_every_capture`). If the user asked for details of waits, these go
+//! to a log with a lock (`host_calls`).
 //!
-//! The outermost API call is the launch; calls nested in it only contribute their ids. Asynchronous calls are
-//! recorded when they return: only then is it known whether they failed, and the unwinding overlaps with the GPU's
-//! work. Synchronous calls are recorded when they begin: when they return their work has finished, and its record may
-//! have been delivered.
+//! The outermost API call is the launch; calls nested in it only contribute their ids. Asynchronous calls are recorded
+//! when they return, because only then is it known whether they failed, and because the unwinding then overlaps with
+//! the GPU's work. Synchronous calls are recorded when they begin, because when they return their work has finished,
+//! and CUPTI may have delivered its record already.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,8 @@ use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
 #[derive(Debug)]
 pub struct Capture;
 
-/// Interval of timed calls: a prime, so that in a loop of few calls every call is timed in turn.
+/// Number of calls per timed call. It is a prime number, so that in a loop of a few calls each of these calls is timed
+/// in turn.
 const TIMED: u64 = 61;
 
 impl Tracer for Capture {
@@ -59,7 +60,8 @@ impl Tracer for Capture {
             call.slot.set(NESTED);
             meet_nested(own, thread, call.correlation);
         } else {
-            // If the pending call does not enclose this one, it usually never returned (longjmp, exception).
+            // If the pending call does not enclose this call, the pending call usually never returned, because of a
+            // longjmp or an exception.
             let pending = &mut own.pending;
             let slot = if pending.is_under_way { pending.make_way(&mut own.aside, depth) } else { OUTERMOST };
             call.slot.set(slot);
@@ -97,7 +99,7 @@ impl Tracer for Capture {
     }
 
     fn buffer_completed(filled: Filled) {
-        // Records are no longer read: the buffer is dropped.
+        // After shutdown the collector reads no records, so the buffer is dropped.
         if life::is_over() {
             return;
         }
@@ -146,7 +148,7 @@ fn note_late(kind: CallKind) {
     }
 }
 
-/// Whether a launch was made after shutdown. Such launches are not counted.
+/// Whether the program has launched work after shutdown. Launches after shutdown are not counted.
 pub fn has_launched_late() -> bool {
     IS_LATE.load(Ordering::Relaxed)
 }
@@ -173,7 +175,7 @@ fn refuse(call: &Call<'_>, refused: &Refused) {
     }
 }
 
-/// Exit of a call that is nested in a launch, or that a signal handler has made.
+/// Handles the exit of a call that is nested in a launch, or that a signal handler has made.
 #[cold]
 fn exit_of_handler(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
@@ -191,7 +193,8 @@ fn exit_of_handler(call: &Call<'_>, slot: u64) {
     }
 }
 
-/// A launch begins. Notes the time; synchronous launches are recorded now. May do nothing between windows.
+/// Handles the start of a launch: notes the time, and records the launch now if it is synchronous. May do nothing while
+/// no window is open.
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
@@ -216,14 +219,14 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
         record(own, thread, call, &mut launch, 0);
     }
     let spent = own.calls.is_multiple_of(TIMED).then(|| now().since(time));
-    // The aliases keep their old values: `alias_count` says that this call has none.
+    // The array of aliases keeps its old values, because `alias_count` = 0 marks them as unused.
     let pending = &mut own.pending;
     (pending.launch, pending.depth, pending.api, pending.recorded) = (launch, depth, call.api, recorded);
     (pending.alias_count, pending.spent, pending.is_under_way) = (0, spent, true);
 }
 
-/// Handles a call nested in the launch: if it has a correlation id of its own, the launch is recorded under that id
-/// too.
+/// Handles a call nested in the launch. If the nested call has a correlation id of its own, the launch is recorded
+/// under that id too.
 fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
     let outer = &mut own.pending;
     if outer.launch.correlation == correlation {
@@ -240,12 +243,13 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
     }
 }
 
-/// The launch has returned. Records it, unless it failed or was recorded when it began.
+/// Handles the return of a launch. Records the launch, unless it failed or was recorded when it began.
 #[inline(always)]
 fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
-        // A launch that failed has no activity, and is counted as such.
+        // If a synchronous launch failed, it has no activity, and its record is counted as a launch without an
+        // activity.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
             host_calls::waited(own, thread, &launch, time);
@@ -273,8 +277,8 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     }
 }
 
-/// Captures the stack if a window is open and writes the record; otherwise counts the launch. `nested` is the number
-/// of nested calls with ids of their own so far.
+/// If a window is open, captures the stack and writes the record; otherwise counts the launch. `nested` is the number
+/// of nested calls so far that have correlation ids of their own.
 fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch, nested: usize) {
     if launch.context == ContextId::OUTSIDE {
         return note_outside(own, thread, launch, nested);
@@ -294,7 +298,8 @@ fn note_outside(own: &mut Own, thread: &Thread, launch: &Launch, nested: usize) 
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
-    // Only after `outside.set`: once the collector has read that a range ended it must not find it growing.
+    // The ended range is pushed only after `outside.set`. Otherwise the collector could read that the range has ended
+    // and then still find it as the growing range.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {
@@ -326,13 +331,13 @@ pub fn record_stack(call: &Call<'_>) {
 #[inline]
 fn push(own: &mut Own, thread: &Thread, launch: &Launch) {
     let pushed = own.launches.push(&thread.launches, [&launch_words(launch)]);
-    // If the record of an additional id is lost, the launch itself is not lost.
+    // If only the record of an additional id is lost, the launch itself is not lost and no loss is counted.
     if !pushed && !launch.is_alias() {
         thread.tally.lose(Loss::LaunchesDropped);
     }
 }
 
-/// Whether the call returns only when its work is done, so that the stack must be captured before.
+/// Whether the call returns only when its GPU work is done, so that the stack must be captured when the call begins.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
 }

@@ -1,14 +1,15 @@
-//! Reads `CLOCK_REALTIME`, the clock of activities, cheaply, by extrapolating from the time-stamp counter (TSC): each
-//! launch reads it twice.
+//! Reads `CLOCK_REALTIME`, the clock of activities, cheaply, by extrapolating from the time-stamp counter (TSC). The
+//! reading must be cheap because each launch reads the clock twice.
 //!
-//! The C library takes 21 to 30 ns to answer, reading the TSC 11. So the collector reads both at every visit and fits
-//! a line through its readings; a callback reads the TSC and converts it with that line. Without a valid line the C
-//! library is asked: at the start of a session, when the collector has not visited for a while, just after the clock
-//! was set, and on systems whose kernel does not keep time with the TSC.
+//! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. So the collector reads both
+//! clocks at every visit and fits a line through its readings. A callback reads the TSC and converts the ticks to a
+//! time with that line. A callback without a valid line calls the C library: at the start of a session, when the
+//! collector has not visited for a while, just after the clock was set, and on systems whose kernel does not keep time
+//! with the TSC.
 //!
-//! On the line the time is within 0.1 us of the clock. If the clock is set or its speed is adjusted, or after a
-//! suspend that stopped the counter, callbacks follow the old line until the collector's next visit, up to 80 ms.
-//! When one line replaces another, a thread can see time go back by the difference between the two.
+//! A time on the line is within 0.1 us of the clock. If the clock is set or its speed is adjusted, or after a suspend
+//! that stopped the counter, callbacks follow the old line until the collector's next visit, for up to 80 ms. When one
+//! line replaces another, a thread can see time go back by the difference between the two lines.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -17,26 +18,28 @@ use parking_lot::Mutex;
 
 use crate::record::Nanos;
 
-/// Maximum age of a line: a collector that has not visited for longer may have missed that the clock was set.
+/// Maximum age of a line. If the collector's last visit was longer ago, the clock may have been set since then without
+/// the collector noticing.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
-/// Minimum number of ticks over which a line is measured, about one millisecond.
+/// Minimum number of ticks over which the speed of a line is measured, about one millisecond.
 const MIN_BASE_TICKS: u64 = 1 << 21;
-/// Length of a line as a multiple of its measured length: the error of a reading, 15 ns, grows to 60.
+/// Length for which a line is valid, as a multiple of the length over which its speed was measured. The error of a
+/// reading, 15 ns, can grow to 60 ns over this length.
 const FURTHER: u64 = 4;
-/// Time over which lines are measured once the session is old enough: between this and twice this.
+/// Minimum time over which lines are measured once the session is old enough; the maximum is twice this time.
 const BASE: Nanos = Nanos(1_000_000_000);
-/// Maximum error of the line at a visit in ns, and again for each multiple of the measured length since the line was
-/// fitted. Beyond that, the clock was set or its speed has changed.
+/// Maximum error of the line at a visit, in ns. The limit grows by the same amount for each measured length that has
+/// passed since the line was fitted. If the error is larger, the clock was set or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
-/// Maximum TSC ticks between the two reads of one reading; usually 80. Beyond that, the thread was preempted between
-/// them.
+/// Maximum number of ticks between the two TSC reads that enclose a clock read; usually 80. If more ticks have passed,
+/// the thread was preempted between the two TSC reads.
 const MAX_READ_GAP_TICKS: u64 = 400;
-/// Number of attempts to get a reading; the best is used.
+/// Number of attempts to read both clocks; the most precise reading is used.
 const TRIES: usize = 4;
 /// Number of fractional bits of a line's speed.
 const POINT: u32 = 32;
 
-/// Returns `CLOCK_REALTIME`, or a value within 0.1 us of it. Takes 12 ns.
+/// Returns `CLOCK_REALTIME`, or a value within 0.1 us of it. A call takes 12 ns.
 #[inline]
 pub fn now() -> Nanos {
     LINE.at(ticks).unwrap_or_else(ask)
@@ -63,7 +66,7 @@ struct Moment {
 impl Moment {
     const ZERO: Self = Self { ticks: 0, time: Nanos(0) };
 
-    /// Reads both clocks. `None`: the thread was preempted between the reads, in every attempt.
+    /// Reads both clocks. Returns `None` if the thread was preempted between the reads in every attempt.
     fn now() -> Option<Self> {
         let tries = (0..TRIES).filter_map(|_| {
             let before = ticks();
@@ -75,7 +78,7 @@ impl Moment {
     }
 }
 
-/// Linear mapping from TSC ticks to time, from a reading on.
+/// Linear mapping from TSC ticks to time, which starts at the reading `from`.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     from: Moment,
@@ -91,8 +94,8 @@ impl Line {
     /// A line that is valid for no tick.
     const NONE: Self = Self { from: Moment::ZERO, speed: 0, measured: 0, length: 0 };
 
-    /// Extrapolates the speed between two readings, starting at `to`. `None`: one of the clocks stood still or went
-    /// back.
+    /// Creates a line that starts at `to` and extrapolates the speed between the two readings. Returns `None` if one of
+    /// the clocks stood still or went back.
     fn through(from: Moment, to: Moment) -> Option<Self> {
         let ticks = to.ticks.checked_sub(from.ticks)?;
         let time = to.time.0.checked_sub(from.time.0)?;
@@ -102,7 +105,7 @@ impl Line {
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
 
-    /// Whether the reading deviates too far from the line, at any time after the line was fitted.
+    /// Whether the reading deviates too far from the line. The reading may be of any time after the line was fitted.
     fn misses(&self, moment: Moment) -> bool {
         let passed = i128::from(moment.ticks) - i128::from(self.from.ticks);
         let expected = i128::from(self.from.time.0) + ((passed * i128::from(self.speed)) >> POINT);
@@ -114,19 +117,20 @@ impl Line {
 /// Calibration state: the readings from which lines are fitted.
 #[derive(Debug)]
 struct Course {
-    /// Reading from which the line is measured, and the one that replaces it once that is old enough.
+    /// Reading from which the line is measured, and the later reading that replaces it once that later reading is old
+    /// enough.
     bases: Option<[Moment; 2]>,
     line: Option<Line>,
-    /// Time of the last query for the kernel's clock source, and whether that is the TSC.
+    /// Time at which the kernel's clock source was last queried, and whether the source was the TSC.
     source: Option<(Nanos, bool)>,
 }
 
 impl Course {
     const NEW: Self = Self { bases: None, line: None, source: None };
 
-    /// Whether the kernel keeps time with the TSC, according to an answer at most one second before `now`. The kernel
-    /// may abandon the TSC at any time, when it finds that processors disagree; and a host may forbid its guests to
-    /// read it.
+    /// Whether the kernel keeps time with the TSC, according to a query at most one second before `now`. The kernel
+    /// abandons the TSC when it finds that processors disagree, which may happen at any time; and a host may forbid its
+    /// guests to read the TSC.
     fn may_read_ticks(&mut self, now: Nanos) -> bool {
         let fresh = self.source.filter(|(asked, _)| now >= *asked && now.since(*asked) < BASE.0);
         let (_, counts) = *self.source.insert(fresh.unwrap_or_else(|| (now, kernel_counts_ticks())));
@@ -136,7 +140,7 @@ impl Course {
         counts
     }
 
-    /// Adds a reading and returns the line to follow from there; `None` if there is none yet.
+    /// Adds a reading and returns the line to follow from that reading on; `None` if no line can be fitted yet.
     fn go_on(&mut self, moment: Moment) -> Option<Line> {
         let missed = self.line.is_some_and(|line| line.misses(moment));
         let Some([base, next]) = self.bases.filter(|_| !missed) else { return self.begin(moment) };
@@ -157,8 +161,8 @@ impl Course {
     }
 }
 
-/// The line that callbacks follow. A sequence lock with one writer, whose readers do not wait: the sequence is odd
-/// during a write, and has another value after it.
+/// The line that callbacks follow, behind a sequence lock with one writer, whose readers do not wait. The sequence
+/// number is odd during a write, and has another value after the write.
 #[repr(align(64))]
 struct Shared {
     sequence: AtomicU64,
@@ -171,7 +175,7 @@ struct Shared {
 static LINE: Shared = Shared::new();
 
 impl Shared {
-    /// Creates it without a line.
+    /// Creates a shared line that is valid for no tick.
     const fn new() -> Self {
         Self {
             sequence: AtomicU64::new(0),
@@ -182,8 +186,8 @@ impl Shared {
         }
     }
 
-    /// Converts these ticks, which are read only if there is a line. `None`: they are outside the line, or it is just
-    /// being written.
+    /// Converts ticks to a time. Reads the ticks only if there is a line. Returns `None` if there is no line, if the
+    /// ticks are outside the line, or if the line is being written.
     #[inline]
     fn at(&self, ticks: impl FnOnce() -> u64) -> Option<Nanos> {
         let before = self.sequence.load(Ordering::Acquire);
@@ -195,10 +199,12 @@ impl Shared {
         if passed >= length {
             return None;
         }
-        // At most `MAX_LINE_AGE`, 28 bits, plus `POINT` fractional bits; any value if the loads mix two lines.
+        // The product has at most 28 bits (`MAX_LINE_AGE`) plus `POINT` fractional bits. It can have any value if the
+        // loads mix two lines.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> POINT;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
-        // Orders the loads above before the load below, which tells whether they read one complete line.
+        // Orders the loads above before the load of the sequence number below, which shows whether they read one
+        // complete line.
         fence(Ordering::Acquire);
         let is_whole = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         is_whole.then_some(Nanos(time))
@@ -217,7 +223,7 @@ impl Shared {
     }
 }
 
-/// Calls the C library, whose vDSO makes no system call: 21 to 30 ns.
+/// Reads the clock through the C library, which takes 21 to 30 ns because the vDSO makes no system call.
 #[inline]
 fn ask() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -226,11 +232,13 @@ fn ask() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Reads the TSC. The processor may read it a few instructions early, which is less than the error of a line.
+/// Reads the TSC. The processor may execute the read a few instructions early, which changes the result by less than
+/// the error of a line.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has it; if the kernel keeps time with it, the C library's clock reads it too.
+    // SAFETY: every x86-64 processor has a TSC, and this function is called only if the kernel keeps time with it, so
+    // that the C library's clock reads the TSC too.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -239,8 +247,8 @@ fn ticks() -> u64 {
     0
 }
 
-/// Whether the kernel keeps time with the counter that [`ticks`] reads. It does if the counter runs at one speed,
-/// equal on all processors; not in a guest whose host keeps time by other means.
+/// Whether the kernel keeps time with the counter that [`ticks`] reads. The kernel does so if the counter has a
+/// constant speed that is equal on all processors. In a guest whose host keeps time by other means, it does not.
 fn kernel_counts_ticks() -> bool {
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     cfg!(target_arch = "x86_64") && fs::read_to_string(source).is_ok_and(|source| source.trim() == "tsc")
@@ -252,18 +260,18 @@ mod tests {
 
     use super::*;
 
-    /// Reading of a 2 GHz counter, which was at 7,000 at 1,000,000 ns.
+    /// Reading of a 2 GHz counter that was at 7,000 at 1,000,000 ns, `nanos` after that moment.
     fn moment(nanos: u64) -> Moment {
         Moment { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }
 
-    /// Reading of a clock that was set forward by `step`.
+    /// Reading like `moment`, after the clock was set forward by `step`.
     fn after_step(nanos: u64, step: u64) -> Moment {
         let moment = moment(nanos);
         Moment { time: Nanos(moment.time.0 + step), ..moment }
     }
 
-    /// Time that a callback reads.
+    /// Time that a callback gets from the line at these ticks.
     fn at(line: &Line, ticks: u64) -> Option<Nanos> {
         let shared = Shared::new();
         shared.write(line);
@@ -306,11 +314,12 @@ mod tests {
         let line = course.go_on(after_step(15_000_000, hour)).unwrap();
         let later = after_step(16_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // Set back again, while the collector did not visit.
+        // The clock is set back again while the collector does not visit.
         assert!(course.go_on(moment(9_000_000_000)).is_none());
     }
 
-    /// The machine slept for an hour. What happens to the counter meanwhile depends on the processor.
+    /// Simulates a machine that was suspended for an hour. Whether the counter continues, stops or restarts depends on
+    /// the processor.
     #[test]
     fn after_a_suspend_the_line_is_used_only_if_the_counter_stopped() {
         let mut course = Course::NEW;
@@ -319,14 +328,14 @@ mod tests {
         let line = course.go_on(moment(5_000_000)).unwrap();
         assert_eq!(at(&line, moment(5_000_000 + hour).ticks), None, "it counted on");
         assert_eq!(at(&line, 100), None, "it began anew");
-        // It stopped: callbacks before the collector's visit get the time before the suspend.
+        // If the counter stopped, callbacks before the collector's next visit get times from before the suspend.
         let woken = after_step(7_000_000, hour);
         assert_eq!(at(&line, woken.ticks), Some(moment(7_000_000).time));
         assert!(course.go_on(woken).is_none(), "the collector finds the clock elsewhere");
         let line = course.go_on(after_step(12_000_000, hour)).unwrap();
         let later = after_step(13_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // It restarts, and the collector visits: the old line and its base are dropped.
+        // If the counter restarts and the collector visits, the old line and its base readings are dropped.
         assert!(course.go_on(Moment { ticks: 200, ..later }).is_none());
     }
 
@@ -336,7 +345,7 @@ mod tests {
         let first = course.go_on(moment(0)).or(course.go_on(moment(50_000)));
         assert!(first.is_none(), "too soon to know a speed");
         for visit in 1..1000 {
-            // Read 15 ns late every other time.
+            // Every other reading has a delay of 15 ns.
             let (pauses, soon) = (visit / 2 + 1, visit % 2);
             let moment_of = pauses * 80_000_000 + soon * 50_000;
             let line = course.go_on(after_step(moment_of, 15 * soon)).expect("a line");
@@ -406,7 +415,7 @@ mod tests {
             }
             followed += usize::from(LINE.at(ticks).is_some());
             let (before, time, after) = (ask(), now(), ask());
-            // Ten times the maximum error, for a kernel that is just adjusting its clock.
+            // Allows ten times the maximum error, because the kernel may be adjusting its clock.
             let near = before.0 - 10 * MAX_ERROR_NS..=after.0 + 10 * MAX_ERROR_NS;
             assert!(near.contains(&time.0), "{time} is not in {near:?}");
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -420,7 +429,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in (1..=4000).cycle().take_while(|_| !enough.load(Ordering::Relaxed)) {
-                    // At tick 100,000 each of these lines is at n + (100,000 - n) * n.
+                    // The time of each line at tick 100,000 is n + (100,000 - n) * n.
                     let from = Moment { ticks: n, time: Nanos(n) };
                     shared.write(&Line { from, speed: n << POINT, measured: n, length: 1 << 20 });
                 }

@@ -1,5 +1,5 @@
-//! A log that all threads write to, under a lock: for rare records whose meaning depends on their order across
-//! threads.
+//! A log that all threads write to, under a lock. It is used for rare records whose meaning depends on their order
+//! across threads.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,18 +7,18 @@ use crate::host::signals;
 
 use super::log::{Log, Mark, Reader, Writer};
 
-/// The log and both its ends.
+/// A log with its writing end and its reading end.
 pub(super) struct CommonLog {
     log: Log,
     writer: Mutex<End<Writer>>,
     reader: Mutex<End<Reader>>,
 }
 
-/// An end of the log.
+/// The writing or the reading end of a log.
 struct End<T>(T);
 
-// SAFETY: the ends point to chunks that only the log refers to; the thread that holds the lock is the only writer, or
-// the only reader.
+// SAFETY: an end points to chunks that only its log refers to; the thread that holds the lock of an end is the only
+// writer, or the only reader.
 unsafe impl<T> Send for End<T> {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -34,9 +34,10 @@ impl CommonLog {
         }
     }
 
-    /// Appends `parts` as one record. Returns `false` if there was no room; nothing is written then.
+    /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
     pub(super) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
-        // A signal handler that jumped out of here would leave the lock held permanently.
+        // Signals are blocked because a signal handler that jumps out of this call would leave the lock held
+        // permanently.
         signals::without(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
@@ -48,7 +49,7 @@ impl CommonLog {
     }
 }
 
-/// Unread records in the log. Drain the other logs that they refer to first.
+/// Unread records in the log. If the records refer to other logs, drain these logs first.
 pub(super) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, End<Reader>>,

@@ -1,14 +1,15 @@
 //! The cost of our callbacks to the application, from a sample of timed calls.
 //!
-//! If a thread is preempted during a timed call, that call seems to take milliseconds, and on a busy machine a few of
-//! them outweigh all other calls in a mean. So the times are kept in a small histogram per thread, in owner-only
-//! counters like the rest of its tally, and the ledger prints the median.
+//! If a thread is preempted during a timed call, that call seems to take milliseconds. On a busy machine, a few
+//! preempted calls would outweigh all other calls in a mean. So each thread keeps the times in a small histogram, whose
+//! counters only that thread writes, and the ledger prints the median.
 
 use super::counter::Counter;
 
-/// Buckets per power of two, as a power of two: a bucket's midpoint is within 6.3 % of its values.
+/// Binary logarithm of the number of buckets per power of two. With 8 buckets, the midpoint of a bucket is within 6.3 %
+/// of all values in it.
 const SUB_BITS: u32 = 3;
-/// Times of at least this many bits share the last bucket: 131 us.
+/// Number of bits of the times that the buckets distinguish. All times of at least 131 us share the last bucket.
 const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
@@ -37,7 +38,7 @@ pub struct Cost {
     pub median: Option<u64>,
 }
 
-/// Computes the cost of `calls` calls, of which the sampled ones took these times.
+/// Computes the cost of `calls` calls from the times of the calls that were sampled.
 pub(super) fn of_all<'a>(calls: u64, times: impl Iterator<Item = &'a Times>) -> Cost {
     let mut counts = [0; BUCKETS];
     for times in times {
@@ -57,8 +58,8 @@ pub(super) fn of_all<'a>(calls: u64, times: impl Iterator<Item = &'a Times>) -> 
 fn bucket_of(nanos: u64) -> usize {
     let nanos = nanos.min((1 << BITS) - 1);
     let Some(shift) = (nanos >> SUB_BITS).checked_ilog2() else { return nanos as usize };
-    // The highest bit, 2^SUB_BITS after the shift, puts the buckets of each power of two after those of the one
-    // below.
+    // After the shift, the highest bit of the time is worth 2^SUB_BITS, which puts the buckets of each power of two
+    // after the buckets of the next smaller power.
     ((shift as usize) << SUB_BITS) + (nanos >> shift) as usize
 }
 

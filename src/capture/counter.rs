@@ -1,9 +1,9 @@
-//! A counter that costs as much as an addition: one thread writes it, any thread may read it.
+//! A counter that is as cheap as a plain addition, because only one thread writes it. Any thread may read it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Only sums over all threads are meaningful: a thread's state, with its counters, is passed on from thread to
-/// thread.
+/// A counter of one thread. Only sums over all threads are meaningful, because a thread's state, with its counters, is
+/// reused by later threads.
 #[derive(Debug)]
 pub(super) struct Counter(AtomicU64);
 
@@ -18,7 +18,8 @@ impl Counter {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// Adds atomically, if a signal handler of the thread may add to it between the load and the store.
+    /// Adds atomically. Used for counters to which a signal handler of the thread may add between a load and a store of
+    /// the thread.
     pub(super) fn add_beside_handlers(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }

@@ -16,7 +16,7 @@ pub(super) struct Counts {
     pub(super) verified: VerifiedTally,
 }
 
-/// Number of stacks that were captured again by other methods, and of those that differed.
+/// Number of stacks that were captured again by other methods, and numbers of stacks whose results differed.
 pub(super) struct VerifiedTally {
     pub(super) stacks: Counter,
     pub(super) unlike_plain: Counter,
@@ -39,7 +39,7 @@ impl Counts {
         }
     }
 
-    /// Counts a loss. A signal handler may do so at the same time.
+    /// Counts a loss. A signal handler of the thread may count a loss at the same time.
     #[cold]
     pub(super) fn lose(&self, loss: Loss) {
         self.lose_many(loss, 1);

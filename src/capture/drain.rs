@@ -1,6 +1,6 @@
-//! How the collector gets at what the application's threads have written.
+//! Functions with which the collector reads the records that the application's threads have written.
 //!
-//! Only one thread may be in here at a time: the caller holds the collector's lock.
+//! Only one thread may run these functions at a time, so the caller must hold the collector's lock.
 
 use crate::record::Row;
 
@@ -9,52 +9,53 @@ use super::range_names;
 use super::records::{read_contexts, read_launches};
 use super::thread::{Readers, all, under_way};
 
-/// Hands over some of what all threads have written since the last call: every new context, and then
-/// launches, at most one chunk of a log from each thread. False: there was nothing.
+/// Passes on records that the threads have written since the last call: for each thread all new contexts, and then
+/// launches from at most one chunk of the thread's log. Returns false if there was nothing to pass on.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }
 
-/// Notes how much lies unread, for [`drain_noted`].
+/// Notes for each thread how many words of launches are unread, for [`drain_noted`].
 pub fn note_unread() {
     for thread in all() {
-        // SAFETY: as in `drain_threads`.
+        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
         let readers = unsafe { thread.readers() };
         readers.noted = readers.launches.unread(&thread.launches);
         readers.is_noted = true;
     }
 }
 
-/// Marks what lies unread, for [`marked_is_read`].
+/// Marks for each thread how many words of launches are unread, for [`marked_is_read`].
 pub fn mark_unread() {
     for thread in all() {
-        // SAFETY: as in `drain_threads`.
+        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
         let readers = unsafe { thread.readers() };
         readers.marked = readers.launches.unread(&thread.launches);
     }
 }
 
-/// Whether all launches were handed over that [`mark_unread`] found.
+/// Whether all launches were passed on that were unread at the last [`mark_unread`].
 pub fn marked_is_read() -> bool {
-    // SAFETY: as in `drain_threads`.
+    // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
     all().all(|thread| unsafe { thread.readers() }.marked == 0)
 }
 
-/// The most windows that may have been opened without one of them having a launch under way that began in it.
+/// Returns the number of windows from which no launch can be in flight any more: only windows opened after these may
+/// still have one. Returns `u32::MAX` if no launch that began in an open window is in flight.
 pub fn windows_left() -> u32 {
     let open = under_way().filter(|state| state.is_open());
     open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
 }
 
-/// Whether a thread that lives is in a launch that was not passed over.
+/// Whether any live thread is in a launch.
 pub fn any_under_way() -> bool {
     under_way().next().is_some()
 }
 
-/// The same as [`drain`], of threads of which not all has been handed over that [`note_unread`] found: comes to an
-/// end however fast threads launch on.
+/// Like [`drain`], but reads only threads from which not all launches were passed on that were unread at the last
+/// [`note_unread`]. Repeated calls therefore come to an end, however fast the threads launch further work.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    // A thread may have launched outside of windows alone, and nothing be in its log.
+    // `is_noted` is needed because a thread that has launched only outside windows has nothing in its log.
     drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }
 
@@ -66,7 +67,7 @@ fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Ro
         if !wanted(readers) {
             continue;
         }
-        // A launch refers to contexts that were written before it: mark launches first, read them last.
+        // A launch refers to contexts that were written before the launch, so launches are marked first and read last.
         let launches = readers.launches.mark_next(&thread.launches);
         let contexts = readers.contexts.mark(&thread.contexts);
         range_names::drain_names(&mut each);
@@ -88,10 +89,10 @@ fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Ro
     any
 }
 
-/// Hands over every new context of all threads.
+/// Passes on all new contexts of all threads.
 pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
     for thread in all() {
-        // SAFETY: as in `drain`.
+        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
         let readers = unsafe { thread.readers() };
         let contexts = readers.contexts.mark(&thread.contexts);
         range_names::drain_names(&mut each);

@@ -1,9 +1,10 @@
-//! Reassignment of stack ids: makes all threads forget the ids of their stacks, so that the collector may free its
-//! data about these ids.
+//! Reassignment of stack ids: all threads forget the ids of their stacks, so that the collector may free its data about
+//! these ids.
 //!
-//! The collector keeps the meaning of each id for as long as a launch may refer to it. When it is short of memory it
-//! begins a round: every thread must forget its stacks when it next enters gpuflame, and announces the stacks that it
-//! meets after that under new ids. An idle thread need not take part; it is enough that it will when it next enters.
+//! The collector keeps the stack of each id as long as a launch may refer to the id. When the collector is short of
+//! memory, it begins a round: every thread must forget its stack ids when it next enters gpuflame, and announces the
+//! stacks that it captures after that under new ids. A round does not wait for idle threads, because an idle thread
+//! writes no ids, and will forget its old ids as soon as it enters gpuflame again.
 //!
 //! ```text
 //! collector                      thread
@@ -14,25 +15,27 @@
 //!   no older id is written any more
 //! ```
 //!
-//! The thread checks no additional word: it checks `inside` on every entry anyway, to detect recursion.
+//! The request costs a thread no additional check, because the thread checks `inside` on every entry anyway, to detect
+//! recursion.
 //!
-//! A launch in flight already has an id. And if a thread is preempted between its check and its own store to `inside`
-//! for a whole visit of the collector, the request is overwritten although the collector assumes that it was seen. So
-//! ids are forgotten one round after the one in which they should fall out of use. If this happens to a thread in two
-//! successive rounds, its launches are added to those of other stacks until the next round.
+//! Two kinds of launches can still write an old id. A launch in flight already has its id. And if a thread is preempted
+//! for a whole visit of the collector between its check of `inside` and its own store to `inside`, the store overwrites
+//! the request, although the collector assumes that the thread has seen it. So the collector forgets ids one round
+//! later than the round in which threads should stop using them. If a thread misses the request in two successive
+//! rounds, its launches are added to those of other stacks until the next round.
 
 use super::log::MOST_DRAINS;
 use super::stack::next_context;
 use super::thread::{all, next_round};
 use crate::record::ContextId;
 
-/// A round in which every thread forgets its stacks. Started and polled by the collector.
+/// A round in which every thread forgets its stack ids. The collector starts and polls the round.
 #[derive(Debug)]
 pub struct Forgetting {
     round: u32,
-    /// First id that is assigned after the start of the round; all older ids are below.
+    /// First id that is assigned after the start of the round; all older ids are lower.
     before: ContextId,
-    /// Number of times that logs have been drained since all threads took notice.
+    /// Number of times that logs have been drained since all threads have taken notice of the round.
     drained: Option<usize>,
 }
 
@@ -43,13 +46,13 @@ impl Forgetting {
         Self { round: next_round(), before, drained: None }
     }
 
-    /// Asks the threads that have not taken notice yet. Call at each visit, after all graphs and host calls were
-    /// drained. Once all threads have, returns the lowest id that may still appear, except in launches that were in
-    /// flight.
+    /// Asks the threads that have not taken notice of the round yet. The collector calls this at each visit, after it
+    /// has drained all graphs and host calls. Once all threads have taken notice, returns the lowest id that may still
+    /// appear, except in launches that were in flight.
     pub fn visit(&mut self) -> Option<ContextId> {
         match self.drained {
             None => {
-                // Asks all threads, including those after one that is unsure.
+                // Every thread is asked, even if an earlier thread in the list is not certain to forget yet.
                 let unsure = all().filter(|thread| !thread.ask_to_forget(self.round)).count();
                 self.drained = (unsure == 0).then_some(0);
                 None
@@ -58,7 +61,7 @@ impl Forgetting {
         }
     }
 
-    /// Notes that the logs were drained; `any`: whether they contained anything.
+    /// Notes that the logs were drained; `any` is true if the logs contained any record.
     pub fn drained(&mut self, any: bool) {
         if let Some(drained) = &mut self.drained {
             *drained = if any { *drained + 1 } else { MOST_DRAINS };

@@ -1,14 +1,16 @@
-//! Forked children. A child has its parent's memory and one of its threads: locks that another thread held, and data
-//! that it had half written, stay that way permanently.
+//! Forked children. A child has a copy of its parent's memory but only one of its parent's threads. A lock that another
+//! thread of the parent held stays locked in the child permanently, and data that another thread had half written stays
+//! half written.
 //!
-//! If the parent has a session, its child is not recorded: the child cannot use the parent's driver state, and our
-//! collector thread does not exist there. If the parent has no session, the child may start to use CUDA itself, and
-//! keeps the names and open ranges that it inherited. In either case we wait for no lock of ours that another thread
-//! may hold.
+//! If the parent has a session, its child is not recorded, because the child cannot use the parent's driver state, and
+//! our collector thread does not exist in the child. If the parent has no session, the child may start to use CUDA
+//! itself, and keeps the names and open ranges that it inherited. In both cases the child never waits for a lock of
+//! ours that another thread of the parent may have held.
 //!
-//! `fork` runs a handler of ours in the child. Other ways (`_Fork`, the bare system call) run none. So the word that
-//! tells whether we may run (`control::life`) is on a page that the kernel zeroes in children: code that reads it in
-//! a child finds it cleared, and those of our functions that need no session initialise it again.
+//! `fork` runs a handler of ours in the child; other ways to fork (`_Fork`, the bare system call) run no handler. So
+//! the word that decides whether gpuflame may run (`control::life`) is on a page that the kernel zeroes in children.
+//! Code that reads the word in a child finds it cleared, and the functions of ours that need no session initialise it
+//! again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,13 +26,15 @@ static SESSION_BEGUN: AtomicBool = AtomicBool::new(false);
 /// Starts to distinguish forked children from this process, and keeps this library loaded so that the fork handler
 /// can be called. Call before anything can be recorded or named; repeated calls have no effect.
 pub fn watch() {
-    // Not a `Once`: a child that was forked during its initialisation would wait for it.
+    // This flag is not a `Once`, because a child that was forked while a `Once` is being initialised would wait for it
+    // forever.
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     if IS_WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
     loaded::stay();
-    // SAFETY: whole pages that contain only one atomic of ours, for which zero is valid.
+    // SAFETY: `life::page()` consists of whole pages that contain only one atomic of ours, for which zero is a valid
+    // value.
     if unsafe { fork::leave_zeroes(life::page()) } {
         life::children_find_zeroes();
     }
@@ -38,15 +42,16 @@ pub fn watch() {
     fork::in_each_child(child);
 }
 
-/// Runs in a child. Waits for no lock and allocates nothing.
+/// Fork handler that runs in a child. It waits for no lock and allocates nothing.
 extern "C" fn child() {
-    // The child has not been claimed yet, or its kernel does not zero the page.
+    // True if the child has not been claimed yet, or if the kernel does not zero the page.
     if life::claim_inherited() || !life::is_over() {
         errno::kept(settle);
     }
 }
 
-/// Call before taking any lock of the session: a child that finds this flag set takes none of these locks.
+/// Notes that a session is requested. Call before taking any lock of the session, because a child that finds this note
+/// takes none of these locks.
 pub fn session_begins() {
     watch();
     SESSION_BEGUN.store(true, Ordering::SeqCst);
@@ -57,7 +62,8 @@ pub fn session_has_begun() -> bool {
     SESSION_BEGUN.load(Ordering::SeqCst)
 }
 
-/// Whether nothing of gpuflame may run any more. A child that may continue is re-initialised here.
+/// Whether gpuflame's code must not run any more. If the caller is in a child that may continue, this function
+/// re-initialises the child.
 #[inline]
 pub fn is_over() -> bool {
     life::is_over() && !goes_on()
@@ -68,8 +74,8 @@ fn goes_on() -> bool {
     life::claim_inherited() && settle()
 }
 
-/// Decides whether this child continues. It has at most one thread with a state: the calling thread, or none if the
-/// child created the calling thread.
+/// Decides whether this child continues. At most one thread of the child has a state: the calling thread. If the child
+/// itself created the calling thread, no thread has one.
 fn settle() -> bool {
     if session_has_begun() || thread::is_inside() {
         life::end();

@@ -1,11 +1,12 @@
-//! Graphs: records which call created which node, from the callbacks on the application's threads to rows.
+//! Records which call created which graph node: notes the events in callbacks on the application's threads, and turns
+//! the notes into rows.
 //!
-//! A graph is created rarely and launched often, so nothing here is on the path of a launch: the nodes that a launch
-//! executes are found by their ids when their records are read. Nodes are recorded whether a window is open or not,
-//! since a graph that is created outside all windows may be launched inside one.
+//! A graph is created rarely and launched often, so no code in this module runs during a launch. The nodes that a
+//! launch executes are found by their ids when their activity records are read. Nodes are recorded even if no window is
+//! open, because a graph that is created outside all windows may be launched inside a window.
 //!
-//! One graph may be created on one thread and copied on another, and the copy is meaningful only after the original.
-//! So all threads write to one log, under a lock, in the order of the events.
+//! A graph may be created on one thread and copied on another, and the record of the copy has a meaning only after the
+//! record of the original. So all threads write to one log, under a lock, in the order of the events.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +21,8 @@ use super::drain::drain_contexts;
 use super::stack::capture;
 use super::thread::{Entered, Own, Refused, Thread};
 
-/// Kinds of records in the log. Each record is three words: `kind | graph << 32`, and two that depend on the kind.
+/// Kinds of records in the log. Each record has three words: `kind | graph << 32`, and two words whose meaning depends
+/// on the kind.
 mod kind {
     /// node, context
     pub(super) const NODE: u64 = 1;
@@ -80,7 +82,7 @@ pub(super) fn note(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut Own, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier call does not enclose this one, it never returned.
+    // If the earlier call does not enclose this call, the earlier call has never returned.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }
@@ -89,7 +91,7 @@ fn begin(own: &mut Own, call: &Call<'_>, into: Option<GraphId>) {
     own.graph_call = Some(GraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
-/// Returns the call that the thread is in, unless the thread has left it by a jump.
+/// Returns the graph call that the thread is in, unless the thread has left that call by a jump.
 fn call_around(own: &Own) -> Option<&GraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
@@ -110,8 +112,8 @@ fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeI
     push(thread, [word(kind::NODE, graph), node.0, u64::from(context.0)]);
 }
 
-/// Records a copied node. It belongs to the graph that it is copied into, or to the first graph that the call
-/// creates: an instantiation includes its child graphs.
+/// Records a copied node. The node belongs to the graph that it is copied into. If the call creates the graphs, the
+/// node belongs to the first graph that the call creates, because an instantiation includes its child graphs.
 fn node_cloned(own: &mut Own, thread: &Thread, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
         return thread.tally.lose(Loss::GraphNodesDropped);
@@ -135,16 +137,17 @@ fn push(thread: &Thread, words: [u64; 3]) {
     }
 }
 
-/// Source graph by the address of each live executable graph: CUPTI has ids of executable graphs only from 12.3 on.
+/// Source graph of each live executable graph, by the address of the executable graph. The address is used because
+/// CUPTI has ids of executable graphs only from 12.3 on.
 #[derive(Default)]
 struct Execs {
     graphs: HashMap<u64, GraphId>,
-    /// The graphs in `graphs`, which end together with their executable graph and not before.
+    /// Ids of the graphs in `graphs`. Each of them ends together with its executable graph, and not before.
     owned: HashSet<GraphId>,
 }
 
-/// Passes on all graph events so far, after the contexts that they refer to. Call before records are read, so that
-/// all nodes that the records refer to are known. For the collector.
+/// Passes on all graph events so far, after the contexts that the events refer to. The collector calls this before it
+/// reads activity records, so that all nodes that the records refer to are known.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,7 +1,8 @@
 //! Hand-over between threads in which no thread waits for another to finish a step.
 //!
-//! A bounded queue with per-slot sequence numbers cannot promise that: a thread that finds a slot claimed but not yet
-//! published has to spin. If it has preempted the claimer, as under `SCHED_FIFO` on one core, neither makes progress.
+//! A bounded queue with per-slot sequence numbers does not have this property, because a thread that finds a slot
+//! claimed but not yet published has to spin. If the spinning thread has preempted the thread that claimed the slot, as
+//! under `SCHED_FIFO` on one core, neither of the two makes progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -22,7 +23,7 @@ const EMPTY: u8 = 0;
 const HELD: u8 = 1;
 const FULL: u8 = 2;
 
-// SAFETY: a thing is accessed only by the thread that has changed its place to `HELD`.
+// SAFETY: an item is accessed only by the thread that has changed the state of the item's place to `HELD`.
 unsafe impl<T: Send, const PLACES: usize> Sync for Shelf<T, PLACES> {}
 
 impl<T, const PLACES: usize> Shelf<T, PLACES> {
@@ -57,7 +58,7 @@ impl<T> Place<T> {
     }
 }
 
-/// A lock-free stack that any thread pushes to, and whose items one thread takes all at once.
+/// A lock-free stack of items. Any thread can push an item; one thread takes all items at once.
 pub(super) struct Tray<T> {
     /// The item pushed last.
     last: AtomicPtr<Left<T>>,
@@ -68,7 +69,7 @@ struct Left<T> {
     before: *mut Left<T>,
 }
 
-// SAFETY: the tray owns its items, and passes each to one thread.
+// SAFETY: the tray owns its items, and passes each item to only one thread.
 unsafe impl<T: Send> Sync for Tray<T> {}
 
 impl<T> Tray<T> {
@@ -76,7 +77,7 @@ impl<T> Tray<T> {
         Self { last: AtomicPtr::new(null_mut()) }
     }
 
-    /// Pushes an item. Retries only if another thread has pushed one in the meantime.
+    /// Pushes an item. Retries only if another thread has pushed an item in the meantime.
     pub(super) fn leave(&self, thing: T) {
         let left = Box::into_raw(Box::new(Left { thing, before: null_mut() }));
         let mut last = self.last.load(Ordering::Relaxed);
@@ -90,14 +91,14 @@ impl<T> Tray<T> {
         }
     }
 
-    /// Takes all items, the oldest last.
+    /// Takes all items, newest first.
     pub(super) fn take_all(&self) -> impl Iterator<Item = T> {
         let mut at = self.last.swap(null_mut(), Ordering::Acquire);
         std::iter::from_fn(move || {
             if at.is_null() {
                 return None;
             }
-            // SAFETY: `leave` created it from a box, and the swap removed it from the shared list.
+            // SAFETY: `leave` created the node from a box, and the swap removed the node from the shared list.
             let Left { thing, before } = *unsafe { Box::from_raw(at) };
             at = before;
             Some(thing)
@@ -116,7 +117,7 @@ mod tests {
             (shelf.put(1), shelf.put(2), shelf.put(3), shelf.put(4)),
             (Ok(()), Ok(()), Ok(()), Err(4))
         );
-        // A thread was preempted while it held the first place.
+        // Simulates a thread that was preempted while it held the first place.
         assert!(shelf.places[0].turn(FULL, HELD));
         assert_eq!((shelf.take(), shelf.take(), shelf.take()), (Some(2), Some(3), None));
         assert_eq!((shelf.put(5), shelf.put(6), shelf.put(7)), (Ok(()), Ok(()), Err(7)));

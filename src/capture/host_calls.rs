@@ -1,11 +1,12 @@
-//! Calls that create no GPU work: those that wait for it, those that allocate and free memory, and on request those
-//! that record events on streams or make streams wait for them. They take at least microseconds, so this code need
-//! not be fast.
+//! Calls that create no GPU work: calls that wait for GPU work, calls that allocate and free memory and, if the user
+//! asks for them, calls that record events on streams or make streams wait for events. Each of these calls takes
+//! microseconds or longer, so this code need not be fast.
 //!
-//! Each call goes into the thread's own log, among its launches, so that it is known which calls preceded a delayed
-//! launch. Details are recorded on request, in one log for all threads, under a lock: memory that one thread frees
-//! may be allocated by another at once, and only the order of the records tells which allocation a free belongs to.
-//! So frees are written to that log when they begin, all other calls when they return.
+//! Each call is written to the thread's own log, among the thread's launches, so that it is known which calls preceded
+//! a delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. The
+//! common log is needed because memory that one thread frees may be allocated by another thread at once, and only the
+//! order of the records shows which allocation a free belongs to. For the same reason a free is written to the common
+//! log when it begins; all other calls are written when they return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,8 +25,8 @@ use super::records::called_words;
 use super::stack::capture_call;
 use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
 
-/// Records of five words: `kind | memory or duration << 32`, `correlation | context << 32`, time, and two that depend
-/// on the kind.
+/// Kinds of records in the common log. A record has five words: `kind | memory or duration << 32`, `correlation |
+/// context << 32`, the time, and two words whose meaning depends on the kind.
 mod kind {
     /// duration, -
     pub(super) const WAIT: u64 = 1;
@@ -52,7 +53,7 @@ pub struct Kept {
     pub memory: bool,
 }
 
-/// Selects the details to record, from now on.
+/// Selects the calls whose details are recorded from now on.
 pub fn note_host_calls(kept: Kept) {
     WAITS.store(kept.waits, Ordering::Relaxed);
     MEMORY.store(kept.memory, Ordering::Relaxed);
@@ -68,7 +69,7 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
         return refuse(event, &Refused::now());
     };
     let (own, thread) = entered.parts();
-    // The call is stored in the frame of the function that the tracer called, as in a launch.
+    // As for a launch, `call` is stored in the stack frame of the function that the tracing library has called.
     match *event {
         HostCallEvent::Begins { call, address } => begin(own, thread, call, address),
         HostCallEvent::Ends { call, done } => {
@@ -78,7 +79,8 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
             } else if slot == BESIDE {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // A signal handler's call, on a stack at a higher address, has replaced it.
+                    // The call's entry is missing because the call of a signal handler, which ran on a stack at a
+                    // higher address, has replaced it.
                     None if window::state().is_open()
                         && is_missed(call.kind)
                         && call.kind != CallKind::Free =>
@@ -92,7 +94,8 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
     }
 }
 
-/// Whether an unrecorded call counts as a loss: more than its duration was requested.
+/// Whether a call that cannot be recorded counts as a loss: true if the user has asked for more than the call's
+/// duration.
 fn is_missed(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -101,8 +104,8 @@ fn is_missed(kind: CallKind) -> bool {
     }
 }
 
-/// Counts a call that cannot be recorded: a signal handler made it while the thread was inside gpuflame, or the
-/// thread has no state.
+/// Counts a call that cannot be recorded, because a signal handler made it while the thread was inside gpuflame, or
+/// because the thread has no state.
 fn refuse(event: &HostCallEvent<'_>, refused: &Refused) {
     match *event {
         HostCallEvent::Begins { call, .. } => {
@@ -179,8 +182,8 @@ pub(super) fn waited(own: &mut Own, thread: &Thread, launch: &Launch, ended: Nan
     }
 }
 
-/// Records among the thread's launches that a call has returned. A lost record is not counted: the time before the
-/// next launch is then known less exactly.
+/// Records among the thread's launches that a call has returned. If the record is lost, no loss is counted; the only
+/// effect is that the use of the time before the next launch is known less exactly.
 fn note_called(own: &mut Own, thread: &Thread, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&Called { ended, duration, context })]);
@@ -193,7 +196,7 @@ fn push(thread: &Thread, kind: u64, correlation: CorrelationId, context: Context
     }
 }
 
-/// Passes on all such calls so far, after the contexts that they refer to. For the collector.
+/// Passes on all host calls that were recorded so far, after the contexts that they refer to. Called by the collector.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,9 +1,9 @@
 //! Maps a stack to its context id, with a hash over only the new frames and one table per thread.
 //!
-//! A stack is hashed from its root, and the hash after every frame is kept. The unwinder returns how many frames at
-//! the root are unchanged from the thread's last stack; only the other frames are hashed again. A context is
-//! identified by 128 bits of hash alone: with a million distinct stacks, the chance that two of them collide is 1e-27
-//! (reference: birthday bound, n^2 / 2^129).
+//! A stack is hashed from its root, and the intermediate hash after every frame is stored. The unwinder returns how
+//! many frames at the root are unchanged since the thread's last stack, so only the remaining frames are hashed again.
+//! A context is identified by 128 bits of hash alone: with a million distinct stacks, the chance that two of them
+//! collide is 1e-27 (reference: birthday bound, n^2 / 2^129).
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -26,8 +26,8 @@ pub(super) struct Hash {
 impl Hash {
     pub(super) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Two independent chains, of 4 and 5 cycles per frame. All mixing is applied to the word itself, outside the
-    /// chains: there it need not wait for the previous frame.
+    /// Two independent chains, of 4 and 5 cycles per frame. All mixing is applied to the word before the word enters a
+    /// chain, so that the mixing need not wait for the hash of the previous frame.
     #[inline]
     pub(super) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -38,13 +38,13 @@ impl Hash {
         }
     }
 
-    /// Combines both hashes, in this order.
+    /// Combines both hashes; their order matters.
     #[inline]
     pub(super) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)
     }
 
-    /// Bits that select a place in a table.
+    /// Returns bits of the hash that select a place in a table.
     pub(super) fn bits(self) -> usize {
         (self.a >> 32) as usize
     }
@@ -60,14 +60,14 @@ struct Slot {
 
 pub(super) type Prefix = [Hash; MAX_FRAMES + 1];
 
-/// Cached result for frames that the unwinder has kept. Zeroes are an empty entry.
+/// Cached context id of frames that the unwinder has cached. An entry of zero bytes is empty.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Kept {
-    /// The stack that contained the frames when they were last met.
+    /// Last stack that contained the frames.
     stack: Stack,
     id: ContextId,
-    /// Value of [`Interner::round`] at that time.
+    /// Value of [`Interner::round`] when the entry was written.
     round: u32,
 }
 
@@ -79,8 +79,8 @@ const MOST_SLOTS: usize = 1 << 19;
 /// `MOST_SLOTS`, or less under the memory ceiling that the user asked for.
 static ROOM: AtomicUsize = AtomicUsize::new(MOST_SLOTS);
 
-/// Limits each table to `bytes`. A thread with more stacks forgets them all, and stacks that return get new ids:
-/// the reader of the ids must recognise a stack that it has seen before.
+/// Limits each table to `bytes`. A thread whose stacks exceed the limit forgets all of its ids, and a stack that occurs
+/// again gets a new id. So the reader of the ids must recognise a stack that it has already received under another id.
 pub(super) fn bound(bytes: usize) {
     let slots = (bytes / size_of::<Slot>()).clamp(FIRST_SLOTS, MOST_SLOTS);
     ROOM.store(1 << slots.ilog2(), Ordering::Relaxed);
@@ -102,24 +102,25 @@ pub(super) struct Interner {
     slots: NonNull<Slot>,
     capacity: usize,
     used: usize,
-    /// `prefix[n]` = the hash of the `n` frames next to the root. Mapped: 16 KiB would be too much for the stack of a
-    /// small thread, over which this value is moved once.
+    /// `prefix[n]` = the hash of the `n` frames next to the root. Stored in a separate mapping, because 16 KiB would be
+    /// too much for the stack of a thread with a small stack, on which this struct is created and moved once.
     prefix: NonNull<Prefix>,
     /// Number of hashes in `prefix` that belong to the last stack.
     depth: usize,
     last: Option<(Stack, ContextId)>,
-    /// Cached results for kept stacks, by their number; mapped when the first is kept.
+    /// Cached results for stacks that the unwinder has cached, by stack number. Mapped when the first result is cached.
     kept: Option<NonNull<AllKept>>,
-    /// Number of times that ids were forgotten.
+    /// Number of times that the thread has forgotten its ids.
     round: u32,
 }
 
-/// Inputs of a context's hash, which are cheaper to compare than to hash. Zeroes are valid.
+/// Inputs of a context's hash. Comparing two of these structs is cheaper than hashing one. All-zero bytes are a valid
+/// value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Stack {
     frames: Hash,
-    /// Hash of open ranges and foreign frames, if there are any.
+    /// Hash of the open ranges and of the foreign (Python) frames, if the stack has any.
     apart: Hash,
     leaf: Frame,
     is_apart: bool,
@@ -142,7 +143,7 @@ impl Interner {
     pub(super) fn new() -> Option<Self> {
         let slots = map_slots(FIRST_SLOTS)?;
         let mut prefix = memory::map(size_of::<Prefix>())?.cast::<Prefix>();
-        // SAFETY: a fresh mapping of that size, in which zeroes are valid hashes.
+        // SAFETY: `prefix` is a fresh mapping of that size, and its zero bytes are valid hashes.
         unsafe { prefix.as_mut()[0] = Hash::ROOT };
         Some(Self {
             slots,
@@ -156,8 +157,9 @@ impl Interner {
         })
     }
 
-    /// Looks up `leaf` called by `frames` (leaf first), of which `kept` at the root are unchanged from the last call.
-    /// `apart` is the hash of everything else that distinguishes stacks: open ranges, and frames of other languages.
+    /// Looks up the stack in which `frames` (leaf first) have called `leaf`. The `kept` frames at the root are
+    /// unchanged since the last call. `apart` is the hash of the open ranges and of the frames of other languages,
+    /// which also distinguish stacks.
     #[inline(always)]
     pub(super) fn find(
         &mut self,
@@ -168,7 +170,7 @@ impl Interner {
     ) -> Interned {
         let frames = &frames[..frames.len().min(MAX_FRAMES)];
         let kept = kept.min(self.depth).min(frames.len());
-        // SAFETY: the array is mapped as long as `self` lives, and only `self` refers to it.
+        // SAFETY: the array of hashes is mapped as long as `self` lives, and only `self` refers to it.
         let prefix = unsafe { self.prefix.as_mut() };
         let mut hash = prefix[kept];
         let new = frames.len() - kept;
@@ -184,7 +186,7 @@ impl Interner {
         }
     }
 
-    /// Like [`Interner::find`], but out of line, for the few launches with ranges or foreign frames.
+    /// Like [`Interner::find`], but not inlined. Used for the few launches with open ranges or foreign frames.
     #[inline(never)]
     pub(super) fn find_apart(
         &mut self,
@@ -208,8 +210,8 @@ impl Interner {
         }
     }
 
-    /// Returns the context of `leaf` called by the kept stack `number`, distinguished by `apart`. `None`: it is not
-    /// cached.
+    /// Returns the context in which the cached stack `number` has called `leaf`, with the ranges and foreign frames
+    /// whose hash is `apart`. Returns `None` if this context is not cached.
     #[inline(always)]
     pub(super) fn of_kept(&mut self, number: usize, apart: Option<Hash>, leaf: Frame) -> Option<ContextId> {
         let round = self.round;
@@ -228,7 +230,8 @@ impl Interner {
 
     #[inline(always)]
     fn kept(&mut self, number: usize) -> Option<&mut Kept> {
-        // SAFETY: the array is mapped as long as `self` lives, zeroes are valid in it, and only `self` refers to it.
+        // SAFETY: the array of results is mapped as long as `self` lives, its zero bytes are valid entries, and only
+        // `self` refers to it.
         unsafe { self.kept?.as_mut() }.get_mut(number)
     }
 
@@ -241,8 +244,8 @@ impl Interner {
         Interned::Known(slot.id)
     }
 
-    /// Stores the id of the stack of `key`. Returns `false` if there is no memory to grow; the stack stays unknown
-    /// then.
+    /// Stores the id of the stack of `key`. Returns `false` if the table cannot grow for lack of memory; the stack then
+    /// remains without an id.
     #[cold]
     pub(super) fn insert(&mut self, key: Key, id: ContextId) -> bool {
         if 2 * (self.used + 1) > self.capacity && !self.make_room() {
@@ -278,12 +281,12 @@ impl Interner {
         if may_grow { self.grow() } else { self.forget() }
     }
 
-    /// Forgets all ids. Returns `false` if the kernel provides no memory; nothing is forgotten then.
+    /// Forgets all ids. Returns `false` and forgets nothing if the kernel provides no memory for the new table.
     #[cold]
     pub(super) fn forget(&mut self) -> bool {
         let Some(slots) = map_slots(FIRST_SLOTS) else { return false };
         let old = std::mem::replace(&mut self.slots, slots);
-        // SAFETY: the old table came from `map_slots(self.capacity)`, and nothing points into it any more.
+        // SAFETY: the old table came from `map_slots(self.capacity)`, and no pointer into it remains.
         unsafe { memory::unmap(old.cast(), self.capacity * size_of::<Slot>()) };
         (self.capacity, self.used, self.last) = (FIRST_SLOTS, 0, None);
         self.round = self.round.wrapping_add(1);
@@ -304,20 +307,20 @@ impl Interner {
                 self.set_slot(at, slot);
             }
         }
-        // SAFETY: the old table came from `map_slots(old_capacity)`, and nothing points into it any more.
+        // SAFETY: the old table came from `map_slots(old_capacity)`, and no pointer into it remains.
         unsafe { memory::unmap(old.cast(), old_capacity * size_of::<Slot>()) };
         true
     }
 
     fn slot(&self, at: usize) -> Slot {
         debug_assert!(at < self.capacity);
-        // SAFETY: callers mask `at` to the capacity, and a mapping of zero bytes is a valid empty table.
+        // SAFETY: callers mask `at` to the capacity, and a table of zero bytes is a valid empty table.
         unsafe { self.slots.add(at).read() }
     }
 
     fn set_slot(&mut self, at: usize, slot: Slot) {
         debug_assert!(at < self.capacity);
-        // SAFETY: as in `slot`; `&mut self` excludes readers.
+        // SAFETY: callers mask `at` to the capacity, and `&mut self` excludes concurrent readers.
         unsafe { self.slots.add(at).write(slot) };
     }
 }
@@ -326,10 +329,10 @@ impl Drop for Interner {
     fn drop(&mut self) {
         // SAFETY: the table came from `map_slots(self.capacity)` and is dropped with its owner.
         unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<Slot>()) };
-        // SAFETY: as above, for the array of hashes.
+        // SAFETY: the array of hashes came from `memory::map` with this size, and is dropped with its owner.
         unsafe { memory::unmap(self.prefix.cast(), size_of::<Prefix>()) };
         if let Some(kept) = self.kept {
-            // SAFETY: as above, for the cached results.
+            // SAFETY: the array of results came from `memory::map` with this size, and is dropped with its owner.
             unsafe { memory::unmap(kept.cast(), size_of::<AllKept>()) };
         }
     }

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Chunks come from a pool that the collector refills, so that a push neither allocates nor makes a system call while
-//! the collector keeps up. A burst that outruns the collector (a thousand stacks never seen before, a collector that
-//! gets no processor) maps chunks itself, about 20 us each; the collector unmaps them after reading them. Beyond a
-//! limit the push is refused, and the caller counts it.
+//! the collector keeps up. If the writer outruns the collector (because of a thousand new stacks, or because the
+//! collector gets no processor time), the writer maps further chunks itself, which takes about 20 us per chunk. The
+//! collector unmaps these chunks after it has read them. Beyond a limit the push is refused, and the caller counts the
+//! loss.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -21,17 +22,19 @@ use crate::unwind::memory;
 use super::budget::{self, Unread};
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// Words per chunk: a multiple of 3, the size of a launch, so that launches leave no gap.
+/// Number of words per chunk. It is a multiple of 3, the size of a launch in words, so that launches leave no gap at
+/// the end.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
-/// Maximum number of chunks, in addition to the two that each thread's logs write to: 32 MiB, or 1.4 million unread
-/// launches. A few more if threads map chunks at the same moment.
+/// Maximum number of chunks, in addition to the two chunks that each thread's logs write to: 32 MiB, or 1.4 million
+/// unread launches. The number may be exceeded by a few chunks if several threads map a chunk at the same moment.
 const MOST_CHUNKS: usize = 512;
 /// `MOST_CHUNKS`, or less under the memory ceiling that the user asked for.
 static ROOM: AtomicUsize = AtomicUsize::new(MOST_CHUNKS);
 /// Number of ready chunks after a refill: 2 MiB, or 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
-/// Maximum number of ready chunks, including chunks that were read: half as many again, so that 40,000 launches more
-/// or fewer between two visits map and unmap nothing.
+/// Maximum number of ready chunks, including chunks that the collector has read. It is half as large again as
+/// `READY_CHUNKS`, so that no chunk is mapped or unmapped if the number of launches between two visits varies by
+/// 40,000.
 const MOST_READY: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
@@ -43,23 +46,23 @@ struct Chunk {
 
 const _: () = assert!(size_of::<Chunk>() <= CHUNK_BYTES && offset_of!(Chunk, words) <= 64);
 
-/// Limits all chunks to `bytes`, but not below the number of ready chunks.
+/// Limits all chunks together to `bytes`, but not below the maximum number of ready chunks.
 pub(super) fn bound(bytes: usize) {
     ROOM.store((bytes / CHUNK_BYTES).clamp(MOST_READY, MOST_CHUNKS), Ordering::Relaxed);
 }
 
-/// Maximum number of times that [`drain`](super::drain) passes on a part of each thread's records until all records
-/// are read that existed at first.
+/// Maximum number of calls of [`drain`](super::drain), each of which passes on a part of each thread's records, until
+/// all records are read that existed before the first call.
 pub(super) const MOST_DRAINS: usize = MOST_CHUNKS + 2;
 
-/// The ready chunks, in no particular order. No thread waits for another: a place is taken or filled by one exchange,
-/// and a thread that is preempted in between blocks no other thread, whatever their priorities.
+/// The ready chunks, in no particular order. A thread takes a chunk from a place, or stores a chunk in a place, by one
+/// atomic exchange. So a preempted thread never blocks another thread, whatever their priorities are.
 struct Pool {
     ready: [AtomicPtr<Chunk>; MOST_READY],
     made: AtomicUsize,
-    /// Number of logs that have begun: each holds a chunk permanently.
+    /// Number of logs that contain at least one record. Each of these logs holds a chunk permanently.
     logs: AtomicUsize,
-    /// Until the first [`refill`] every push is refused.
+    /// False until the first [`refill`]; every push before that is refused.
     is_open: AtomicBool,
 }
 
@@ -77,8 +80,8 @@ impl Pool {
 
     /// Takes a ready chunk, in at most 48 steps.
     fn take(&self) -> Option<NonNull<Chunk>> {
-        // Loaded first: in a burst most places are empty, and an exchange takes the cache line from all other
-        // threads.
+        // Each place is loaded before it is exchanged. In a burst most places are empty, and an exchange would take the
+        // cache line away from all other threads even if the place is empty.
         let mut full = self.ready.iter().filter(|place| !place.load(Ordering::Relaxed).is_null());
         full.find_map(|place| NonNull::new(place.swap(null_mut(), Ordering::Acquire)))
     }
@@ -105,7 +108,7 @@ pub fn refill() {
     }
 }
 
-/// Creates a chunk, unless there are too many or the kernel provides no memory.
+/// Creates a chunk, unless there are too many chunks or the kernel provides no memory.
 #[cold]
 fn make() -> Option<NonNull<Chunk>> {
     if POOL.made.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) + POOL.logs.load(Ordering::Relaxed) {
@@ -116,7 +119,7 @@ fn make() -> Option<NonNull<Chunk>> {
     Some(chunk)
 }
 
-/// Returns an empty chunk for a log that already has one; `None` if there are too many.
+/// Returns another empty chunk for a log that already has a chunk; `None` if there are too many chunks.
 fn take_next() -> Option<NonNull<Chunk>> {
     if budget::is_shedding() {
         return None;
@@ -129,21 +132,21 @@ fn take_next() -> Option<NonNull<Chunk>> {
     chunk
 }
 
-/// Returns an empty chunk; `None` if there are too many.
+/// Returns an empty chunk; `None` if there are too many chunks.
 fn take(make: impl FnOnce() -> Option<NonNull<Chunk>>) -> Option<NonNull<Chunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
     }
     let chunk = POOL.take().or_else(make)?;
-    // SAFETY: the chunk is exclusively ours since it left the pool; its memory is a live mapping.
+    // SAFETY: this thread owns the chunk exclusively since the chunk left the pool; its memory is a live mapping.
     let empty = unsafe { chunk.as_ref() };
     empty.len.store(0, Ordering::Relaxed);
     empty.next.store(null_mut(), Ordering::Relaxed);
     Some(chunk)
 }
 
-/// Returns the first chunk of a log. It does not count against the limit: many threads must not leave their own logs
-/// without room.
+/// Returns the first chunk of a log. First chunks do not count against the limit, because otherwise many threads could
+/// use up the limit with their first chunks alone.
 #[cold]
 fn take_first() -> Option<NonNull<Chunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);
@@ -154,7 +157,8 @@ fn take_first() -> Option<NonNull<Chunk>> {
     chunk
 }
 
-/// Returns a chunk to the pool, or unmaps it if enough are ready: the memory of a burst must not be held permanently.
+/// Returns a chunk to the pool, or unmaps it if enough chunks are ready, so that the memory of a burst is not held
+/// permanently.
 fn give_back(chunk: NonNull<Chunk>) {
     if !POOL.put(chunk) {
         POOL.made.fetch_sub(1, Ordering::Relaxed);
@@ -163,7 +167,7 @@ fn give_back(chunk: NonNull<Chunk>) {
     }
 }
 
-/// State shared by the two ends: the first chunk, to which all others are linked.
+/// State that the writer and the reader share: a pointer to the first chunk, from which all later chunks are linked.
 #[derive(Debug)]
 pub(super) struct Log {
     first: AtomicPtr<Chunk>,
@@ -175,7 +179,7 @@ impl Log {
     }
 }
 
-/// The writing end; belongs to one thread.
+/// The writing end of a log. The writer belongs to one application thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writer {
     chunk: Option<NonNull<Chunk>>,
@@ -187,13 +191,13 @@ impl Writer {
         Self { chunk: None, used: 0 }
     }
 
-    /// Whether there was ever room for a record.
+    /// Whether the log ever had room for a record.
     pub(super) fn has_begun(&self) -> bool {
         self.chunk.is_some()
     }
 
-    /// Appends `parts` as one record that is never split. Returns `false` if there was no room; nothing is written
-    /// then.
+    /// Appends `parts` as one record that is never split between two chunks. Returns `false` and writes nothing if the
+    /// log has no room.
     #[inline]
     pub(super) fn push<const N: usize>(&mut self, log: &Log, parts: [&[u64]; N]) -> bool {
         let needed: usize = parts.iter().map(|part| part.len()).sum();
@@ -235,14 +239,14 @@ impl Writer {
     }
 }
 
-/// The reading end; belongs to the collector.
+/// The reading end of a log. The reader belongs to the collector.
 #[derive(Debug)]
 pub(super) struct Reader {
     chunk: *const Chunk,
     read: usize,
 }
 
-/// Position up to which a log had been written at some moment.
+/// Position up to which the writer had filled a log at some moment.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     chunk: *const Chunk,
@@ -251,7 +255,8 @@ pub(super) struct Mark {
 
 impl Mark {
     fn at(chunk: *const Chunk) -> Self {
-        // SAFETY: a chunk of a log stays mapped until the reader, which calls this, has left it.
+        // SAFETY: a chunk of a log stays mapped until the reader has moved to the next chunk, and only the reader calls
+        // this function.
         let len = unsafe { chunk.as_ref() }.map_or(0, |chunk| chunk.len.load(Ordering::Acquire) as usize);
         Self { chunk, len }
     }
@@ -265,7 +270,8 @@ impl Reader {
     /// Returns how far `log` has been written.
     pub(super) fn mark(&self, log: &Log) -> Mark {
         let mut mark = self.mark_next(log);
-        // SAFETY: chunks from the reader's own to the newest stay mapped; only this reader frees them.
+        // SAFETY: all chunks from the reader's current chunk to the newest one stay mapped, because only this reader
+        // frees chunks.
         while let Some(chunk) = unsafe { mark.chunk.as_ref() } {
             let next = chunk.next.load(Ordering::Acquire);
             if next.is_null() {
@@ -300,8 +306,8 @@ impl Reader {
         Mark::at(chunk)
     }
 
-    /// Passes every word up to `mark` to `each`, in runs of complete records, and gives back chunks that both ends
-    /// have finished. Returns `false` if there was nothing left to read.
+    /// Passes every word up to `mark` to `each`, in runs of complete records, and returns chunks to the pool that both
+    /// the writer and the reader have finished. Returns `false` if there was nothing left to read.
     pub(super) fn drain(&mut self, log: &Log, mark: Mark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;
@@ -326,7 +332,8 @@ impl Reader {
                 self.read = len;
                 any = true;
             }
-            // The length of a chunk that had a successor when `next` was read is final by now.
+            // If the chunk had a successor when `next` was read, the writer has finished the chunk, and its length is
+            // final.
             let finished = !next.is_null() && self.read == chunk.len.load(Ordering::Acquire) as usize;
             if finished {
                 self.chunk = next;
@@ -353,13 +360,14 @@ mod tests {
         let chunks: Vec<_> = (0..MOST_READY).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
         assert!(chunks.iter().all(|chunk| pool.put(*chunk)));
         assert!(!pool.put(NonNull::dangling()), "the pool is full");
-        // A preempted thread either has completed its exchange or has not begun it: no intermediate state is visible.
+        // No intermediate state is visible, because a preempted thread either has completed its atomic exchange or has
+        // not begun it.
         let mut taken: Vec<_> = std::thread::scope(|scope| {
             let take_all = || {
                 let mut mine = Vec::new();
                 for turn in 0..20_000 {
                     if let Some(chunk) = pool.take() {
-                        // Every other chunk is put back.
+                        // The thread puts every other chunk back.
                         if turn % 2 == 0 && turn < 19_000 {
                             assert!(pool.put(chunk));
                         } else {

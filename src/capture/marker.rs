@@ -1,14 +1,15 @@
-//! A no-op function from which an external probe learns which launch a thread is in. A stripped library still exports
-//! its name.
+//! A no-op function from which an external probe learns which launch a thread is in. Even a stripped library exports
+//! the function's name.
 //!
-//! It is called at the beginning of every launch once [`window::mark`](crate::control::window::mark) was called. It
-//! starts with a five-byte NOP, because there a kernel can place its cheapest kind of probe.
+//! The function is called at the beginning of every launch once [`window::mark`](crate::control::window::mark) was
+//! called. It starts with a five-byte NOP, because some kernels can place their cheapest kind of probe on such an
+//! instruction.
 
 use crate::tracer::{Call, CallKind};
 
-/// Does nothing. A probe reads its arguments: `correlation` is CUPTI's correlation id of the call that the thread has
-/// begun, and `kind` is 0 for a launch, 1 for a graph launch, 2 for a copy or fill. Their meaning is stable as long
-/// as libgpuflame.so exists.
+/// Does nothing. A probe reads the function's arguments: `correlation` is CUPTI's correlation id of the call that the
+/// thread has begun, and `kind` is 0 for a launch, 1 for a graph launch, 2 for a copy or fill. The meaning of the
+/// arguments will not change in any version of libgpuflame.so.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn gpuflame_launch_marker(correlation: u32, kind: u32) {

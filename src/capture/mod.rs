@@ -1,9 +1,10 @@
-//! All that happens on the application's threads.
+//! The code that runs on the application's threads, and the logs and buffers through which it passes records to the
+//! collector.
 //!
-//! `callback` is the hot path: it keeps the launch that a thread is in (`calls`), takes its `stack` and pushes a
-//! record. `host_calls` and `graphs` note other calls. What they write goes through a `log` a `thread`, or through one
-//! for all where order matters (`common_log`), to the collector, which calls [`drain()`]. Nothing here knows what
-//! becomes of the rows.
+//! `callback` is the hot path: it stores which launch a thread is in (`calls`), captures the launch's `stack` and
+//! pushes a record. `host_calls` and `graphs` record other calls. Each `thread` writes its records to a `log` of its
+//! own. If the order of records across threads matters, all threads write to one log (`common_log`). The collector
+//! reads the logs with [`drain()`]. This module does not know how the rows are used.
 
 #![allow(unsafe_code)]
 
@@ -58,9 +59,10 @@ pub use stack::new_context;
 pub use sums::{calls, cost, graph_cost, losses, verified};
 pub use verifying::verify_every;
 
-/// Limits what threads, their logs and buffers of activities take, so that everything gpuflame holds stays below `ceiling`
-/// bytes: the ids of a thread's stacks to a sixteenth, logs to a quarter, and the backlog as a whole to what everything
-/// else leaves (`budget`). Records beyond that are dropped and counted.
+/// Limits the memory of threads, logs and activity buffers, so that everything that gpuflame holds stays below
+/// `ceiling` bytes. The table of a thread's stack ids may take a sixteenth of the ceiling, all logs a quarter, and the
+/// backlog as a whole the memory that everything else leaves (`budget`). Records beyond these limits are dropped and
+/// counted.
 pub fn bound_memory(ceiling: usize) {
     intern::bound(ceiling / 16);
     log::bound(ceiling / 4);

@@ -7,21 +7,22 @@ use crate::tracer::Approach;
 /// A rare event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// A context was created on a GPU. Sent inside a resource callback: no call to the tracer is allowed.
+    /// A context was created on a GPU. Sent inside a resource callback, in which no call to the tracer is allowed.
     ContextCreated,
-    /// An API call begins that destroys a context or resets a device: the last chance for a flush, which is allowed
-    /// here.
+    /// An API call begins that destroys a context or resets a device. This is the last chance for a flush, which is
+    /// allowed during this notice.
     ContextEnds,
-    /// The program asks to record launches from now on, by `cudaProfilerStart`. Sent inside a callback, as is the
-    /// next.
+    /// The program asks to record launches from now on, by `cudaProfilerStart`. Sent inside a callback.
     ProfilerStart,
-    /// The program asks to stop recording launches, by `cudaProfilerStop`.
+    /// The program asks to stop recording launches, by `cudaProfilerStop`. Sent inside a callback.
     ProfilerStop,
     /// A range opens that begins a step ([`watch_range`](super::watch_range)).
     Step,
-    /// Filled buffers have piled up. Sent inside the tracer's lock: no waiting, and no call to the tracer.
+    /// Filled buffers have accumulated. Sent while the tracer holds its lock, so the receiver must not wait and must
+    /// not call the tracer.
     BuffersWait,
-    /// Another client of the tracer is about to take this over. Not sent inside a callback.
+    /// Another client of the tracing library is about to take over the resource that [`Approach`] names. Not sent
+    /// inside a callback.
     Approached(Approach),
     /// The tracer has failed, for this reason.
     Fatal(&'a str),

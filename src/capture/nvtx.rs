@@ -1,11 +1,12 @@
 //! The NVTX injection interface: the functions that an application's NVTX calls once this library has been injected
 //! into it.
 //!
-//! NVTX is a header, so every library that uses it has its own table of function pointers. In its first call it loads
-//! the library that `NVTX_INJECTION64_PATH` names and passes it access to that table, in which we replace the
-//! functions that matter. Marks, categories, payloads and colours are ignored.
+//! NVTX is a header, so every library that uses it has its own table of function pointers. In the first call to NVTX,
+//! the header loads the library that `NVTX_INJECTION64_PATH` names and gives that library access to the table. We
+//! replace the functions in the table that matter to us. Marks, categories, payloads and colours are ignored.
 //!
-//! The layouts are those of NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`; they have not changed since version 3.0.
+//! The layouts of the structs are those of NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`, which have not changed since
+//! version 3.0.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -15,10 +16,11 @@ use super::ranges::{Popped, create_domain, end_range, pop_range, push_range, reg
 use crate::record::RangeId;
 use crate::tracer::errno;
 
-/// NVTX's function that returns its tables, by number.
+/// NVTX's function that returns one of NVTX's tables, selected by its number.
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
-/// Access to the functions of one copy of NVTX: the application's, or that of a library that it uses.
+/// Access to the functions of one copy of NVTX: the application's copy, or the copy in a library that the application
+/// uses.
 #[derive(Clone, Copy, Debug)]
 pub struct NvtxTable(GetExportTable);
 
@@ -37,10 +39,10 @@ const CALLBACKS: u32 = 1;
 /// Numbers of the modules of functions.
 const CORE: u32 = 1;
 const CORE2: u32 = 5;
-/// Result, defined by NVTX, of a tool that does not count the open ranges.
+/// Value that NVTX defines as the result of a push or pop for tools that do not count the open ranges.
 const NO_TRACKING: c_int = -2;
 
-/// Prefix of `nvtxEventAttributes_t` that we read.
+/// The prefix of `nvtxEventAttributes_t` that gpuflame reads.
 #[repr(C)]
 struct Attributes {
     version: u16,
@@ -57,7 +59,7 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 48 && offset_of!(Attributes, message) == 40);
 
-/// Types of messages.
+/// Types of messages, as defined by NVTX.
 const ASCII: i32 = 1;
 const UNICODE: i32 = 2;
 const REGISTERED: i32 = 3;
@@ -71,7 +73,8 @@ impl NvtxTable {
         Self(table)
     }
 
-    /// Installs our functions, while NVTX waits. Returns `false` for an unknown version of NVTX.
+    /// Installs our functions in NVTX's table. NVTX waits until this function returns. Returns `false` for an unknown
+    /// version of NVTX.
     pub fn attach(self) -> bool {
         replace(self.0)
     }
@@ -124,13 +127,13 @@ fn replace(table: GetExportTable) -> bool {
 /// Returns the range name in the attributes that NVTX passes.
 ///
 /// # Safety
-/// The message is of the type that the attributes say.
+/// The message in the attributes has the type that their `message_type` states.
 unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
     let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<Attributes>())
     else {
         return RangeName::Text(b"");
     };
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees that the message has the type in `message_type`.
     unsafe {
         match attributes.message_type {
             ASCII => attributes.message.cast::<c_char>().name(),
@@ -141,7 +144,7 @@ unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
     }
 }
 
-/// Maximum length of a name; the rest is ignored.
+/// Maximum length of a range name in characters; the rest of a longer name is ignored.
 const LONGEST: usize = 512;
 
 /// A string as NVTX passes it.
@@ -163,7 +166,7 @@ impl Text for Narrow {
         if self.is_null() {
             return RangeName::Text(b"");
         }
-        // SAFETY: the slice ends at the NUL at the latest.
+        // SAFETY: the slice ends at the terminating NUL or before it.
         RangeName::Text(unsafe { std::slice::from_raw_parts(self.cast(), libc::strnlen(self, LONGEST)) })
     }
 }
@@ -173,9 +176,9 @@ impl Text for Wide {
         if self.is_null() {
             return RangeName::Text(b"");
         }
-        // SAFETY: reading stops at the terminating 0 at the latest.
+        // SAFETY: the loop reads no word after the terminating 0.
         let length = (0..LONGEST).take_while(|at| unsafe { *self.add(*at) } != 0).count();
-        // SAFETY: `length` letters were just read.
+        // SAFETY: the loop above has read these `length` characters.
         RangeName::Wide(unsafe { std::slice::from_raw_parts(self, length) })
     }
 }
@@ -204,7 +207,7 @@ fn start(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     guarded(0, || start_range(domain, name))
 }
 
-/// The handle of a domain is its number, so that null is the default domain.
+/// Returns the domain of a handle. The handle is the domain's number, so that a null handle is the default domain.
 fn of_handle(handle: *const c_void) -> RangeDomain {
     RangeDomain::from_number(handle.addr() as u32)
 }
@@ -218,7 +221,7 @@ extern "C" fn start_ex(attributes: *const Attributes) -> u64 {
 }
 
 extern "C" fn start_text<T: Text>(message: T) -> u64 {
-    // SAFETY: NVTX passes on the application's string.
+    // SAFETY: NVTX passes on the application's string, which is null or ends in a 0.
     start(RangeDomain::DEFAULT, unsafe { message.name() })
 }
 
@@ -231,7 +234,7 @@ extern "C" fn push_ex(attributes: *const Attributes) -> c_int {
 }
 
 extern "C" fn push_text<T: Text>(message: T) -> c_int {
-    // SAFETY: as in `start_text`.
+    // SAFETY: as in `start_text`, the string is null or ends in a 0.
     push(RangeDomain::DEFAULT, unsafe { message.name() })
 }
 
@@ -249,7 +252,7 @@ extern "C" fn domain_end(_domain: *const c_void, id: u64) {
 }
 
 extern "C" fn domain_push_ex(domain: *const c_void, attributes: *const Attributes) -> c_int {
-    // SAFETY: as in `domain_start_ex`.
+    // SAFETY: as in `domain_start_ex`, the attributes are the application's, or null.
     push(of_handle(domain), unsafe { name_of(attributes.as_ref()) })
 }
 
@@ -259,14 +262,14 @@ extern "C" fn domain_pop(domain: *const c_void) -> c_int {
 
 /// The handle of a registered string is the number of its range name.
 extern "C" fn register_text<T: Text>(domain: *const c_void, message: T) -> *const c_void {
-    // SAFETY: as in `start_text`.
+    // SAFETY: as in `start_text`, the string is null or ends in a 0.
     let name = unsafe { message.name() };
     let id = guarded(None, || register(of_handle(domain), name));
     handle_of(id.map_or(0, |id| id.0))
 }
 
 extern "C" fn domain_create<T: Text>(message: T) -> *const c_void {
-    // SAFETY: as in `start_text`.
+    // SAFETY: as in `start_text`, the string is null or ends in a 0.
     let name = unsafe { message.name() };
     handle_of(guarded(RangeDomain::IGNORED, || create_domain(name)).number())
 }

@@ -1,5 +1,6 @@
-//! The open ranges of a thread, in a table of its own, with a hash over each range and those around it. A launch
-//! without open ranges checks one number; a launch inside ranges adds one hash to that of its stack.
+//! The open ranges of a thread, in a table of the thread's own. The table contains for each range the hash over that
+//! range and all ranges that enclose it. A launch without open ranges costs one comparison. A launch inside ranges
+//! combines the hash of its stack with one further hash.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -11,20 +12,20 @@ use crate::unwind::memory;
 use super::intern::Hash;
 use super::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
-/// Maximum number of open ranges per thread; further nested ranges are counted but do not become frames.
+/// Maximum number of open ranges per thread. Ranges nested deeper are counted but do not become frames.
 const MOST_OPEN: usize = 128;
 /// Number of names that a thread caches, in addition to the process-wide table.
 const REMEMBERED: usize = 128;
 /// Maximum number of pending notes per thread about ranges that other threads have ended.
 const MOST_ENDED: usize = 64;
 
-/// Maximum serial number of ranges that are ended by their id, in which it is the lower part.
+/// Maximum serial number of a range that is ended by its id. The serial number is the lower part of the id.
 pub(super) const SERIAL: u32 = (1 << SERIAL_BITS) - 1;
 pub(super) const SERIAL_BITS: u32 = 27;
 
 /// The open ranges of one thread.
 pub(super) struct Ranges {
-    /// Mapped at the thread's first range.
+    /// Table of the open ranges, which is mapped when the thread opens its first range.
     table: Option<NonNull<Table>>,
     depth: usize,
     /// Number of ranges that were pushed while the table was full.
@@ -35,31 +36,31 @@ pub(super) struct Ranges {
 struct Table {
     open: [Open; MOST_OPEN],
     remembered: [Remembered; REMEMBERED],
-    /// Frames of the open ranges, innermost first: filled when a context is written.
+    /// Frames of the open ranges, innermost first. This array is filled when a context is written.
     frames: [u64; MOST_OPEN],
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Open {
-    /// Hash over this range and those around it.
+    /// Hash over this range and all ranges that enclose it.
     hash: Hash,
     frame: Frame,
     pub(super) domain: RangeDomain,
-    /// 0 for pushed ranges; otherwise the number under which the range will be ended.
+    /// 0 for a range that was pushed; otherwise the serial number by which the range will be ended.
     pub(super) serial: u32,
 }
 
 #[derive(Clone, Copy)]
 struct Remembered {
     hash: Hash,
-    /// 0 = empty.
+    /// Id of the name; 0 = this cache entry is empty.
     id: u32,
 }
 
 impl Ranges {
     pub(super) const NONE: Self = Self { table: None, depth: 0, beyond: 0, ends_seen: 0 };
 
-    /// Whether no range is open, which is all that most launches check.
+    /// Whether no range is open. Most launches check nothing else about ranges.
     #[inline]
     pub(super) fn are_none(&self) -> bool {
         self.depth == 0
@@ -88,7 +89,7 @@ impl Ranges {
         &table.frames[..depth]
     }
 
-    /// Opens a range inside the open ones. `None`: there is no room.
+    /// Opens a range inside the ranges that are open. Returns `None` if the table has no room.
     pub(super) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
         let at = self.depth;
         if at == MOST_OPEN {
@@ -102,12 +103,12 @@ impl Ranges {
         Some(())
     }
 
-    /// Closes the innermost open range for which `which` is true. Returns `false` if there is none.
+    /// Closes the innermost open range for which `which` is true. Returns `false` if there is no such range.
     pub(super) fn close(&mut self, which: impl Fn(&Open) -> bool) -> bool {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
         let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
-        // Ranges inside it move down by one.
+        // The ranges nested in the closed range move down by one place.
         let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
         for inner in at + 1..depth {
             around = around.then(table.open[inner].frame.0);
@@ -161,8 +162,8 @@ impl Ranges {
         if self.table.is_none() {
             self.table = Some(memory::map(size_of::<Table>())?.cast());
         }
-        // SAFETY: a mapping of that size, in which zeroes are a valid table, which lives as long as `self`; only
-        // `self` refers to it.
+        // SAFETY: the pointer is to a mapping of that size that lives as long as `self`; zero bytes are a valid table,
+        // and only `self` refers to it.
         self.table.map(|mut table| unsafe { table.as_mut() })
     }
 }
@@ -170,18 +171,19 @@ impl Ranges {
 impl Drop for Ranges {
     fn drop(&mut self) {
         if let Some(table) = self.table {
-            // SAFETY: it came from `memory::map` and is dropped with its owner.
+            // SAFETY: the table came from `memory::map` and is dropped with its owner.
             unsafe { memory::unmap(table.cast(), size_of::<Table>()) };
         }
     }
 }
 
-/// Notes of other threads that ranges of this thread have ended.
+/// Notes that other threads leave when they end ranges of this thread.
 pub(super) struct Ended {
     serials: [AtomicU32; MOST_ENDED],
     count: AtomicU32,
-    /// Last serial number given to a range of this state. It outlives the thread: the next thread that gets the state
-    /// must not reuse a number for which a handle may still exist. Only its thread accesses it.
+    /// Last serial number that was given to a range of this state. The number is kept when the thread ends, because the
+    /// next thread that gets the state must not reuse a serial number for which a handle may still exist. Only the
+    /// thread that owns the state accesses this field.
     last_serial: AtomicU32,
 }
 
@@ -198,7 +200,7 @@ impl Ended {
         next
     }
 
-    /// Notes that a range has ended. Returns `false` if there is no room; the range stays open then.
+    /// Notes that a range has ended. Returns `false` if there is no room for the note; the range then stays open.
     pub(super) fn leave(&self, serial: u32) -> bool {
         let left = self
             .serials

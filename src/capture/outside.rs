@@ -1,32 +1,34 @@
-//! Launches made while no window is open. They are not recorded one by one: only their count and their range of
-//! correlation ids are. A program that records one step in a thousand makes nearly all of its launches outside
-//! windows.
+//! Launches made while no window is open. Launches outside windows are not recorded one by one: only their count and
+//! the range of their correlation ids are recorded. A program that records one step in a thousand makes nearly all of
+//! its launches outside windows.
 //!
-//! A thread's ids ascend, and every launch whose id is between two outside launches of one thread, with no window
-//! opened between them, was made outside too. So each thread has one growing range, which the collector can read
-//! ([`Growing`]), until a window is opened; then the range is written to the thread's log, and the next one begins.
+//! The correlation ids of a thread ascend. If a thread makes two launches outside windows and no window was opened
+//! between them, every launch with an id in between was made outside too. So each thread has one growing range, which
+//! the collector can read ([`Growing`]). When a window is opened, the range ends and is written to the thread's log,
+//! and a new range begins.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::record::{CorrelationId, Launch, Nanos, Outside};
 
-/// Maximum span of ids in a range, so that before and after can be distinguished although ids wrap.
+/// Maximum span of ids in a range. The limit makes it possible to distinguish earlier ids from later ids although ids
+/// wrap around.
 const WIDEST: u32 = 1 << 24;
 
-/// Maximum number of attempts of the collector to read between two writes of the thread. A write takes 10 ns.
+/// Maximum number of times that the collector tries to read the range while the thread writes it. A write takes 10 ns.
 const MOST_TRIES: u32 = 64;
 
-/// The current range of a thread; only its thread accesses it.
+/// The current range of a thread. Only that thread accesses its range.
 #[derive(Clone, Copy)]
 pub(super) struct Range {
-    /// Number of window openings before the range.
+    /// Number of times that a window was opened before the range began.
     openings: u32,
     launches: Outside,
 }
 
 impl Range {
-    /// Adds a launch that was in flight after `openings` window openings, and the last id of the calls nested in it.
-    /// Returns the range that it ends, if it ends one.
+    /// Adds a launch that began after a window had been opened `openings` times. `last` is the last id of the calls
+    /// nested in the launch. Returns the previous range if the launch ends it.
     pub(super) fn add(
         range: &mut Option<Self>,
         openings: u32,
@@ -58,12 +60,13 @@ impl Range {
     }
 }
 
-/// The current range, readable by the collector. A sequence lock that only the thread writes.
+/// Copy of a thread's current range that the collector can read. It is protected by a sequence lock, which only the
+/// thread writes.
 pub(super) struct Growing {
-    /// Odd while the thread writes; 0 = there is no range.
+    /// Sequence number: odd while the thread writes; 0 = there is no range.
     turn: AtomicU32,
     count: AtomicU32,
-    /// Number of its launches that the collector has read.
+    /// Number of launches of the range that the collector has read.
     told: AtomicU32,
     ids: AtomicU64,
     over: AtomicU64,
@@ -76,7 +79,7 @@ impl Growing {
         Self { turn, count, told, ids, over }
     }
 
-    /// Publishes a range. For the thread.
+    /// Publishes a range. Called by the thread that owns the range.
     pub(super) fn set(&self, range: &Outside) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
@@ -95,7 +98,8 @@ impl Growing {
         range.count.wrapping_sub(self.told.load(Ordering::Acquire))
     }
 
-    /// Reads the range. For the collector. `None`: there is none, or the thread is writing and has been preempted.
+    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was preempted
+    /// while it writes the range.
     fn get(&self) -> Option<Outside> {
         for _ in 0..MOST_TRIES {
             let turn = self.turn.load(Ordering::Acquire);
@@ -119,7 +123,7 @@ impl Growing {
     }
 }
 
-/// Packs both ids into one word.
+/// Packs the first and the last id of a range into one word.
 fn ids(range: &Outside) -> u64 {
     u64::from(range.first.0) | u64::from(range.last.0) << 32
 }
@@ -128,7 +132,8 @@ fn outside(ids: u64, count: u32, over: Nanos) -> Outside {
     Outside { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
-/// The part of a thread's ranges that the collector has read, by the first id of each range that may still grow.
+/// The collector's memory of how much of a thread's ranges it has read: one entry for each range that may still grow,
+/// identified by the first id of the range.
 #[derive(Default)]
 pub(super) struct Told(Vec<Outside>);
 

@@ -1,4 +1,5 @@
-//! A thread's Python frames: the hash that identifies them, and the process-wide numbers of their functions.
+//! The Python frames of a thread: the hash that identifies the frames, and the process-wide numbers of the frames'
+//! functions.
 
 use std::ptr::NonNull;
 
@@ -10,19 +11,19 @@ use super::counts::Counts;
 use super::intern::{Hash, Prefix};
 use super::texts::{MOST_TEXTS, Texts};
 
-/// Descriptions of all functions that were in a stack.
+/// Descriptions of all Python functions that have occurred in a stack.
 static CODES: Texts = Texts::new();
 
 /// Python frames of one thread.
 pub(super) struct PythonFrames {
     frames: Python,
-    /// In a separate mapping.
+    /// Hashes of the frames, in a separate mapping.
     hashes: NonNull<Hashes>,
     /// Hash over the frames of the last walk.
     hash: Hash,
     /// Whether the last walk found frames.
     any: bool,
-    /// Number of the kept walk to which the frames belong; `None`: they are those of the last walk.
+    /// Number of the cached walk whose frames are current; `None` if the frames of the last walk are.
     met: Option<usize>,
 }
 
@@ -31,24 +32,25 @@ pub(super) struct PythonFrames {
 struct Hashes {
     /// `prefix[n]` = the hash over the `n` frames next to the root of the last walk.
     prefix: Prefix,
-    /// Hashes over the frames of kept walks, by their number.
+    /// Hashes over the frames of cached walks, by the number of the walk.
     kept: [Hash; WALKS],
 }
 
 impl PythonFrames {
     /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call when a stack is new,
-    /// as the first stack through an interpreter is.
+    /// because the first stack that goes through an interpreter is always new.
     #[cold]
     pub(super) fn of_this_thread() -> Option<Self> {
         let frames = Python::of_this_thread()?;
         let mut hashes = memory::map(size_of::<Hashes>())?.cast::<Hashes>();
-        // SAFETY: a fresh mapping of that size, in which zeroes are valid hashes.
+        // SAFETY: `hashes` is a fresh mapping of that size, and its zero bytes are valid hashes.
         unsafe { hashes.as_mut() }.prefix[0] = Hash::ROOT;
         Some(Self { frames, hashes, hash: Hash::ROOT, any: false, met: None })
     }
 
-    /// Returns the hash that identifies the thread's current Python frames, combined with `others`. `None`: there is
-    /// neither. `native` is the number of its native frames, as far as it is known.
+    /// Returns the hash that identifies the thread's current Python frames, combined with the hash `others`. Returns
+    /// `None` if there are no Python frames and `others` is `None`. `native` is the number that identifies the thread's
+    /// native frames, if that number is known.
     #[inline(always)]
     pub(super) fn hash(&mut self, others: Option<Hash>, native: usize, tally: &Counts) -> Option<Hash> {
         let found = self.frames.walk(native, number_of);
@@ -71,7 +73,7 @@ impl PythonFrames {
         Some(others.map_or(hash, |others| hash.and(others)))
     }
 
-    /// Returns the hash over the frames of the last walk, and keeps it if the walk is kept.
+    /// Returns the hash over the frames of the last walk. If the walk is cached, caches its hash too.
     #[inline(always)]
     fn hash_of_last(&mut self, found: Found) -> Hash {
         if found == Found::Other {
@@ -84,14 +86,14 @@ impl PythonFrames {
     }
 
     fn hashes(&mut self) -> &mut Hashes {
-        // SAFETY: mapped as long as `self` lives, and only `self` refers to it.
+        // SAFETY: the hashes are mapped as long as `self` lives, and only `self` refers to them.
         unsafe { self.hashes.as_mut() }
     }
 
     /// Computes the hash over the frames of the last walk, starting after the unchanged frames at the root.
     #[inline(always)]
     fn hash_anew(&mut self) -> Hash {
-        // SAFETY: as above; `frames` is stored elsewhere.
+        // SAFETY: as in `hashes`; `frames`, which is borrowed below, is stored outside of the mapping.
         let prefix = &mut unsafe { self.hashes.as_mut() }.prefix;
         let (kept, words) = self.frames.words();
         let mut hash = prefix[kept];
@@ -102,14 +104,15 @@ impl PythonFrames {
         hash
     }
 
-    /// If `hash` recognised a kept walk, walks its frames again, so that they are the last walk.
+    /// If `hash` recognised a cached walk, walks the frames again, so that the current frames are those of the last
+    /// walk.
     #[cold]
     fn walk_plainly(&mut self, tally: &Counts) {
         if self.met.take().is_some() {
             match self.frames.walk_plainly(number_of) {
                 Found::Same => {}
                 Found::Other => self.hash = self.hash_anew(),
-                // A moment ago there were frames.
+                // `hash` found frames just before, so their absence is a loss.
                 Found::Again(_) | Found::Nothing | Found::Lost => {
                     self.any = false;
                     tally.lose(Loss::PythonDropped);
@@ -118,7 +121,7 @@ impl PythonFrames {
         }
     }
 
-    /// Checks that the frames that `hash` recognised by their number are those that a walk finds.
+    /// Checks that a walk finds the same frames that `hash` has recognised by the number of a cached walk.
     #[cold]
     pub(super) fn verify(&mut self, tally: &Counts) {
         if let Some(number) = self.met {
@@ -129,7 +132,8 @@ impl PythonFrames {
         }
     }
 
-    /// Merges the frames that `hash` saw with those of `captured`; `None` if there were none.
+    /// Merges the Python frames that `hash` saw with the native frames of `captured`; `None` if `hash` saw no Python
+    /// frames.
     #[cold]
     pub(super) fn merge(&mut self, captured: &Captured<'_>, tally: &Counts) -> Option<Merged<'_>> {
         self.walk_plainly(tally);
@@ -146,12 +150,12 @@ impl PythonFrames {
 
 impl Drop for PythonFrames {
     fn drop(&mut self) {
-        // SAFETY: mapped above, and dropped with its owner.
+        // SAFETY: `of_this_thread` mapped the hashes, which are dropped with their owner.
         unsafe { memory::unmap(self.hashes.cast(), size_of::<Hashes>()) };
     }
 }
 
-/// Returns the number of a function, from its description; [`CodeId::OTHER`] if there are too many.
+/// Returns the number of the function with this description; [`CodeId::OTHER`] if there are too many functions.
 #[cold]
 fn number_of(description: Description<'_>) -> CodeId {
     let text = description.0;
@@ -163,8 +167,8 @@ fn number_of(description: Description<'_>) -> CodeId {
     CODES.number_of(hash, 0, text, MOST_TEXTS).map_or(CodeId::OTHER, CodeId)
 }
 
-/// Passes on the new functions. Call after the contexts that contain them were marked, and before these are passed
-/// on; by one thread at a time.
+/// Passes on the functions that are new. Call after the ends of the context logs were marked, and before the contexts
+/// up to these marks, which refer to the functions, are passed on. Only one thread may call this at a time.
 pub(super) fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
     CODES.tell(|number, _, text| {
         let id = CodeId(number);

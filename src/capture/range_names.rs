@@ -1,5 +1,5 @@
-//! The names of ranges, and the domains that separate them. Each has a process-wide number, which any thread can look
-//! up at any time (`texts`).
+//! The names of ranges, and the domains that separate them. Each name and each domain has a process-wide number, which
+//! any thread can look up at any time (`texts`).
 
 use std::borrow::Cow;
 use std::ptr::null_mut;
@@ -10,36 +10,37 @@ use crate::record::{RangeId, Row};
 use super::intern::Hash;
 use super::texts::{MOST_TEXTS, Texts};
 
-/// Maximum number of domains that can be added once names are exhausted.
+/// Maximum number of domains that can still be added after the maximum number of names is reached.
 const MOST_DOMAINS: usize = 1 << 10;
 /// Maximum number of names.
 const MOST_NAMES: usize = MOST_TEXTS - MOST_DOMAINS;
-/// Maximum length of a name in bytes; the rest is ignored.
+/// Maximum length of a name in bytes; the rest of a longer name is ignored.
 const LONGEST_NAME: usize = 512;
 
 /// All names, each with the number of its domain.
 static NAMES: Texts = Texts::new();
 
-/// A namespace of ranges: a pop closes only ranges of its own domain. Its number is the number of its name.
+/// A namespace of ranges: a pop closes only ranges of its own domain. The number of a domain is the number of the
+/// domain's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeDomain(u32);
 
 impl RangeDomain {
-    /// NVTX ranges outside of all domains.
+    /// Domain of NVTX ranges that the application opens without a domain.
     pub const DEFAULT: Self = Self(0);
-    /// Ranges of `gpuflame_range_push`.
+    /// Domain of the ranges that `gpuflame_range_push` opens.
     pub const USER: Self = Self(u32::MAX);
-    /// Domains that the user excluded.
+    /// Value for all domains that the user has excluded.
     pub const IGNORED: Self = Self(u32::MAX - 1);
-    /// Domain of the names of domains.
+    /// Pseudo-domain that contains the names of the domains.
     const OF_DOMAINS: Self = Self(u32::MAX - 2);
 
-    /// Returns the domain of this number.
+    /// Returns the domain with this number.
     pub(super) fn from_number(number: u32) -> Self {
         Self(number)
     }
 
-    /// Returns its number, for a handle.
+    /// Returns the domain's number, which serves as its NVTX handle.
     pub(super) fn number(self) -> u32 {
         self.0
     }
@@ -48,15 +49,16 @@ impl RangeDomain {
 /// Name of a range as the application passes it.
 #[derive(Clone, Copy, Debug)]
 pub enum RangeName<'a> {
-    /// UTF-8, supposedly.
+    /// Name in bytes, which should be UTF-8 but may not be.
     Text(&'a [u8]),
-    /// Characters of 32 bits.
+    /// Name in 32-bit characters.
     Wide(&'a [u32]),
-    /// A registered name.
+    /// Name that the application has registered before.
     Known(RangeId),
 }
 
-/// Returns the hash that identifies a name. Its address would not: another name may be there the next time.
+/// Returns the hash that identifies a name. The name's address cannot identify it, because the application may later
+/// store another name at the same address.
 pub(super) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
     let text = &text[..text.len().min(LONGEST_NAME)];
     let start = Hash::ROOT.then(u64::from(domain.0)).then(text.len() as u64);
@@ -70,26 +72,27 @@ pub(super) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
 /// Returns the hash under which a thread caches a name of wide characters.
 pub(super) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     let text = &text[..text.len().min(LONGEST_NAME)];
-    // Above all lengths in bytes.
+    // The length word is above all lengths of byte strings, so that the hashes of wide and byte strings differ.
     let start = Hash::ROOT.then(u64::from(domain.0)).then(1 << 32 | text.len() as u64);
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }
 
-/// Excluded NVTX domains; null if there are none. A list is never freed.
+/// NVTX domains that the user has excluded; null if there are none. A list that was stored is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
-/// Pattern of the names of ranges that begin a step; null if there is none. Never freed.
+/// Pattern for the names of ranges that begin a step; null if there is no pattern. A pattern that was stored is never
+/// freed.
 static WATCHED: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
-/// Makes ranges of this name, in any domain, begin a step when they open. With a `*` at its end, `name` is a prefix.
-/// Each step is a [`Notice::Step`](super::notices::Notice::Step).
+/// Makes each range with this name, in any domain, begin a step when the range opens. If `name` ends in `*`, it is a
+/// prefix. Each step is announced as a [`Notice::Step`](super::notices::Notice::Step).
 pub fn watch_range(name: &str) {
     WATCHED.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
-/// Whether a range that opens begins a step. `id` is the id of the name, if it has one.
+/// Whether a range that is being opened begins a step. `id` is the id of the range's name, if the name has one.
 pub(super) fn begins_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
-    // SAFETY: null, or a string that `watch_range` has leaked.
+    // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
     let Some(watched) = (unsafe { WATCHED.load(Ordering::Acquire).as_ref() }) else { return false };
     let is_it = |text: &[u8]| match watched.strip_suffix('*') {
         Some(beginning) => text.starts_with(beginning.as_bytes()),
@@ -108,26 +111,27 @@ pub fn ignore_domains(domains: &[String]) {
 }
 
 fn is_ignored(name: &[u8]) -> bool {
-    // SAFETY: null, or a list that `ignore_domains` has leaked.
+    // SAFETY: the pointer is null, or points to a list that `ignore_domains` has leaked.
     let ignored = unsafe { IGNORED.load(Ordering::Acquire).as_ref() };
     ignored.is_some_and(|ignored| ignored.iter().any(|ignored| ignored.as_bytes() == name))
 }
 
-/// Returns the domain of this name, the same for all callers.
+/// Returns the domain with this name. All callers get the same domain for the same name.
 pub(super) fn domain(name: RangeName<'_>) -> RangeDomain {
     with_text(name, |name| {
         if is_ignored(name) {
             return RangeDomain::IGNORED;
         }
         match number_of(RangeDomain::OF_DOMAINS, name, MOST_NAMES + MOST_DOMAINS) {
-            // Without a number of their own, its ranges could be closed by pops of other domains.
+            // If the domain has no number of its own, it is ignored, because pops of other domains could close its
+            // ranges.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }
     })
 }
 
-/// Returns the id of a name, new or not; [`RangeId::OTHER`] if there are too many.
+/// Returns the id of a name, which may be new; [`RangeId::OTHER`] if there are too many names.
 #[cold]
 pub(super) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
     match name {
@@ -140,7 +144,7 @@ fn number_of(domain: RangeDomain, text: &[u8], most: usize) -> Option<u32> {
     NAMES.number_of(hash_bytes(domain, text), domain.0, text, most)
 }
 
-/// Runs `body` with the part of a name that is used, as UTF-8.
+/// Runs `body` with a name as UTF-8, truncated to the maximum length.
 fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     match name {
         RangeName::Text(text) => body(&text[..text.len().min(LONGEST_NAME)]),
@@ -159,8 +163,8 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// Passes on the new names. Call after the contexts that contain them were marked, and before these are passed on; by
-/// one thread at a time.
+/// Passes on the names that are new. Call after the ends of the context logs were marked, and before the contexts up to
+/// these marks, which refer to the names, are passed on. Only one thread may call this at a time.
 pub(super) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
     NAMES.tell(|number, domain, text| {
         if number == RangeId::OTHER.0 {
@@ -183,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A single test, as the names are process-wide.
+    /// This is a single test because the table of names is process-wide.
     #[test]
     fn a_range_name_has_one_id_on_all_threads_and_is_emitted_once() {
         let mut told = HashMap::new();

@@ -1,5 +1,5 @@
-//! Ranges that the application names, by NVTX or by `gpuflame_range_push`: the ranges that are open on a thread
-//! become frames of everything that the thread launches.
+//! Ranges that the application opens and names, through NVTX or `gpuflame_range_push`. The ranges that are open on a
+//! thread become frames of everything that the thread launches.
 //!
 //! Each thread has its own open ranges (`open_ranges`). Names are interned once per process (`range_names`); each
 //! thread caches the names that it used last.
@@ -17,8 +17,8 @@ use super::thread::{Entered, Refused, Thread, all};
 
 const PAGE_BITS: u32 = 12;
 
-/// Opens a range on this thread, to be closed by [`pop_range`]. Returns the number of open ranges of its domain
-/// around it; `None` if it could not be stored.
+/// Opens a range on this thread, which [`pop_range`] closes. Returns the number of open ranges of the same domain that
+/// enclose the new range; `None` if the range could not be stored.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     if domain == RangeDomain::IGNORED || forks::is_over() {
         return None;
@@ -51,8 +51,8 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     opened.map(|()| around)
 }
 
-/// Announces a range that begins a step. Called after this thread's own state was released: the receiver may take
-/// time and may access that state.
+/// Announces a range that begins a step. Called after this thread has left gpuflame, because the receiver of the notice
+/// may take time and may need this thread's state.
 fn tell_of_step(name: RangeName<'_>, id: Option<RangeId>) {
     if begins_step(name, id) {
         notices::announce(Notice::Step);
@@ -66,8 +66,9 @@ pub enum Popped {
     Closed(usize),
     /// The domain has no open range.
     NoneOpen,
-    /// The caller is a signal handler that came while the thread was inside gpuflame: it closed the range that it
-    /// opened itself, which was no frame of any launch, or the range stays open, which is counted.
+    /// The caller is a signal handler that interrupted the thread inside gpuflame. Either the handler closed a range
+    /// that the handler itself had opened, and that was not a frame of any launch; or the range stays open, and the
+    /// loss is counted.
     InHandler,
 }
 
@@ -95,8 +96,8 @@ pub fn pop_range(domain: RangeDomain) -> Popped {
     Popped::Closed(ranges.count(domain))
 }
 
-/// Opens a range on this thread, to be closed by [`end_range`] on any thread. Returns its id; 0 = it could not be
-/// stored.
+/// Opens a range on this thread, which [`end_range`] may close on any thread. Returns the id of the range; 0 = the
+/// range could not be stored.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if domain == RangeDomain::IGNORED || forks::is_over() {
         return 0;
@@ -135,7 +136,8 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // A range of another thread, or of this thread in a signal handler: leaves a note, without waiting.
+    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. So this
+    // thread leaves a note for the owner of the range, and does not wait.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.ended.leave(serial)
     {
@@ -143,17 +145,17 @@ pub fn end_range(id: u64) {
     }
 }
 
-/// Returns the id of a name. `None` only in an excluded domain.
+/// Returns the id of a name. Returns `None` if the domain is excluded or recording is over.
 pub(super) fn register(domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
     (domain != RangeDomain::IGNORED && !forks::is_over()).then(|| intern(domain, name))
 }
 
-/// Returns the domain of this name.
+/// Returns the domain with this name.
 pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
     if forks::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
-/// Returns the page of a thread's state: the part of a range's id that identifies its thread.
+/// Returns the page number of a thread's state, which is the part of a range's id that identifies the range's thread.
 fn page_of(thread: &Thread) -> u64 {
     std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS
 }

@@ -16,8 +16,8 @@ pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// Encodes a range of launches outside windows, in place of a launch: `over`, `count | last << 32`, `first | OUTSIDE
-/// << 32`.
+/// Encodes a range of launches outside windows, in the format of a launch: `over`, `count | last << 32`, `first |
+/// OUTSIDE << 32`.
 pub(super) fn outside_words(range: &Outside) -> [u64; 3] {
     [
         range.over.0,
@@ -26,7 +26,7 @@ pub(super) fn outside_words(range: &Outside) -> [u64; 3] {
     ]
 }
 
-/// Encodes a call that launched nothing, in place of a launch: `ended`, `duration`, `NO_LAUNCH | context << 32`.
+/// Encodes a call that launched nothing, in the format of a launch: `ended`, `duration`, `NO_LAUNCH | context << 32`.
 pub(super) fn called_words(called: &Called) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }
@@ -34,7 +34,8 @@ pub(super) fn called_words(called: &Called) -> [u64; 3] {
 /// Value of `within` that no launch has together with a correlation id of 0.
 const NO_LAUNCH: u64 = u32::MAX as u64;
 
-/// Passes on the launches in the words of a log, the calls among them, and the new launches of ranges that ended.
+/// Decodes the words of a log. Passes on the launches, the calls that launched nothing, and the launches of ended
+/// ranges that the collector has not read before.
 pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMut(&Row<'_>)) {
     for record in words.chunks_exact(3) {
         if (record[2] >> 32) as u32 == ContextId::OUTSIDE.0 {
@@ -64,14 +65,14 @@ pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMu
     }
 }
 
-/// Encodes the head of a context as words of a log; its frames follow, leaf first.
+/// Encodes the head of a context as words of a log. The frames of the context follow the head, leaf first.
 #[inline]
 pub(super) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
-/// Encodes a thread's id and its name as the kernel stores it: up to 15 bytes and a NUL. It is written among the
-/// contexts, as a context without an id.
+/// Encodes a thread's id and its name as the kernel stores it: up to 15 bytes and a NUL. The thread is written to the
+/// log of contexts, as a context without an id.
 pub(super) fn thread_words(id: ThreadId, name: [u64; 2]) -> [u64; 4] {
     let [head, thread] = context_words(ContextId::NONE, id, ContextFlags::default(), name.len());
     [head, thread, name[0], name[1]]
@@ -83,7 +84,7 @@ fn read_thread(id: ThreadId, name: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     each(&Row::Thread { id, name: &String::from_utf8_lossy(name) });
 }
 
-/// Passes on the contexts, and their threads, in the words of a log.
+/// Decodes the words of a log, and passes on the contexts and threads in it.
 pub(super) fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     while let [ids, flags, rest @ ..] = words {
         let count = (ids >> 32) as usize;
@@ -111,6 +112,6 @@ fn as_frames(words: &[u64]) -> &[Frame] {
 /// Returns frames as words for a log.
 #[inline]
 pub(super) fn as_words(frames: &[Frame]) -> &[u64] {
-    // SAFETY: as in `as_frames`.
+    // SAFETY: as in `as_frames`, `Frame` is a transparent wrapper around `u64`.
     unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
 }

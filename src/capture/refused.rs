@@ -1,5 +1,5 @@
-//! Refused calls and ranges, which cannot be recorded: those of signal handlers that came while the thread was inside
-//! gpuflame, and those of threads for which there is no memory for a state.
+//! Refused calls and ranges, which cannot be recorded. A call or range is refused if a signal handler that interrupted
+//! gpuflame makes it, or if there is no memory for the state of the thread that makes it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,12 +7,13 @@ use crate::tracer::Call;
 
 use super::calls::{NESTED, REFUSED, stack_depth};
 
-/// Refused calls and ranges that have not ended yet. Written by handlers, and by the thread between two of them.
+/// Refused calls and ranges of a thread that have not ended yet. The thread's signal handlers write these fields, and
+/// the thread itself writes them while no handler runs.
 pub(super) struct RefusedInHandlers {
-    /// Stack depth of the outermost refused call that creates GPU work or is recorded like one; 0 = none is in
-    /// flight.
+    /// Stack depth of the outermost refused call that creates GPU work or that would be recorded; 0 = no refused call
+    /// is in flight.
     pub(super) call: AtomicUsize,
-    /// Number of refused ranges that were pushed and will be popped.
+    /// Number of refused ranges that were pushed and not popped yet.
     pub(super) pushed: AtomicUsize,
 }
 
@@ -21,14 +22,14 @@ impl RefusedInHandlers {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. Consumes the push.
+    /// Whether a pop belongs to a push that was refused. If so, the push is no longer pending after this call.
     pub(super) fn takes_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }
 
-    /// Notes the start of a call that cannot be recorded. Returns true if it is not part of another call and must be
-    /// counted.
+    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted because it is not
+    /// nested in another refused call.
     pub(super) fn call_begins(&self, call: &Call<'_>) -> bool {
         let (depth, outer) = (stack_depth(), self.call.load(Ordering::Relaxed));
         if depth < outer {

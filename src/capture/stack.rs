@@ -14,7 +14,7 @@ use super::python::PythonFrames;
 use super::records::{as_words, context_words};
 use super::thread::{Own, Thread, announce};
 
-/// Value of `native` for native frames that were walked and have no number.
+/// Value of `native` for native frames that were walked and have no cache number.
 const UNKNOWN: usize = usize::MAX;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
@@ -24,7 +24,7 @@ pub(super) fn next_context() -> ContextId {
     ContextId(NEXT_CONTEXT.load(Ordering::Relaxed))
 }
 
-/// Returns an id for a stack that was not found by a launch.
+/// Returns a new id for a stack that does not come from a launch.
 pub fn new_context() -> ContextId {
     ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed))
 }
@@ -37,9 +37,9 @@ pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> C
     capture(own, thread, (leaf, launched), std::ptr::from_ref(call).addr())
 }
 
-/// Captures the caller's stack, without our own frames. `leaf` names the API call, and `launched` is the work that it
-/// launches, or 0. `ours` is an address in the frame of the function that the tracing library called (the description
-/// of a call is stored there): that frame and those inside it are skipped.
+/// Captures the caller's stack, without gpuflame's own frames. `leaf` names the API call, and `launched` identifies the
+/// work that the call launches, or is 0. `ours` is an address in the frame of the function that the tracing library
+/// called, which contains the description of the call. That frame and all frames that it has called are skipped.
 pub(super) fn capture(
     own: &mut Own,
     thread: &Thread,
@@ -89,7 +89,7 @@ pub(super) fn capture(
     }
 }
 
-/// Caches the stack that was captured last, which was known, so that it need not be walked again.
+/// Caches the stack that was captured last, which already has an id, so that it need not be walked again.
 #[inline(always)]
 fn keep(unwinder: &mut Unwinder, interner: &mut Interner) {
     if let Some(number) = unwinder.keep_last() {
@@ -97,14 +97,16 @@ fn keep(unwinder: &mut Unwinder, interner: &mut Interner) {
     }
 }
 
-/// Compares a stack that was recognised by its number with the walked stack. A difference is counted.
+/// Compares the context of a stack that was recognised in the cache with the context of the walked stack. A difference
+/// is counted.
 fn compare(met: ContextId, walked: ContextId, tally: &Counts) {
     if met != ContextId::NONE && met != walked {
         tally.verified.unlike_plain.add(1);
     }
 }
 
-/// Returns the hash of everything except native frames that distinguishes stacks; `None` if there is nothing.
+/// Returns the hash of the open ranges and Python frames, which distinguish stacks in addition to native frames; `None`
+/// if the thread has neither ranges nor Python frames.
 #[inline(always)]
 fn apart_if_any(
     ranges: &mut Ranges,
@@ -115,7 +117,7 @@ fn apart_if_any(
     if python.is_none() && ranges.are_none() { None } else { apart(ranges, python, thread, native) }
 }
 
-/// Computes that hash. `native` is the number of the native frames.
+/// Computes the hash of the open ranges and Python frames. `native` is the cache number of the native frames.
 #[inline(never)]
 fn apart(
     ranges: &mut Ranges,
@@ -142,7 +144,8 @@ fn note(
     (ranges, python, interner): (&mut Ranges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // The first stack through an interpreter is new.
+    // The thread looks for an interpreter only here, because the first stack that goes through an interpreter is always
+    // new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {
@@ -168,7 +171,7 @@ fn note(
         thread.tally.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
-    // If the table cannot grow, the same stack gets another id the next time: correct, but wasteful.
+    // If the table cannot grow, the same stack gets another id the next time, which is correct but wasteful.
     interner.insert(key, id);
     id
 }

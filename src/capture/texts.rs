@@ -1,9 +1,10 @@
 //! Process-wide texts that are identified by numbers: the names of ranges, and descriptions of functions.
 //!
-//! Any thread may ask for a number at any time: in a signal handler, inside the application's allocator, in a forked
-//! child without its parent's other threads. So nothing here is locked or allocated, and no thread waits for another:
-//! a text becomes visible to other threads once it is completely written. If a thread was stopped before that, the
-//! next thread that needs the text writes it again, under another number.
+//! Any thread may ask for the number of a text at any time: in a signal handler, inside the application's allocator, or
+//! in a forked child, in which the parent's other threads do not exist. So this code takes no lock and uses no
+//! allocator, and no thread waits for another. A text becomes visible to other threads once it is completely written.
+//! If a thread is stopped before its text is visible, the next thread that needs the text writes it again, under
+//! another number.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
@@ -13,44 +14,47 @@ use crate::unwind::memory;
 
 use super::intern::Hash;
 
-/// Maximum number of texts per kind: a program that puts a number into each text must not exhaust the memory.
+/// Maximum number of texts per kind, so that a program that puts a different number into each text does not exhaust the
+/// memory.
 pub(super) const MOST_TEXTS: usize = (1 << 16) + (1 << 10);
 
-/// Texts of one kind, with a word for each: a megabyte, mapped when the first text is added, whose pages are used as
-/// texts are added.
+/// Table of the texts of one kind, which stores a word of the caller with each text. It takes a megabyte of address
+/// space, which is mapped when the first text is added; its pages take memory only as texts are added.
 pub(super) struct Texts(AtomicPtr<Table>);
 
 struct Table {
-    /// Numbers of texts, each at the place that its hash selects, or after it; 0 = empty.
+    /// Numbers of texts. A number is at the place that the hash of its text selects, or after that place; 0 = the place
+    /// is empty.
     places: [AtomicU32; PLACES],
-    /// Entries by number; null: not written yet.
+    /// Entries of the texts, by number; null = the entry is not written yet.
     entries: [AtomicPtr<Entry>; MOST_TEXTS + 1],
-    /// Number of assigned numbers, and number of entries that are written.
+    /// Count of the numbers that are assigned, and count of the entries that are completely written.
     given: AtomicU32,
     written: AtomicU32,
-    /// Piece that the next text is written to.
+    /// Piece of memory to which the next text is written.
     piece: AtomicPtr<Piece>,
-    /// State of the collector: number of texts that it has received, and the number up to which it has received all.
+    /// State of the collector: count of the texts that it has received, and the highest number up to which it has
+    /// received every text.
     told: AtomicU32,
     all_told: AtomicU32,
 }
 
-/// Half of the places stay empty.
+/// Number of places in the hash table; about half of the places stay empty.
 const PLACES: usize = 1 << 17;
 const _: () = assert!(PLACES.is_power_of_two() && PLACES * 10 > MOST_TEXTS * 19);
 
-/// A text. Immutable once it is written, except for `is_told`.
+/// Entry of a text. No field changes after the entry is written, except `is_told`.
 struct Entry {
     hash: Hash,
-    /// The caller's word.
+    /// Word that the caller has stored with the text.
     word: u32,
-    /// Stored after the entry.
+    /// Address of the text, which is stored after the entry.
     text: NonNull<u8>,
     bytes: u32,
     is_told: AtomicBool,
 }
 
-/// Memory for texts.
+/// Header of a piece of memory to which texts are written.
 #[repr(C)]
 struct Piece {
     used: AtomicUsize,
@@ -63,8 +67,8 @@ impl Texts {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Returns the number of the text with this hash, or a new number if there are fewer than `most`. `None`: there
-    /// are too many texts, or there is no memory.
+    /// Returns the number of the text with this hash. If the text is new and there are fewer than `most` texts, assigns
+    /// a new number. Returns `None` if there are too many texts or no memory.
     pub(super) fn number_of(&self, hash: Hash, word: u32, text: &[u8], most: usize) -> Option<u32> {
         let table = self.ready()?;
         table
@@ -81,8 +85,8 @@ impl Texts {
         Some(self.if_any()?.entry(number)?.text())
     }
 
-    /// Passes on the new texts, by number, word and text, preceded once by number 0, which no text has. Call by one
-    /// thread at a time.
+    /// Passes each new text on, as its number, its word and the text. Before the very first text it passes number 0,
+    /// which no text has. Only one thread may call this at a time.
     pub(super) fn tell(&self, each: impl FnMut(u32, u32, &'static [u8])) {
         if let Some(table) = self.if_any() {
             table.tell(each);
@@ -90,7 +94,7 @@ impl Texts {
     }
 
     fn if_any(&self) -> Option<&'static Table> {
-        // SAFETY: null, or the table that `ready` has mapped permanently.
+        // SAFETY: the pointer is null, or points to the table that `ready` has mapped permanently.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -99,14 +103,15 @@ impl Texts {
             let memory = memory::map(size_of::<Table>())?;
             let new = memory.as_ptr().cast::<Table>();
             if self.0.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: mapped above, and no other thread has seen it.
+                // SAFETY: the memory was mapped above, and no other thread has seen its address.
                 unsafe { memory::unmap(memory, size_of::<Table>()) };
             }
             self.if_any()
         })
     }
 
-    /// Assigns a number as if its thread was stopped before it wrote the text, or does not exist in this process.
+    /// Assigns a number without a text, as if the thread that asked for it was stopped before it wrote the text, or
+    /// does not exist in this process.
     #[cfg(test)]
     pub(super) fn give_one_that_is_never_written(&self) {
         self.ready().expect("memory for a table").given.fetch_add(1, Ordering::Relaxed);
@@ -133,17 +138,19 @@ impl Table {
     }
 
     fn entry(&self, number: u32) -> Option<&'static Entry> {
-        // SAFETY: null, or an entry that was written before its address was stored, and is never unmapped.
+        // SAFETY: the pointer is null, or points to an entry that was written before its address was stored, and that
+        // is never unmapped.
         unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Writes a text under a new number. `None`: there are too many texts, or there is no memory.
+    /// Writes a text under a new number. Returns `None` if there are too many texts or no memory.
     fn write(&self, hash: Hash, word: u32, text: &[u8], most: usize) -> Option<u32> {
         if self.given.load(Ordering::Relaxed) >= most as u32 {
             return None;
         }
         let place = self.room(size_of::<Entry>() + text.len())?.cast::<Entry>();
-        // SAFETY: the room is this thread's, aligned for an entry, and large enough for an entry and its text.
+        // SAFETY: the memory at `place` belongs to this thread alone, is aligned for an entry, and is large enough for
+        // an entry and its text.
         unsafe {
             let copy = place.add(1).cast::<u8>();
             copy.copy_from_nonoverlapping(NonNull::from(text).cast(), text.len());
@@ -162,7 +169,8 @@ impl Table {
         Some(number)
     }
 
-    /// Makes a text visible to all threads. Returns its number, which is another thread's if that thread was first.
+    /// Makes a text visible to all threads. Returns the number of the text. If another thread has published the same
+    /// text first, that thread's number is returned.
     fn publish(&self, mut place: usize, hash: Hash, number: u32) -> u32 {
         while self.places[place].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
             match self.find_from(place, hash) {
@@ -173,26 +181,27 @@ impl Table {
         number
     }
 
-    /// Allocates memory permanently.
+    /// Allocates memory for a text, permanently.
     fn room(&self, bytes: usize) -> Option<NonNull<u8>> {
         let bytes = bytes.next_multiple_of(align_of::<Entry>());
         loop {
             let current = self.piece.load(Ordering::Acquire);
-            // SAFETY: null, or a piece, which is never unmapped once it is stored here.
+            // SAFETY: the pointer is null, or points to a piece, which is never unmapped once its address is stored in
+            // `self.piece`.
             if let Some(piece) = unsafe { current.as_ref() } {
                 let at = piece.used.fetch_add(bytes, Ordering::Relaxed);
                 if at + bytes <= PIECE_BYTES {
-                    // SAFETY: within the piece.
+                    // SAFETY: the address is within the piece.
                     return NonNull::new(unsafe { current.cast::<u8>().add(at) });
                 }
             }
             let memory = memory::map(PIECE_BYTES)?;
             let new = memory.cast::<Piece>();
-            // SAFETY: mapped above, and no other thread refers to it.
+            // SAFETY: the piece was mapped above, and no other thread refers to it.
             unsafe { new.write(Piece { used: AtomicUsize::new(size_of::<Piece>()) }) };
             let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
             if self.piece.compare_exchange(current, new.as_ptr(), order, otherwise).is_err() {
-                // SAFETY: no other thread has seen it.
+                // SAFETY: no other thread has seen the new piece.
                 unsafe { memory::unmap(memory, PIECE_BYTES) };
             }
         }
@@ -226,7 +235,7 @@ impl Table {
 
 impl Entry {
     fn text(&self) -> &'static [u8] {
-        // SAFETY: `bytes` bytes were written there before the entry's address was stored, and they never change.
+        // SAFETY: the text's `bytes` bytes were written before the entry's address was stored, and they never change.
         unsafe { std::slice::from_raw_parts(self.text.as_ptr(), self.bytes as usize) }
     }
 }

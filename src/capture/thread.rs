@@ -1,8 +1,9 @@
 //! State that gpuflame keeps for each application thread, and the collector's access to it.
 //!
-//! A thread's state is mapped on its first launch and never unmapped. When the thread ends, the state is reused by
-//! the next thread, which continues the same logs. So memory grows with the maximum number of concurrent threads, not
-//! with the total number of threads, nor with the number between two visits of the collector.
+//! A thread's state is mapped on the thread's first launch and never unmapped. When the thread ends, the next new
+//! thread reuses the state and continues the same logs. So memory grows with the maximum number of concurrent threads.
+//! It does not grow with the total number of threads, nor with the number of threads that come and go between two
+//! visits of the collector.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
@@ -39,39 +40,40 @@ pub(super) struct Thread {
     pub(super) under_way: UnderWay,
     /// Stack depth at which the thread entered gpuflame, [`INHERITED`], [`WISHED`], or 0 if it is not inside.
     inside: AtomicUsize,
-    /// Last round of forgetting in which the thread took part.
+    /// Number of the last round of forgetting (see `forget`) in which the thread has forgotten its stack ids.
     forgot: AtomicU32,
-    /// Calls and ranges of signal handlers that came while the thread was inside.
+    /// Calls and ranges of signal handlers that interrupted the thread while it was inside gpuflame.
     pub(super) refused: RefusedInHandlers,
-    /// Only for the application thread, while it is inside.
+    /// Accessed only by the application thread, while the thread is inside gpuflame.
     own: UnsafeCell<Own>,
-    /// Only for the collector.
+    /// Accessed only by the collector.
     readers: UnsafeCell<Readers>,
 }
 
-// SAFETY: `own` is reached only through `Entered`, which only its thread creates, one at a time; `readers` only by
-// the collector, of which there is one; all other fields are atomic or a log made for two ends.
+// SAFETY: `own` is accessed only through `Entered`, which only the state's thread creates, one at a time. `readers` is
+// accessed only by the collector, and there is only one collector. All other fields are atomic, or a log that supports
+// one writer and one reader.
 unsafe impl Sync for Thread {}
 
-/// A thread uses this state.
+/// Stage of a state that a thread uses.
 const LIVE: u32 = 0;
-/// The thread ended: the next new thread may reuse it. Its logs may hold unread rows.
+/// Stage of a state whose thread has ended. The next new thread may reuse the state. Its logs may contain unread rows.
 const ENDED: u32 = 1;
-/// The thread jumped out of gpuflame, or ended inside it. Its logs are read, but no thread may reuse it: an operation
-/// on it may be incomplete.
+/// Stage of a state whose thread jumped out of gpuflame or ended inside gpuflame. The collector reads the logs of the
+/// state, but no thread may reuse the state, because an operation on it may be incomplete.
 const LEFT: u32 = 2;
 
-/// Maximum number of such abandoned states, about 250 KiB each. After that, threads that jump out of gpuflame stay
-/// inside, and their launches are only counted.
+/// Maximum number of abandoned states, which take about 250 KiB each. Once the maximum is reached, a thread that jumps
+/// out of gpuflame counts as inside from then on, and its launches are only counted.
 const MOST_LEFT: usize = 64;
 
-/// Number of threads that get a state even if no memory is left below the ceiling. Launches of further threads are
-/// only counted.
+/// Number of threads that get a state even if no memory is left below the ceiling. The launches of all further threads
+/// are only counted.
 const MIN_THREADS: usize = 8;
 
-/// The thread came from the process that this process was forked from.
+/// Value of `inside`: the state was inherited from the process that this process was forked from.
 const INHERITED: usize = 1;
-/// The thread is not inside, and must forget its stacks when it next enters (see `forget`).
+/// Value of `inside`: the thread is not inside gpuflame, and must forget its stacks when it next enters (see `forget`).
 const WISHED: usize = 2;
 
 /// State that only the application thread accesses.
@@ -79,19 +81,19 @@ pub(super) struct Own {
     pub(super) id: ThreadId,
     pub(super) unwinder: Unwinder,
     pub(super) interner: Interner,
-    /// `None` until a stack was new while there was an interpreter.
+    /// `None` until the thread captures its first new stack in a process with a Python interpreter.
     pub(super) python: Option<PythonFrames>,
     pub(super) ranges: Ranges,
     pub(super) launches: Writer,
     pub(super) contexts: Writer,
     pub(super) pending: Pending,
     pub(super) outside: Option<Range>,
-    /// The launch that was interrupted by a signal handler's launch.
+    /// The launch that a signal handler's launch has interrupted.
     pub(super) aside: Option<Pending>,
     pub(super) verifying: Option<Verifying>,
     pub(super) graph_call: Option<GraphCall>,
     pub(super) host_call: Option<HostCallBegun>,
-    /// Graph that was copied last: the source of the executable graph that is announced next.
+    /// Graph that the thread copied last. It is the source of the next executable graph that CUPTI announces.
     pub(super) copied_graph: Option<GraphId>,
     pub(super) calls: u64,
 }
@@ -101,22 +103,24 @@ pub(super) struct Readers {
     pub(super) launches: Reader,
     pub(super) contexts: Reader,
     pub(super) told: Told,
-    /// Number of unread words of launches that were noted and must be passed on.
+    /// Number of unread words of launches that existed at the last note and must still be passed on.
     pub(super) noted: usize,
-    /// Set when unread words are noted, cleared by the first drain after that.
+    /// Set when unread words are noted, and cleared by the next drain.
     pub(super) is_noted: bool,
-    /// Number of words of launches that were unread at a mark, and on which a thread waits.
+    /// Number of words of launches that were unread at the last mark and still are. A thread waits until the marked
+    /// words are read.
     pub(super) marked: usize,
 }
 
-/// Proof that this thread is inside gpuflame and was not before. Ends when dropped.
+/// Proof that this thread has entered gpuflame and was not inside before. The thread leaves gpuflame when the proof is
+/// dropped.
 pub(super) struct Entered {
     thread: &'static Thread,
 }
 
 impl Entered {
-    /// Enters, unless this thread is inside already or there is no memory (see [`Refused`]). `at` is the address of
-    /// something in the caller's frame, or nearer to the stack's root.
+    /// Enters gpuflame, unless this thread is already inside or there is no memory for its state (see [`Refused`]).
+    /// `at` is an address in the caller's frame, or in a frame nearer to the stack's root.
     #[inline]
     pub(super) fn new(at: usize) -> Option<Self> {
         let Some(thread) = NonNull::new(tls::get().cast::<Thread>()) else { return Self::at_first(at) };
@@ -131,22 +135,24 @@ impl Entered {
     #[inline]
     fn into(thread: &'static Thread, at: usize) -> Self {
         thread.inside.store(at, Ordering::Relaxed);
-        // A signal handler on this thread must see `inside` before it sees any of the following stores.
+        // A signal handler on this thread must see the store to `inside` before it sees any later store.
         compiler_fence(Ordering::SeqCst);
         Self { thread }
     }
 
     #[cold]
     fn at_first(at: usize) -> Option<Self> {
-        // A call that was refused because its thread had no state is refused until its end: it is counted once.
+        // If a call was refused because its thread had no state, the calls nested in it are refused too, so that the
+        // loss is counted once.
         if REFUSED.with(|refused| refused.is_around(at)) {
             return None;
         }
         Some(Self::into(cancel::barred(attach)?, at))
     }
 
-    /// Handles a thread that seems to be inside: it is, and this is a signal handler; or it was when it jumped out
-    /// of a handler; or the thread that was inside belongs to the parent process.
+    /// Handles a thread that seems to be inside gpuflame. Either the caller is a signal handler that interrupted the
+    /// thread inside gpuflame; or the thread was inside when it jumped out of a signal handler; or the thread that was
+    /// inside belongs to the parent process.
     #[cold]
     fn once_more(thread: &'static Thread, at: usize) -> Option<Self> {
         let inside = thread.inside.load(Ordering::Relaxed);
@@ -167,7 +173,7 @@ impl Entered {
             return None;
         }
         if !leave_behind(thread) {
-            // The call that it began inside has ended, too.
+            // The refused call that the thread began inside gpuflame has ended, too.
             thread.refused.call_ends();
             return None;
         }
@@ -177,7 +183,7 @@ impl Entered {
     /// Returns the state that only this thread accesses, and its shared state.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Own, &'static Thread) {
-        // SAFETY: this thread is inside once, and the borrow of `self` excludes a second one.
+        // SAFETY: only one `Entered` exists per thread, and the borrow of `self` excludes a second reference.
         (unsafe { &mut *self.thread.own.get() }, self.thread)
     }
 }
@@ -191,9 +197,9 @@ impl Drop for Entered {
 
 /// Reason why a thread may not enter.
 pub(super) enum Refused {
-    /// The thread is inside: this is a signal handler.
+    /// The thread is already inside gpuflame, so the caller is a signal handler.
     Inside(&'static Thread),
-    /// The thread has no state, and there is no memory for one.
+    /// The thread has no state, and there is no memory for a new state.
     WithoutMemory,
 }
 
@@ -204,8 +210,8 @@ impl Refused {
         of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
     }
 
-    /// Notes the start of a call that cannot be recorded. Returns true if it is not part of another call and must be
-    /// counted.
+    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted because it is not
+    /// nested in another refused call.
     #[cold]
     pub(super) fn begins(&self, call: &Call<'_>) -> bool {
         match self {
@@ -214,7 +220,7 @@ impl Refused {
         }
     }
 
-    /// Counts a loss that this causes.
+    /// Counts a loss that the refusal causes.
     #[cold]
     pub(super) fn lose(&self, loss: Loss) {
         match self {
@@ -225,8 +231,8 @@ impl Refused {
 }
 
 thread_local! {
-    /// Refused calls of a thread without a state. Stored next to the pointer of [`tls`], whose first access allocated
-    /// room for both.
+    /// Refused calls of a thread without a state. Stored next to the pointer of [`tls`]. The first access to that
+    /// pointer allocated memory for both variables.
     static REFUSED: RefusedInHandlers = const { RefusedInHandlers::new() };
 }
 
@@ -254,17 +260,18 @@ fn lose_without_state(loss: Loss) {
     WITHOUT_STATE[loss as usize - 1].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives the calling thread a state: a free one, or a new one.
+/// Gives the calling thread a state, which is either a free state or a new one.
 #[cold]
 fn attach() -> Option<&'static Thread> {
-    // Creating a state only to refuse it would map and unmap memory on every launch of the thread.
+    // Checked first, because creating a state and then discarding it would map and unmap memory on every launch of the
+    // thread.
     if !may_be_created() && !all().any(|thread| thread.stage.load(Ordering::Relaxed) == ENDED) {
         return None;
     }
     let thread = Own::new().and_then(reuse_or_map)?;
-    // SAFETY: a state that is never unmapped.
+    // SAFETY: `thread` points to a state, and states are never unmapped.
     let state: &'static Thread = unsafe { thread.as_ref() };
-    // SAFETY: the state is this thread's alone, and is not entered before it is stored below.
+    // SAFETY: the state belongs to this thread alone, which cannot enter gpuflame with it before `tls::set` stores it.
     let own = unsafe { &mut *state.own.get() };
     announce(own.id, state, &mut own.contexts);
     tls::set(thread.as_ptr().cast());
@@ -272,8 +279,9 @@ fn attach() -> Option<&'static Thread> {
     Some(state)
 }
 
-/// Abandons the state of the calling thread, which jumped out of gpuflame. If it returns there after all, it finds
-/// everything unchanged, because no other thread gets the state. Returns `false` if too many states were abandoned.
+/// Abandons the state of the calling thread, which jumped out of gpuflame. If the thread returns into the abandoned
+/// call after all, the state is unchanged, because no other thread gets it. Returns `false` if too many states were
+/// abandoned before.
 fn leave_behind(thread: &Thread) -> bool {
     let left = LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
     if left >= MOST_LEFT {
@@ -285,14 +293,14 @@ fn leave_behind(thread: &Thread) -> bool {
     true
 }
 
-/// Records the calling thread's id and name, before its first context: the thread may have ended when its rows are
-/// read. A range may be opened before a session is set up; until then there is no room, and the thread is announced
-/// with its first context.
+/// Records the calling thread's id and name, before the thread's first context. The collector cannot look the name up
+/// later, because the thread may have ended when the collector reads its rows. If the thread opens a range before a
+/// session is set up, the log has no room yet, and the thread is announced with its first context instead.
 pub(super) fn announce(id: ThreadId, thread: &Thread, contexts: &mut Writer) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    // Without room the thread has an id but no name.
+    // If the log has no room, the thread has an id but no name.
     contexts.push(&thread.contexts, [&thread_words(id, name)]);
 }
 
@@ -301,7 +309,8 @@ fn this_thread() -> ThreadId {
     ThreadId(threads::number() as u32)
 }
 
-/// Whether there may be another state: below the memory limit, and always for the first threads.
+/// Whether another state may be created: always for the first threads, and for further threads only below the memory
+/// limit.
 fn may_be_created() -> bool {
     all().take(MIN_THREADS).count() < MIN_THREADS || budget::has_room(size_of::<Thread>())
 }
@@ -311,9 +320,9 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         thread.stage.compare_exchange(ENDED, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     });
     if let Some(thread) = free {
-        // SAFETY: the exchange made this thread the only one that knows the state. Its old `own` is valid and
-        // replaced in place, except for the writers, which continue where they were, and the range of launches
-        // outside windows, to which all ids between the launches of two successive threads belong as well.
+        // SAFETY: the exchange made this thread the only owner of the state. The old `own` is valid and is replaced in
+        // place, except for two kinds of fields. The writers continue where they were. The range of launches outside
+        // windows continues too, because all ids between the launches of the old and the new thread also belong to it.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = Own { launches, contexts, outside, ..own };
@@ -325,7 +334,7 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     let at = memory::map(size_of::<Thread>())?;
     leaks::keeps(at.cast(), size_of::<Thread>());
     let at = at.cast::<MaybeUninit<Thread>>();
-    // SAFETY: a fresh mapping of that size, page-aligned, to which no other thread refers.
+    // SAFETY: `at` is a fresh, page-aligned mapping of that size, to which no other thread refers.
     let thread = unsafe { &mut *at.as_ptr() }.write(Thread::new(own));
     let mut first = FIRST.load(Ordering::Acquire);
     loop {
@@ -337,7 +346,7 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     }
 }
 
-/// The current or last round of forgetting; see `forget`.
+/// Number of the current or last round of forgetting; see `forget`.
 static ROUND: AtomicU32 = AtomicU32::new(0);
 
 /// Begins a round in which threads can be asked to forget their stacks.
@@ -352,15 +361,15 @@ pub(super) fn under_way() -> impl Iterator<Item = window::State> {
 }
 
 impl Thread {
-    /// Forgets the thread's stacks, as it was asked to, when it enters.
+    /// Forgets the thread's stacks. Called when a thread that the collector has asked to forget enters gpuflame.
     fn forget_stacks(&self, own: &mut Own) {
         if own.interner.forget() {
             self.forgot.store(ROUND.load(Ordering::Relaxed), Ordering::Release);
         }
     }
 
-    /// Asks the thread to forget its stacks, unless it has done so in this `round` or will never enter again. Returns
-    /// `false` if it is not certain yet that it will.
+    /// Asks the thread to forget its stacks, unless the thread has already forgotten them in this `round` or will never
+    /// enter again. Returns `false` while it is not certain that the thread will forget them.
     pub(super) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot.load(Ordering::Acquire) == round || self.stage.load(Ordering::Acquire) == LEFT {
             return true;
@@ -374,10 +383,10 @@ impl Thread {
     /// Returns the state that only the collector accesses.
     ///
     /// # Safety
-    /// The caller is the collector, and holds no other result of this call.
+    /// The caller is the collector, and holds no other reference that this function returned for this thread.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn readers(&self) -> &mut Readers {
-        // SAFETY: the caller guarantees that it is the only one.
+        // SAFETY: the caller guarantees that no other reference to `readers` exists.
         unsafe { &mut *self.readers.get() }
     }
 
@@ -410,8 +419,8 @@ impl Thread {
 impl Own {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
-        // So that a plugin that is loaded where another was before is never mistaken for it: by address alone the two
-        // stacks are the same.
+        // A plugin may be loaded at the address of another plugin that was unloaded. Without the check, the unwinder
+        // would take stacks through one plugin for stacks through the other, because their addresses are equal.
         unwinder.check_every_capture(true);
         Some(Self {
             id: this_thread(),
@@ -433,10 +442,11 @@ impl Own {
     }
 }
 
-/// Key whose destructor runs when a thread ends, plus 1; 0 = there is none yet.
+/// Number of the `pthread` key whose destructor runs when a thread ends, plus 1; 0 = the key does not exist yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-/// Prepares what threads need, at no time holding a lock for which a forked child would wait.
+/// Prepares the process-wide data that threads need. Holds no lock at any time, because a forked child would wait for
+/// that lock forever.
 pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
@@ -447,7 +457,7 @@ pub(super) fn prepare() {
     if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0
         && KEY.compare_exchange(0, key as usize + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
     {
-        // SAFETY: the key is ours, and no thread has used it.
+        // SAFETY: the key was created above, and no thread has used it.
         unsafe { libc::pthread_key_delete(key) };
     }
 }
@@ -460,10 +470,10 @@ fn tell_me_when_this_thread_ends(thread: NonNull<Thread>) {
     }
 }
 
-/// Runs on a thread that ends. Launches that other destructors make after this attach a new state.
+/// Runs on a thread that ends. If another destructor launches work after this function, the thread gets a new state.
 unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     tls::set(null_mut());
-    // SAFETY: the value that was stored with the key: a state, which is never unmapped.
+    // SAFETY: `state` is the value that was stored with the key: the address of a state, which is never unmapped.
     if let Some(thread) = unsafe { state.cast::<Thread>().as_ref() } {
         let is_inside = thread.inside.load(Ordering::Relaxed) > WISHED;
         thread.stage.store(if is_inside { LEFT } else { ENDED }, Ordering::Release);
@@ -484,13 +494,13 @@ pub(super) fn refused_call_ends() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame, where a signal handler may have interrupted it.
+/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that interrupted gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > WISHED)
 }
 
-/// Re-initialises threads in a forked child. At most one of them exists there, and it has another id. The counts
-/// belong to the parent process.
+/// Re-initialises the states of all threads in a forked child. At most one of these threads exists in the child, under
+/// another id. The counts are reset because they belong to the parent process.
 pub(super) fn go_on_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);

@@ -6,11 +6,11 @@ use crate::unwind::{Captured, Verifier};
 
 use super::counts::Counts;
 
-/// Interval of verified stacks; 0 = none.
+/// Number of stacks per verified stack; 0 = no stack is verified.
 static VERIFIED: AtomicU32 = AtomicU32::new(0);
 
-/// Verifies every `n`th stack of threads that have not launched yet: captures it again with other methods and
-/// compares (see [`Verifier`]). 0 = none, which is the default.
+/// Makes threads that have not launched yet verify every `n`th stack: the stack is captured again with other methods,
+/// and the results are compared (see [`Verifier`]). 0 = no stack is verified, which is the default.
 pub fn verify_every(n: u32) {
     VERIFIED.store(n, Ordering::Relaxed);
 }
@@ -23,7 +23,7 @@ pub(super) struct Verifying {
 }
 
 impl Verifying {
-    /// Returns `None` unless verification was requested.
+    /// Creates the state of a thread; `None` unless verification was requested.
     pub(super) fn new() -> Option<Self> {
         let every = VERIFIED.load(Ordering::Relaxed);
         if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, left: every }) }

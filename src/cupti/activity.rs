@@ -1,8 +1,8 @@
-//! Reads activity buffers: turns bytes into rows.
+//! Reads activity buffers: turns the bytes of CUPTI's records into rows.
 //!
-//! Only the loaded library knows the length of its records, so its own `GetNextRecord` does the stepping. From each
-//! record we read the prefix that all versions share, and later fields only if the step was long enough for them.
-//! Times are passed on unchanged; the join judges them.
+//! Only the loaded CUPTI knows the length of its records, so its own `GetNextRecord` steps from record to record. From
+//! each record we read the prefix that all CUPTI versions share, and read later fields only if the record is long
+//! enough to contain them. Times are passed on unchanged; the join checks their validity.
 
 use super::kinds;
 use super::names::KernelNames;
@@ -20,21 +20,21 @@ use cupti_sys::{ActivityKind, ChannelType, Status};
 /// Counts of a buffer's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTally {
-    /// Records that became activity rows.
+    /// Number of records that became activity rows.
     pub activities: u64,
-    /// Records of a kind we did not ask for or of an unknown layout; a stretch that cannot be stepped through counts
-    /// as one.
+    /// Number of records of a kind that we did not enable, or with an unknown layout. A part of the buffer that CUPTI
+    /// cannot step through counts as one record.
     pub unreadable: u64,
 }
 
-/// Bit 0 of the flags of copies and fills: the call did not wait.
+/// Bit 0 of the flags of copies and fills: the call was asynchronous.
 const FLAG_ASYNC: u32 = 1;
 
-/// Hands each record of `bytes` to `sink` as a row. The first activity of a kernel with a new name is preceded by the
+/// Passes each record in `bytes` to `sink` as a row. The first activity of a kernel with a new name is preceded by the
 /// name's row. `step` is a [`Stepper`].
 ///
 /// # Safety
-/// `bytes` was filled by the library that `step` calls, and the names in it are still readable.
+/// `bytes` was filled by the library that `step` calls, and the names that its records point to are still readable.
 pub(super) unsafe fn read(
     bytes: &[u8],
     step: &Stepper<'_>,
@@ -64,7 +64,7 @@ pub(super) unsafe fn read(
     tally
 }
 
-/// Whether `kind` is a CUPTI kind (13.5 ends at 57) that we never ask for.
+/// Whether `kind` is one of CUPTI's kinds (in 13.5 the last is 57) that we never enable.
 fn is_anothers(kind: ActivityKind) -> bool {
     const OURS: [ActivityKind; 9] = [
         ActivityKind::CONCURRENT_KERNEL,
@@ -85,12 +85,12 @@ pub(super) fn count(bytes: &[u8], step: &Stepper<'_>) -> u64 {
     Records::new(bytes, step).count() as u64
 }
 
-/// The loaded library's `cuptiActivityGetNextRecord`, of either family: takes a buffer, its valid bytes and the last
-/// record (null for the first step) and stores the next record.
+/// The loaded library's `cuptiActivityGetNextRecord`, of either family. Takes a buffer, the number of its valid bytes
+/// and the last record (null for the first step), and stores the address of the next record.
 pub(super) type Stepper<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
-/// Iterator over the records of a buffer, each with all bytes up to the next record. A final `None` item represents a
-/// stretch that the library cannot step through.
+/// Iterator over the records of a buffer, each with all bytes up to the next record. A final `None` item represents the
+/// part of the buffer that the library cannot step through.
 struct Records<'a> {
     bytes: &'a [u8],
     base: *mut u8,
@@ -98,7 +98,7 @@ struct Records<'a> {
     current: Step,
 }
 
-/// State of a walk.
+/// State of a walk over the records of a buffer.
 #[derive(Clone, Copy)]
 enum Step {
     Record(*mut u8),
@@ -108,7 +108,7 @@ enum Step {
 
 impl<'a> Records<'a> {
     fn new(bytes: &'a [u8], step: &'a Stepper<'a>) -> Self {
-        // The function is declared to take a mutable pointer, but only reads.
+        // CUPTI's function is declared with a mutable pointer, but only reads through it.
         let base = bytes.as_ptr().cast_mut();
         let mut walk = Self { bytes, base, step, current: Step::End };
         if !walk.bytes.is_empty() {
@@ -117,8 +117,8 @@ impl<'a> Records<'a> {
         walk
     }
 
-    /// Returns the record after `last`. Trusts neither direction nor bounds: a record that is not past the last one
-    /// and inside the buffer breaks the walk.
+    /// Returns the record after `last`. The library's answer is checked: if the next record is not after the last
+    /// record, or not inside the buffer, the walk ends as broken.
     fn after(&self, last: *mut u8) -> Step {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
@@ -154,7 +154,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Returns the row of a GPU activity; `None` for a record of another kind or one too short for its kind.
+/// Returns the row of a GPU activity; `None` if the record is of another kind, or too short for its kind.
 ///
 /// # Safety
 /// The name that a kernel's record points to is readable.
@@ -166,7 +166,7 @@ unsafe fn activity(
     match record.kind()? {
         ActivityKind::CONCURRENT_KERNEL | ActivityKind::KERNEL => {
             let kernel = record.prefix::<Kernel>()?;
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller guarantees that the kernel's name is readable.
             let name = unsafe { names.intern(kernel.name) };
             if let Some(text) = name.new_text {
                 sink(Row::Name { id: name.id, text: &text });
@@ -245,23 +245,24 @@ fn beside(record: Record<'_>) -> Option<Row<'static>> {
 /// CUPTI's value for "no stream", "no event" and "no record of an event".
 const NOT_APPLICABLE: u32 = u32::MAX;
 
-/// Returns the number of an event's record; `None` in records that lack it.
+/// Returns the number of the recording of an event; `None` if the record lacks this field.
 fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }
 
-/// Returns the hardware channel; `None` in records that lack it or mark it as invalid.
+/// Returns the hardware channel; `None` if the record lacks this field or marks it as invalid.
 fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
     let kind = ChannelType(record.field(offset + 4)?);
     if kind == ChannelType::INVALID { None } else { record.field(offset) }
 }
 
-/// Returns the node from which a graph's node was created or last updated; 0 in records that lack it.
+/// Returns the source node from which a graph's node was created or last updated; 0 if the record lacks this field.
 fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }
 
-/// Builds the row of a record from the fields that all kinds share under the same names, and its own detail.
+/// Builds the row of a record from the fields that all kinds of records share, and from the detail of the record's
+/// kind.
 macro_rules! row {
     ($record:ident, $channel:ident, $detail:expr) => {
         Activity {

@@ -1,13 +1,13 @@
 //! Tests with buffers built byte by byte, at the record sizes of every CUPTI from 11.8 to 13.4.
 //!
-//! Offsets are literal numbers here, not the names of `cupti-sys`, so that one checks the other.
+//! Offsets in these tests are literal numbers and not the names of `cupti-sys`, so that the tests check these names.
 
 use super::*;
 use crate::record::testing::Chance;
 use crate::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
-/// Record sizes of each release: its name and the sizes of a kernel, a copy, a copy between GPUs and a fill, as its
-/// own library steps over them.
+/// Record sizes of each CUPTI release: the name of the release, and the sizes of the records of a kernel, a copy, a
+/// copy between GPUs and a fill, which are the distances that the release's own library steps.
 const RELEASES: [(&str, Sizes); 8] = [
     ("11.8", Sizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
     ("12.0", Sizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
@@ -39,7 +39,7 @@ impl Sizes {
         }
     }
 
-    /// As `step`, for records that may be truncated.
+    /// Like `step`, but for records that may be truncated.
     fn step_within(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
         // SAFETY: the test's buffer has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
@@ -58,7 +58,7 @@ impl Sizes {
         }
     }
 
-    /// Steps as `cuptiActivityGetNextRecord` of that release does.
+    /// Steps from record to record like `cuptiActivityGetNextRecord` of the given release.
     fn step(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
         // SAFETY: the test's buffer has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
@@ -80,7 +80,7 @@ impl Sizes {
     }
 }
 
-/// A record of `size` bytes, filled with `0xee` except for the fields that were put.
+/// A record of `size` bytes. All bytes are `0xee`, except those of the fields that the test sets.
 struct Bytes(Vec<u8>);
 
 impl Bytes {
@@ -93,7 +93,7 @@ impl Bytes {
         self
     }
 
-    /// Puts a field that only later releases have.
+    /// Sets a field that only later releases have.
     fn late(self, at: usize, bytes: &[u8]) -> Self {
         if at + bytes.len() <= self.0.len() { self.put(at, bytes) } else { self }
     }
@@ -199,8 +199,8 @@ fn records_read_the_same_in_the_layout_of_every_cupti_release() {
     }
 }
 
-/// Adds the fields that came later, if the release has them: the number of copies in a batch with 12.8, the launcher
-/// of a kernel with 13.0, and the source of a graph's node with 13.4.
+/// Sets the fields that later releases have added, if this release has them: the number of copies in a batch since
+/// 12.8, the launcher of a kernel since 13.0, and the source of a graph's node since 13.4.
 pub(in super::super) fn expected_rows_of(sizes: Sizes) -> [Activity; 5] {
     expected_rows().map(|mut row| {
         let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);
@@ -314,7 +314,7 @@ fn expected_fill() -> Activity {
     }
 }
 
-/// Reads one record of some size that is not an activity.
+/// Reads a record of the given size that is not an activity.
 fn read_beside(record: &[u8]) -> String {
     let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
         if !record.is_null() {
@@ -474,7 +474,7 @@ fn a_step_backwards_or_out_of_the_buffer_ends_the_iteration() {
     }
 }
 
-/// Number of rounds of the tests with damaged bytes: few, or `GPUFLAME_MUTATIONS`.
+/// Number of rounds of the tests with damaged bytes: a small number, or the value of `GPUFLAME_MUTATIONS`.
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(2000, |text| text.parse().unwrap())
 }
@@ -495,7 +495,7 @@ fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-/// Restores the name pointers: names are the tracer's guarantee and cannot be checked.
+/// Restores the pointers to names, because `read` relies on valid pointers and cannot check them.
 fn mend_names(bytes: &mut [u8], sizes: Sizes, name: &'static std::ffi::CStr) {
     let (mut at, pointer) = (0, name.as_ptr().expose_provenance() as u64);
     while let Some(kind) = bytes.get(at..at + 4) {
@@ -516,7 +516,7 @@ fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
         let mut buffer = a_buffer_of_each_kind(sizes);
         damage(&mut buffer, &mut chance);
         mend_names(&mut buffer, sizes, c"_Z4gemmv");
-        // An allocation of its own, so that a read past its end is an error.
+        // The bytes are copied to a separate allocation, so that tools can detect a read past its end.
         let exact = buffer.into_boxed_slice();
         let honest = |buffer: *mut u8, valid: usize, record: &mut *mut u8| match valid {
             0..4 => Status::MAX_LIMIT_REACHED,

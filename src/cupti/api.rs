@@ -1,8 +1,8 @@
-//! [`Api`] is a running CUPTI subscription: set up in the one order that works, then used to read, flush and query
-//! records.
+//! [`Api`] is a running CUPTI subscription. It is set up in the only order of calls that works, and is then used to
+//! read, flush and query records.
 //!
-//! Differences between CUPTI versions and between the two families of calls are handled here and do not show in the
-//! interface.
+//! This module handles the differences between CUPTI versions and between the two families of calls, so that they are
+//! not visible in its interface.
 
 use super::activity::{self, ReadTally};
 use super::callback::on_event;
@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// A CUPTI subscription. Lives as long as the process. All its functions may be called on any thread, but not while
-/// the caller holds a lock that the [`Tracer`] takes.
+/// A CUPTI subscription, which lives as long as the process. Any thread may call its functions, but not while the
+/// thread holds a lock that the [`Tracer`] takes.
 pub struct Api {
     shared: &'static Shared,
     version: Version,
@@ -38,13 +38,14 @@ pub struct Api {
     again: Again,
 }
 
-/// A callback that is enabled.
+/// Domain and id of an enabled callback.
 type Callback = (Domain, CallbackId);
 
-/// Asks for the records for the first time, or takes them back after other clients have left them.
+/// Function that registers us for the records for the first time, or takes the records back after other clients have
+/// left them.
 type TakeRecords = fn(&'static Shared, &Options, Option<&Others>) -> Result<Vec<String>, Refusal>;
 
-/// Set-up steps that are repeated after another client has owned the records or the subscription.
+/// Set-up steps that we repeat after another client has owned the records or the subscription.
 struct Again {
     subscribe: fn(&'static Shared) -> Result<(), Refusal>,
     take_records: TakeRecords,
@@ -52,22 +53,23 @@ struct Again {
     callbacks: Vec<Callback>,
 }
 
-/// Number of consecutive ids without a name after which a domain is considered to have ended. No version so far
-/// leaves gaps.
+/// Number of consecutive ids without a name after which a domain is considered to have ended. No CUPTI version so far
+/// has gaps between its ids.
 const GAP: u32 = 8;
 
 impl Api {
     /// Subscribes, then sets up attributes, buffers, activity kinds and callbacks, in this order.
     ///
-    /// After a refused subscription no call may be made to the library, and none is made.
+    /// If CUPTI refuses the subscription, no further call to the library is allowed, and this function makes none.
     pub(super) fn attach<T: Tracer>(
         functions: Functions,
         (version, driver): (Version, Option<u32>),
         file: PathBuf,
         options: &Options,
     ) -> Result<&'static Self, Refusal> {
-        // Unified memory counters and the choice of recorded waits exist only in the family that does not share, and
-        // only there can a client of the old interface take over what we release.
+        // The family that does not share is needed for three options. Unified memory counters and the choice of
+        // recorded waits exist only in that family, and only in that family can a client of the old interface take over
+        // a subscription that we release.
         let asks_for_more = options.events || options.unified || options.others == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
@@ -80,7 +82,7 @@ impl Api {
             functions.forget_error();
         })?;
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
-        // The walk over callback names asks for names past the last one, which leaves an error.
+        // The walk over callback names queries ids past the last name, which leaves an error that must be cleared.
         functions.forget_error();
         see_others::<T>(&functions, options.others, &mut notes);
         let again = Again { subscribe: subscribe::<T>, take_records: take_records::<T>, callbacks };
@@ -118,9 +120,9 @@ impl Api {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }
 
-    /// Hands the records of `filled` to `sink`, in no particular order: each as a `Row::Activity`, preceded by a
-    /// `Row::Name` if its kernel name is new. Costs about 50 ns per record, so it must not run on the application's
-    /// threads.
+    /// Passes the records of `filled` to `sink`, in no particular order. Each record becomes a `Row::Activity`,
+    /// preceded by a `Row::Name` if its kernel name is new. Reading costs about 50 ns per record, so it must not run on
+    /// the application's threads.
     pub fn read(
         &self,
         filled: &Filled,
@@ -132,14 +134,14 @@ impl Api {
         unsafe { activity::read(filled.bytes(), &step, names, sink) }
     }
 
-    /// Makes CUPTI deliver its buffers before it returns: those whose records are all complete or, if `forced`, all
-    /// of them, with the records of running work lost permanently. Waits for no GPU work. Does nothing before the
-    /// first API call or context was seen, when it might hang, nor while functions of another client are registered,
-    /// as that client may have been unloaded.
+    /// Makes CUPTI deliver its buffers before this function returns. CUPTI delivers the buffers whose records are all
+    /// complete or, if `forced`, all buffers; a forced flush loses the records of running work permanently. A flush
+    /// waits for no GPU work. Does nothing before the first API call or context was seen, because CUPTI might hang.
+    /// Does nothing while functions of another client are registered, because that client may have been unloaded.
     ///
     /// Call from one of our own threads or from an API callback, never from another callback.
     ///
-    /// Errors: CUPTI refused.
+    /// Errors: CUPTI refused the call.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
         if !self.shared.seen_work.load(Ordering::Relaxed) {
             return Ok(());
@@ -155,19 +157,19 @@ impl Api {
         self.ask(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Returns the current time on the clock of the records; `None` if CUPTI does not provide it.
+    /// Returns the current time on the clock of the records; `None` if CUPTI does not provide the time.
     pub fn timestamp(&self) -> Option<Nanos> {
         self.ask(|functions| functions.timestamp(self.shared.subscriber()).ok()).flatten().map(Nanos)
     }
 
-    /// Runs a query about records if the records are ours. Otherwise CUPTI would call the functions of the client
-    /// that owns the records, and would report that client's dropped records.
+    /// Runs a query about records if we own the records. If another client owned the records, CUPTI would call that
+    /// client's functions, and would report the records that the other client has lost.
     fn ask<R>(&self, question: impl FnOnce(&Functions) -> R) -> Option<R> {
         let is_ours = || self.shares_records() || !clients::may_be_called();
         self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()
     }
 
-    /// Whether each client has its own records, so that no client can take ours.
+    /// Whether each client has its own records, so that no client can take our records.
     pub fn shares_records(&self) -> bool {
         self.shared.functions.shares()
     }
@@ -177,28 +179,28 @@ impl Api {
         Traffic::with_lent(LENT.count())
     }
 
-    /// Returns what other clients own, as far as they can be seen.
+    /// Returns the state of the other clients that were detected.
     pub fn others(&self) -> Others {
         clients::others()
     }
 
-    /// Whether records are taken back as soon as the client that took them is done.
+    /// Whether we take records back as soon as the client that took them has finished.
     pub fn reclaims_records(&self) -> bool {
         self.options.others != Deference::None
     }
 
-    /// Restores our settings after another client took the records without being seen. All kinds stay enabled,
-    /// because the client may have enabled any of them.
+    /// Restores the settings that we have changed, after another client took the records without being detected. All
+    /// kinds stay enabled, because the other client may have enabled any kind.
     pub fn yield_records(&self) {
         self.shared.call(|| records::leave(self.shared, u64::MAX));
     }
 
-    /// Makes CUPTI deliver the records to us again after another client has left them. `decided` is the state on
-    /// which that was decided; nothing happens if a client has called since.
+    /// Makes CUPTI deliver the records to us again after another client has left them. `decided` is the state of the
+    /// clients on which this decision is based; nothing happens if a client has called since then.
     ///
     /// Call from one of our own threads or a thread of the program, not from a callback.
     ///
-    /// Errors: CUPTI refused.
+    /// Errors: CUPTI refused the call.
     pub fn take_records_back(&self, decided: &Others) -> Result<(), Error> {
         let take = || (self.again.take_records)(self.shared, &self.options, Some(decided));
         self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refused))
@@ -209,7 +211,8 @@ impl Api {
         !self.shared.subscriber().0.is_null()
     }
 
-    /// Releases the subscription to another client. Records are still delivered, and a callback may still be running.
+    /// Releases the subscription so that another client can subscribe. After the release, CUPTI still delivers records
+    /// to us, and a callback may still be running.
     ///
     /// Call from one of our own threads.
     pub fn let_go(&self) {
@@ -219,12 +222,12 @@ impl Api {
         }
     }
 
-    /// Subscribes again: enables the same callbacks as the first subscription, and takes the records unless another
+    /// Subscribes again, enables the same callbacks as the first subscription, and takes the records unless another
     /// client owns them.
     ///
     /// Call from one of our own threads.
     ///
-    /// Errors: CUPTI refused; another client owns the subscription.
+    /// Errors: CUPTI refused the call, because another client owns the subscription or for another reason.
     pub fn subscribe_again(&self) -> Result<(), Error> {
         self.shared.call_even_if_ended(|| self.subscribe_if_not_yet()).unwrap_or(Ok(()))
     }
@@ -246,13 +249,14 @@ impl Api {
         Ok(())
     }
 
-    /// Switches the callbacks of the calls that create work; they are on from the start. While a callback is off its
-    /// call costs no more than without us. All other callbacks stay on, above all those that report graph nodes and
-    /// modules. A call that is in flight during the switch may have only its entry or only its exit reported.
+    /// Switches the callbacks of the calls that create GPU work on or off; they are on at first. While the callback of
+    /// a call is off, the call costs no more than without gpuflame. All other callbacks stay on, especially the
+    /// callbacks that report graph nodes and modules. For a call that is in flight during the switch, CUPTI may report
+    /// only the entry or only the exit.
     ///
     /// Call from one of our own threads, not from a callback.
     ///
-    /// Errors: CUPTI refused one; all others are switched.
+    /// Errors: CUPTI refused to switch a callback; all other callbacks are switched.
     pub fn tell_launches(&self, on: bool) -> Result<(), Error> {
         self.shared.call(|| self.switch_launches(on)).unwrap_or(Ok(()))
     }
@@ -269,7 +273,8 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks. Without a shared subscription, records are delivered until a last flush, which may follow.
+    /// Ends the callbacks. If the subscription is not shared, CUPTI still delivers records after this call, and a last
+    /// flush may follow.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {
@@ -282,13 +287,14 @@ impl Api {
         super::release();
     }
 
-    /// Permanently stops making CUPTI calls and ignores all callbacks. For the child of a fork, where the driver's
-    /// state is not valid. Takes no lock.
+    /// Permanently stops making CUPTI calls and ignores all callbacks. For a forked child, in which the driver's state
+    /// is not valid. Takes no lock.
     pub fn retire(&self) {
         self.shared.retire();
     }
 
-    /// Whether it is retired, by us or by a fatal error of CUPTI: no call is made to CUPTI and it delivers nothing.
+    /// Whether this subscription is retired, by [`Self::retire`] or by a fatal error of CUPTI. After that we make no
+    /// CUPTI call, and CUPTI delivers nothing.
     pub fn is_retired(&self) -> bool {
         self.shared.is_retired()
     }
@@ -329,7 +335,7 @@ fn see_others<T: Tracer>(functions: &Functions, deference: Deference, notes: &mu
     }
 }
 
-/// Enables all callbacks. Returns those of the calls that create work, and all of them.
+/// Enables all callbacks. Returns the callbacks of the calls that create GPU work, and then all callbacks.
 fn enable_callbacks<T: Tracer>(
     shared: &'static Shared,
     (version, options): (Version, &Options),

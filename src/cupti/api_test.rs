@@ -23,7 +23,7 @@ fn told() -> Vec<String> {
     std::mem::take(&mut *TOLD.lock().unwrap())
 }
 
-/// Tracer that writes down each notification.
+/// Tracer that records each notification.
 struct Scribe;
 
 impl Tracer for Scribe {
@@ -408,7 +408,7 @@ fn context_creation_and_destruction_are_reported() {
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
-    // Without the node's descriptor there is nothing to report.
+    // A graph event without the node's descriptor is not reported.
     assert_eq!(told(), ["context created", "context ending"]);
 }
 
@@ -493,7 +493,7 @@ fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
     fake.complete(buffer, 0);
-    // A buffer that CUPTI never got from us.
+    // CUPTI returns a buffer that we never lent.
     fake.complete((filled.bytes().as_ptr().cast_mut().wrapping_add(64), 64), 0);
     let traffic = api.traffic();
     assert_eq!((traffic.without_data - before.without_data, traffic.strangers - before.strangers), (4, 2));

@@ -1,8 +1,8 @@
 //! The functions that CUPTI calls: on any thread, around any API call, and while it holds its own locks.
 //!
 //! [`on_event`] runs on every launch. It looks the call up in a flat table, builds a [`Call`] on the stack and passes
-//! it to the [`Tracer`], which is known at compile time: no allocation, no lock, no virtual call. Panics stop here:
-//! they must not unwind into CUPTI's frames.
+//! the call to the [`Tracer`], which is known at compile time, so that there is no allocation, no lock and no virtual
+//! call. These functions catch panics, because a panic must not unwind into CUPTI's frames.
 
 use super::activity;
 use super::family::BufferFunctions;
@@ -27,7 +27,7 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     id: CallbackId,
     data: *const c_void,
 ) {
-    // SAFETY: CUPTI was given this pointer together with this function; see `# Safety`.
+    // SAFETY: the caller guarantees that the pointer is to a `Shared`; CUPTI was given it together with this function.
     let shared = unsafe { &*shared.cast::<Shared>() };
     shared.guard::<T>(|| match domain {
         Domain::RUNTIME_API | Domain::DRIVER_API => {
@@ -53,13 +53,14 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     });
 }
 
-/// The hot path.
+/// Handles the entry or the exit of an API call. This is the hot path.
 #[inline(always)]
 fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &CallbackData) {
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };
     shared.note_work();
     let spare_slot = Cell::new(0);
-    // SAFETY: null, or the word that CUPTI keeps for this call, which no other code touches while the callback runs.
+    // SAFETY: the pointer is null, or points to the word that CUPTI keeps for this call and that no other code accesses
+    // while the callback runs.
     let slot = unsafe { data.correlation_data.cast::<Cell<u64>>().as_ref() }.unwrap_or(&spare_slot);
     let layer = if domain == Domain::DRIVER_API { Layer::Driver } else { Layer::Runtime };
     let mut call = Call {
@@ -91,7 +92,7 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
     }
 }
 
-/// `id` is stored in the caller's frame.
+/// Handles a resource event. `id` must be stored in the caller's stack frame.
 fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: &ResourceData) {
     if shared.is_off() {
         return;
@@ -134,13 +135,13 @@ pub(super) fn buffer_functions<T: Tracer>() -> BufferFunctions {
 /// Lends CUPTI a buffer.
 ///
 /// # Safety
-/// As CUPTI calls it: the three pointers are writable.
+/// Only CUPTI calls this function. The three pointers are writable.
 unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
     max_records: *mut usize,
 ) {
-    // SAFETY: registered only after `make_current`.
+    // SAFETY: this function is registered with CUPTI only after `make_current`.
     let shared = unsafe { current() };
     let mut lent = None;
     shared.guard::<T>(|| {
@@ -152,18 +153,18 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
         lent = Some(LENT.lend(own));
     });
     let (start, bytes) = lent.unwrap_or_else(Lent::give_away);
-    // SAFETY: CUPTI's out pointers, which this callback must write.
+    // SAFETY: `buffer` is one of CUPTI's out pointers, which this callback must write.
     unsafe { buffer.write(start) };
-    // SAFETY: as above.
+    // SAFETY: `size` is another of CUPTI's out pointers.
     unsafe { size.write(bytes) };
-    // SAFETY: as above; 0 = as many as fit.
+    // SAFETY: `max_records` is CUPTI's third out pointer; the value 0 means as many records as fit.
     unsafe { max_records.write(0) };
 }
 
 /// Takes a buffer back from CUPTI.
 ///
 /// # Safety
-/// As CUPTI calls it: it will not touch the buffer again.
+/// Only CUPTI calls this function, and CUPTI will not access the buffer again.
 unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     _context: *mut c_void,
     _stream: u32,
@@ -171,7 +172,7 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     _size: usize,
     valid: usize,
 ) {
-    // SAFETY: registered only after `make_current`.
+    // SAFETY: this function is registered with CUPTI only after `make_current`.
     let shared = unsafe { current() };
     if T::is_over() {
         return;
@@ -190,30 +191,32 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     });
 }
 
-/// Lends CUPTI a buffer for this subscriber. Ignores CUPTI's information about its use.
+/// Lends CUPTI a buffer for our subscriber (v2 interface). Ignores CUPTI's information about how the buffer will be
+/// used.
 ///
 /// # Safety
-/// As for [`on_buffer_requested`].
+/// The requirements of [`on_buffer_requested`] hold.
 unsafe extern "C" fn on_own_buffer_requested<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
     max_records: *mut usize,
     _about: *mut c_void,
 ) {
-    // SAFETY: the same pointers, under the same contract.
+    // SAFETY: the caller passes the same pointers, under the same contract.
     unsafe { on_buffer_requested::<T>(buffer, size, max_records) }
 }
 
-/// Takes back a buffer of this subscriber. Ignores CUPTI's information about whose records it holds.
+/// Takes back a buffer of our subscriber (v2 interface). Ignores CUPTI's information about whose records the buffer
+/// holds.
 ///
 /// # Safety
-/// As for [`on_buffer_completed`].
+/// The requirements of [`on_buffer_completed`] hold.
 unsafe extern "C" fn on_own_buffer_completed<T: Tracer>(
     buffer: *mut u8,
     size: usize,
     valid: usize,
     _about: *mut BufferCompleteInfo,
 ) {
-    // SAFETY: the same buffer, under the same contract.
+    // SAFETY: the caller passes the same buffer, under the same contract.
     unsafe { on_buffer_completed::<T>(ptr::null_mut(), 0, buffer, size, valid) }
 }

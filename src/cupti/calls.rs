@@ -1,16 +1,17 @@
-//! Selects the API calls that matter and classifies them, by their names.
+//! Selects the API calls that matter to gpuflame by their names, and classifies them.
 //!
-//! CUPTI numbers about 1,400 calls and adds to them in every release, so this is not a list of numbers: at startup
-//! every name is queried once, and the calls that begin GPU work (launches, copies, fills) or end it (resets) are
-//! enabled. Whole domains are never enabled: one training run made 6.1 million `cudaEventQuery` calls in addition to
-//! 1.7 million launches.
+//! CUPTI numbers about 1,400 calls, and every release adds calls, so this module contains no list of numbers. At
+//! startup the name of each call is queried once, and the calls that begin GPU work (launches, copies, fills) or end it
+//! (resets) are enabled. Whole domains are never enabled, because they contain frequent calls that do not matter: one
+//! training run made 6.1 million `cudaEventQuery` calls in addition to 1.7 million launches.
 
 use crate::tracer::{AllocationKind, ApiCall, CallKind};
 use cupti_sys::Domain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Classifies the call named `name` (as `cuptiGetCallbackName` returns it); `None` if we need not see it.
+/// Classifies the call whose name, as `cuptiGetCallbackName` returns it, is `name`; `None` if gpuflame does not need
+/// the call.
 pub fn classify(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -42,8 +43,8 @@ pub fn classify(name: &str) -> Option<CallKind> {
     }
 }
 
-/// Classifies a call that creates no GPU work but waits for it, or is about events or memory; `None` for any other
-/// call. Calls about events are enabled only if asked for.
+/// Classifies a call that creates no GPU work but waits for GPU work, or that is about events or memory; `None` for any
+/// other call. Calls about events are enabled only if the user asks for them.
 pub fn classify_host_call(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -79,9 +80,9 @@ fn is_prefetch(verb: &str) -> bool {
     verb.starts_with("Mem") && verb.contains("Prefetch")
 }
 
-/// Returns the name a programmer knows: without version (`_v7000`, `_v2`) and per-thread-stream (`_ptsz`, `_ptds`)
-/// suffixes, without the leading underscores of the functions that nvcc calls for `<<<>>>`, and without the `64` of
-/// calls that once had a second version for 64-bit addresses.
+/// Returns the name of a call as programmers know it: without version (`_v7000`, `_v2`) and per-thread-stream (`_ptsz`,
+/// `_ptds`) suffixes, without the leading underscores of the functions that nvcc calls for `<<<>>>`, and without the
+/// `64` of calls that once had a second version for 64-bit addresses.
 pub fn label(name: &str) -> String {
     let mut stem = name.trim_start_matches('_');
     while let Some((rest, suffix)) = stem.rsplit_once('_') {
@@ -101,18 +102,18 @@ fn is_suffix(word: &str) -> bool {
     matches!(word, "ptsz" | "ptds") || word.strip_prefix('v').is_some_and(is_version)
 }
 
-/// Callback ids below this can be looked up; CUPTI 13.5 ends at 876.
+/// Limit of the callback ids that can be looked up. The highest id in CUPTI 13.5 is 876.
 pub(super) const MAX_CALLBACK_ID: u32 = 2048;
 
-/// Table of calls by domain and callback id. Read in every callback, so it is flat and lock-free.
+/// Table of calls by domain and callback id. Every callback reads the table, so it is flat and lock-free.
 pub(super) struct CallTable {
     driver: [AtomicU32; MAX_CALLBACK_ID as usize],
     runtime: [AtomicU32; MAX_CALLBACK_ID as usize],
     labels: OnceLock<Vec<String>>,
 }
 
-/// Call kinds in the order of their code, which a table entry holds above the label's 16 bits. Code 0 is a call that
-/// was not enabled.
+/// Call kinds in the order of their codes. A table entry holds the code above the 16 bits of the label. Code 0 stands
+/// for a call that is not enabled.
 const KINDS: [CallKind; 21] = [
     CallKind::Launch,
     CallKind::GraphLaunch,
@@ -147,7 +148,7 @@ impl CallTable {
         }
     }
 
-    /// Enters `calls`. Called once, before the first call is enabled.
+    /// Adds `calls` to the table. Called once, before the first call is enabled.
     pub(super) fn fill(&self, calls: &[NamedCall]) {
         let mut labels: Vec<String> = Vec::new();
         for call in calls {
@@ -163,7 +164,8 @@ impl CallTable {
         let _ = self.labels.set(labels);
     }
 
-    /// Returns the label and kind of a call; `None` if it was not enabled. Costs a load and a bounds check.
+    /// Returns the label and kind of a call; `None` if the call is not enabled. A look-up costs a load and a bounds
+    /// check.
     #[inline]
     pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCall, CallKind)> {
         let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
@@ -176,14 +178,14 @@ impl CallTable {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
-    /// Whether a call that waits does so for all work of a GPU.
+    /// Whether a call that waits does not return before all work of a GPU is done.
     pub(super) fn waits_for_all(&self, call: ApiCall) -> bool {
         let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
         let label = self.labels().get(usize::from(call.0));
         label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
     }
 
-    /// Removes all calls: callbacks still arrive, but do nothing.
+    /// Removes all calls from the table. CUPTI's callbacks still arrive after that, but do nothing.
     pub(super) fn clear(&self) {
         for entry in self.driver.iter().chain(&self.runtime) {
             entry.store(0, Ordering::Relaxed);

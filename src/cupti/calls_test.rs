@@ -1,4 +1,4 @@
-//! Tests the name patterns with names as CUPTI 11.8 to 13.5 lists them.
+//! Tests the name patterns with the names of calls that CUPTI 11.8 to 13.5 returns.
 
 use super::*;
 

@@ -1,28 +1,32 @@
 //! Detects other CUPTI clients in this process by interposing on the functions that they call.
 //!
 //! CUPTI has one subscriber and one pair of buffer functions. The client that registers last gets all records, and the
-//! others are not notified. So we [`interpose`] on the few functions by which a client comes and goes. Our functions
-//! pass every call on unchanged and note it:
+//! other clients are not notified. So we [`interpose`] on the few functions that a client calls when it starts and
+//! stops recording. Our functions pass every call on unchanged, and note the call:
 //!
 //! ```text
-//! registers functions   before: disable our kinds, restore our settings, flush our complete records
-//! or a clock            after: the client owns the records
-//! enables, disables     the client is working; once all its kinds are off and flushed, we may take the records back
-//! enables, functions    the client gets back the records that it had before, as it cannot know that we took them. Not if the
-//! known and not in use  module of its functions was unloaded
-//! subscribes, refused   if configured we release the subscription, and the call is repeated
-//! ends CUPTI            before: complete records are flushed, no call of the program is in flight; after: we subscribe again
+//! client registers its     before: we disable our kinds, restore the settings that we changed, flush our complete records
+//! functions or a clock     after:  the client owns the records
+//! client enables or        the client is using the records; once all its kinds are off and flushed, we may take the
+//! disables a kind          records back
+//! client enables a kind,   the client gets back the records that it owned before, because it cannot know that we took
+//! its known functions      them; not if the module that contains its functions was unloaded
+//! are not registered
+//! CUPTI refuses a client's if configured, we release our subscription, and the client's call is repeated
+//! request to subscribe
+//! client ends CUPTI        before: complete records are flushed, and we wait until no launch of the program is in flight
+//!                          after:  we subscribe again
 //! ```
 //!
-//! While we take back what a client has left ([`taking`]), a client that calls waits, for at most one second. If a
-//! client has called in the meantime, nothing is taken.
+//! While we take back records or the clock that a client has left ([`taking`]), any client's call waits, for at most
+//! one second. If a client has called since we decided to take them back, we take nothing.
 //!
-//! A client that is done may free its state and be unloaded while its functions are still registered with CUPTI. So
-//! while functions of a client are registered, no kind is enabled for us, and we make no call that lets CUPTI call
-//! those functions ([`may_be_called`]).
+//! A client that has finished may free its state and be unloaded while its functions are still registered with CUPTI.
+//! So while functions of a client are registered, we enable no kind, and make no call that lets CUPTI call those
+//! functions ([`may_be_called`]).
 //!
-//! A client that obtained the address of a function before we interposed is not seen here. It shows only by records
-//! that stop arriving ([`Traffic`](super::Traffic)).
+//! A client that obtained the address of a function before we interposed is not detected by interposing. Such a client
+//! can be detected only because our records stop arriving ([`Traffic`](super::Traffic)).
 
 use super::records::{self, bit};
 use super::shared::{Shared, current};
@@ -42,67 +46,69 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time without a call of a client before anything is taken back.
+/// Time that must pass without a client's call before we take anything back.
 const REST: Duration = Duration::from_secs(1);
 
 /// Maximum time for which a client's call waits for us.
 const LONGEST_TAKING: Duration = Duration::from_secs(1);
 
-/// A client's call that is still in flight after no client has called for this long was left by `longjmp`, or by a
-/// switch to another stack.
+/// Time without a new client call after which a call that has not returned counts as left. The client has then left the
+/// call by `longjmp`, or by a switch to another stack.
 const LONGEST_CALL: Duration = Duration::from_secs(60);
 
-/// Minimum distance between the frames of a client's call and of a call that it makes from inside the first.
+/// Minimum distance in bytes between the stack frame of a client's call and the frame of a call that the client makes
+/// from inside the first call.
 const NESTED_FRAME_BYTES: usize = 1024;
 
-/// State of the other clients, as far as they were seen.
+/// State of the other clients that were detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Number of times that a client asked for the records.
+    /// Number of times that a client has registered functions for the records.
     pub takes: u64,
     /// Whether a client owns the records now.
     pub have_records: bool,
-    /// Whether any activity kind is on that clients enabled.
+    /// Whether any activity kind that a client has enabled is still on.
     pub are_at_work: bool,
-    /// Whether clients have left something to take back, and have been idle for a while.
+    /// Whether clients have left records or a clock that we can take back, and no client has called for a while.
     pub are_done: bool,
-    /// Whether a client waits for the subscription, which CUPTI refused it.
+    /// Whether a client waits for the subscription, after CUPTI has refused its request.
     pub want_subscription: bool,
-    /// Whether a client waits to end CUPTI.
+    /// Whether a client's `cuptiFinalize` waits for us.
     pub want_end: bool,
-    /// Whether a client that was seen to subscribe owns the subscription.
+    /// Whether a detected client owns the subscription.
     pub have_subscription: bool,
-    /// Number of times that a client has ended CUPTI in this process, which ends it for all clients.
+    /// Number of times that a client has called `cuptiFinalize`, which ends CUPTI for all clients in this process.
     pub ends: u64,
     /// Whether no client has called for a while and no call is in flight.
     pub rest: bool,
-    /// Number of calls so far.
+    /// Number of clients' calls so far.
     pub calls: u64,
 }
 
-/// Detected state of the other clients. One per process, as CUPTI is.
+/// Detected state of the other clients. There is one such state per process, because there is one CUPTI per process.
 struct Known {
-    /// Number of calls so far, and number of threads that are in a call.
+    /// Number of clients' calls so far, and number of threads that are in a client's call.
     calls: AtomicU64,
     under_way: AtomicU64,
-    /// Time at which a call last began or ended, in ms since [`BEGINNING`].
+    /// Time at which a client's call last began or ended, in ms since [`BEGINNING`].
     called: AtomicU64,
-    /// Set while we take back what clients have left: calls wait meanwhile.
+    /// Set while we take back records or a clock that clients have left. Clients' calls wait while this flag is set.
     is_taking: AtomicBool,
 
     takes: AtomicU64,
     has_records: AtomicBool,
-    /// Functions that another client registered last; null if none did.
+    /// Functions for records that another client registered last; null if no client has registered any.
     requested: Function,
     completed: Function,
-    /// Timestamp function that a client registered for its records, and whether CUPTI uses it now.
+    /// Timestamp function that a client has registered for its records, and whether CUPTI uses this function now.
     clock: Function,
     clock_is_theirs: AtomicBool,
-    /// Activity kinds that clients have enabled, one bit each, and whether any was enabled for one context only,
-    /// whose end is not seen.
+    /// Activity kinds that clients have enabled, one bit each. `by_context` is set if a client has enabled a kind for a
+    /// single context; we cannot detect when such a kind is disabled again.
     kinds: AtomicU64,
     by_context: AtomicBool,
-    /// Whether any kind was switched since we owned the records, and whether a flush has followed.
+    /// Whether a client has switched any kind since we last owned the records, and whether a client has flushed after
+    /// the switch.
     is_switched: AtomicBool,
     is_flushed: AtomicBool,
 
@@ -137,7 +143,7 @@ static KNOWN: Known = Known {
     ends: AtomicU64::new(0),
 };
 
-/// Function of a client.
+/// A function that a client has registered.
 struct Function {
     address: AtomicPtr<c_void>,
     /// [`ModuleId::number`] of the module that contains it; 0 for generated code.
@@ -177,14 +183,14 @@ fn millis() -> u64 {
     BEGINNING.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
-/// Returns what other clients own now.
+/// Returns the current state of the other clients.
 pub(super) fn others() -> Others {
     let calls = KNOWN.calls.load(SeqCst);
     let is_quiet = millis().saturating_sub(KNOWN.called.load(SeqCst)) >= REST.as_millis() as u64;
     let rest = is_quiet && !is_any_in_call();
     let have_records = KNOWN.has_records.load(SeqCst);
     let are_at_work = KNOWN.kinds.load(SeqCst) != 0 || KNOWN.by_context.load(SeqCst);
-    // Many clients are unloaded without a flush.
+    // The second condition is needed because many clients are unloaded without a flush.
     let is_done = || {
         KNOWN.is_switched.load(SeqCst) && KNOWN.is_flushed.load(SeqCst) || KNOWN.completed.loaded().is_none()
     };
@@ -213,20 +219,21 @@ fn is_any_in_call() -> bool {
     KNOWN.under_way.load(SeqCst) > 0 && since_last < LONGEST_CALL.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for records or as a clock. We must make no call that lets
-/// CUPTI call them: without us there would be no such call, and the client may have been unloaded.
+/// Whether functions of a client are registered with CUPTI, for records or as a clock. We must make no CUPTI call that
+/// lets CUPTI call these functions, because the client may have been unloaded, and without gpuflame CUPTI would not
+/// call them.
 pub(super) fn may_be_called() -> bool {
     KNOWN.has_records.load(SeqCst) || KNOWN.clock_is_theirs.load(SeqCst)
 }
 
-/// Returns the kinds that clients have enabled, one bit each.
+/// Returns the activity kinds that clients have enabled, one bit each.
 pub(super) fn kinds() -> u64 {
     KNOWN.kinds.load(SeqCst)
 }
 
-/// Runs `take`, which asks for the records, if clients still are as in `decided`. Clients' calls wait while it runs.
-/// Its argument tells whether CUPTI has delivered all records of clients. If `take` fails, the client gets the
-/// records back.
+/// Runs `take`, which registers us for the records, unless a client has called since the state `decided` was read.
+/// Clients' calls wait while `take` runs. The argument of `take` is true if CUPTI has delivered all records of clients.
+/// If `take` fails, the client that owned the records gets them back.
 pub(super) fn taking<R: Default, E>(
     shared: &Shared,
     decided: Option<&Others>,
@@ -244,7 +251,7 @@ pub(super) fn taking<R: Default, E>(
         let (had_records, takes) = (KNOWN.has_records.load(SeqCst), KNOWN.takes.load(SeqCst));
         let taken = take(!had_records || KNOWN.is_flushed.load(SeqCst));
         match taken {
-            // A client waits for at most one second, and may have registered in the meantime.
+            // A client's call waits for at most one second, so a client may have registered while `take` was running.
             Ok(_) if KNOWN.takes.load(SeqCst) == takes => {
                 KNOWN.has_records.store(false, SeqCst);
                 KNOWN.is_switched.store(false, SeqCst);
@@ -252,7 +259,7 @@ pub(super) fn taking<R: Default, E>(
             Err(_) if had_records => {
                 records::leave(shared, kinds());
                 give_back(functions.library());
-                // The client did not ask for them again.
+                // The count is restored, because we have registered the client's functions, not the client itself.
                 KNOWN.takes.store(takes, SeqCst);
             }
             _ => {}
@@ -271,8 +278,8 @@ unsafe extern "C" fn usual_clock() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Starts to detect other clients. `yields`: they get the subscription if they ask for it. `reclaims`: we take the
-/// records back as soon as they are done; otherwise when a window opens.
+/// Starts to detect other clients. `yields`: a client that asks for the subscription gets it. `reclaims`: we take the
+/// records back as soon as the client that took them has finished; otherwise we take them back when a window opens.
 ///
 /// # Errors
 /// The memory of this process cannot be written through its file.
@@ -309,8 +316,9 @@ fn places<T: Tracer>(library: &Library) -> [Place; 10] {
     ]
 }
 
-// As in `cupti_sys`, but with pointers in place of functions, as clients may pass null, and with unwinding, as an
-// exception that a client throws in a function that the library calls must pass through.
+// Types of the interposed functions. They differ from those in `cupti_sys` in two ways. Function parameters are
+// pointers, because clients may pass null. The functions may unwind, because an exception that a client throws in a
+// function that CUPTI calls must pass through our frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type Clock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
@@ -323,12 +331,12 @@ type Unsubscribe = unsafe extern "C-unwind" fn(Subscriber) -> Status;
 type Finalize = unsafe extern "C-unwind" fn() -> Status;
 
 thread_local! {
-    /// Frame of this thread's outermost call; 0 if it is in none.
+    /// Stack frame of the outermost client's call that this thread is in; 0 if the thread is in no client's call.
     static OUTERMOST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A client's call in flight. A client may leave it by `longjmp` from a function that CUPTI calls: then it ends when
-/// the thread makes another call at that depth.
+/// A client's call in flight. A client may leave its call by `longjmp` from a function that CUPTI calls. Such a call
+/// ends when the thread makes another call at the same stack depth.
 struct UnderWay {
     frame: usize,
 }
@@ -342,14 +350,16 @@ impl UnderWay {
                 KNOWN.under_way.fetch_add(1, SeqCst);
                 OUTERMOST.set(frame);
             }
-            // Stacks grow downwards: the earlier call was left without returning, and this call takes over its count.
+            // Stacks grow downwards, so this call is not nested in the earlier call. The thread has left the earlier
+            // call without returning from it, and the new call takes over its count.
             outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST.set(frame),
             _ => {}
         }
         KNOWN.calls.fetch_add(1, SeqCst);
         KNOWN.called.store(millis(), SeqCst);
         let begin = Instant::now();
-        // Each side sets its own flag before it reads the other's, so that at least one side sees the other.
+        // The client's thread and our thread each set their own flag before they read the flag of the other thread, so
+        // that at least one of them sees the other.
         while must_wait(shared) && begin.elapsed() < LONGEST_TAKING {
             thread::sleep(Duration::from_micros(200));
         }
@@ -372,10 +382,10 @@ fn must_wait(shared: &Shared) -> bool {
     KNOWN.is_taking.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }
 
-/// Passes a call on: `call` gets the library that it is meant for. Thread cancellation is disabled meanwhile, because
-/// our frames are on the stack.
+/// Passes a client's call on by running `call` with the CUPTI library that the client meant to call. Thread
+/// cancellation is disabled during the call, because our frames are on the stack.
 fn passed(call: impl FnOnce(&'static Shared, &Library) -> Status) -> Status {
-    // SAFETY: other clients are detected only after the records were asked for, which calls `make_current`.
+    // SAFETY: clients' calls are interposed only after we registered for the records, which calls `make_current`.
     let shared = unsafe { current() };
     if shared.is_inherited() {
         shared.retire();
@@ -390,17 +400,17 @@ fn passed(call: impl FnOnce(&'static Shared, &Library) -> Status) -> Status {
 macro_rules! theirs {
     ($library:ident.$function:ident as $type:ty) => {
         match $library.$function {
-            // SAFETY: the same function; its pointer parameters, for which clients may pass null, replace function
-            // parameters.
+            // SAFETY: the new type is that of the same function, with pointers in place of function parameters, because
+            // clients may pass null.
             Some(function) => unsafe { transmute::<*const (), $type>(function as *const ()) },
             None => return Status::API_NOT_IMPLEMENTED,
         }
     };
 }
 
-/// Notifies the tracer that another client is about to take over. The tracer acts on it from one of our threads
-/// before the call is passed on. Our own threads are not notified: they may be in a function of the client that CUPTI
-/// calls.
+/// Notifies the tracer that another client is about to take over. The tracer handles the notification on one of our own
+/// threads, before the client's call is passed on. If one of our own threads makes the call, the tracer is not
+/// notified, because that thread may be running a function of the client that CUPTI has called.
 fn tell<T: Tracer>(shared: &Shared, approach: Approach) {
     if !T::is_over() && !shared.is_off() && !threads::is_ours() {
         shared.guard::<T>(|| T::approached(approach));
@@ -412,7 +422,8 @@ fn leave_records<T: Tracer>(shared: &Shared) -> u64 {
     if may_be_called() || shared.is_retired() {
         return 0;
     }
-    // A client may leave its call by `longjmp`. The collector then enables the kinds again.
+    // The switch is noted first, because a client may leave its call by `longjmp`; the collector then enables our kinds
+    // again.
     is_switched();
     let left = records::leave(shared, kinds());
     tell::<T>(shared, Approach::Records);
@@ -436,7 +447,7 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
         let theirs = theirs!(library.activity_register_callbacks as Register);
         let left = leave_records::<T>(shared);
         give_clock_back(library);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(requested, completed) };
         if status.is_success() {
             KNOWN.requested.set(requested);
@@ -449,13 +460,14 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
     })
 }
 
-/// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our records first: their timestamps are on the old
-/// clock. Later records of ours would make CUPTI call the client's clock.
+/// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our records first, because their timestamps are on
+/// the old clock. Our kinds stay disabled after that, because further records of ours would make CUPTI call the
+/// client's clock.
 unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.register_timestamp_callback as Clock);
         let left = leave_records::<T>(shared);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(clock) };
         if status.is_success() {
             KNOWN.clock.set(clock);
@@ -467,7 +479,8 @@ unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
     })
 }
 
-/// Registers the client's clock again: the client registers it once, and cannot know that ours replaced it.
+/// Registers the client's clock again. The client registers its clock only once, and cannot know that our clock has
+/// replaced it.
 fn give_clock_back(library: &Library) -> Status {
     if !KNOWN.clock.is_known() || KNOWN.clock_is_theirs.load(SeqCst) {
         return Status::SUCCESS;
@@ -482,7 +495,8 @@ fn give_clock_back(library: &Library) -> Status {
     unsafe { register(clock) }
 }
 
-/// Registers the client's functions for records again. Functions of an unloaded module are forgotten.
+/// Registers the client's functions for records again. If their module was unloaded, the functions are forgotten
+/// instead.
 fn give_back(library: &Library) -> Status {
     let (Some(requested), Some(completed)) = (KNOWN.requested.loaded(), KNOWN.completed.loaded()) else {
         [&KNOWN.requested, &KNOWN.completed].into_iter().for_each(Function::forget);
@@ -498,18 +512,20 @@ fn give_back(library: &Library) -> Status {
     status
 }
 
-/// Called before a kind is enabled. The client uses the records, so it gets them back if it had them before.
+/// Called before a client enables a kind. The client is about to use the records, so it gets them back if it owned them
+/// before.
 fn begins_to_work<T: Tracer>(shared: &Shared, library: &Library) {
     if KNOWN.has_records.load(SeqCst) || !KNOWN.completed.is_known() || shared.is_retired() {
         return;
     }
-    // An unloaded client gets nothing back.
+    // A client that was unloaded does not get the records back.
     let left = if KNOWN.completed.loaded().is_some() { leave_records::<T>(shared) } else { 0 };
     give_back(library);
     resume_records(shared, left);
 }
 
-/// Notes that a kind was switched. It may be one of ours, since CUPTI has one switch per kind for all clients.
+/// Notes that a client has switched a kind. The kind may be one that we have enabled too, because CUPTI has one switch
+/// per kind for all clients.
 fn is_switched() {
     KNOWN.is_flushed.store(false, SeqCst);
     KNOWN.is_switched.store(true, SeqCst);
@@ -519,7 +535,7 @@ unsafe extern "C-unwind" fn enable<T: Tracer>(kind: ActivityKind) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.activity_enable as Switch);
         begins_to_work::<T>(shared, library);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(kind) };
         if status.is_success() {
             KNOWN.kinds.fetch_or(bit(kind), SeqCst);
@@ -533,7 +549,7 @@ unsafe extern "C-unwind" fn enable_context<T: Tracer>(context: *mut c_void, kind
     passed(|shared, library| {
         let theirs = theirs!(library.activity_enable_context as SwitchContext);
         begins_to_work::<T>(shared, library);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(context, kind) };
         if status.is_success() {
             KNOWN.by_context.store(true, SeqCst);
@@ -545,7 +561,7 @@ unsafe extern "C-unwind" fn enable_context<T: Tracer>(context: *mut c_void, kind
 unsafe extern "C-unwind" fn disable(kind: ActivityKind) -> Status {
     passed(|_, library| {
         let theirs = theirs!(library.activity_disable as Switch);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(kind) };
         if status.is_success() {
             KNOWN.kinds.fetch_and(!bit(kind), SeqCst);
@@ -558,7 +574,7 @@ unsafe extern "C-unwind" fn disable(kind: ActivityKind) -> Status {
 unsafe extern "C-unwind" fn flush(flag: FlushFlag) -> Status {
     passed(|_, library| {
         let theirs = theirs!(library.activity_flush_all as Flush);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(flag) };
         if status.is_success() && KNOWN.kinds.load(SeqCst) == 0 {
             KNOWN.is_flushed.store(true, SeqCst);
@@ -574,7 +590,7 @@ unsafe extern "C-unwind" fn subscribe<T: Tracer>(
 ) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.subscribe as Subscribe);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         subscribed::<T>(shared, out, || unsafe { theirs(out, callback, data) })
     })
 }
@@ -587,12 +603,13 @@ unsafe extern "C-unwind" fn subscribe_v2<T: Tracer>(
 ) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.subscribe_v2 as SubscribeV2);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         subscribed::<T>(shared, out, || unsafe { theirs(out, callback, data, about) })
     })
 }
 
-/// Makes the call, and repeats it if it is refused and we may release our subscription.
+/// Makes the client's call to subscribe. If CUPTI refuses the call and we may release our subscription, releases the
+/// subscription and repeats the call.
 fn subscribed<T: Tracer>(shared: &Shared, out: *const Subscriber, call: impl Fn() -> Status) -> Status {
     let has_it = || !shared.subscriber().0.is_null();
     let mut status = call();
@@ -606,7 +623,7 @@ fn subscribed<T: Tracer>(shared: &Shared, out: *const Subscriber, call: impl Fn(
         }
     }
     if status.is_success() {
-        // SAFETY: the library has just written the subscriber to `out`.
+        // SAFETY: CUPTI has just written the subscriber to `out`.
         KNOWN.subscriber.store(unsafe { out.read() }.0, SeqCst);
     }
     KNOWN.wants_subscription.store(false, SeqCst);
@@ -616,7 +633,7 @@ fn subscribed<T: Tracer>(shared: &Shared, out: *const Subscriber, call: impl Fn(
 unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     passed(|_, library| {
         let theirs = theirs!(library.unsubscribe as Unsubscribe);
-        // SAFETY: the client's call, with its own arguments.
+        // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(subscriber) };
         if status.is_success() {
             let _ = KNOWN.subscriber.compare_exchange(subscriber.0, ptr::null_mut(), SeqCst, SeqCst);
@@ -626,7 +643,7 @@ unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
 }
 
 /// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, the client's and ours. From just
-/// before it until we subscribe again we make no CUPTI call.
+/// before the finalization until we subscribe again, we make no CUPTI call.
 unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.finalize as Finalize);
@@ -637,7 +654,7 @@ unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
         let _finalizing = shared.await_calls(LONGEST_TAKING);
         let ours = shared.subscriber.swap(ptr::null_mut(), SeqCst);
         shared.is_ended.store(true, SeqCst);
-        // SAFETY: the client's call, with no arguments.
+        // SAFETY: this is the client's own call, which has no arguments.
         let status = unsafe { theirs() };
         if status.is_success() {
             [&KNOWN.requested, &KNOWN.completed, &KNOWN.clock].into_iter().for_each(Function::forget);

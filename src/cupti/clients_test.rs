@@ -1,5 +1,5 @@
-//! Tests the state kept about other clients, against a fake CUPTI. `tests/host/rivals.rs` runs real clients on the
-//! simulated stack.
+//! Tests the state that gpuflame keeps about other clients, against a fake CUPTI. `tests/host/rivals.rs` runs real
+//! clients on the simulated stack.
 
 use super::super::fake::{self, Fake};
 use super::super::family::Functions;
@@ -18,7 +18,7 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
     match unsafe { libc::fork() } {
         0 => {
             let code = i32::from(!body());
-            // SAFETY: ends the child without running the parent's exit handlers.
+            // SAFETY: `_exit` ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
         }
         child => {
@@ -47,7 +47,7 @@ fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
     assert!(!must_wait(shared));
 }
 
-/// The frame of an abandoned call is on a part of the stack that the next call uses again.
+/// Checks the case that the frame of an abandoned call is in a part of the stack that the thread's next call reuses.
 #[test]
 fn an_abandoned_call_ends_with_its_threads_next_call() {
     let _fake = Fake::start(130_001);
@@ -87,10 +87,10 @@ fn a_function_is_valid_while_its_module_or_mapping_is_unchanged() {
     let of_libc = libc::getpid as *mut c_void;
     function.set(of_libc);
     assert_eq!(function.loaded(), Some(of_libc));
-    // As if another module had been loaded at its address.
+    // Simulates another module that was loaded at the address of the first one.
     function.module.fetch_add(1, SeqCst);
     assert_eq!(function.loaded(), None);
-    // SAFETY: a new mapping, at any free address.
+    // SAFETY: this creates a new mapping at any free address.
     let generated = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0)
@@ -98,7 +98,7 @@ fn a_function_is_valid_while_its_module_or_mapping_is_unchanged() {
     assert_ne!(generated, libc::MAP_FAILED);
     function.set(generated);
     assert_eq!(function.loaded(), Some(generated));
-    // SAFETY: unmaps the mapping of this test.
+    // SAFETY: this unmaps only the mapping that this test has created.
     assert_eq!(unsafe { libc::munmap(generated, 4096) }, 0);
     assert_eq!(function.loaded(), None);
 }

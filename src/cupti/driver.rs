@@ -1,7 +1,8 @@
-//! Finds the NVIDIA driver in this process and its version.
+//! Finds the NVIDIA driver in this process, and the driver's version.
 //!
-//! A [`Driver`] proves that `libcuda.so.1` is mapped. Every CUPTI call requires it, because some releases (13.2)
-//! crash in their first call without the driver. Nothing here initialises CUDA, except `Driver::gpus`.
+//! A [`Driver`] proves that `libcuda.so.1` is mapped. Every CUPTI call requires such a proof, because some CUPTI
+//! releases (13.2) crash in their first call if the driver is not mapped. No function of this module initialises CUDA,
+//! except `Driver::gpus`.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -15,17 +16,18 @@ pub struct Driver {
 const FILE: &CStr = c"libcuda.so.1";
 
 impl Driver {
-    /// Returns the driver that this process has mapped already. With `load`, maps it if necessary, which runs its
-    /// initialisers but does not initialise CUDA. `None`: there is no driver.
+    /// Returns the driver that this process has mapped already. If the driver is not mapped and `load` is true, maps
+    /// the driver, which runs its initialisers but does not initialise CUDA. Returns `None` if there is no driver.
     pub fn find(load: bool) -> Option<Self> {
         let how = if load { libc::RTLD_NOW } else { libc::RTLD_NOW | libc::RTLD_NOLOAD };
-        // SAFETY: the name ends with NUL; the driver is made to be opened by any program.
+        // SAFETY: the name ends with NUL, and any program may open the driver.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), how) };
-        // The handle is deliberately never closed: that keeps the driver mapped and the proof valid.
+        // The handle is deliberately never closed, so that the driver stays mapped and the proof stays valid.
         (!handle.is_null()).then(|| Self { version: version(handle) })
     }
 
-    /// Returns the newest CUDA version it supports, in its own numbers (12040 = 12.4); `None` if it provides none.
+    /// Returns the newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4); `None` if
+    /// the driver does not provide its version.
     pub fn version(self) -> Option<u32> {
         self.version
     }
@@ -33,33 +35,33 @@ impl Driver {
     /// Returns the names of the GPUs that this process may use. Initialises CUDA.
     ///
     /// # Errors
-    /// The driver's status code: 100 if there is no GPU.
+    /// The driver's status code, which is 100 if there is no GPU.
     #[cfg(feature = "cli")]
     pub(super) fn gpus(self) -> Result<Vec<String>, u32> {
         // SAFETY: the name ends with NUL, and `self` proves that the driver is mapped.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         let ask = |name: &CStr| {
-            // SAFETY: an open library and a C string.
+            // SAFETY: the handle is of an open library, and the name is a C string.
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             if address.is_null() { Err(0_u32) } else { Ok(address) }
         };
         let done = |status: u32| if status == 0 { Ok(()) } else { Err(status) };
         // SAFETY: NVIDIA documents this type for the function of this name.
         let init: unsafe extern "C" fn(u32) -> u32 = unsafe { std::mem::transmute(ask(c"cuInit")?) };
-        // SAFETY: as above.
+        // SAFETY: NVIDIA documents this type for this function too.
         let count: unsafe extern "C" fn(*mut c_int) -> u32 =
             unsafe { std::mem::transmute(ask(c"cuDeviceGetCount")?) };
-        // SAFETY: as above.
+        // SAFETY: NVIDIA documents this type for this function too.
         let name: unsafe extern "C" fn(*mut u8, c_int, c_int) -> u32 =
             unsafe { std::mem::transmute(ask(c"cuDeviceGetName")?) };
-        // SAFETY: takes a number only.
+        // SAFETY: the function takes only a number.
         done(unsafe { init(0) })?;
         let mut devices = 0;
-        // SAFETY: `devices` has room for the one int that it writes.
+        // SAFETY: `devices` has room for the one int that the function writes.
         done(unsafe { count(&raw mut devices) })?;
         let named = |device| {
             let mut text = [0_u8; 256];
-            // SAFETY: writes at most as many bytes as its second argument says, the size of `text`.
+            // SAFETY: the function writes at most as many bytes as its second argument, which is the size of `text`.
             done(unsafe { name(text.as_mut_ptr(), text.len() as c_int, device) })?;
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
             Ok(String::from_utf8_lossy(&text[..end]).into_owned())
@@ -67,7 +69,7 @@ impl Driver {
         (0..devices).map(named).collect()
     }
 
-    /// Creates a driver of some version, for tests whose CUPTI consists of their own functions.
+    /// Creates the proof of a driver of the given version, for tests that use a fake CUPTI.
     #[cfg(test)]
     pub(super) fn pretended(version: u32) -> Self {
         Self { version: Some(version) }
@@ -84,7 +86,7 @@ fn version(driver: *mut c_void) -> Option<u32> {
     // SAFETY: the driver's symbol of this name is a function of this type.
     let ask: unsafe extern "C" fn(*mut c_int) -> u32 = unsafe { std::mem::transmute(address) };
     let mut version = 0;
-    // SAFETY: `version` has room for the one int that it writes.
+    // SAFETY: `version` has room for the one int that the function writes.
     let status = unsafe { ask(&raw mut version) };
     (status == 0).then_some(version as u32).filter(|version| *version > 0)
 }

@@ -1,7 +1,8 @@
 //! A CUPTI made of Rust functions, for tests. It returns the configured statuses, keeps a diary of the calls made to
 //! it, and lets a test play the driver that makes API calls and fills buffers.
 //!
-//! C functions have no `self`, so there is one fake at a time: [`Fake::start`] waits for the previous one.
+//! C functions have no `self`, so only one fake can exist at a time; [`Fake::start`] waits for the end of the previous
+//! one.
 
 use cupti_sys::callback::{
     BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData, SubscriberParams,
@@ -35,7 +36,7 @@ fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
     use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Writes `what` into the diary, and returns the status configured for it, or success.
+/// Writes `what` to the diary, and returns the status that is configured for `what`, or success.
 fn answer(what: String) -> Status {
     with(|state| {
         let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);
@@ -96,9 +97,9 @@ unsafe extern "C" fn subscribe_v2(
     userdata: *mut c_void,
     about: *mut SubscriberParams,
 ) -> Status {
-    // SAFETY: the caller has filled as many bytes as `struct_size` says.
+    // SAFETY: the caller has filled `struct_size` bytes of the struct.
     let (size, shares) = unsafe { ((*about).struct_size, (*about).allow_multiple_subscribers) };
-    // SAFETY: as above, and the name is a C string.
+    // SAFETY: the caller has filled the struct, and the name is a C string.
     let name = unsafe { CStr::from_ptr((*about).subscriber_name) }.to_string_lossy();
     let status = answer(format!("subscribe {name}, {size} bytes, shares = {shares}"));
     with(|state| state.callback = Some((callback, userdata.expose_provenance())));
@@ -152,7 +153,7 @@ unsafe extern "C" fn set_attribute(
 unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value: *mut c_void) -> Status {
     // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
     unsafe { size.write(1) };
-    // SAFETY: as above.
+    // SAFETY: the pointer satisfies the same contract as the one before.
     unsafe { value.cast::<u8>().write(with(|state| state.attribute)) };
     Status::SUCCESS
 }
@@ -164,7 +165,7 @@ unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mu
     if next >= valid {
         return Status::MAX_LIMIT_REACHED;
     }
-    // SAFETY: as above.
+    // SAFETY: the pointer satisfies the same contract as the one before.
     unsafe { record.write(buffer.wrapping_add(next)) };
     Status::SUCCESS
 }
@@ -217,7 +218,7 @@ unsafe extern "C" fn next_record_v2(
     record: *mut *mut u8,
 ) -> Status {
     assert_eq!(subscriber.0.addr(), 77);
-    // SAFETY: the same arguments, under the same contract.
+    // SAFETY: the function gets the same arguments, under the same contract.
     unsafe { next_record(buffer, valid, record) }
 }
 
@@ -270,7 +271,7 @@ pub(super) fn library() -> Library {
     }
 }
 
-/// Returns the function table including the calls that take a subscriber, which is 77.
+/// Returns the function table including the calls that take a subscriber. The subscriber of these calls is 77.
 pub(super) fn sharing_library() -> Library {
     Library {
         subscribe_v2: Some(subscribe_v2),
@@ -290,7 +291,7 @@ pub(super) struct Fake {
 }
 
 impl Fake {
-    /// Resets the fake to some version, without refusals.
+    /// Resets the fake to the given version, without refusals.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         with(|state| *state = State { version, ..State::default() });
@@ -322,12 +323,13 @@ impl Fake {
         with(|state| std::mem::take(&mut state.diary))
     }
 
-    /// Makes an API call: enter, then exit with its result. Returns the value of the shared word.
+    /// Makes the callbacks of an API call: the entry, then the exit with the call's result. Returns the value of the
+    /// word that the two callbacks share.
     pub(super) fn call(&self, domain: Domain, id: u32, correlation: u32, result: u32) -> u64 {
         self.call_with(domain, id, correlation, result, ptr::null())
     }
 
-    /// As `call`, with arguments.
+    /// Like `call`, with arguments.
     pub(super) fn call_with(
         &self,
         domain: Domain,
@@ -355,12 +357,12 @@ impl Fake {
         word
     }
 
-    /// Calls back without data.
+    /// Makes a callback without data.
     pub(super) fn call_without_data(&self, domain: Domain, id: u32) {
         self.event(domain, CallbackId(id), ptr::null());
     }
 
-    /// Calls back with a resource event without a descriptor.
+    /// Makes a callback for a resource event without a descriptor.
     pub(super) fn resource(&self, id: CallbackId) {
         self.resource_with(id, ptr::null_mut());
     }
@@ -370,7 +372,7 @@ impl Fake {
         self.event(Domain::RESOURCE, id, (&raw const data).cast());
     }
 
-    /// Calls back with a graph event.
+    /// Makes a callback for a graph event.
     pub(super) fn graph(&self, id: CallbackId, graph: usize, node: usize, original: usize, exec: usize) {
         let at = |address: usize| ptr::without_provenance_mut::<c_void>(address);
         let graph = GraphData {
@@ -385,7 +387,7 @@ impl Fake {
         self.resource_with(id, (&raw const graph).cast_mut().cast());
     }
 
-    /// Calls back with a fatal error.
+    /// Makes a callback for a fatal error.
     pub(super) fn fatal(&self, result: Status, message: &CStr) {
         let state = StateData { result, message: message.as_ptr() };
         self.event(Domain::STATE, CallbackId::FATAL_ERROR, (&raw const state).cast());
@@ -402,11 +404,11 @@ impl Fake {
         let (mut start, mut size, mut most) = (ptr::null_mut(), 0, 1);
         let places = (&raw mut start, &raw mut size, &raw mut most);
         if let Some((requested, _)) = with(|state| state.own_buffers) {
-            // SAFETY: three places to write to.
+            // SAFETY: the three arguments are places to write to.
             unsafe { requested(places.0, places.1, places.2, ptr::null_mut()) };
         } else {
             let (requested, _) = with(|state| state.buffers).expect("no buffer functions");
-            // SAFETY: as above.
+            // SAFETY: the pointer satisfies the same contract as the one before.
             unsafe { requested(places.0, places.1, places.2) };
         }
         assert_eq!(most, 0, "as many records as fit");
@@ -426,7 +428,7 @@ impl Fake {
             return unsafe { completed(start, size, valid, &raw mut about) };
         }
         let (_, completed) = with(|state| state.buffers).expect("no buffer functions");
-        // SAFETY: as above.
+        // SAFETY: the pointer satisfies the same contract as the one before.
         unsafe { completed(ptr::null_mut(), 0, start, size, valid) };
     }
 }

@@ -1,8 +1,9 @@
-//! The CUPTI functions that we call, in the one of CUPTI's two families that is in use.
+//! The CUPTI functions that we call, each in the version of the family that is in use. CUPTI has two families of
+//! functions.
 //!
-//! The old family (v1) is for the single subscriber of a process. The calls of the new family (v2), complete from
-//! 13.3 on, take the subscriber as an argument, so that several tools can record at once. The two must not be mixed
-//! in a process. Only [`Family`] knows which is in use.
+//! The old family (v1) is for the single subscriber of a process. The calls of the new family (v2), which is complete
+//! from 13.3 on, take the subscriber as an argument, so that several tools can record at once. A process must not mix
+//! the two families. Only [`Family`] knows which family is in use.
 
 use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
@@ -14,7 +15,7 @@ use cupti_sys::{
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
-/// A library that has every function we need and may be called.
+/// A CUPTI library that has every function that we need and whose functions may be called.
 #[derive(Clone, Copy)]
 pub(super) struct Functions {
     library: Library,
@@ -30,7 +31,7 @@ enum Family {
     Shared,
 }
 
-/// The buffer functions, with the signatures of each family.
+/// The buffer functions, with the signatures that each family requires.
 pub(super) struct BufferFunctions {
     pub(super) sole: (BufferRequestedFn, BufferCompletedFn),
     pub(super) shared: (BufferRequestedV2Fn, BufferCompletedV2Fn),
@@ -50,7 +51,7 @@ const REQUIRED: [&str; 10] = [
     "cuptiActivityFlushAll",
 ];
 
-/// Functions that [`Family::Shared`] requires in addition. It has no flush of its own.
+/// Functions that [`Family::Shared`] requires in addition. This family has no flush function of its own.
 const REQUIRED_TO_SHARE: [&str; 5] = [
     "cuptiSubscribe_v2",
     "cuptiActivityRegisterCallbacks_v2",
@@ -59,7 +60,7 @@ const REQUIRED_TO_SHARE: [&str; 5] = [
     "cuptiActivityGetNumDroppedRecords_v2",
 ];
 
-/// Calls `$library.$function`; for a function that the library lacks the result is `API_NOT_IMPLEMENTED`.
+/// Calls `$library.$function`. If the library lacks the function, the result is `API_NOT_IMPLEMENTED`.
 macro_rules! call {
     ($self:ident.$function:ident($($argument:expr),* $(,)?)) => {
         match $self.library.$function {
@@ -74,11 +75,11 @@ macro_rules! call {
 impl Functions {
     /// Checks that the library has all required functions.
     ///
-    /// Errors: the first symbol that is missing.
+    /// Errors: the name of the first function that is missing.
     ///
     /// # Safety
-    /// The functions are a CUPTI's, the driver is mapped ([`super::driver::Driver`]), and no subscription to this
-    /// library has failed before: after a failure any call may crash.
+    /// The functions belong to a CUPTI library, the driver is mapped ([`super::driver::Driver`]), and no subscription
+    /// to this library has failed before, because after a failed subscription any call may crash.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
         match library.symbols().find(|(symbol, found)| !found && REQUIRED.contains(symbol)) {
             Some((missing, _)) => Err(missing),
@@ -86,7 +87,7 @@ impl Functions {
         }
     }
 
-    /// Switches to the family that shares, if the library has all its functions. Call before subscribing.
+    /// Switches to [`Family::Shared`] if the library has all functions of that family. Call before subscribing.
     pub(super) fn shared(self) -> Self {
         let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_TO_SHARE.contains(&symbol);
         let family = if self.library.symbols().all(needed) { Family::Shared } else { Family::Sole };
@@ -106,7 +107,7 @@ impl Functions {
     /// Subscribes `callback`.
     ///
     /// # Safety
-    /// `callback` may be called with `userdata` on any thread from now on, without end.
+    /// `callback` may be called with `userdata` on any thread from now on, until the process ends.
     pub(super) unsafe fn subscribe(
         &self,
         callback: CallbackFn,
@@ -128,13 +129,14 @@ impl Functions {
             }
         };
         if let Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) = subscribed {
-            // CUPTI still works for the other client, which must not see our error.
+            // CUPTI still works for the client that owns the subscription, and that client must not see our error.
             self.forget_error();
         }
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears this thread's last error, which another client might query next and take for its own.
+    /// Clears CUPTI's last error of this thread. Otherwise another client might query the error and mistake it for an
+    /// error of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
     }
@@ -185,7 +187,7 @@ impl Functions {
     /// Registers the buffer functions.
     ///
     /// # Safety
-    /// The functions may be called on any thread from now on, without end.
+    /// The functions may be called on any thread from now on, until the process ends.
     pub(super) unsafe fn register_buffers(
         &self,
         subscriber: Subscriber,
@@ -212,7 +214,7 @@ impl Functions {
         })
     }
 
-    /// Sets whether queries of unfinished events and streams are recorded as waits.
+    /// Sets whether CUPTI records queries of unfinished events and streams as waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
         done(match self.family {
             Family::Sole => call!(self.activity_enable_all_sync_records(u8::from(on))),
@@ -258,7 +260,7 @@ impl Functions {
         if name.is_null() {
             return None;
         }
-        // SAFETY: CUPTI returns a C string from its own constant table, and is never unloaded.
+        // SAFETY: CUPTI returns a C string from its own constant table, and CUPTI is never unloaded.
         unsafe { CStr::from_ptr(name) }.to_str().ok()
     }
 
@@ -275,7 +277,7 @@ impl Functions {
     ) -> Status {
         match self.family {
             Family::Sole => call!(self.activity_get_next_record(buffer, valid, record)),
-            // Without the subscriber its buffers can no longer be read.
+            // Without a subscriber, the buffers of the former subscriber can no longer be read.
             Family::Shared if subscriber.0.is_null() => Status::DISABLED,
             Family::Shared => call!(self.activity_get_next_record_v2(subscriber, buffer, valid, record)),
         }

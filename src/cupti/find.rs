@@ -1,57 +1,58 @@
 //! Lists the files that may be a usable `libcupti`, in the order in which to try them.
 //!
-//! NVIDIA installs it in folders that the dynamic linker does not search, and under names other than a plain
-//! `libcupti.so`. We use the copy that matches what the process already runs: the copy that is mapped (PyTorch maps
-//! it at import, and two copies must never be active), the copy that belongs to the mapped `libcudart`, a copy in the
-//! `site-packages` of a running Python; only then any other copy on the machine.
+//! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than a plain
+//! `libcupti.so`. The search prefers the copy that matches the libraries that the process already uses. First is the
+//! copy that is already mapped (PyTorch maps CUPTI at import, and two copies must never be active). Then follow the
+//! copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a running Python. Other copies on
+//! the machine come last.
 //!
-//! The result depends only on [`Surroundings`], so that tests can make them up.
+//! The result depends only on [`Surroundings`] and on which files exist, so that tests can define both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Inputs of the search, apart from which files exist.
+/// Inputs of the search, in addition to the files that exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
     /// The file that the user named (`GPUFLAME_CUPTI`); if set, no other file is tried.
     pub setting: Option<PathBuf>,
     /// Files mapped into this process.
     pub mapped: Vec<PathBuf>,
-    /// Newest CUDA version that the driver supports, in its own numbers (12040 = 12.4).
+    /// Newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4).
     pub driver: Option<u32>,
     /// Roots under which a running Python may be installed: folders with `lib/python3.*/site-packages`.
     pub python: Vec<PathBuf>,
-    /// CUDA toolkits, best first.
+    /// Folders of CUDA toolkits, best first.
     pub toolkits: Vec<PathBuf>,
     /// Folders of the system's libraries.
     pub system: Vec<PathBuf>,
 }
 
-/// A file to try.
+/// A file that may be a usable CUPTI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Path, or a bare name for the dynamic linker.
+    /// Path of the file, or a bare name for the dynamic linker.
     pub file: PathBuf,
-    /// Why it is tried.
+    /// Reason why the file is tried.
     pub source: Source,
 }
 
 /// Reason why a file is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The user named it.
+    /// The user has named the file.
     Setting,
-    /// Already mapped, and must not be mapped a second time from another file.
+    /// The library is already mapped, and must not be mapped a second time from another file.
     Mapped,
-    /// Installed where the mapped `libcudart` has its CUPTI.
+    /// The file is in the folder where the mapped `libcudart` has its CUPTI.
     BesideRuntime,
-    /// Among the packages of a running Python.
+    /// The file is in a package of a running Python.
     SitePackages,
-    /// The dynamic linker may find it by name.
+    /// The dynamic linker may find the library by its name.
     ByName,
-    /// In a CUDA toolkit.
+    /// The file is in a CUDA toolkit.
     Toolkit,
-    /// Among the system's libraries.
+    /// The file is in a folder of the system's libraries.
     System,
 }
 
@@ -64,14 +65,15 @@ pub struct Search {
     pub folders: Vec<PathBuf>,
 }
 
-/// A major release of CUPTI, by which its file is named.
+/// A major release of CUPTI. The name of the library file contains its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Major(pub(super) u32);
 
 impl Major {
-    /// Oldest major that gpuflame reads; only its 11.8, which has the minor number in its file name.
+    /// Oldest major release that gpuflame reads, of which it reads only 11.8. The file name of that version contains
+    /// the minor number too.
     const OLDEST: Self = Self(11);
-    /// Newest major when this was written; tried first if the driver's version is unknown.
+    /// Newest major release when this code was written. It is tried first if the driver's version is unknown.
     const NEWEST: Self = Self(13);
 
     /// Returns the file name of the library.
@@ -111,8 +113,8 @@ impl Surroundings {
         search
     }
 
-    /// Returns the majors that the driver can run, best first: the major of the mapped runtime, then from the
-    /// driver's own downwards.
+    /// Returns the major releases that the driver can run, best first: the release of the mapped runtime, then the
+    /// driver's own release and all older ones.
     pub(super) fn majors(&self) -> Vec<Major> {
         let newest = self.driver.map_or(Major::NEWEST, |version| Major(version / 1000));
         let mut majors: Vec<_> = (Major::OLDEST.0..=newest.0).rev().map(Major).collect();
@@ -141,8 +143,8 @@ impl Surroundings {
         })
     }
 
-    /// Returns the folders of NVIDIA's Python packages: in each `site-packages` from which the process has mapped
-    /// files, and in those of its Python installation.
+    /// Returns the folders of NVIDIA's Python packages: in each `site-packages` folder from which the process has
+    /// mapped files, and in the `site-packages` folders of the process's Python installation.
     fn site_packages(&self) -> Vec<PathBuf> {
         let mapped = self.mapped.iter().filter_map(|file| {
             file.ancestors()
@@ -196,7 +198,7 @@ fn has_name(file: &Path, stem: &str) -> bool {
     name.and_then(|name| name.strip_prefix(stem)).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Returns the major in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
+/// Returns the major release in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
 fn major_of(file: &Path) -> Option<Major> {
     let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
     version.split('.').next()?.parse().ok().map(Major)
@@ -212,7 +214,8 @@ fn python_packages(root: &Path) -> Vec<PathBuf> {
     entries(&root.join("lib"), "python3").into_iter().map(|lib| lib.join("site-packages")).collect()
 }
 
-/// Returns the entries of `folder` whose names begin with `prefix`, by the numbers in their names, highest first.
+/// Returns the entries of `folder` whose names begin with `prefix`, sorted by the numbers in their names, highest
+/// first.
 pub(super) fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<_> = listing

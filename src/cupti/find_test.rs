@@ -1,8 +1,8 @@
-//! Tests the search in made-up surroundings, on a file tree of empty files.
+//! Tests the search with invented surroundings, on a tree of empty files.
 
 use super::*;
 
-/// A folder that is removed with the test.
+/// A folder that is removed when the test ends.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -21,7 +21,7 @@ impl Tree {
         self.0.join(path)
     }
 
-    /// Returns the candidates, without the tree's root.
+    /// Returns the paths of the candidates, relative to the tree's root.
     fn found(&self, surroundings: &Surroundings) -> Vec<(String, Source)> {
         let candidates = surroundings.search().candidates;
         let short = |file: &Path| file.strip_prefix(&self.0).unwrap_or(file).display().to_string();

@@ -1,7 +1,7 @@
-//! Collects the facts about this process on which the search for CUPTI depends: mapped files, the location of its
-//! Python, and the machine's library folders.
+//! Collects the facts on which the search for CUPTI depends: the files that this process has mapped, the location of
+//! the process's Python, and the machine's library folders.
 //!
-//! Everything is read from files and the dynamic linker, without a CUDA call.
+//! All facts are read from files and from the dynamic linker, without a CUDA call.
 
 use super::Options;
 use super::driver::Driver;
@@ -25,7 +25,7 @@ pub fn surroundings(driver: Driver, options: &Options) -> Surroundings {
     }
 }
 
-/// Whether the machine has a device file of a GPU: one of the driver, or that of WSL.
+/// Whether the machine has a device file of a GPU: a file of the NVIDIA driver, or the device file of WSL.
 pub(super) fn has_gpu_file() -> bool {
     let numbered = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_bytes();
@@ -34,10 +34,10 @@ pub(super) fn has_gpu_file() -> bool {
     Path::new("/dev/dxg").exists() || entries(Path::new("/dev"), "nvidia").iter().any(numbered)
 }
 
-/// Returns the files that the dynamic linker has mapped, in its order, without the program itself.
+/// Returns the files that the dynamic linker has mapped, in the linker's order, without the program itself.
 fn mapped_files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
-    // SAFETY: `note` is called only before this returns, with the pointer to `files` passed here.
+    // SAFETY: `note` is called only before `dl_iterate_phdr` returns, with the pointer to `files` that is passed here.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut files).cast()) };
     files
 }
@@ -45,7 +45,7 @@ fn mapped_files() -> Vec<PathBuf> {
 /// Adds the name of one mapped file.
 ///
 /// # Safety
-/// As `dl_iterate_phdr` calls it; `files` is a `Vec<PathBuf>`.
+/// Only `dl_iterate_phdr` calls this function, with a `files` that points to a `Vec<PathBuf>`.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *mut c_void) -> c_int {
     // SAFETY: the linker passes a valid struct.
     let name = unsafe { (*info).dlpi_name };
@@ -53,7 +53,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *m
         // SAFETY: the name is a C string while the linker's lock is held, which it is during this callback.
         let name = unsafe { CStr::from_ptr(name) };
         if !name.is_empty() {
-            // SAFETY: the pointer that `mapped_files` passed.
+            // SAFETY: `files` is the pointer that `mapped_files` passed.
             let files = unsafe { &mut *files.cast::<Vec<PathBuf>>() };
             files.push(OsStr::from_bytes(name.to_bytes()).into());
         }
@@ -61,8 +61,8 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *m
     0
 }
 
-/// Returns the roots of the Python that runs this process, if one does: of its virtual environment, of the name that
-/// started it, and of its executable.
+/// Returns the root folders of the Python that runs this process, if Python runs it: the roots of the virtual
+/// environment, of the name with which Python was started, and of Python's executable.
 fn python(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

@@ -1,5 +1,5 @@
-//! Callbacks that are not about launches: waits, events and memory, read from the arguments of the calls, and graphs,
-//! for which CUPTI sends events of their own. None runs on the path of a launch.
+//! Callbacks that are not about launches. Waits, events and memory are read from the arguments of API calls; for
+//! graphs, CUPTI sends resource events. None of these callbacks runs on the path of a launch.
 
 use super::shared::{Shared, result_of};
 use crate::tracer::{
@@ -9,14 +9,14 @@ use cupti_sys::callback::{CallbackData, GraphData};
 use cupti_sys::{CallbackId, Site};
 use std::ffi::c_void;
 
-/// Handles a call that waits, is about an event, allocates or frees.
+/// Handles a call that waits, that is about an event, or that allocates or frees memory.
 #[cold]
 pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     let is_free = call.kind == CallKind::Free;
     match data.site {
         Site::ENTER => {
-            // SAFETY: the first argument of calls that free is a 64-bit address or handle; CUPTI passes the arguments
-            // as a struct, or null at worst.
+            // SAFETY: the first argument of each call that frees memory is a 64-bit address or handle; CUPTI passes the
+            // arguments as a struct, or null at worst.
             let first = unsafe { data.function_params.cast::<u64>().as_ref() };
             let address = first.copied().filter(|_| is_free).unwrap_or(0);
             T::host_call(HostCallEvent::Begins { call, address });
@@ -36,13 +36,14 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     }
 }
 
-/// Reads where a call allocated memory, and how many bytes.
+/// Reads the address and the size of the memory that a call has allocated.
 ///
 /// # Safety
-/// `arguments` are those of a call that has allocated memory of this kind, or null.
+/// `arguments` are the arguments of a call that has allocated memory of this kind, or null.
 unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<HostCallDone> {
-    // SAFETY: all calls that allocate begin with a pointer to the address and the size; those that allocate rows
-    // begin with pointers to the address and to the pitch, followed by the width and the number of rows.
+    // SAFETY: the arguments of calls that allocate begin with a pointer to the address, followed by the size. If the
+    // call allocates rows, the arguments begin with pointers to the address and to the pitch, followed by the width and
+    // the number of rows.
     unsafe {
         let at = arguments.cast::<*const u64>().as_ref()?.as_ref()?;
         let bytes = match kind {
@@ -56,7 +57,7 @@ unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<Ho
     }
 }
 
-/// Reads the event and the stream of a call about them.
+/// Reads the handles of the event and the stream from the arguments of a call about an event.
 fn event_of(kind: CallKind, data: &CallbackData) -> Option<HostCallDone> {
     // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
     // arguments as a struct, or null at worst.
@@ -67,11 +68,11 @@ fn event_of(kind: CallKind, data: &CallbackData) -> Option<HostCallDone> {
     })
 }
 
-/// Handles a call that creates or changes graphs. Provides arguments that no graph event contains.
+/// Handles a call that creates or changes graphs. The call's arguments provide information that graph events lack.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &CallbackData) {
-    // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of the size
-    // of a pointer; CUPTI passes them as a struct, or null at worst.
+    // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of the size of
+    // a pointer; CUPTI passes the arguments as a struct, or null at worst.
     let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
     let second = arguments.and_then(|[_, second]| shared.graph_id(*second));
     match (call.kind, data.site) {

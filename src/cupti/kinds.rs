@@ -1,9 +1,10 @@
-//! Maps CUPTI's numbers of kinds to ours, which are stored in recordings: a later CUPTI may renumber its kinds, and
-//! other vendors number differently. Numbers without a mapping become "other" or "unknown".
+//! Maps CUPTI's numbers of kinds to gpuflame's own numbers, which are stored in recordings. gpuflame's numbers are
+//! needed because a later CUPTI may renumber its kinds, and other vendors use other numbers. A number without a mapping
+//! becomes "other" or "unknown".
 
 use crate::record::{MemoryKind, SyncKind, UnifiedKind};
 
-/// `CUpti_ActivitySynchronizationType`.
+/// Maps a number of `CUpti_ActivitySynchronizationType`.
 pub(super) fn sync(number: u32) -> SyncKind {
     match number {
         1 => SyncKind::EVENT,
@@ -14,7 +15,7 @@ pub(super) fn sync(number: u32) -> SyncKind {
     }
 }
 
-/// `CUpti_ActivityUnifiedMemoryCounterKind`.
+/// Maps a number of `CUpti_ActivityUnifiedMemoryCounterKind`.
 pub(super) fn unified(number: u32) -> UnifiedKind {
     match number {
         1 => UnifiedKind::HTOD,
@@ -26,7 +27,7 @@ pub(super) fn unified(number: u32) -> UnifiedKind {
     }
 }
 
-/// `CUpti_ActivityMemoryKind`.
+/// Maps a number of `CUpti_ActivityMemoryKind`.
 pub(super) fn memory(number: u16) -> MemoryKind {
     match number {
         1 => MemoryKind::PAGEABLE,

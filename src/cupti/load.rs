@@ -1,7 +1,7 @@
-//! Turns the candidates of a search into a running CUPTI, or into one sentence that explains why there is none.
+//! Turns the candidates of a search into a running CUPTI, or into one sentence that explains why CUPTI cannot be used.
 //!
-//! A candidate that cannot be used is skipped, its reason is kept, and the next is tried. Some refusals end the
-//! search at once, because every other copy would be refused too.
+//! If a candidate cannot be used, the reason is stored and the next candidate is tried. Some refusals end the search at
+//! once, because every other copy of CUPTI would be refused too.
 
 use super::Options;
 use super::api::Api;
@@ -22,23 +22,23 @@ use std::path::PathBuf;
 /// Reason why a candidate was not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Skipped {
-    /// The dynamic linker could not load it.
+    /// The dynamic linker could not load the library.
     NotLoaded(String),
-    /// Not a CUPTI, or too old: a function is missing.
+    /// The library lacks this function, so it is not CUPTI, or is too old.
     Lacks(&'static str),
-    /// Already tried under another name.
+    /// The library was already tried under another name.
     TriedBefore,
-    /// Older than 11.8.
+    /// The library is older than 11.8.
     TooOld(Version),
-    /// For a later major CUDA release than the driver, whose version is the second field.
+    /// The library is for a later major CUDA release than the driver; the second field is the driver's version.
     NewerThanDriver(Version, u32),
-    /// Loaded, but could not start.
+    /// The library was loaded but could not start.
     NotStarted(Version, &'static str, Status),
 }
 
 /// Uses the first candidate that works.
 ///
-/// Errors: no candidate works, or CUPTI refuses us. The message is one sentence with advice.
+/// Errors: no candidate works, or CUPTI refuses the subscription. The message is one sentence with advice.
 pub(super) fn attach<T: Tracer>(
     driver: Driver,
     surroundings: &Surroundings,
@@ -55,7 +55,8 @@ pub(super) fn attach<T: Tracer>(
 #[cfg(feature = "cli")]
 pub(super) type Started = (Candidate, Version, Status);
 
-/// As `attach`, but also returns why the candidate was tried, or on failure which candidate refused.
+/// Like `attach`, but also returns the reason why the working candidate was tried or, on failure, the candidate that
+/// refused to start.
 #[cfg(feature = "cli")]
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
@@ -96,8 +97,9 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` holds the files loaded so far: for a bare name the linker may
-/// return the library that was just tried, and after a refusal it must not be called again.
+/// Loads, checks and starts one candidate. `seen` holds the files loaded so far. It is needed because for a bare name
+/// the dynamic linker may return a library that was already tried, and a library that has refused us must not be called
+/// again.
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,
@@ -116,8 +118,9 @@ fn attach_one<T: Tracer>(
         .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
 }
 
-/// Registers the threads that the library creates from now on: they would keep a process alive whose own threads have
-/// ended. If the library's GOT slot cannot be written, they still do.
+/// Makes sure that the threads that the library creates from now on are registered, because unregistered threads of the
+/// library would keep a process alive whose own threads have ended. If the library's GOT slot cannot be written, its
+/// threads are not registered and still keep the process alive.
 fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();
@@ -143,7 +146,7 @@ fn open(candidate: &Candidate) -> Result<Library, Skipped> {
 
 /// Checks all that can be checked without starting the library.
 ///
-/// Errors: why it cannot be used.
+/// Errors: the reason why the library cannot be used.
 pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Version), Skipped> {
     // SAFETY: the library is a CUPTI, the driver is mapped, and this is the first call to the library.
     let functions = unsafe { Functions::new(library) }.map_err(Skipped::Lacks)?;
@@ -160,8 +163,8 @@ pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Vers
     }
 }
 
-/// Whether no other copy can be expected to work: CUPTI started and refused, or this copy is in use by the program,
-/// which rules out any other.
+/// Whether no other copy of CUPTI can be expected to work, because CUPTI has started and refused us, or because the
+/// program already uses this copy, which rules out all other copies.
 fn ends_search(reason: &Skipped, source: Source) -> bool {
     match reason {
         Skipped::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -182,8 +185,8 @@ pub(super) fn explain(
         Skipped::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    // A refusal that ended the search explains more than one that did not; otherwise the best candidate's refusal
-    // counts.
+    // If a refusal ended the search, that refusal explains the failure best. Otherwise the refusal of the first
+    // candidate, which is the best one, is reported.
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {
@@ -200,7 +203,7 @@ pub(super) fn explain(
     Error::new(ErrorKind::NoCupti, not_found(surroundings, search, tried))
 }
 
-/// Returns advice on a refusal.
+/// Returns advice for the user after a refusal.
 fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&surroundings.mapped) {
@@ -259,7 +262,7 @@ fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
 fn not_found(surroundings: &Surroundings, search: &Search, tried: &[(Candidate, Skipped)]) -> String {
     let majors = surroundings.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
-    // A bare name that the linker does not know needs no reason in the message.
+    // If the dynamic linker does not find a bare name, the message needs no reason for that candidate.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {

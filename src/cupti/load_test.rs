@@ -11,7 +11,7 @@ fn not_started(status: Status) -> Skipped {
     Skipped::NotStarted(Version(28), "cuptiSubscribe", status)
 }
 
-/// Returns the error after `tried`, on a machine with a GPU and a 12.4 driver.
+/// Returns the error of a search that has tried `tried`, on a machine with a GPU and a 12.4 driver.
 fn sentence(surroundings: Surroundings, tried: &[(Candidate, Skipped)], has_gpu_file: bool) -> String {
     let surroundings = Surroundings { driver: surroundings.driver.or(Some(12_040)), ..surroundings };
     let search = Search { folders: ["/a", "/b"].map(PathBuf::from).into(), ..Search::default() };

@@ -1,9 +1,9 @@
-//! All that gpuflame knows about NVIDIA CUPTI: the search for its library, its releases, how it is set
-//! up, and the layout of its callbacks and records.
+//! The only module that knows NVIDIA CUPTI: it finds the library, distinguishes its releases, sets it up, and knows the
+//! layout of its callbacks and records.
 //!
-//! Its users see a [`Tracer`], which receives API calls and buffers; an [`Api`], to flush and to turn buffers into
-//! [`Row`](crate::record::Row)s; and errors of one sentence. No CUPTI type and no test of a CUPTI version appears
-//! outside this module.
+//! The interface of this module consists of a [`Tracer`], which receives API calls and buffers, an [`Api`], which
+//! flushes and turns buffers into [`Row`](crate::record::Row)s, and errors of one sentence. No CUPTI type and no check
+//! of a CUPTI version appears outside this module.
 //!
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
@@ -53,48 +53,50 @@ use crate::tracer::Tracer;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Settings of a subscription: what CUPTI shall record, and where its library is.
+/// Settings of a subscription: the features that CUPTI records, and the location of its library.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The CUPTI to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`, search for
-    /// one.
+    /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`, which
+    /// means that CUPTI is searched.
     pub library: Option<PathBuf>,
-    /// Whether to load the driver if the program has not loaded it: right when the program calls gpuflame, wrong when
-    /// gpuflame is injected, as a process without the driver does not need it. Default: `false`.
+    /// Whether to load the driver if the program has not loaded it. Set this when the program calls gpuflame, but not
+    /// when gpuflame is injected, because a process without the driver has nothing to record. Default: `false`.
     pub load_driver: bool,
-    /// Whether to record a graph launch as a single activity, without its nodes: cheap, but hides which kernels the
-    /// graph runs. Default: `false`.
+    /// Whether to record a graph launch as a single activity, without its nodes. This is cheap, but hides which kernels
+    /// the graph runs. Default: `false`.
     pub whole_graphs: bool,
     /// Whether to report calls about events, and to record events and waits. Default: `false`.
     pub events: bool,
     /// Whether to record transfers of memory that the host and GPUs share, and page faults. Default: `false`.
     pub unified: bool,
-    /// Whether to ignore environment variables that name CUDA's location. Needed in a process with more rights than
-    /// the user who started it. Default: `false`.
+    /// Whether to ignore environment variables that name CUDA's location. This is needed in a process that has more
+    /// rights than the user who started the process. Default: `false`.
     pub without_environment: bool,
     /// Deference to other clients. Default: [`Deference::Records`].
     pub others: Deference,
 }
 
-/// How much is released to other CUPTI clients in the process, and for how long.
+/// Which resources we release to other CUPTI clients in the process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
-    /// The records if a client takes them, until we ask for them again.
+    /// A client that takes the records keeps them until we ask for the records again.
     None,
-    /// The records, until the client that took them is done.
+    /// A client that takes the records keeps them until that client has finished.
     #[default]
     Records,
-    /// The records as above, and the subscription if a client asks for it.
+    /// A client that takes the records keeps them until that client has finished. A client that asks for the
+    /// subscription gets it too.
     Subscription,
 }
 
-/// Whether there is a subscription. At most one: CUPTI has one set of buffer callbacks per process.
+/// Whether there is a subscription. There can be at most one, because CUPTI has one set of buffer callbacks per
+/// process.
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 
 /// Finds CUPTI, subscribes to it, and enables the callbacks that report every call that creates GPU work to `T`. The
 /// first callbacks may arrive before this function returns.
 ///
-/// The only CUDA call that it makes is `cuDriverGetVersion`; CUPTI initialises the driver.
+/// The only CUDA call that this function makes is `cuDriverGetVersion`; CUPTI itself initialises the driver.
 ///
 /// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another profiler, no
 /// permission), and [`ErrorKind::State`] while subscribed.

@@ -1,28 +1,29 @@
 //! Interns kernel names: maps the pointers in activity records to [`NameId`]s.
 //!
 //! CUPTI uses the same pointer in every record of a kernel, so a name is looked up by its pointer first. The pointer
-//! alone is not enough: after a module is unloaded its address may be reused for another name. So the bytes are
-//! compared each time, which costs a `memcmp` outside the application's threads.
+//! alone does not identify a name, because the address may be reused for another name after the kernel's module is
+//! unloaded. So the bytes of the name are compared each time, which costs a `memcmp` on the collector's thread.
 
 use crate::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
 use std::ffi::c_char;
 
-/// Maximum length of a name in bytes. Longer ones are truncated, so that a bad pointer cannot make us read without
+/// Maximum length of a name in bytes. Longer names are truncated, so that a bad pointer cannot make us read without
 /// end.
 const LONGEST: usize = 64 * 1024;
 
-/// Name of a kernel without a name.
+/// Text that is shown for a kernel without a name.
 const UNNAMED: &str = "[unnamed kernel]";
 
 /// All kernel names seen so far, each with an id, except names that were removed by [`KernelNames::forget`].
 #[derive(Debug, Default)]
 pub struct KernelNames {
-    /// Index into `names` by pointer.
+    /// Index into `names`, by the pointer of the name.
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
     names: Vec<Name>,
-    /// Free indexes. Ids are never reused: a record with an old id may still be in flight.
+    /// Indexes of removed names, which can be reused. Ids are never reused, because a record with an old id may still
+    /// be in flight.
     free: Vec<u32>,
     next: u32,
     text_bytes: usize,
@@ -34,7 +35,7 @@ struct Name {
     bytes: Box<[u8]>,
 }
 
-/// Result of a look-up: the id of a name, and its text if it is new.
+/// Result of a look-up: the id of a name, and the text of the name if the name is new.
 pub(super) struct Interned<'a> {
     pub(super) id: NameId,
     pub(super) new_text: Option<std::borrow::Cow<'a, str>>,
@@ -82,7 +83,7 @@ impl KernelNames {
             + 2 * self.text_bytes
     }
 
-    /// Interns the C string at `name`. Null and the empty string are one unnamed kernel.
+    /// Interns the C string at `name`. A null pointer and an empty string both become the same unnamed kernel.
     ///
     /// # Safety
     /// `name` is null, or its bytes are readable now up to a NUL or for 64 KiB.

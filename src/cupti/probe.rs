@@ -1,5 +1,5 @@
-//! Checks for `gpuflame doctor` whether a recording would work here, without recording. Run it in a process of its
-//! own, since it loads the driver and initialises CUDA.
+//! Checks for `gpuflame doctor` whether a recording would work here, without recording. Run the check in a separate
+//! process, because it loads the driver and initialises CUDA.
 
 use std::path::PathBuf;
 
@@ -12,18 +12,19 @@ use super::{Options, here, load, no_driver};
 use crate::error::{Error, Result};
 use crate::tracer::{Buffer, Call, Filled, Tracer};
 
-/// State of CUDA on this machine, and whether it can be recorded.
+/// State of CUDA on this machine, and whether CUDA programs can be recorded.
 #[derive(Debug)]
 pub struct Probe {
-    /// Newest CUDA version that the driver supports, in its own numbers (12040 = 12.4); `None` if it provides none.
+    /// Newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4); `None` if the driver
+    /// does not provide its version.
     pub driver: Option<u32>,
     /// Names of the GPUs that this process may use, or the driver's status code.
     pub gpus: std::result::Result<Vec<String>, u32>,
-    /// The CUPTI that was started, whether or not it then refused.
+    /// The CUPTI that was loaded, even if it then refused to start.
     pub cupti: Option<Cupti>,
-    /// Why nothing can be recorded.
+    /// Reason why no work can be recorded.
     pub refused: Option<(Refusal, Error)>,
-    /// Things that cannot be recorded, one sentence each.
+    /// Features that cannot be recorded, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -32,7 +33,7 @@ pub struct Probe {
 pub struct Cupti {
     /// Path of the library.
     pub file: PathBuf,
-    /// Why this library was chosen.
+    /// Reason why this library was chosen.
     pub source: Source,
     /// Version of the library.
     pub version: Version,
@@ -45,14 +46,14 @@ pub enum Refusal {
     OtherTool,
     /// The user lacks the permission.
     Permission,
-    /// There is no CUPTI, or it refused for another reason.
+    /// No CUPTI was found, or CUPTI refused for another reason.
     Other,
 }
 
-/// Checks with the CUPTI that `library` names, or with the one that is found.
+/// Checks with the CUPTI that `library` names or, if it is `None`, with the CUPTI that a search finds.
 ///
 /// # Errors
-/// `NoDriver`.
+/// `NoDriver` if this machine has no driver.
 pub fn probe(library: Option<PathBuf>) -> Result<Probe> {
     let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
     let options = Options { library, ..Options::default() };
@@ -86,7 +87,7 @@ impl Refusal {
     }
 }
 
-/// A tracer that ignores everything: a probe launches nothing.
+/// A tracer that ignores all notifications, because a probe launches no work.
 struct Nobody;
 
 impl Tracer for Nobody {

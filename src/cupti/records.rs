@@ -1,4 +1,5 @@
-//! Takes CUPTI's records for us, and leaves them to another client in the state that it would have found without us.
+//! Takes CUPTI's records for us, and leaves them to another client with all settings as that client would have found
+//! them without gpuflame.
 
 use super::Options;
 use super::callback::buffer_functions;
@@ -16,7 +17,7 @@ pub(super) struct Refusal {
     pub(super) status: Status,
 }
 
-/// Kinds that are always recorded. Kernels by the kind that keeps them concurrent.
+/// Kinds that are always recorded. Kernels are recorded with the kind that keeps them concurrent.
 const KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::CONCURRENT_KERNEL, "kernels"),
     (ActivityKind::MEMCPY, "copies"),
@@ -34,11 +35,12 @@ const UNIFIED: [(ActivityKind, &str); 1] = [(ActivityKind::UNIFIED_MEMORY_COUNTE
 /// Attribute that tells CUPTI that buffers are zeroed when it gets them.
 const ZEROED: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 
-/// Value of that attribute before we set it; [`NOT_SET`] if we have not set it or have restored it.
+/// Value of the attribute for zeroed buffers before we set it; [`NOT_SET`] if we have not set the attribute or have
+/// restored it.
 static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
-/// Kinds that are enabled for us, one bit each. CUPTI has one switch per kind for all clients.
+/// Kinds that we have enabled, one bit each. CUPTI has one switch per kind, which all clients share.
 static ENABLED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a kind as one bit of a set.
@@ -52,8 +54,8 @@ fn enable_kind(shared: &Shared, kind: ActivityKind) -> Result<(), Status> {
     Ok(())
 }
 
-/// Asks for the records, for the first time or again. Returns one sentence for each thing that could not be set up.
-/// `is_flushed`: CUPTI holds no record of another client.
+/// Registers us for the records, for the first time or again. Returns one sentence for each feature that could not be
+/// set up. `is_flushed` is true if CUPTI holds no record of another client.
 pub(super) fn take<T: Tracer>(
     shared: &'static Shared,
     options: &Options,
@@ -63,12 +65,13 @@ pub(super) fn take<T: Tracer>(
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     declare_buffers_zeroed(shared);
     shared.make_current();
-    // SAFETY: the functions find their `Shared` through `make_current`, called above, and it is never freed.
+    // SAFETY: the functions find their `Shared` through `make_current`, which is called above, and a `Shared` is never
+    // freed.
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| Refusal { step: "cuptiActivityRegisterCallbacks", status })?;
     if !is_flushed && shared.seen_work.load(Ordering::Relaxed) {
-        // Flushes the client's last buffers. Otherwise our records would be written to them, and the client may have
-        // freed their memory.
+        // Flushes the client's last buffers. Otherwise CUPTI would write our records to these buffers, whose memory the
+        // client may have freed.
         let _ = functions.flush(FlushFlag::NONE);
     }
 
@@ -76,8 +79,8 @@ pub(super) fn take<T: Tracer>(
         let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
-    // Must be first: a client that shares is refused nodes while another records whole graphs, and the other way
-    // round.
+    // This step must be the first, because with a shared subscription CUPTI refuses to record nodes while another
+    // client records whole graphs, and refuses to record whole graphs while another client records nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
@@ -89,7 +92,7 @@ pub(super) fn take<T: Tracer>(
     }
     if options.events {
         // From 12.8 on, every query of an event that has not happened yet would produce a record, and programs query
-        // in loops.
+        // events in loops.
         let _ = functions.record_unfinished_queries(false);
         refused.extend(enable(&DEPENDENCIES));
     }
@@ -103,8 +106,8 @@ pub(super) fn take<T: Tracer>(
     Ok(notes)
 }
 
-/// Spares CUPTI a memset of every buffer on the application's thread, as ours are already zero. Releases that do not
-/// know the attribute are merely slower.
+/// Tells CUPTI that our buffers are already zero, which avoids a memset of every buffer on an application thread. CUPTI
+/// releases without the attribute are only slower.
 fn declare_buffers_zeroed(shared: &Shared) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
@@ -114,12 +117,12 @@ fn declare_buffers_zeroed(shared: &Shared) {
     let _ = functions.set_attribute(subscriber, ZEROED, 1);
 }
 
-/// Restores all settings that were made only for us, and disables all kinds except `theirs`, which other clients have
-/// enabled. Returns the kinds that it disabled, one bit each. Leaves no error for a client that asks CUPTI for its
-/// last error.
+/// Restores all settings that were made only for us, and disables all of our kinds except `theirs`, the kinds that
+/// other clients have enabled. Returns the kinds that were disabled, one bit each. Clears CUPTI's last error, so that
+/// no client sees an error of these calls.
 ///
-/// CUPTI calls the functions that were registered last for each record of an enabled kind. With our kinds off it
-/// calls a client only for that client's own records, and never after the client has disabled its kinds.
+/// CUPTI calls the functions that were registered last for each record of an enabled kind. If our kinds are off, CUPTI
+/// calls a client's functions only for that client's own records, and never after the client has disabled its kinds.
 pub(super) fn leave(shared: &Shared, theirs: u64) -> u64 {
     let functions = &shared.functions;
     let ours = ENABLED.fetch_and(theirs, Ordering::AcqRel) & !theirs;
@@ -140,7 +143,7 @@ pub(super) fn leave(shared: &Shared, theirs: u64) -> u64 {
     ours
 }
 
-/// Undoes [`leave`], for a client that was then refused.
+/// Undoes [`leave`], after CUPTI has refused the call of the client for which we left the records.
 pub(super) fn resume(shared: &Shared, kinds_of_ours: u64) {
     declare_buffers_zeroed(shared);
     if shared.events {
@@ -155,7 +158,7 @@ fn kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
     (0..u64::BITS).map(ActivityKind).filter(move |kind| set & bit(*kind) != 0)
 }
 
-/// Resets our state to "nothing is set": initially, and after a client has ended CUPTI.
+/// Resets our state to "nothing is set". Called initially, and after a client has ended CUPTI.
 pub(super) fn begin() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
     ENABLED.store(0, Ordering::Release);

@@ -20,24 +20,24 @@ pub(super) struct Shared {
     pub(super) functions: Functions,
     /// Whether events and waits are recorded.
     pub(super) events: bool,
-    /// The subscription; null if there is none.
+    /// The subscription; null if there is no subscription.
     pub(super) subscriber: AtomicPtr<c_void>,
-    /// Whether an API call or a context was seen. A flush before that can hang.
+    /// Whether an API call or the creation of a context was seen. Before that, a flush can hang.
     pub(super) seen_work: AtomicBool,
     /// Whether CUPTI calls are permanently forbidden.
     pub(super) retired: AtomicBool,
-    /// Whether another client has ended CUPTI: no call is made until we subscribe again.
+    /// Whether another client has ended CUPTI. If so, we make no CUPTI call until we subscribe again.
     pub(super) is_ended: AtomicBool,
-    /// Number of our threads that are in a CUPTI call, and of clients that are in cuptiFinalize. None of our threads
-    /// is in a call during cuptiFinalize.
+    /// Number of our threads that are in a CUPTI call, and number of clients that are in cuptiFinalize. None of our
+    /// threads is in a CUPTI call during cuptiFinalize.
     in_flight: AtomicU32,
     finalizing: AtomicU32,
-    /// Id of the process that created this.
+    /// Id of the process that created this state.
     process: u32,
     panicked: AtomicBool,
 }
 
-/// Increments a counter for as long as it lives.
+/// Guard that increments a counter and decrements it when dropped.
 pub(super) struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {
@@ -53,10 +53,11 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Buffers that CUPTI holds. Outlives a subscription, as buffers may be returned after it.
+/// Buffers that CUPTI holds. This list outlives a subscription, because CUPTI may return buffers after the subscription
+/// has ended.
 pub(super) static LENT: Lent = Lent::new();
 
-/// The current subscription, for the buffer callbacks: CUPTI passes them no pointer of ours.
+/// State of the current subscription, for the buffer callbacks, because CUPTI passes no pointer of ours to them.
 static CURRENT: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the state that was last made current.
@@ -90,7 +91,7 @@ impl Shared {
         CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// Returns the subscription; null if there is none.
+    /// Returns the subscription; null if there is no subscription.
     pub(super) fn subscriber(&self) -> Subscriber {
         Subscriber(self.subscriber.load(Ordering::Acquire))
     }
@@ -100,16 +101,17 @@ impl Shared {
         self.call_even_if_ended(|| (!self.is_ended.load(Ordering::SeqCst)).then(calls)).flatten()
     }
 
-    /// Runs `calls` even if another client has ended CUPTI, which works again after subscribing.
+    /// Runs `calls` even if another client has ended CUPTI. CUPTI works again after we have subscribed again.
     pub(super) fn call_even_if_ended<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = Counted::new(&self.in_flight);
-        // We count first and then check; cuptiFinalize announces itself first and then reads the count.
+        // This thread first counts its call and then checks for cuptiFinalize. A client's cuptiFinalize first announces
+        // itself and then reads the count, so at least one of the two sees the other.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }
 
     /// Waits until no thread of ours is in a CUPTI call, for at most `limit`, and allows no new call until the result
-    /// is dropped. For a client that is about to call cuptiFinalize.
+    /// is dropped. Called when a client is about to call cuptiFinalize.
     pub(super) fn await_calls(&self, limit: Duration) -> Counted<'_> {
         let finalizing = Counted::new(&self.finalizing);
         let begin = Instant::now();
@@ -128,19 +130,20 @@ impl Shared {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// From now on no CUPTI call is made and callbacks do nothing.
+    /// Permanently stops making CUPTI calls, and makes all callbacks do nothing.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
         self.calls.clear();
     }
 
-    /// Returns the library's function that steps from record to record; once retired, it ends every walk at once.
+    /// Returns a function that steps from record to record with the library's own function. Once this state is retired,
+    /// the returned function ends every walk at once.
     pub(super) fn stepper(&self) -> impl Fn(*mut u8, usize, &mut *mut u8) -> Status {
         move |buffer, valid, record| {
             if self.retired.load(Ordering::Acquire) {
                 return Status::DISABLED;
             }
-            // SAFETY: only `activity` calls this, on buffers that this library filled.
+            // SAFETY: only `activity` calls the stepper, on buffers that this library has filled.
             unsafe { self.functions.next_record(self.subscriber(), buffer, valid, record) }
         }
     }
@@ -154,18 +157,19 @@ impl Shared {
     }
 
     pub(super) fn note_work(&self) {
-        // Loaded first: a store in every callback would make all threads compete for one cache line.
+        // The flag is loaded first, because a store in every callback would make all threads compete for one cache
+        // line.
         if !self.seen_work.load(Ordering::Relaxed) {
             self.seen_work.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs code of the tracer and preserves errno. The catch costs only a table entry, no instruction on the normal
-    /// path.
+    /// Runs code of the tracer, preserves errno and catches panics. Catching panics costs a table entry but no
+    /// instruction on the normal path.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::kept(|| catch_unwind(AssertUnwindSafe(body))) {
-            // The panic's destructor might panic in turn.
+            // The panic's payload is not dropped, because its destructor might panic too.
             std::mem::forget(panic);
             self.panicked::<T>();
         }
@@ -184,7 +188,7 @@ impl Shared {
     }
 }
 
-/// Returns the result of the call; 0 before it has returned.
+/// Returns the result of the call; 0 before the call has returned.
 pub(super) fn result_of(data: &CallbackData) -> u32 {
     // SAFETY: the pointer is null or, after the call, points to its 32-bit result.
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)

@@ -1,4 +1,5 @@
-//! Counts the buffers and callbacks that CUPTI and we exchange, which reveals when another client has the records.
+//! Counts the buffers and callbacks that CUPTI and gpuflame exchange. The counts reveal when another client owns the
+//! records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,15 +16,15 @@ impl Count {
     }
 }
 
-/// Buffers that CUPTI requested or returned.
+/// Number of buffers that CUPTI requested or returned so far.
 pub(super) static MOVES: Count = Count(AtomicU64::new(0));
-/// Buffers that were returned and are not ours, or were returned twice.
+/// Number of returned buffers that are not ours, or that CUPTI has returned twice.
 pub(super) static STRANGERS: Count = Count(AtomicU64::new(0));
-/// Calls that have waited for all work of a GPU.
+/// Number of calls that have waited for all work of a GPU.
 pub(super) static WHOLE_WAITS: Count = Count(AtomicU64::new(0));
-/// Callbacks about a call or a resource that came without data.
+/// Number of callbacks about a call or a resource that CUPTI made without data.
 pub(super) static WITHOUT_DATA: Count = Count(AtomicU64::new(0));
-/// Records of kinds that CUPTI has but we do not ask for.
+/// Number of records of kinds that CUPTI has but that we do not enable.
 pub(super) static UNASKED: Count = Count(AtomicU64::new(0));
 
 /// Counts of buffers and callbacks exchanged with CUPTI so far.
@@ -33,13 +34,14 @@ pub struct Traffic {
     pub moves: u64,
     /// Number of buffers that CUPTI holds now.
     pub lent: u64,
-    /// Number of buffers that CUPTI returned without having them from us, or returned twice.
+    /// Number of buffers that CUPTI returned although we had not lent them, or that CUPTI returned twice.
     pub strangers: u64,
     /// Number of calls of the program that have waited for all work of a GPU.
     pub whole_waits: u64,
-    /// Number of callbacks about a call or a resource that came without data.
+    /// Number of callbacks about a call or a resource that CUPTI made without data.
     pub without_data: u64,
-    /// Number of records of kinds that we do not ask for. Another client asks for them and does not get them.
+    /// Number of records of kinds that we do not enable. Another client has enabled these kinds, and does not get the
+    /// records.
     pub unasked: u64,
 }
 

@@ -1,10 +1,11 @@
 //! CUPTI's two numbering schemes, the capabilities of each version, and its known bugs.
 //!
-//! All of gpuflame's version checks are here. They use the number that the library itself reports.
+//! All of gpuflame's version checks are here. The checks use the version number that the library itself reports.
 
 use std::fmt;
 
-/// Number that `cuptiGetVersion` returns: counted up to 28 (CUDA 12.9), then `MMmmpp`.
+/// Number that `cuptiGetVersion` returns. Up to 28 (CUDA 12.9) it is a counter; after that it is `MMmmpp` (major,
+/// minor, patch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
@@ -12,16 +13,16 @@ pub struct Version(pub u32);
 const COUNTED: [(u32, u32, u32); 8] =
     [(18, 11, 8), (20, 12, 2), (21, 12, 3), (22, 12, 4), (23, 12, 5), (24, 12, 6), (26, 12, 8), (28, 12, 9)];
 
-/// First number of the second scheme.
+/// First number of the second numbering scheme.
 const DATED: u32 = 130_000;
 
 impl Version {
-    /// Oldest version that gpuflame reads (CUDA 11.8): its records have every field we rely on.
+    /// Oldest version that gpuflame reads (CUDA 11.8), whose records have all the fields that gpuflame relies on.
     pub const OLDEST: Self = Self(18);
 
-    /// Returns the CUDA release it came with, as (major, minor); `None` before 11.8.
+    /// Returns the CUDA release that contains this version, as (major, minor); `None` before 11.8.
     ///
-    /// 11.8, 12.0 and 12.1 cannot be distinguished and are all returned as (11, 8).
+    /// The releases 11.8, 12.0 and 12.1 cannot be distinguished and are all returned as (11, 8).
     pub fn cuda(self) -> Option<(u32, u32)> {
         if self.0 >= DATED {
             return Some((self.0 / 10_000, self.0 / 100 % 100));
@@ -30,19 +31,19 @@ impl Version {
         Some((newest.1, newest.2))
     }
 
-    /// Whether it is made for a later major CUDA release than the driver. Such a CUPTI does not start; one for a
-    /// later minor release does. `driver` is in the driver's own numbers (12040 = 12.4).
+    /// Whether this version is made for a later major CUDA release than the driver. Such a CUPTI does not start; a
+    /// CUPTI for a later minor release does. `driver` is in the driver's own numbers (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }
 
-    /// Whether it reports its own fatal errors (the STATE domain, from 12.2 on).
+    /// Whether this version reports CUPTI's own fatal errors (the STATE domain, from 12.2 on).
     pub fn has_state_callbacks(self) -> bool {
         self.0 >= 20
     }
 
-    /// Whether several tools can record at once (from 13.3 on, with a driver of r610 or later, which is for CUDA
-    /// 13.3). `driver` as above.
+    /// Whether several tools can record at once (from 13.3 on, with a driver of r610 or later, which is for CUDA 13.3).
+    /// `driver` is in the driver's own numbers.
     pub fn can_share(self, driver: u32) -> bool {
         self.0 >= 130_300 && driver >= 13_030
     }
@@ -63,14 +64,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// A known bug of the versions `from..fixed`.
+/// A known bug of CUPTI that affects the versions from `from` up to, but not including, `fixed`.
 struct Hazard {
     from: u32,
     fixed: u32,
     text: &'static str,
 }
 
-/// From NVIDIA's release notes and the issue trackers of affected tools.
+/// Known bugs, from NVIDIA's release notes and from the issue trackers of affected tools.
 const HAZARDS: &[Hazard] = &[
     Hazard {
         from: 22,

@@ -1,38 +1,40 @@
-//! Memory for activity records, and who owns it when.
+//! Memory for activity records, and the ownership of that memory.
 //!
-//! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills it, the ledger of loans here
-//! keeps it as a bare address; it is returned as [`Filled`]. Neither the address nor the size that the library passes
-//! is trusted: a buffer that was not lent is not taken back, and no more bytes are read than were lent.
+//! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills a buffer, this module stores
+//! the buffer as a bare address in a list of loans. When the library returns the buffer, it becomes a [`Filled`]. The
+//! address and the size that the library passes are checked: a buffer that was not lent is not taken back, and no more
+//! bytes are read than were lent.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of lent buffers in full, plus the bytes ever written of the tracer's own buffers.
+/// Sum of the sizes of all lent buffers, plus the number of bytes that were ever written in buffers that the tracer
+/// holds.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the memory that buffers use, in bytes: lent buffers count in full, the tracer's own as far as they were
-/// ever written.
+/// Returns the memory that buffers use, in bytes. Lent buffers count in full; of buffers that the tracer holds, only
+/// the bytes count that were ever written.
 pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Bytes of spare buffers that the library holds; their records are dropped.
+/// Bytes of spare buffers that the library holds. The records in spare buffers are dropped.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the memory of spare buffers, in bytes, which is part of [`bytes_held`].
+/// Returns the memory of the spare buffers that the library holds, in bytes. It is part of [`bytes_held`].
 pub fn spare_bytes() -> usize {
     SPARE.load(Ordering::Relaxed)
 }
 
-/// Bytes that an idle buffer may keep resident once [`WARM_ROOM`] is used up. Any more is returned to the kernel, so
-/// that memory use does not stay at the level of the largest burst.
+/// Bytes that an idle buffer may keep resident once [`WARM_ROOM`] is used up. Memory beyond this limit is returned to
+/// the kernel, so that memory use does not stay at the level of the largest burst.
 const KEPT_BYTES: usize = 64 << 10;
 
 /// Maximum bytes that idle buffers keep resident in total: two buffers of 1 MiB, between which a steady stream of
-/// records alternates. The application's threads fill them, and would incur 256 page faults for each buffer that was
-/// returned to the kernel: 70 ns per record.
+/// records alternates. If the memory of such a buffer were returned to the kernel, the application's threads would
+/// incur 256 page faults when they fill it again, which is 70 ns per record.
 const MOST_WARM: usize = 2 << 20;
 /// `MOST_WARM`, or less under the memory ceiling that the user asked for.
 static WARM_ROOM: AtomicUsize = AtomicUsize::new(MOST_WARM);
@@ -47,11 +49,12 @@ static WARM: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
-/// It is allocated with `calloc`: the vendor's library hands completed buffers to the client that asked for records
-/// last, which may be another client that calls `free` on every buffer. Unwritten parts cost nothing, because the
-/// allocator maps a block of this size from the kernel, and its pages can be returned to the kernel like those of a
-/// mapping. A buffer is freed as rarely as possible: the first large block that is freed raises the size up to which
-/// the allocator keeps freed memory for itself, including the application's.
+/// A buffer is allocated with `calloc`, because the vendor's library passes completed buffers to the client that
+/// registered for records last, which may be another client that calls `free` on every buffer. Unwritten parts of a
+/// buffer cost nothing, because the allocator maps a block of this size from the kernel. For the same reason its pages
+/// can be returned to the kernel like those of a mapping. Buffers are freed as rarely as possible, because the first
+/// large block that is freed raises the size up to which the allocator keeps freed memory, including memory that the
+/// application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -62,12 +65,12 @@ pub struct Buffer {
     warm: usize,
 }
 
-// SAFETY: a buffer owns its memory, as a box would.
+// SAFETY: a buffer owns its memory, like a box.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// Creates a buffer of `bytes`, rounded up to a multiple of 8; `None` for 0 bytes or if no memory is left. NVIDIA
-    /// recommends 1 to 10 MB. It costs nothing until the library writes to it.
+    /// recommends 1 to 10 MB. A new buffer takes no memory until the library writes to it.
     pub fn new(bytes: usize) -> Option<Self> {
         let words = bytes.div_ceil(8);
         if words == 0 {
@@ -92,8 +95,8 @@ impl Buffer {
         kept
     }
 
-    /// Returns the pages to the kernel, which makes them zero when they are next touched, and zeroes the parts that
-    /// are on pages shared with other blocks. Returns `false` if the kernel refused.
+    /// Returns the buffer's whole pages to the kernel, which zeroes them at the next access, and zeroes the parts of
+    /// the buffer that are on pages shared with other blocks. Returns `false` if the kernel refused.
     pub(crate) fn give_pages_back(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();
@@ -103,11 +106,13 @@ impl Buffer {
         if inner >= inner_end {
             return false;
         }
-        // SAFETY: whole pages inside a block that only `self` refers to; their content may become zero.
+        // SAFETY: the range consists of whole pages inside a block that only `self` refers to, and their content may
+        // become zero.
         let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
         let written = self.written.div_ceil(8).min(self.words);
         let (before, behind) = ((inner - first) / 8, (inner_end - first) / 8);
-        // The application's own allocator may use memory that keeps its content.
+        // The content is checked because an allocator of the application may use memory that keeps its content after
+        // `madvise`.
         if answer != 0 || self.words()[before] != 0 {
             return false;
         }
@@ -153,7 +158,7 @@ enum Content {
 }
 
 impl Filled {
-    /// Returns the number of bytes that hold records; may be 0.
+    /// Returns the number of bytes that hold records, which may be 0.
     pub fn valid(&self) -> usize {
         self.valid
     }
@@ -165,12 +170,12 @@ impl Filled {
             Content::Copied(words) => words,
         };
         let valid = self.valid.min(size_of_val(words));
-        // SAFETY: bytes of initialised words, limited to their size.
+        // SAFETY: the words are initialised, and the number of bytes is limited to their size.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
 
-    /// Copies the records out, so that the buffer is free for reuse at once. Early deliveries and flushes return
-    /// buffers with few records, by the thousand.
+    /// Copies the records out, so that the buffer is free for reuse at once. Flushes and early deliveries return
+    /// thousands of buffers with few records each.
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
@@ -180,7 +185,7 @@ impl Filled {
         (Self { content: Content::Copied(copy), valid: self.valid }, self.recycle())
     }
 
-    /// Returns the buffer, zeroed as far as it was written, for its next use; `None` if the records were a copy.
+    /// Returns the buffer for its next use, with all written bytes zeroed; `None` if the records were a copy.
     pub fn recycle(self) -> Option<Buffer> {
         let Content::Whole(mut buffer) = self.content else { return None };
         let words = self.valid.div_ceil(8).min(buffer.words);
@@ -191,14 +196,14 @@ impl Filled {
     }
 }
 
-/// Size of the buffer that is lent when the tracer has none: enough for about 300 records, which are counted and
-/// lost. (CUPTI before 12.9 crashes if it gets no buffer.)
+/// Size of the spare buffer that is lent if the tracer provides no buffer. It has room for about 300 records, which are
+/// counted and lost. (CUPTI before 12.9 crashes if it gets no buffer.)
 const SPARE_BYTES: usize = 64 * 1024;
 
 /// Buffers that the library holds.
 ///
-/// Its lock is taken in the library's own buffer callbacks, where the library holds a lock of its own, so nothing may
-/// be called while it is held.
+/// The library's buffer callbacks take the lock of this list while the library holds a lock of its own. So a thread
+/// that holds the lock of this list must not call the library.
 #[derive(Debug, Default)]
 pub(crate) struct Lent(Mutex<Vec<Loan>>);
 
@@ -219,7 +224,7 @@ impl Loan {
     }
 }
 
-// SAFETY: a loan owns the memory it points to, as a box would, and is not bound to a thread.
+// SAFETY: a loan owns the memory that it points to, like a box, and is not bound to a thread.
 unsafe impl Send for Loan {}
 
 /// A buffer that the library has returned.
@@ -227,7 +232,7 @@ unsafe impl Send for Loan {}
 pub(crate) enum Returned {
     /// A buffer of the tracer.
     Filled(Filled),
-    /// A spare buffer, lent when the tracer had none; its records are lost.
+    /// A spare buffer, which was lent because the tracer provided none. Its records are lost.
     Spare(Filled),
     /// A buffer that was not lent.
     Stranger,
@@ -238,8 +243,8 @@ impl Lent {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Lends `buffer`, or a spare one. Returns its address and its size in bytes, which are 0 if no memory is left at
-    /// all.
+    /// Lends `buffer` or, if it is `None`, a spare buffer. Returns the address and the size of the lent buffer, which
+    /// are both 0 if no memory is left for a spare buffer.
     pub(crate) fn lend(&self, buffer: Option<Buffer>) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         let Some(buffer) = buffer.or_else(|| Buffer::new(SPARE_BYTES)) else { return (null_mut(), 0) };
@@ -247,7 +252,7 @@ impl Lent {
         WARM.fetch_sub(warm, Ordering::Relaxed);
         HELD.fetch_add(8 * words - written, Ordering::Relaxed);
         let mut loans = self.loans();
-        // A loan that another client received and has freed.
+        // If a loan with this address exists, another client has received that buffer and freed it.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
             let freed = loans.swap_remove(at);
             HELD.fetch_sub(8 * freed.words, Ordering::Relaxed);
@@ -261,8 +266,8 @@ impl Lent {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Returns a spare buffer that is not entered as a loan and so not recognised when it is returned. For a process
-    /// in which no lock may be waited for.
+    /// Returns a spare buffer that is not listed as a loan and so is not recognised when the library returns it. Used
+    /// in a process in which no code may wait for a lock.
     pub(crate) fn give_away() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
         let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);
@@ -281,7 +286,7 @@ impl Lent {
         loan.count_out();
         let Loan { start, words, .. } = loan;
         let valid = valid.min(8 * words);
-        // `lend` took these fields from a buffer, and the loan was removed, so this happens once.
+        // `lend` took these fields from a buffer, and the loan was just removed, so the memory has only one owner.
         let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
         HELD.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
         let filled = Filled { content: Content::Whole(buffer), valid };
@@ -307,7 +312,7 @@ mod tests {
         let lent = Lent::new();
         let (start, size) = lent.lend(Buffer::new(100));
         assert_eq!((size, start.addr() % 8), (104, 0));
-        // SAFETY: the buffer has 104 bytes and is ours to write until it is taken back.
+        // SAFETY: the buffer has 104 bytes, and the test may write to it until it is taken back.
         unsafe { start.write_bytes(0xab, 16) };
         let Returned::Filled(filled) = lent.take_back(start, 16) else { panic!("not ours?") };
         assert_eq!(filled.bytes(), [0xab; 16]);

@@ -1,25 +1,26 @@
-//! Kinds of API calls that matter, by their effect.
+//! Kinds of the API calls that matter to gpuflame, by the effect of the call.
 
 /// Effect of an API call on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
     /// Launches a kernel.
     Launch,
-    /// Launches a graph: one call, many activities.
+    /// Launches a graph; one call causes many activities.
     GraphLaunch,
     /// Copies memory.
     Copy {
-        /// Whether its name says that it waits. (A copy to or from pageable memory may wait even if it does not.)
+        /// Whether the call is synchronous according to its name. (A copy to or from pageable memory may wait even if
+        /// its name says asynchronous.)
         sync: bool,
     },
     /// Fills memory.
     Set {
-        /// Whether its name says that it waits.
+        /// Whether the call is synchronous according to its name.
         sync: bool,
     },
-    /// Resets a device: unflushed records are lost.
+    /// Resets a device; unflushed records are lost.
     DeviceReset,
-    /// Destroys, resets or releases a context: unflushed records are lost.
+    /// Destroys, resets or releases a context; unflushed records are lost.
     ContextDestroy,
     /// Asks tools to start recording (`cudaProfilerStart`).
     ProfilerStart,
@@ -43,12 +44,12 @@ pub enum CallKind {
     Free,
 }
 
-/// Type of memory that a call allocates, which also determines where its arguments hold the size.
+/// Type of memory that a call allocates. The type also determines which of the call's arguments hold the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationKind {
     /// Device memory.
     Device,
-    /// Device memory in rows: a number of rows, each of the pitch that the call returns.
+    /// Device memory in rows. The call returns the pitch, which is the size of each row in bytes.
     Pitched,
     /// Page-locked host memory.
     Pinned,
@@ -81,12 +82,12 @@ impl CallKind {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
-    /// Whether the call is the last chance for a flush.
+    /// Whether the call destroys a context, so that its start is the last chance for a flush.
     pub fn ends_context(self) -> bool {
         matches!(self, Self::DeviceReset | Self::ContextDestroy)
     }
 }
 
-/// Index of an enabled API call's label. Calls whose names differ only in a suffix share one.
+/// Index of an enabled API call's label. Calls whose names differ only in a suffix share one label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiCall(pub u16);

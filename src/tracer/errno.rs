@@ -1,14 +1,16 @@
-//! Preserves errno: it belongs to the host's last call, and only the host's own calls may change it.
+//! Preserves errno, because errno belongs to the application's last call, and only the application's own calls may
+//! change it.
 
-/// Runs `action` and restores errno. Wraps all of our code that the host or its libraries call on their threads.
+/// Runs `action` and restores errno. All code of gpuflame that runs on threads of the application is wrapped in this
+/// function.
 #[inline(always)]
 pub fn kept<T>(action: impl FnOnce() -> T) -> T {
     // SAFETY: errno's location is valid for as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: the location is valid for as long as the thread runs.
     let before = unsafe { errno.read() };
     let result = action();
-    // SAFETY: as above.
+    // SAFETY: the location is valid for as long as the thread runs.
     unsafe { errno.write(before) };
     result
 }

@@ -1,7 +1,8 @@
-//! The interface between a vendor's tracing library and its users: the [`Tracer`] that is notified, and the types
-//! that it receives.
+//! The interface between a vendor's tracing library and gpuflame's recorder: the [`Tracer`], which the library's
+//! callbacks notify, and the types that a tracer receives.
 //!
-//! `cupti` calls a tracer and `capture` implements one; neither knows the other. No type of a vendor appears here.
+//! `cupti` calls a tracer and `capture` implements one; neither module knows the other. This interface contains no
+//! vendor-specific type.
 
 mod buffer;
 mod calls;
@@ -16,11 +17,12 @@ use crate::record::{CorrelationId, GraphId, GraphNodeId};
 use std::cell::Cell;
 use std::ffi::c_char;
 
-/// Receiver of all notifications of the vendor's library. Associated functions only: there is one tracer per process.
+/// Receiver of all notifications of the vendor's library. All functions are associated functions, because there is one
+/// tracer per process.
 ///
-/// Each function may be called on any thread of the application, concurrently, as soon as subscribing has begun. None
-/// may call the vendor's interface. A panic in one ends tracing (see [`Tracer::panicked`]) and never reaches the
-/// application.
+/// Each function may be called on any thread of the application, concurrently, as soon as subscribing has begun. No
+/// function may call the vendor's library. A panic in any of the functions ends tracing (see [`Tracer::panicked`]) and
+/// never reaches the application.
 pub trait Tracer: 'static {
     /// Whether [`Tracer::graph`] is wanted. Default: `false`.
     const GRAPHS: bool = false;
@@ -28,26 +30,26 @@ pub trait Tracer: 'static {
     /// An enabled API call begins.
     fn enter(call: &Call<'_>);
 
-    /// An enabled API call has returned. [`Call::return_value`] says whether it succeeded.
+    /// An enabled API call has returned. [`Call::return_value`] shows whether the call succeeded.
     ///
-    /// Its activity records may have been delivered already. For a call that is in flight when tracing begins or ends
-    /// (including by [`Tracer::fatal`]) only its entry or only its exit is reported.
+    /// The call's activity records may have been delivered already. If a call is in flight when tracing begins or ends
+    /// (including by [`Tracer::fatal`]), only its entry or only its exit is reported.
     fn exit(call: &Call<'_>);
 
-    /// Whether the tracer has ended for this process, as in a forked child. No lock may be waited for there.
+    /// Whether the tracer has ended in this process, as in a forked child, in which no code may wait for a lock.
     fn is_over() -> bool {
         false
     }
 
-    /// The library needs memory for records. `None`: no memory is left; the records are then counted by
-    /// [`Tracer::records_discarded`].
+    /// The library needs memory for records. If the tracer returns `None`, because no memory is left, the lost records
+    /// are reported to [`Tracer::records_discarded`].
     ///
-    /// The library holds a lock of its own: make no call to it here, and take no lock that is held elsewhere around
-    /// such a call.
+    /// The library holds a lock of its own during this function. So the tracer must not call the library, and must not
+    /// take a lock that another thread may hold while it calls the library.
     fn request_buffer() -> Option<Buffer>;
 
-    /// The library returns records, on a thread of the application or its own: store them and return. The same rules
-    /// about locks apply as for [`Tracer::request_buffer`].
+    /// The library returns records, on a thread of the application or on a thread of its own. The tracer should only
+    /// store the records and return. The same rules about locks apply as for [`Tracer::request_buffer`].
     fn buffer_completed(filled: Filled);
 
     /// `count` records were returned in memory that was not the tracer's, and are lost.
@@ -56,8 +58,8 @@ pub trait Tracer: 'static {
     /// A context was created.
     fn context_created() {}
 
-    /// A context is about to be destroyed. Too late for a flush, which was due at the start of the call that destroys
-    /// it ([`CallKind::ends_context`]).
+    /// A context is about to be destroyed. It is too late for a flush, which must be made at the start of the call that
+    /// destroys the context ([`CallKind::ends_context`]).
     fn context_ending() {}
 
     /// A graph was created, changed or destroyed on this thread.
@@ -65,29 +67,31 @@ pub trait Tracer: 'static {
         let _ = event;
     }
 
-    /// A call that creates no GPU work: it waits, or is about events or memory. Reported only if asked for.
+    /// A call that creates no GPU work begins or ends. The call waits, or is about events or memory. Such calls are
+    /// reported only if the user asks for them.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
 
-    /// Another client of the library is about to take this over. The tracer must get all it still wants now, from
-    /// another thread of its own. Not called inside a callback.
+    /// Another client of the library is about to take over the resource that `approach` names. The tracer must fetch
+    /// the records that it still wants before this function returns, from a thread of its own. Not called inside a
+    /// callback.
     fn approached(approach: Approach) {
         let _ = approach;
     }
 
-    /// The library met a fatal error and has finalised itself. No more calls are made to it; undelivered records are
-    /// lost.
+    /// The library has encountered a fatal error and has finalised itself. No more calls are made to the library, and
+    /// undelivered records are lost.
     fn fatal(reason: &str) {
         let _ = reason;
     }
 
-    /// A function of this trait panicked, which is a bug in gpuflame. The last notification: API callbacks and
+    /// A function of this trait panicked, which is a bug in gpuflame. This is the last notification; API callbacks and
     /// buffers are ignored from then on.
     fn panicked() {}
 }
 
-/// What another client of the library is about to take over.
+/// Resource that another client of the library is about to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Approach {
     /// All records from now on.
@@ -100,8 +104,8 @@ pub enum Approach {
 
 /// An API call at its entry or its exit.
 ///
-/// The `Call` that a [`Tracer`] receives is stored in the frame of the function that the library called: all frames
-/// further in are ours.
+/// The `Call` that a [`Tracer`] receives is stored in the stack frame of the function that the library called, so all
+/// deeper frames belong to gpuflame.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// Kind of call, by its effect.
@@ -110,13 +114,14 @@ pub struct Call<'a> {
     pub api: ApiCall,
     /// Whether the call belongs to the driver API or the runtime API.
     pub layer: Layer,
-    /// Correlation id that its activities will carry.
+    /// Correlation id that the call's activities will carry.
     pub correlation: CorrelationId,
-    /// A word that the library keeps from `enter` to `exit` of one call; 0 at `enter` unless set there.
+    /// A word that the library keeps from the `enter` to the `exit` of one call. It is 0 at `enter` until the tracer
+    /// sets it.
     pub slot: &'a Cell<u64>,
-    /// At `exit`: the result (`CUresult`, `cudaError_t`), 0 for success. At `enter`: 0.
+    /// Result of the call at `exit` (`CUresult`, `cudaError_t`), 0 for success. The value is 0 at `enter`.
     pub return_value: u32,
-    /// For launches: the kernel's mangled name, valid during the callback; null for other calls.
+    /// Mangled name of the kernel for launches, valid during the callback; null for other calls.
     pub symbol_name: *const c_char,
 }
 
@@ -126,7 +131,7 @@ pub enum HostCallEvent<'a> {
     Begins {
         /// The call.
         call: &'a Call<'a>,
-        /// The address that it frees; 0 for a call that does not free.
+        /// The address that the call frees; 0 if the call does not free memory.
         address: u64,
     },
     /// The call has returned.
@@ -141,7 +146,7 @@ pub enum HostCallEvent<'a> {
 /// Effect of a call that creates no GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCallDone {
-    /// The call waited or freed, or it failed.
+    /// The call waited or freed memory, or the call failed.
     Nothing,
     /// The call allocated memory.
     Allocated {
@@ -165,20 +170,20 @@ pub enum GraphEvent<'a> {
     CallBegins {
         /// The call.
         call: &'a Call<'a>,
-        /// The graph that the call adds to; `None` if it creates a new graph.
+        /// The graph that the call adds to; `None` if the call creates a new graph.
         into: Option<GraphId>,
     },
     /// The call has returned.
     CallEnds(&'a Call<'a>),
-    /// A node was created: by the graph call that has begun or, between `enter` and `exit` of a launch, because the
-    /// launch was captured and so has no activity of its own.
+    /// A node was created. Either the graph call in flight created the node or, between the `enter` and `exit` of a
+    /// launch, the launch was captured into the node and so has no activity of its own.
     NodeCreated {
-        /// Ids of the graph and the node. `None`: the library does not provide them.
+        /// Ids of the graph and the node; `None` if the library does not provide these ids.
         ids: Option<(GraphId, GraphNodeId)>,
-        /// A value in the frame of the function that the library called: frames further in are ours.
+        /// A value in the stack frame of the function that the library called; all deeper frames belong to gpuflame.
         frame: &'a u32,
     },
-    /// A node was copied. `None`: the library does not say which.
+    /// A node was copied. The value is `None` if the library does not provide the ids.
     NodeCloned(Option<ClonedNode>),
     /// A graph is about to be destroyed.
     GraphEnds(GraphId),
@@ -190,7 +195,7 @@ pub enum GraphEvent<'a> {
     ExecUpdated {
         /// Address of the executable graph.
         exec: u64,
-        /// The graph that it was updated from.
+        /// The graph from which the executable graph was updated.
         source: GraphId,
         /// Correlation id of the call.
         correlation: CorrelationId,
