@@ -5,16 +5,16 @@
 pub(super) enum End {
     /// According to the unwind information, this is the outermost frame.
     Bottom,
-    /// The return address was 0. It is stored directly below this address.
+    /// The return address was 0. This return address is stored directly below the given address.
     ZeroReturn(u64),
-    /// There is no unwind information, and rbp is not a frame pointer: decided without reading memory.
+    /// The frame has no unwind information, and rbp is not a frame pointer. This was decided without reading memory.
     NoInformation,
     /// An address was out of bounds, or an unwind program failed.
     Lost,
     /// The stack has more than `MAX_FRAMES` frames.
     TooDeep,
-    /// The walk began on the thread's own stack and a signal frame led it to another.
+    /// The walk began on the thread's own stack, and a signal frame led it to another stack.
     Elsewhere,
-    /// The walk reached this frame of the last stack, whose outer part is unchanged.
+    /// The walk reached this frame of the last stack, whose part from this frame outwards is unchanged.
     Joined(usize),
 }
