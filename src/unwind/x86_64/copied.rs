@@ -148,7 +148,7 @@ impl Beginning for Interrupted<'_> {
     }
 }
 
-/// The copied words of a stack, from a stack pointer upwards.
+/// The copied words of a stack, from the stack pointer upwards.
 struct Copied<'a> {
     /// Stack pointer of the interrupted thread.
     base: u64,
