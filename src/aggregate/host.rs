@@ -10,7 +10,7 @@ use crate::record::{
     map_bytes,
 };
 
-/// All sums so far.
+/// All sums of host activity so far.
 #[derive(Debug, Default)]
 pub struct HostSums {
     /// Number of calls, and their total nanoseconds or bytes.
@@ -26,15 +26,15 @@ pub struct HostSums {
 /// Kind of host activity that concerns a GPU, and the unit of its sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HostCall {
-    /// A wait: nanoseconds.
+    /// Waits; the sum is in nanoseconds.
     Wait,
-    /// Time on a processor, by samples: nanoseconds.
+    /// Time on a processor, by samples; the sum is in nanoseconds.
     Sampled,
-    /// Time off the processors, whatever the reason: nanoseconds.
+    /// Time off the processors, whatever the reason; the sum is in nanoseconds.
     Blocked,
-    /// An allocation of this kind of memory: bytes.
+    /// Allocations of this kind of memory; the sum is in bytes.
     Allocate(MemoryKind),
-    /// A free of this kind of memory: bytes. `None` if the allocation was not seen.
+    /// Frees of this kind of memory, or `None` if the allocation was not recorded; the sum is in bytes.
     Free(Option<MemoryKind>),
 }
 

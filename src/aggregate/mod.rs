@@ -22,7 +22,7 @@ use crate::record::{
 use crate::stats::Histogram;
 use recent::{Key, Recent, Sums};
 
-/// All sums so far. See the module's documentation.
+/// All sums of joined rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
     /// Whether each stream has cells of its own.
@@ -43,7 +43,7 @@ pub struct Aggregate {
 /// Outcome of a launch. This is a compact form of [`Leaf`], because it is looked up for every activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {
-    /// Work of a GPU.
+    /// Work of a GPU with a known duration.
     Work(Work),
     /// Work of a GPU with an unknown duration.
     Untimed(Work),

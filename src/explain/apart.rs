@@ -43,9 +43,9 @@ pub struct Apart {
 /// Work that arrived after its window was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
-    /// Number of launches.
+    /// Number of late launches.
     pub launches: u64,
-    /// Number of activities.
+    /// Number of late activities.
     pub activities: u64,
     /// Total duration of late activities, in nanoseconds.
     pub nanos: u64,
@@ -138,14 +138,14 @@ impl Apart {
         }
     }
 
-    /// Adds a call of a thread that ended in a window.
+    /// Adds a call of a thread, which ended in a window.
     pub(super) fn called(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if let Some(part) = self.part_of(ended) {
             part.timeline.called(thread, (begun, ended), context);
         }
     }
 
-    /// Adds a launching call that began in a window.
+    /// Adds a launching call of a thread, which began in a window.
     pub(super) fn launched(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if let Some(part) = self.part_of(begun) {
             part.timeline.launched(thread, (begun, ended), context);

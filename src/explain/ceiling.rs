@@ -203,7 +203,7 @@ impl Explain {
         EXPORT_BYTES_A_FRAME * frames + EXPORT_BYTES_A_NODE * nodes + bytes_a_stack * stacks
     }
 
-    /// Keeps `count` contexts, including the `youngest` ones.
+    /// Keeps `count` contexts, which include the `youngest` newest contexts, and drops all other contexts.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
         // A graph may be launched long after it was created, so contexts that created graph nodes get the maximum weight.

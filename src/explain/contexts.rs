@@ -18,7 +18,7 @@ pub struct Stacks {
     pub module_unknown: u64,
 }
 
-/// See the module's documentation.
+/// Ids and stacks of the contexts that occurred so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
@@ -36,12 +36,12 @@ impl Contexts {
         Self { merge_threads, ..Self::default() }
     }
 
-    /// Whether the same stack on two threads is one context.
+    /// Whether the same stack on two threads counts as one context.
     pub(super) fn merges_threads(&self) -> bool {
         self.merge_threads
     }
 
-    /// Adds a context row; ignores all other rows. Returns whether its stack is new.
+    /// Adds a context row; ignores all other rows. Returns whether the context's stack is new.
     pub(super) fn add(&mut self, row: &Row<'_>, profile: &mut Profile) -> bool {
         let &Row::Context { id, thread, flags, frames } = &row else { return false };
         let first = profile.merge_context(*id, *thread, *flags, frames, self.merge_threads);

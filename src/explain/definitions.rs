@@ -5,7 +5,7 @@ use super::Explain;
 use crate::profile::Profile;
 use crate::record::{Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId};
 
-/// Definitions that are already in a file.
+/// Definitions that a file already contains.
 #[derive(Debug, Default)]
 pub struct Definitions {
     process: bool,

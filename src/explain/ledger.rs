@@ -11,7 +11,7 @@ use crate::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
 use crate::profile::{Base, Cause, Dependencies, DeviceTime, DeviceUse, Profile, Sample, Tip};
 use crate::record::{ContextId, DeviceId, Loss, NameId, Work};
 
-/// See the module's documentation.
+/// Counts of everything that was recorded, by outcome. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Launches and activities by outcome. None of them is still open.
@@ -22,7 +22,7 @@ pub struct Ledger {
     pub losses: BTreeMap<Loss, u64>,
     /// Number and quality of the stacks.
     pub stacks: Stacks,
-    /// All devices that did any work.
+    /// All devices that did any GPU work.
     pub devices: Vec<Device>,
     /// Host activity other than launches, if requested.
     pub host: Host,
@@ -256,7 +256,7 @@ impl Host {
     }
 }
 
-/// Count and total amount of `samples`.
+/// Total count and total amount of `samples`.
 fn sums<'a>(samples: impl Iterator<Item = &'a Sample>) -> (u64, u64) {
     samples.fold((0, 0), |(count, sum), sample| (count + sample.count(), sum.saturating_add(sample.amount())))
 }

@@ -359,7 +359,7 @@ impl Explain {
         &self.profile
     }
 
-    /// The profile, mutable so that names can be added.
+    /// The profile, which is mutable so that names can be added to it.
     pub fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }

@@ -103,7 +103,7 @@ struct Group {
     shift: u64,
     first: u64,
     last: u64,
-    /// Whether the table belongs to another group.
+    /// Whether the table belongs to a different group than this one.
     shared: bool,
 }
 
@@ -119,7 +119,7 @@ struct Table {
 struct Entry {
     /// Id of the node minus the base of the table.
     offset: u32,
-    /// Creator of the node.
+    /// Caller that created the node.
     maker: Caller,
 }
 
@@ -463,7 +463,7 @@ impl Table {
         self.position(offset).ok().map(|at| self.entries[at].maker)
     }
 
-    /// Whether `next` is the node after `node`.
+    /// Whether `next` is the node that directly follows `node`.
     fn follows(&self, node: u64, next: u64) -> bool {
         let offset = |node: u64| node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok());
         let (Some(node), Some(next)) = (offset(node), offset(next)) else { return false };

@@ -24,11 +24,11 @@ use crate::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 /// State of a correlation id.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
-    /// A launch and its progress.
+    /// A launch, and the activities that it has had so far.
     Launch(Launched, Progress),
     /// A second correlation id of the launch with this id.
     Alias(CorrelationId),
-    /// Activities of a launch that has not arrived.
+    /// Activities whose launch has not arrived yet.
     Orphans(Chain),
 }
 
@@ -72,7 +72,7 @@ pub(super) enum Found<'a> {
     Nobody,
 }
 
-/// See the module's documentation.
+/// Launches and waiting activities by correlation id. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct ById {
     recent: Recent,
@@ -173,7 +173,7 @@ impl ById {
         self.recent.each(each);
     }
 
-    /// Launches without an activity so far, in no particular order.
+    /// Launches that have had no activity so far, in no particular order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Launched> {
         let recent = self.recent.pages.iter().flatten().flat_map(|page| page.entries.iter().flatten());
         let older = self.waiting.young.values().chain(self.waiting.old.values());
@@ -183,7 +183,7 @@ impl ById {
         })
     }
 
-    /// All launches.
+    /// All launches in the index.
     pub(super) fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launched> {
         let recent =
             self.recent.pages.iter_mut().flatten().flat_map(|page| page.entries.iter_mut().flatten());

@@ -272,7 +272,7 @@ impl Join {
         }
     }
 
-    /// Keeps an activity until its launch arrives under `id`.
+    /// Stores an activity until the activity's launch arrives under `id`.
     fn push_orphan(&mut self, id: CorrelationId, activity: &Activity, sink: &mut impl Sink) {
         if self.orphans.room() == 0 && !self.give_up_oldest(sink) {
             return self.give_up(activity, sink);
@@ -371,7 +371,7 @@ fn deliver_unseen(tally: &mut Tally, activity: &Activity, sink: &mut impl Sink) 
     sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
 }
 
-/// Counts and delivers an activity whose launch will not arrive any more.
+/// Counts and delivers an activity whose launch is no longer expected.
 fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut impl Sink) {
     if order.find_unseen(activity) != unseen::Found::No {
         return deliver_unseen(tally, activity, sink);

@@ -87,7 +87,7 @@ impl Orphans {
         (activity, (next != NIL).then_some(Chain { first: next, ..chain }))
     }
 
-    /// Removes a whole chain.
+    /// Removes all activities of a chain.
     pub(super) fn take_all(&mut self, chain: Chain, mut each: impl FnMut(&Activity)) {
         let mut left = Some(chain);
         while let Some(chain) = left {
@@ -97,7 +97,7 @@ impl Orphans {
         }
     }
 
-    /// Passes all activities to `each`, the one that has waited longest first.
+    /// Passes all activities to `each`. The activity that has waited longest is passed first.
     pub(super) fn each(&self, mut each: impl FnMut(&Activity)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {

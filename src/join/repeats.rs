@@ -11,7 +11,7 @@ use crate::record::{Activity, GraphId};
 const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 
-/// See the module's documentation.
+/// Detects activities that were delivered twice. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     /// Hashes of graph node runs, youngest first in each set. Empty until a graph node runs.
@@ -64,7 +64,7 @@ impl Repeats {
             self.nodes.resize(SETS, [0; WAYS]);
         }
         let ids = u64::from(activity.correlation.0) << 32 ^ u64::from(activity.graph.0);
-        // 0 marks an empty entry.
+        // The lowest bit is set, because a hash of 0 marks an empty entry.
         let number = mix(mix(number(activity), activity.graph_node.0), ids) | 1;
         let set = &mut self.nodes[(number >> 32) as usize % SETS];
         if set.contains(&number) {

@@ -29,7 +29,7 @@ impl Sink for Seen {
 }
 
 impl Seen {
-    /// (start, context or reason) of the activities.
+    /// The activities that were received, as (start, context or reason).
     fn summary(&self) -> Vec<(u64, Result<u32, Missing>)> {
         self.activities.iter().map(|(a, origin)| (a.start.0, origin.context().map(|c| c.0))).collect()
     }
@@ -438,7 +438,7 @@ fn an_activity_in_an_outside_range_is_outside_unless_its_launch_is_recorded() {
     assert_eq!((tally.activities.outside, tally.activities.no_stack), (3, 1), "12 was dropped");
 }
 
-/// Expected outcome of a run.
+/// Expected outcome of a simulated run.
 #[derive(Default)]
 struct Truth {
     activities: HashMap<u64, Result<u32, Missing>>,

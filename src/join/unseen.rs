@@ -28,7 +28,7 @@ pub(super) enum Found {
     Yes,
 }
 
-/// See the module's documentation.
+/// Periods in which the tracer's callbacks were off. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     stretches: Vec<Stretch>,

@@ -16,7 +16,7 @@ use super::vendor::VENDORS;
 pub(super) enum Origin {
     /// User code, and all libraries other than those of the next variants.
     Code,
-    /// Libraries of a vendor, and our own (see `vendor`).
+    /// Libraries of a vendor, and gpuflame's own library (see `vendor`).
     Vendor,
     /// The C and C++ runtimes, whose frames are start code at the root.
     Runtime,

@@ -241,7 +241,7 @@ impl Symbolizer {
     }
 }
 
-/// Names a kernel, if it has no name yet.
+/// Names a kernel if the kernel has no name yet.
 pub fn name_kernel(profile: &mut Profile, id: NameId) {
     let Some(symbol) = profile.kernel_text(id).filter(|_| !profile.has_shown_kernel(id)) else { return };
     let demangled = match kernel_name(profile.strings().get(symbol)) {
@@ -256,7 +256,7 @@ pub fn name_kernel(profile: &mut Profile, id: NameId) {
 #[derive(Default)]
 struct Waiting {
     contexts: Vec<ContextId>,
-    /// Positions of the frames.
+    /// Positions in `Symbolizer::frames` of the frames that must be named.
     frames: Vec<usize>,
 }
 

@@ -29,7 +29,7 @@ const MOST_TOLD_APART: usize = 64;
 /// Number of most recent launching threads among which a culprit thread is searched for.
 const RECENT: usize = 16;
 
-/// See the module's documentation.
+/// Calls and pauses of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     threads: IdMap<ThreadId, Thread>,
@@ -283,7 +283,7 @@ impl Thread {
         self.last.map_or(0, |last| last.ended)
     }
 
-    /// Pieces that overlap `from..to`.
+    /// The thread's pieces that overlap the time `from..to`.
     fn within(&self, from: u64, to: u64) -> impl Iterator<Item = &Piece> {
         let first = self.pieces.partition_point(|piece| piece.until <= from);
         self.pieces.range(first..).take_while(move |piece| piece.since < to)
@@ -311,7 +311,7 @@ mod tests {
     /// Begin and end of a launch in us, and its number.
     type Times = (u64, u64, u32);
 
-    /// Launches of several threads.
+    /// Calls of several threads, which make these launches.
     fn calls(known: &[(u32, &[Times])]) -> Calls {
         let mut calls = Calls::default();
         for (thread, all) in known {

@@ -8,7 +8,7 @@ use crate::record::{Caller, ContextId, ThreadId};
 pub(super) enum Blamed {
     /// A call: usually the launch that ended the gap, or the state of the launching thread during the gap.
     Caller(Caller),
-    /// Activity of the launching thread between two calls.
+    /// Whatever the launching thread did between two calls.
     Pause {
         after: ContextId,
         /// Thread that made the first call, if another thread made it.
@@ -24,7 +24,7 @@ pub(super) enum Charge {
     Between(Blamed, Cause),
     /// Part of the time until the first work in a window.
     Opening(Blamed, Cause),
-    /// Time until the window closed without further work. It is charged to no code.
+    /// Time from the last work in a window until the window closed. This time is charged to no code.
     Closing,
 }
 

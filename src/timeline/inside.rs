@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::record::{Caller, ContextId, IdMap, Inside, ThreadId, map_bytes};
 
-/// See the module's documentation.
+/// States of all threads. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Insides {
     /// States by thread, as pairs of (start, context) in order of time.

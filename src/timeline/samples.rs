@@ -17,7 +17,7 @@ const MOST: usize = 1 << 16;
 /// Number of samples and waits from which on they are dropped if they cannot belong to any future gap.
 const MANY: usize = 1 << 12;
 
-/// See the module's documentation.
+/// Samples and waits of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     threads: IdMap<ThreadId, VecDeque<Found>>,

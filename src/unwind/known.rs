@@ -86,7 +86,7 @@ pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
     if ENTERING.swap(true, Ordering::Acquire) {
         return None;
     }
-    // SAFETY: this thread has just set the flag, so no other reference to the room exists.
+    // SAFETY: this thread has just set `ENTERING`, so no other reference to the room exists.
     let free = unsafe { &mut *ROOM.0.get() };
     let entered = free.enter(object, path, build_id, counts, bucket);
     ENTERING.store(false, Ordering::Release);

@@ -63,7 +63,7 @@ fn refresh(counts: Counts) {
     if WRITING.swap(true, Ordering::Acquire) {
         return;
     }
-    // SAFETY: this thread has just set the flag, so no other reference to the room exists.
+    // SAFETY: this thread has just set `WRITING`, so no other reference to the room exists.
     let room = unsafe { &mut *ROOM.0.get() };
     let mut count = 0;
     loader::visit(|object| {

@@ -20,12 +20,12 @@ impl Exported {
     }
 }
 
-/// Tags of the dynamic section.
+/// Tags of entries in the dynamic section of an ELF file.
 const STRINGS: u64 = 5;
 const SYMBOLS: u64 = 6;
 const GNU_HASH: u64 = 0x6fff_fef5;
 
-/// Size of a symbol table entry.
+/// Size of a symbol table entry in bytes.
 const SYMBOL: usize = size_of::<libc::Elf64_Sym>();
 
 /// The symbol tables of one object. Use only while the loader's lock is held.

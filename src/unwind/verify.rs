@@ -19,7 +19,7 @@ pub struct Verdict {
     pub libgcc_agrees: bool,
 }
 
-/// Checks a thread's captures.
+/// Checks the captures of one thread.
 #[derive(Debug)]
 pub struct Verifier {
     plain: Unwinder,

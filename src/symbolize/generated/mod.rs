@@ -22,7 +22,7 @@ use crate::record::FrameKind;
 
 /// Maximum number of bytes read from a map, which is enough for a million functions.
 const MOST_BYTES: u64 = 64 << 20;
-/// Maximum number of records read from a dump. Most of a dump is code, which is skipped.
+/// Maximum number of records read from a dump. Most bytes of a dump are code, which is skipped.
 const MOST_RECORDS: usize = 1 << 20;
 /// Maximum number of (function, address) matches. Real functions do not overlap by the thousand.
 const MOST_ANSWERS: usize = 1 << 20;
@@ -43,7 +43,7 @@ pub struct Sources {
 /// Names read from the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generated {
-    /// Functions by address.
+    /// Names of functions by address.
     pub names: Vec<(u64, String)>,
     /// Addresses that belonged to several functions in turn.
     pub several: Vec<u64>,
@@ -191,7 +191,7 @@ impl Answers {
     }
 }
 
-/// Decodes a name, which may be any bytes.
+/// Decodes a name, which may consist of any bytes.
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).trim().to_owned()
 }

@@ -14,7 +14,7 @@
 //! 3.15        as 3.14; the outermost frame is part of the thread's state, and not a function's
 //! ```
 
-/// Offsets for one version.
+/// Offsets for one version of CPython.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Major and minor version, as in `0x030b`.
@@ -73,7 +73,7 @@ pub(super) enum Unit {
     Address,
 }
 
-/// How the first frame of an evaluator call is recognized.
+/// Ways to recognize the first frame of an evaluator call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Boundary {
     /// Each frame is the first frame of a call.
@@ -467,7 +467,7 @@ mod tests {
         table
     }
 
-    /// The table of 3.13.
+    /// The table that CPython 3.13 publishes.
     fn table() -> [u8; TABLE_BYTES] {
         table_of(TABLES[0])
     }

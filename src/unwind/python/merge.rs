@@ -14,7 +14,7 @@ use crate::unwind::MAX_FRAMES;
 /// Maximum number of frames of both kinds in a merged stack.
 pub(super) const MOST_MERGED: usize = 2 * MAX_FRAMES;
 
-/// The stacks to merge.
+/// The native stack and the Python stack that are to be merged.
 pub(super) struct Stacks<'a> {
     /// Native frames, leaf first.
     pub(super) native: &'a [Frame],

@@ -14,7 +14,7 @@ use crate::record::{CodeId, Frame};
 use crate::unwind::MAX_FRAMES;
 use crate::unwind::memory::word;
 
-/// A frame of the walk.
+/// A Python frame as the walk found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct Item {
@@ -321,7 +321,7 @@ impl Walk {
             && unsafe { self.texts.are_as_before(&interpreter.layout) }
     }
 
-    /// The first `count` frames of the last walk, counted from the root.
+    /// The last walk's first `count` frames, counted from the root.
     #[inline(always)]
     fn met<'a>(&'a self, count: usize) -> Met<impl Fn(usize) -> &'a Item> {
         let items = &self.items[..count];

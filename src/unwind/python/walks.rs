@@ -31,7 +31,7 @@ const MOST_FRAMES: usize = 80;
 const MOST_TEXTS: usize = 32;
 /// Number of slots in the table that predicts a walk from the previous two walks and the native frames.
 const FOLLOWERS: usize = 1024;
-/// Maximum number of walks compared per look-up, in addition to the predicted one.
+/// Maximum number of walks compared per look-up, in addition to the predicted walk.
 const MOST_TRIED: usize = 4;
 
 /// The cached walks of one thread. Zeroed memory is an empty cache.
@@ -46,7 +46,7 @@ pub(super) struct Walks {
     last: [u16; 2],
     /// Value that identifies the thread's native frames as far as they are known.
     native: usize,
-    /// Number of stored frames.
+    /// Number of frames of all walks that are stored.
     frames: usize,
     price: Price,
 }
@@ -63,7 +63,7 @@ struct All {
     frames: [Item; FRAMES],
 }
 
-/// The walks of one hash set.
+/// The cached walks of one hash set.
 #[repr(C)]
 struct Set {
     /// Hashes of the walks' innermost frames; 0 marks a free slot.
@@ -194,7 +194,7 @@ impl Walks {
         self.used += bytes;
     }
 
-    /// Releases the memory.
+    /// Releases the memory of the cache.
     pub(super) fn give_back(&mut self) {
         if let Some(all) = self.all.take() {
             // SAFETY: `keep` mapped the walks with this size, and no reference to them is left.
@@ -204,7 +204,7 @@ impl Walks {
 }
 
 impl All {
-    /// Whether the thread is in the frames of a walk.
+    /// Whether the thread is still in the frames of a cached walk.
     #[inline(always)]
     fn is(&self, number: usize, walk: &Walk, interpreter: &Interpreter, thread: u64) -> bool {
         let kept = &self.walks[number];

@@ -1,9 +1,9 @@
 //! The ways in which a walk ends.
 
-/// Why a walk ended.
+/// The reason why a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// According to the unwind information, this is the outermost frame.
+    /// The walk reached the outermost frame, according to the unwind information.
     Bottom,
     /// The return address was 0. This return address is stored directly below the given address.
     ZeroReturn(u64),

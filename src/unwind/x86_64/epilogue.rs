@@ -80,7 +80,7 @@ mod tests {
     fn an_epilogues_pops_locate_the_return_address() {
         // add $8, %rsp; ret: CPython's trampoline up to 3.12.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 8, 0xc3]), Some((2, 1)));
-        // pop %rbp; ret: later versions.
+        // pop %rbp; ret: CPython's trampoline of later versions.
         assert_eq!(read(&[0x5d, 0xc3, 0x90]), Some((2, 2)));
         // add $0x28, %rsp; pop %rbx; pop %rbp; pop %r12; ret: rbp is stored below r12 and the return address.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 0x28, 0x5b, 0x5d, 0x41, 0x5c, 0xc3]), Some((9, 3)));
@@ -104,11 +104,11 @@ mod tests {
             &[0x48, 0x83, 0xc4, 0xf8, 0xc3],
             // add $4, %rsp; ret
             &[0x48, 0x83, 0xc4, 4, 0xc3],
-            // leave; ret: a frame pointer
+            // leave; ret: code with a frame pointer
             &[0xc9, 0xc3],
             // mov %rax, %rsp; ret
             &[0x48, 0x89, 0xc4, 0xc3],
-            // add $0x10008, %rsp; ret: larger than the limit
+            // add $0x10008, %rsp; ret: a frame larger than the limit
             &[0x48, 0x81, 0xc4, 8, 0, 1, 0, 0xc3],
             &[0x48, 0x81, 0xc4, 8, 0x40, 0, 0, 0xc3],
             // jmp

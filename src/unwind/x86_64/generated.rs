@@ -43,11 +43,11 @@ pub(super) struct Recheck {
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
     left: u32,
-    /// Number of rules that were out of date.
+    /// Number of checked rules that were out of date.
     found: u32,
     /// Whether the walk reached generated code.
     pub(super) met_generated: bool,
-    /// Whether the walk used a rule without a check.
+    /// Whether the walk used a rule without checking it.
     is_trusting: bool,
     /// Whether the walk reached an address without a rule after it had used an unchecked rule.
     is_surprised: bool,
@@ -109,12 +109,12 @@ impl Checks {
         REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether a rule was out of date.
+    /// Whether the walk found a rule that was out of date.
     pub(super) fn found_replacement(&self) -> bool {
         self.found > 0
     }
 
-    /// Reports that the walk met an address that has no rule yet.
+    /// Reports that the walk reached an address that has no rule yet.
     pub(super) fn met_new_address(&mut self) {
         self.is_surprised |= self.is_trusting;
     }

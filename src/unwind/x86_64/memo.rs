@@ -44,7 +44,7 @@ const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 /// addresses are stored as offsets from the stack's low end.
 #[repr(C)]
 pub(super) struct Memo {
-    /// The loader state that the rules belong to.
+    /// The loader state to which the walk's rules belong.
     counts: Counts,
     /// Mask of a frame's address bits. The mask is loaded from memory, because a compiler would rebuild the constant for
     /// every four frames.
@@ -135,7 +135,7 @@ impl Memo {
         self.is_cut = false;
     }
 
-    /// Forgets the last stack if its rules may be out of date.
+    /// Forgets the last stack if the rules of its walk may be out of date.
     #[inline(always)]
     pub(super) fn expire(&mut self, counts: Counts) {
         if self.counts != counts {
@@ -376,7 +376,7 @@ impl Memo {
         Outer { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
     }
 
-    /// The loader state that the rules belong to.
+    /// The loader state to which the walk's rules belong.
     pub(super) fn counts(&self) -> Counts {
         self.counts
     }
@@ -404,7 +404,7 @@ impl Memo {
 }
 
 impl State {
-    /// The state beyond the root.
+    /// The state of a walk that has gone beyond the root.
     const NOTHING: Self = Self { bp: 0, rest: 0 };
     const BP_IS_LIVE: u64 = 1 << 32;
     /// Marks of a step: the step was a guess, and the step's code may be replaced.

@@ -100,7 +100,7 @@ impl Routes {
         }
     }
 
-    /// Releases the memory.
+    /// Releases the memory of the routes.
     pub(super) fn give_back(&mut self) {
         if let Some(routes) = self.0.take() {
             // SAFETY: `learn` mapped the routes with this size, and no reference to them is left.
@@ -308,7 +308,7 @@ mod tests {
         // This is a different stack with the same contents.
         let other = Stack::new(6, 0);
         assert_eq!(followed(&routes, &other, Counts::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
-        // After an unload the address may hold other code.
+        // After an unload, other code may be at the address.
         assert_eq!(followed(&routes, &stack, Counts::new(0, 1)), None);
         routes.give_back();
     }

@@ -62,7 +62,7 @@ pub(super) struct Walked {
     pub(super) is_plain: bool,
 }
 
-/// The position of a walk.
+/// The frame at which a walk is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     /// The key of the frame's rule (see `table`): the return address, or the address of the interrupted instruction plus
@@ -106,9 +106,9 @@ impl Cursor {
     }
 }
 
-/// The state that a walk starts from.
+/// The state in which a walk starts.
 pub(super) trait Beginning {
-    /// The first frame.
+    /// Position of the walk at the first frame.
     fn cursor(&self) -> Cursor;
 
     /// The known registers of the first frame.
@@ -135,7 +135,7 @@ pub(super) struct Walk<'a> {
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [Step; MAX_FRAMES],
     pub(super) is_guessed: bool,
-    /// The cached paths of earlier walks.
+    /// The cached paths that earlier walks of this thread took.
     pub(super) trails: Option<&'a Trails>,
     /// The step from which on no cached path led the walk.
     pub(super) lost: Option<usize>,

@@ -59,7 +59,7 @@ struct All {
     stacks: [Stack; STACKS],
 }
 
-/// The stacks of one hash set.
+/// The cached stacks of one hash set.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Set {
@@ -90,17 +90,17 @@ struct Stack {
 }
 
 const _: () = assert!(size_of::<Stack>() == 1024, "a stack begins at a cache line");
-/// Unit of memory accounting: the stacks of one set.
+/// Unit of memory accounting, in bytes: the size of the stacks of one set.
 const USED: usize = WAYS * size_of::<Stack>();
 
-/// The key of a cached stack: everything known before any word is read.
+/// The key of a cached stack, which is everything that is known about a stack before any word of it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct Beginning {
     place: u64,
     sp: u64,
     hint: u64,
-    /// The loader state that the rules belong to.
+    /// The loader state to which the walk's rules belong.
     counts: u64,
 }
 
@@ -212,7 +212,7 @@ impl Whole {
         Some(number)
     }
 
-    /// Evicts the stacks with frames in code that may be replaced.
+    /// Evicts all stacks with a frame in code that may be replaced.
     pub(super) fn forget_generated(&mut self) {
         // SAFETY: `keep` mapped the stacks, they stay mapped as long as `self` lives, and only this thread uses them.
         let Some(all) = self.all.map(|mut all| unsafe { all.as_mut() }) else { return };
@@ -221,7 +221,7 @@ impl Whole {
         used.filter(|stack| stack.is_generated).for_each(|stack| stack.begins = Beginning::NOWHERE);
     }
 
-    /// Releases the memory.
+    /// Releases the memory of the cache.
     pub(super) fn give_back(&mut self) {
         if let Some(all) = self.all.take() {
             // SAFETY: `keep` mapped the stacks with this size, and no reference to them is left.

@@ -13,7 +13,7 @@ pub(super) trait Words {
     /// Whether this stack is the thread's own.
     const ARE_OWN: bool;
 
-    /// Moves to the stack pointer at which a walk begins.
+    /// Moves to the stack that contains `sp`, the stack pointer at which a walk begins.
     fn begin(&mut self, sp: u64) -> Result<(), End>;
 
     /// The word at `address`, if a frame at `sp` may have stored a word at that address.
