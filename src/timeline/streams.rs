@@ -7,7 +7,7 @@ use crate::record::{Activity, DeviceId, GpuContextId, IdMap, StreamId, map_bytes
 /// with streams, so the work of further streams is summed together.
 const MOST: usize = 4096;
 
-/// See the module's documentation.
+/// Sums of the streams of one device. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Streams {
     places: IdMap<(GpuContextId, StreamId), u32>,

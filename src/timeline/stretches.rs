@@ -57,7 +57,7 @@ impl Stretches {
         has_room
     }
 
-    /// Sorts the stretches and merges those that touch.
+    /// Sorts the stretches and merges stretches that touch.
     pub(super) fn merge(&mut self) {
         merge(&mut self.waiting);
     }
@@ -109,7 +109,7 @@ impl Stretches {
     }
 }
 
-/// Sorts the stretches and merges those that touch.
+/// Sorts the stretches and merges stretches that touch.
 pub(super) fn merge(stretches: &mut Vec<Stretch>) {
     stretches.sort();
     stretches.dedup_by(|next, kept| {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// every few milliseconds; time before the oldest remembered window was already accounted for.
 const MOST: usize = 4096;
 
-/// See the module's documentation.
+/// Windows that were opened so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows {
     /// Windows in order of time, without overlaps. The last window may still be open.

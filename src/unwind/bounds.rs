@@ -15,7 +15,7 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// Returns the stack that the calling thread was started on, or an empty range if it cannot be determined.
-    /// Calls `pthread_getattr_np`, which allocates: call it once per thread.
+    /// This function calls `pthread_getattr_np`, which allocates, so call it once per thread.
     pub(crate) fn of_this_thread() -> Self {
         own_stack().unwrap_or_default()
     }
@@ -33,7 +33,7 @@ const MAIN_AT_MOST: u64 = 64 << 20;
 /// does not export the symbol.
 static STACK_END: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks up symbols that cannot be looked up later, inside a callback.
+/// Looks up symbols now, because they cannot be looked up later, inside a callback.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let end = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_stack_end".as_ptr()) };
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_threads_locals_are_within_its_stack_bounds() {
-        // This is a thread of the harness. The main thread is tested in tests/unwind/main_thread.rs.
+        // This test runs on a thread of the harness. The main thread is tested in tests/unwind/main_thread.rs.
         prepare();
         let local = 0u64;
         assert!(Stack::of_this_thread().contains((&raw const local) as u64));

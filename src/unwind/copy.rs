@@ -122,7 +122,7 @@ impl StackCopy {
         let capacity = bytes.next_power_of_two().max(FIRST_ROOM);
         let larger = memory::map(capacity)?;
         if let Some(room) = self.room {
-            // SAFETY: `length` bytes of the old buffer are initialized, and the new one is larger.
+            // SAFETY: `length` bytes of the old buffer are initialized, and the new buffer is larger.
             unsafe { larger.copy_from_nonoverlapping(room, self.length) };
         }
         self.give_back();
@@ -130,7 +130,7 @@ impl StackCopy {
         self.room
     }
 
-    /// Releases the buffer.
+    /// Releases the memory of the buffer.
     pub(crate) fn give_back(&mut self) {
         if let Some(room) = self.room.take() {
             // SAFETY: `room_for` mapped the buffer with this size, and the buffer is not used any more.

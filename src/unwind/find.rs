@@ -32,7 +32,7 @@ struct LinkMap {
     name: *const c_char,
 }
 
-/// `_dl_find_object`, or null if libc does not have it.
+/// Address of `_dl_find_object`, or null if libc does not have this function.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether `_dl_find_object` is treated as missing. Set by tests that must run as if the function did not exist.
 static IS_WITHOUT: AtomicBool = AtomicBool::new(false);
@@ -81,7 +81,7 @@ fn by_call(find: *mut c_void, address: u64) -> Result<Option<Object>, Unsure> {
     }
     // SAFETY: on success, `_dl_find_object` has written the whole struct.
     let found = unsafe { found.assume_init() };
-    // SAFETY: the link map of a loaded object is valid until the object is unloaded, and the loader is held.
+    // SAFETY: the link map of a loaded object is valid until the object is unloaded, and the loader's lock is held.
     let link_map = unsafe { &*found.link_map };
     // SAFETY: the loader has just returned all of these values for one object.
     let object = unsafe { Object::mapped(found.map_start as u64, link_map.bias, link_map.name) };

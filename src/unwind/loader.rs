@@ -97,7 +97,7 @@ unsafe extern "C" {
 pub(crate) struct Object {
     /// First mapped address.
     pub(crate) start: u64,
-    /// One past the last mapped address.
+    /// Address after the last mapped byte.
     pub(crate) end: u64,
     /// Difference between the mapped addresses and the addresses in the file.
     pub(crate) bias: u64,
@@ -275,7 +275,7 @@ pub(crate) enum Visit {
 pub(crate) fn visit(mut visitor: impl FnMut(&Object) -> Visit) {
     iterate(|info| {
         let headers = (info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        // SAFETY: the loader passes this object to its visitor right now.
+        // SAFETY: the loader is passing this object to its visitor, so the object is loaded and the lock is held.
         visitor(&unsafe { Object::new(info.dlpi_addr, info.dlpi_name, headers) })
     });
 }
@@ -290,7 +290,8 @@ fn iterate<F: FnMut(&libc::dl_phdr_info) -> Visit>(mut visitor: F) {
         let visitor = unsafe { &mut *visitor.cast::<F>() };
         // SAFETY: the loader passes a valid description, and glibc fills all its fields.
         let info = unsafe { &*info };
-        // A panic must not cross the loader's frames: it would abort the process while the loader's lock is held.
+        // A panic must not unwind through the loader's frames, because that would abort the process while the loader's lock
+        // is held.
         let wish = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| visitor(info)));
         c_int::from(!matches!(wish, Ok(Visit::Next)))
     }

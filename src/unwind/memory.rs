@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering}
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bytes mapped now.
+/// Number of bytes that are mapped now.
 pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
@@ -138,7 +138,7 @@ pub(super) fn prepare() {
     unsafe { unmap(page, PAGE) };
 }
 
-/// Id of this process. Makes a system call only the first time in each process.
+/// Id of this process. The function makes a system call only the first time it is called in each process.
 fn this_process() -> i64 {
     // SAFETY: the pointer is null, or points to a word in a mapping that is never unmapped.
     let kept = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };

@@ -207,7 +207,7 @@ pub enum Skip {
 /// One captured stack, borrowed from the unwinder: copy it before the next capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Captured<'a> {
-    /// The frames, leaf first.
+    /// The frames of the stack, leaf first.
     pub frames: &'a [Frame],
     /// Number of frames at the root end (the end of `frames`) that are unchanged since the previous capture.
     pub kept: usize,
@@ -237,7 +237,7 @@ impl Captured<'_> {
         self.places.of_last(self.frames.len())
     }
 
-    /// Whether frames are missing at the root.
+    /// Whether frames are missing at the root of the stack.
     pub fn is_partial(&self) -> bool {
         self.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0
     }

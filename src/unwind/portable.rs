@@ -139,7 +139,7 @@ impl Owned {
         self.checks_every_capture = check;
     }
 
-    /// Has no effect: this engine caches no stacks.
+    /// Has no effect, because this engine caches no stacks.
     pub(super) fn remember_stacks(&mut self, _remember: bool) {}
 
     #[inline(always)]

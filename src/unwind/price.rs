@@ -42,7 +42,7 @@ impl Price {
         self.doubt < DOUBTFUL || self.looks.is_multiple_of(16)
     }
 
-    /// Records a hit.
+    /// Records a hit of a cached entry.
     #[inline(always)]
     pub(super) fn was_met(&mut self) {
         let trust = if self.doubt < DOUBTFUL { 1 } else { TRUST };

@@ -43,7 +43,7 @@ impl Verifier {
         Some(Self { plain, theirs: memory::map(size_of::<Addresses>())?.cast() })
     }
 
-    /// Captures the frames above the one that contains `below` again, and compares them with `captured`.
+    /// Captures the frames above the frame that contains `below` again, and compares these frames with `captured`.
     #[cold]
     #[inline(never)]
     pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> Verdict {

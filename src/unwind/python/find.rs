@@ -189,7 +189,7 @@ fn look() {
     }
 }
 
-/// Publishes an interpreter, unless another thread was faster.
+/// Publishes an interpreter, unless another thread has already published one.
 fn enter(interpreter: Interpreter) {
     let Some(place) = memory::map(size_of::<Interpreter>()) else { return };
     let place = place.cast::<Interpreter>();

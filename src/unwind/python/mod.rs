@@ -95,7 +95,7 @@ pub(crate) enum Found {
 
 /// A stack of native and Python frames.
 pub(crate) struct Merged<'a> {
-    /// The frames, leaf first.
+    /// The frames of the merged stack, leaf first.
     pub(crate) frames: &'a [Frame],
     /// Whether native and Python frames show the same evaluator calls.
     pub(crate) is_sure: bool,

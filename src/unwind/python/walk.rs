@@ -170,7 +170,7 @@ pub(super) struct Walk {
     pub(super) head: Head,
     pages: Pages,
     pub(super) texts: Texts,
-    /// The frames, root first.
+    /// The frames of the last walk, root first.
     pub(super) items: [Item; MAX_FRAMES],
     /// The frames that a walk has followed so far, leaf first.
     links: [Link; MAX_FRAMES],
@@ -629,7 +629,7 @@ pub(super) mod tests {
     pub(in crate::unwind::python) struct Made {
         pub(in crate::unwind::python) interpreter: Interpreter,
         memory: Box<[u64]>,
-        /// The calls, root first.
+        /// The calls that the synthetic thread is in, root first.
         pub(in crate::unwind::python) calls: Vec<Call>,
         has_root: bool,
         random: u64,

@@ -44,7 +44,7 @@ impl Texts {
         self.count_of_walk = 0;
     }
 
-    /// Whether there is no room for another pair.
+    /// Whether there is no room for another pair of texts.
     pub(in crate::unwind::python) fn are_full(&self) -> bool {
         self.count >= MOST_TEXTS
     }
@@ -80,7 +80,7 @@ impl Texts {
         Some(self.count as u16 - 1)
     }
 
-    /// Records that this pair is unchanged in this walk.
+    /// Records that this pair of texts is unchanged in this walk.
     fn see(&mut self, at: usize) {
         if self.seen[at] == self.walk {
             return;
@@ -97,7 +97,7 @@ impl Texts {
         &self.of_walk[..self.count_of_walk.min(MOST_TEXTS)]
     }
 
-    /// Whether the pairs with these numbers are unchanged.
+    /// Whether the pairs of texts with these numbers are unchanged.
     ///
     /// # Safety
     /// Each text must be a string, or at least readable memory.
@@ -133,7 +133,7 @@ impl Texts {
         true
     }
 
-    /// Whether the pair with this number is unchanged.
+    /// Whether the pair of texts with this number is unchanged.
     ///
     /// # Safety
     /// The number must be from [`Texts::enter`]; each text must be a string, or at least readable memory.
