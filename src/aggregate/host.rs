@@ -1,5 +1,5 @@
-//! Sums of host activity other than launches: waits, allocations and frees by stack, and counts of
-//! dependencies and of unified memory events by GPU.
+//! Sums of host activity other than launches: waits, allocations and frees by stack, and counts of dependencies and of
+//! unified memory events by GPU.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::record::{
     map_bytes,
 };
 
-/// All sums so far.
+/// All sums of host activity so far.
 #[derive(Debug, Default)]
 pub struct HostSums {
-    /// Number of calls, and total nanoseconds or bytes.
+    /// Number of calls, and their total nanoseconds or bytes.
     sums: IdMap<(ContextId, HostCall), (u64, u64)>,
-    /// Current allocations by address.
+    /// Present allocations by address.
     live: IdMap<u64, Allocated>,
     live_bytes: u64,
     most_bytes: u64,
@@ -23,23 +23,23 @@ pub struct HostSums {
     unified: BTreeMap<(UnifiedKind, Option<DeviceId>), Values>,
 }
 
-/// Kind of host activity about a GPU, and the unit of its sum.
+/// Kind of host activity that concerns a GPU, and the unit of its sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HostCall {
-    /// A wait: nanoseconds.
+    /// Waits; the sum is in nanoseconds.
     Wait,
-    /// Time on a processor: nanoseconds.
+    /// Time on a processor, by samples; the sum is in nanoseconds.
     Sampled,
-    /// Time off the processors, for any reason: nanoseconds.
+    /// Time off the processors, whatever the reason; the sum is in nanoseconds.
     Blocked,
-    /// An allocation of this kind of memory: bytes.
+    /// Allocations of this kind of memory; the sum is in bytes.
     Allocate(MemoryKind),
-    /// A free of this kind of memory: bytes. `None` if the allocation was not seen.
+    /// Frees of this kind of memory, or `None` if the allocation was not recorded; the sum is in bytes.
     Free(Option<MemoryKind>),
 }
 
 impl HostSums {
-    /// Processes a row; ignores unrelated kinds.
+    /// Processes a row; ignores rows of unrelated kinds.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Wait(wait) => self.add(wait.context, HostCall::Wait, wait.duration),
@@ -62,7 +62,7 @@ impl HostSums {
     fn memory(&mut self, call: &MemoryCall) {
         match call.allocated {
             Some(allocated) => {
-                // The previous allocation at this address was freed without our seeing it.
+                // The previous allocation at this address was freed by a call that was not recorded.
                 if let Some(before) = self.live.insert(call.address, allocated) {
                     self.live_bytes -= before.bytes;
                 }
@@ -83,7 +83,7 @@ impl HostSums {
         let sums = self.unified.entry((row.kind, row.device())).or_default();
         let more = match row.kind.is_move() {
             true => [row.value, 1, row.duration().unwrap_or(0), 0],
-            // The unit of values of unknown kinds is unknown.
+            // The unit of a value of an unknown kind is unknown, so only the row is counted.
             false => [0, 1, 0, row.value],
         };
         add_values(sums, more);
@@ -95,10 +95,10 @@ impl HostSums {
         *sum = sum.saturating_add(amount);
     }
 
-    /// Replaces each context by the one that `context` returns for it, and adds up again.
+    /// Replaces each context by the one that `context` returns for it, and recomputes the sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for ((id, call), (count, amount)) in std::mem::take(&mut self.sums) {
-            // Contexts without a stack are not mapped.
+            // Ids of contexts without a stack are not mapped.
             let id = if id < ContextId::FIRST { id } else { context(id) };
             let (counts, sum) = self.sums.entry((id, call)).or_default();
             *counts += count;
@@ -106,8 +106,7 @@ impl HostSums {
         }
     }
 
-    /// Per context, the count and total nanoseconds of waits, samples on a processor and time off the
-    /// processors.
+    /// Per context, the total count and nanoseconds of waits, samples on a processor and time off the processors.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let takes_time =
             |call: &HostCall| matches!(call, HostCall::Wait | HostCall::Sampled | HostCall::Blocked);
@@ -120,7 +119,7 @@ impl HostSums {
         map_bytes(&self.sums)
     }
 
-    /// Replaces the sums in `profile` by those so far.
+    /// Replaces the sums in `profile` by the present ones.
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(&WAITS, self.samples(&WAITS));
         profile.set_samples(&MEMORY, self.samples(&MEMORY));
@@ -135,7 +134,7 @@ impl HostSums {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// Sums that belong to `view`. A wait has no leaf below the call that waits.
+    /// Samples of the sums that belong to `view`. A wait has no leaf below the call that waits.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostCall), &(u64, u64))| {
             let (of, leaf) = match call {
@@ -152,7 +151,7 @@ impl HostSums {
         self.sums.iter().filter_map(sample).collect()
     }
 
-    /// Bytes allocated and not freed, and their maximum so far.
+    /// Number of bytes that are allocated and not freed, and the maximum of this number so far.
     pub fn held(&self) -> (u64, u64) {
         (self.live_bytes, self.most_bytes)
     }

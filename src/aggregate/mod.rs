@@ -1,8 +1,8 @@
-//! `Aggregate` adds up joined rows: cells of (context, work, device), statistics by work and device, and the
-//! total work per device. Busy time is computed by `timeline`.
+//! `Aggregate` adds up joined rows: cells of (context, work, device), statistics by work and device, and the total work per
+//! device. `timeline` computes the busy time.
 //!
-//! Memory grows with the number of distinct things, never with the number of launches. Only ids are stored;
-//! the [`Profile`] that receives the sums knows their meaning.
+//! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches. Only ids are
+//! stored; the [`Profile`] that receives the sums knows what the ids mean.
 
 mod host;
 mod recent;
@@ -22,10 +22,10 @@ use crate::record::{
 use crate::stats::Histogram;
 use recent::{Key, Recent, Sums};
 
-/// All sums so far. See the module's documentation.
+/// All sums of joined rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
-    /// Whether there is a separate cell per stream.
+    /// Whether each stream has cells of its own.
     by_stream: bool,
     lanes: Vec<Lane>,
     lane_index: IdMap<(u32, Stream), u32>,
@@ -34,16 +34,16 @@ pub struct Aggregate {
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
     recent: Recent,
-    /// Places of graph nodes, and their positions by (launch, creation).
+    /// Places of graph nodes, and the position of each place by (launch, creation).
     nodes: Vec<Place>,
     node_index: IdMap<(Caller, Created), u32>,
     devices: Vec<DeviceUse>,
 }
 
-/// Outcome of a launch: a compact form of [`Leaf`], which is looked up for every activity.
+/// Outcome of a launch. This is a compact form of [`Leaf`], because it is looked up for every activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {
-    /// Work of a GPU.
+    /// Work of a GPU with a known duration.
     Work(Work),
     /// Work of a GPU with an unknown duration.
     Untimed(Work),
@@ -51,7 +51,7 @@ enum Fate {
     Pending,
 }
 
-/// Key of a cell, kept small since there may be a hundred thousand.
+/// Key of a cell. The key is small, since there may be a hundred thousand cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
     place: PlaceCode,
@@ -62,7 +62,7 @@ struct Cell {
 /// A stream of a GPU context.
 type Stream = (GpuContextId, StreamId);
 
-/// A series on one stream.
+/// A series of one stream.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
@@ -71,12 +71,12 @@ struct Lane {
 
 const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
 
-/// The part of a cell's key other than its place, with sums over all places.
+/// The part of a cell's key other than the place, with sums over all places.
 #[derive(Clone, Debug)]
 struct Series {
     fate: Fate,
     device: Option<DeviceId>,
-    /// Position of the device in `Aggregate::devices`.
+    /// Position of the series' device in `Aggregate::devices`.
     place: Option<usize>,
     weight: Weight,
     min: u64,
@@ -113,18 +113,18 @@ impl Sink for Aggregate {
 }
 
 impl Aggregate {
-    /// Creates sums with a separate cell per stream, for outputs that show streams.
+    /// Creates sums in which each stream has cells of its own, for outputs that show streams.
     pub fn by_stream() -> Self {
         Self { by_stream: true, ..Self::default() }
     }
 
-    /// Replaces the sums in `profile` by those so far.
+    /// Replaces the sums in `profile` by the present ones.
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(&GPU, self.samples());
         profile.set_works(self.works(), self.devices.clone());
     }
 
-    /// Number of distinct (context, work, device).
+    /// Number of distinct (context, work, device) triples.
     pub fn cells(&self) -> usize {
         self.cells.len()
     }
@@ -174,7 +174,8 @@ impl Aggregate {
     ) -> usize {
         let key = Key { place, fate, device, stream: stream.filter(|_| self.by_stream) };
         let Sums { series, cell } = match fate {
-            // Usually each is looked up once, and it has no kernel to select a slot by: the cache would miss.
+            // A pending launch is usually looked up once, and has no kernel by which to select a slot, so the cache would
+            // miss.
             Fate::Pending => self.find(key),
             _ => self.recent.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);
@@ -212,7 +213,7 @@ impl Aggregate {
         })
     }
 
-    /// Code of a graph node's place.
+    /// Returns the code of a graph node's place.
     fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> PlaceCode {
         let nodes = &mut self.nodes;
         let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
@@ -238,7 +239,7 @@ impl Aggregate {
     }
 }
 
-/// Permanent position of `device` among the devices. Called once per series.
+/// The permanent position of `device` among the devices. Called once per series.
 fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
         devices.push(DeviceUse { device, count: 0, nanos: 0 });
@@ -273,24 +274,24 @@ impl Series {
 
     fn stats(&self) -> Option<WorkStats> {
         let (Fate::Work(work), Some(device)) = (self.fate, self.device) else { return None };
-        // The middle of a bucket may be outside the range of values seen.
+        // The middle of a histogram bucket may be outside the range of recorded values.
         let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
         Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
     }
 }
 
-/// Sums of hostile durations saturate instead of wrapping.
+/// Adds `weight` to `sum`. Sums of hostile durations saturate instead of wrapping.
 fn add(sum: &mut Weight, weight: Weight) {
     sum.count += weight.count;
     sum.nanos = sum.nanos.saturating_add(weight.nanos);
     sum.bytes = sum.bytes.saturating_add(weight.bytes);
 }
 
-/// A [`Place`] in four bytes: a caller or, with the bit [`NODE`], a position in `Aggregate::nodes`.
+/// A [`Place`] in four bytes: either a caller or, if the bit [`NODE`] is set, a position in `Aggregate::nodes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PlaceCode(u32);
 
-/// A bit that a caller does not use.
+/// A bit that the code of a caller never has set.
 const NODE: u32 = 1 << 31;
 
 impl From<Caller> for PlaceCode {

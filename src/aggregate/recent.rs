@@ -1,11 +1,11 @@
-//! A cache of the cells and series used by the last few hundred kinds of activity. A program launches the
-//! same kernels from the same stacks again and again, and two look-ups in hash maps are a quarter of the
-//! collector's cost per activity.
+//! A cache of the cells and series that the last few hundred kinds of activity used. A program launches the same kernels
+//! from the same stacks again and again, and without the cache two look-ups in hash maps are a quarter of the collector's
+//! cost per activity.
 
 use super::{Fate, PlaceCode, Stream};
 use crate::record::{DeviceId, Work};
 
-/// Number of slots: 12 KiB, which stay in the L1 cache next to everything else.
+/// Number of slots. They take 12 KiB, which fit into the L1 cache together with the collector's other data.
 const SLOTS: usize = 256;
 
 /// Everything that determines an activity's cell and series.
@@ -14,12 +14,12 @@ pub(super) struct Key {
     pub(super) place: PlaceCode,
     pub(super) fate: Fate,
     pub(super) device: Option<DeviceId>,
-    /// Only set if streams are summed separately.
+    /// Stream of the activity; set only if streams are summed separately.
     pub(super) stream: Option<Stream>,
 }
 
 impl Key {
-    /// Index of the slot. Places and names are small consecutive numbers.
+    /// Index of the key's slot. Places and names are small consecutive numbers.
     fn slot(&self) -> usize {
         let name = match self.fate {
             Fate::Work(Work::Kernel(name)) => name.0,
@@ -36,7 +36,7 @@ pub(super) struct Sums {
     pub(super) cell: u32,
 }
 
-/// Direct-mapped cache: each slot holds the key stored last. See the module's documentation.
+/// A direct-mapped cache, in which each slot contains the key that was stored last. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Recent(Box<[Option<(Key, Sums)>; SLOTS]>);
 

@@ -1,13 +1,12 @@
-//! Merges the sums of contexts and kernels that are no longer kept separately. A shortage of memory removes
-//! the distinction between two stacks or two kernels, never their sum.
+//! Merges the sums of contexts and kernels that are no longer kept separately. A shortage of memory removes the distinction
+//! between two stacks or two kernels, but never their sum.
 
 use super::{Aggregate, Cell, Fate, NODE, Series, add};
 use crate::profile::{Place, Weight};
 use crate::record::{Caller, ContextId, Created, IdMap, NameId, Work, map_bytes};
 
 impl Aggregate {
-    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and adds up
-    /// again.
+    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and recomputes the sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId, kernel: impl Fn(NameId) -> NameId) {
         let new = Self { by_stream: self.by_stream, devices: self.devices.clone(), ..Self::default() };
         let Self { lanes, series, cells, nodes, .. } = std::mem::replace(self, new);
@@ -33,7 +32,7 @@ impl Aggregate {
         }
     }
 
-    /// Weights by context, including contexts that created a graph's node.
+    /// Weights by context, including contexts that created a graph node.
     pub(crate) fn by_context(&self) -> IdMap<ContextId, Weight> {
         let mut sums: IdMap<ContextId, Weight> = IdMap::default();
         for &(Cell { place, .. }, weight) in &self.cells {
@@ -67,8 +66,8 @@ impl Aggregate {
             + self.nodes.capacity() * size_of::<Place>()
     }
 
-    /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets; a kernel that ran once needs a
-    /// single one.
+    /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets, or a single bucket for a kernel that ran
+    /// once.
     pub fn series_bytes(&self) -> usize {
         map_bytes(&self.series_index) + self.series.capacity() * (size_of::<Series>() + 64)
     }

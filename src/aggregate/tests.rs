@@ -1,4 +1,4 @@
-//! Sums worked out by hand, and the two measurements that the design depends on: rows per second and bytes
+//! Tests sums that were computed by hand, and the two measurements on which the design depends: rows per second and bytes
 //! per cell.
 
 use super::*;
@@ -12,7 +12,7 @@ fn on(device: u32, activity: Activity) -> Activity {
     Activity { device: DeviceId(device), ..activity }
 }
 
-/// Pushes `rows` through a join into a profile.
+/// Pushes `rows` through a join, and returns the profile of the sums.
 fn profile_of(rows: &[Row<'_>]) -> Profile {
     let (mut join, mut sums) = (Join::default(), Aggregate::default());
     rows.iter().for_each(|row| join.push(row, &mut sums));
@@ -153,8 +153,8 @@ fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
     assert_eq!((fill.work, fill.weight.bytes), (Work::Set, 64));
 }
 
-/// Rows of launches with one kernel each, delivered in buffers of 1,000 like a tracer's: `names` kernels from
-/// `contexts` call sites.
+/// Rows of launches with one kernel each, delivered in buffers of 1,000 records as by a tracer. The launches use `names`
+/// different kernels and `contexts` different call sites.
 fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
     let (mut rows, mut chance) = (Vec::with_capacity(2 * launches as usize), Chance::new(3));
     for from in (0..launches).step_by(1000) {
@@ -172,13 +172,14 @@ fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
 #[test]
 fn each_distinct_context_and_kernel_name_costs_under_200_bytes() {
     let (mut join, mut sums, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
-    // Warm up: every kernel name and its histogram exist.
+    // Warm up, so that every kernel name and its histogram exist.
     for row in traffic(100_000, 10, 50) {
         join.push(&row, &mut sums);
     }
     let warm = sums.heap_bytes() + profile.heap_bytes();
     for context in 2..100_002_u32 {
-        // Thirty frames deep; three frames are unique to this call site, as in a program with many templates.
+        // The stacks are thirty frames deep, and three frames are unique to each call site, as in a program with many
+        // templates.
         let mut frames: Vec<_> = (0..30).map(|i| Frame::native(0x1000 + i, ModuleEpoch(0))).collect();
         for (i, frame) in frames.iter_mut().take(3).enumerate() {
             *frame =
@@ -231,7 +232,7 @@ fn memory_does_not_grow_with_the_number_of_launches() {
 #[ignore = "a measurement: cargo test --release --lib rows_a_second -- --ignored --nocapture"]
 fn join_and_aggregate_process_over_5_million_rows_per_second() {
     let rows = traffic(1_000_000, 500, 40);
-    // The best of several runs: other processes may be using the machine.
+    // Use the best of several runs, because other processes may be using the machine.
     let mut best: f64 = 0.0;
     for _ in 0..8 {
         let (mut join, mut sums) = (Join::default(), Aggregate::default());

@@ -1,5 +1,5 @@
-//! Short JSON descriptions of a process's recording and its files: one next to each set of files, for later
-//! readers, and one for the parent that started the process.
+//! Short JSON descriptions of a process's recording and its files. One description is written next to each set of files,
+//! for later readers, and one for the parent that started the process.
 
 use std::ffi::OsStr;
 #[cfg(feature = "cli")]
@@ -13,8 +13,8 @@ use super::Ledger;
 use crate::profile::{Profile, quoted};
 use crate::record::{Provenance, WindowEdge};
 
-/// Returns the description next to a set of files, which may cover all windows or a single one. Files are
-/// listed by name only, since the folder may be copied elsewhere.
+/// Returns the description that is written next to a set of files, which may cover all windows or a single window. Files
+/// are listed by name only, since the folder may be copied to another place.
 pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
     let name = |file: &PathBuf| quoted_path(file.file_name().unwrap_or_default());
     let mut windows: Vec<(u64, Option<u64>)> = Vec::new();
@@ -34,8 +34,7 @@ pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: 
     object(profile, ledger, &more, files.iter().map(name))
 }
 
-/// Returns the description for the parent process: absolute paths, and the number of launches outside
-/// windows.
+/// Returns the description for the parent process, which has absolute paths and the number of launches outside windows.
 pub fn process_text<'a>(
     profile: &Profile,
     ledger: &Ledger,
@@ -68,7 +67,7 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
     )
 }
 
-/// Encodes a path as JSON: a string, or an array of its bytes if it is not UTF-8.
+/// Encodes a path as JSON: as a string, or as an array of the path's bytes if the path is not UTF-8.
 fn quoted_path(path: &OsStr) -> String {
     path.to_str().map_or_else(|| format!("{:?}", path.as_bytes()), quoted)
 }

@@ -1,13 +1,12 @@
-//! Per-window sums, for windows that get their own output files. Each window is summed separately, in
-//! addition to the whole run, until its GPU work is over and it is removed ([`Apart::due`]).
+//! Per-window sums, for windows that get their own output files. Each window is summed separately, in addition to the whole
+//! run, until the window's GPU work is over and the window is removed ([`Apart::due`]).
 //!
-//! A launch belongs to the first window that was not closed when the launch began, by the times in its row
-//! and in the window edges: a call that began while a window was open did so before the closing edge was
-//! noted. Work launched in other windows, or outside windows, only keeps the GPU busy for as long as it ran
-//! inside the window. Work that arrives after its window was removed is late: it is counted, and is not in
-//! any file.
+//! A launch belongs to the first window that was not closed when the launch began, according to the times in the launch's
+//! row and in the window edges: a call that began while a window was open did so before the closing edge was noted. Work
+//! launched in other windows, or outside windows, only keeps the GPU busy for as long as it ran inside the window. Work
+//! that arrives after its window was removed is late: it is counted, and is not in any file.
 //!
-//! The number of windows is limited; launches after the last window are added to it.
+//! The number of windows is limited. Launches after the last window are added to the last window.
 
 use std::collections::VecDeque;
 
@@ -20,24 +19,23 @@ use crate::record::{
 };
 use crate::timeline::Timeline;
 
-/// A graph counts as finished if it had no work between two flushes. The first flush may have begun before
-/// the work.
+/// Number of flushes without work after which a graph counts as finished. One flush is not enough, because the first flush
+/// may have begun before the work.
 const FLUSHES: u8 = 2;
 
-/// Windows that have not been removed yet, and removed ones between them. See the module's documentation.
+/// Windows that have not been removed yet, and removed windows between them. See the module's documentation.
 #[derive(Debug)]
 pub struct Apart {
     /// Windows in order of time.
     windows: VecDeque<Window>,
-    /// Number of windows removed before the first of `windows`, and when the latest removed window was
-    /// closed.
+    /// Number of windows removed before the first of `windows`, and the time at which the latest removed window was closed.
     forgotten: u64,
     forgotten_until: Nanos,
     most: u64,
     by_stream: bool,
-    /// Number of windows opened, including those merged into the last.
+    /// Number of windows opened, including windows that were merged into the last one.
     opened: u64,
-    /// Number of leading windows whose launches were all read.
+    /// Number of leading windows whose launches were all read from the log.
     read: u64,
     late: Late,
 }
@@ -45,9 +43,9 @@ pub struct Apart {
 /// Work that arrived after its window was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
-    /// Number of launches.
+    /// Number of late launches.
     pub launches: u64,
-    /// Number of activities.
+    /// Number of late activities.
     pub activities: u64,
     /// Total duration of late activities, in nanoseconds.
     pub nanos: u64,
@@ -55,9 +53,9 @@ pub struct Late {
 
 #[derive(Debug)]
 struct Window {
-    /// `None` while the window is open.
+    /// Time at which the window was closed; `None` while the window is open.
     closed: Option<Nanos>,
-    /// `None` once the sums were removed.
+    /// Sums of the window; `None` once the sums were removed.
     part: Option<Box<Part>>,
 }
 
@@ -66,14 +64,14 @@ struct Window {
 pub struct Part {
     /// Number of the window, counted from 1.
     pub number: u64,
-    /// Times at which it was opened and closed. The last window may have several such pairs.
+    /// Times at which the window was opened and closed. The last window may have several such pairs.
     pub edges: Vec<(WindowEdge, Nanos)>,
     pub(super) aggregate: Aggregate,
     pub(super) timeline: Timeline,
     pub(super) host: HostSums,
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
-    /// Number of flushes of the tracer until no more work is expected from graphs that ran.
+    /// Number of further flushes of the tracer after which no more work is expected from graphs that ran.
     flushes_left: u8,
 }
 
@@ -92,22 +90,22 @@ impl Apart {
         }
     }
 
-    /// Number of windows opened.
+    /// Number of windows opened so far.
     pub fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// Whether more windows were opened than are summed separately, so that the last one holds several.
+    /// Whether more windows were opened than are summed separately, so that the last window contains several.
     pub fn is_full(&self) -> bool {
         self.opened > self.most
     }
 
-    /// Work that arrived too late.
+    /// Work that arrived after its window was removed.
     pub fn late(&self) -> Late {
         self.late
     }
 
-    /// Handles an edge that is due to a step of the clock: the list of windows does not change.
+    /// Handles an edge that is due to a step of the clock. The list of windows does not change.
     pub(super) fn clock_was_set(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(part) = last.and_then(|last| last.part.as_mut()) {
@@ -115,7 +113,7 @@ impl Apart {
         }
     }
 
-    /// Handles an edge: opens or closes a window.
+    /// Handles an edge that opens or closes a window.
     pub(super) fn edge(&mut self, edge: WindowEdge, time: Nanos) {
         if edge == WindowEdge::Open {
             self.opened += 1;
@@ -140,40 +138,40 @@ impl Apart {
         }
     }
 
-    /// Adds a call of a thread that ended in a window.
+    /// Adds a call of a thread, which ended in a window.
     pub(super) fn called(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if let Some(part) = self.part_of(ended) {
             part.timeline.called(thread, (begun, ended), context);
         }
     }
 
-    /// Adds a launching call that began in a window.
+    /// Adds a launching call of a thread, which began in a window.
     pub(super) fn launched(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if let Some(part) = self.part_of(begun) {
             part.timeline.launched(thread, (begun, ended), context);
         }
     }
 
-    /// Number of closed windows, if some launches made in them may still be unread.
+    /// Number of closed windows, if some of the launches made in these windows may still be unread; otherwise `None`.
     pub fn unread(&self) -> Option<u64> {
         let closed = self.windows.iter().filter(|window| window.closed.is_some()).count() as u64;
         let closed = self.forgotten + closed;
         (closed > self.read).then_some(closed)
     }
 
-    /// Notes that all launches of the first `windows` windows were read.
+    /// Notes that all launches of the first `windows` windows were read from the log.
     pub fn note_read(&mut self, windows: u64) {
         self.read = self.read.max(windows.min(self.forgotten + self.windows.len() as u64));
     }
 
-    /// Notes that the tracer was flushed and all rows it delivered were pushed.
+    /// Notes that the tracer was flushed, and that all rows it delivered were pushed.
     pub(super) fn flushed(&mut self) {
         let parts = self.windows.iter_mut().filter_map(|window| window.part.as_mut());
         parts.for_each(|part| part.flushes_left = part.flushes_left.saturating_sub(1));
     }
 
-    /// Removes and returns a window whose work is over, or that was closed before `given_up`. Never returns
-    /// the last window, which collects all later ones.
+    /// Removes and returns a window whose work is over, or that was closed before `given_up`. Never returns the last
+    /// window, because all later windows are added to it.
     pub fn due(&mut self, given_up: Nanos) -> Option<Box<Part>> {
         let (forgotten, read, most) = (self.forgotten, self.read, self.most);
         let is_due = |(at, window): (usize, &Window)| {
@@ -185,7 +183,7 @@ impl Apart {
         self.take(at)
     }
 
-    /// Removes and returns the first window that is left, whatever its state.
+    /// Removes and returns the first remaining window, whatever its state.
     pub fn any(&mut self) -> Option<Box<Part>> {
         let at = self.windows.iter().position(|window| window.part.is_some())?;
         self.take(at)
@@ -201,8 +199,7 @@ impl Apart {
         part
     }
 
-    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and adds up
-    /// again.
+    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and recomputes the sums.
     pub(super) fn rename(
         &mut self,
         context: impl Fn(ContextId) -> ContextId,
@@ -232,12 +229,12 @@ impl Apart {
             .sum()
     }
 
-    /// Index of the window that work begun at `time` belongs to.
+    /// Index of the window to which work begun at `time` belongs.
     fn of(&self, time: Nanos) -> Option<usize> {
         if self.forgotten > 0 && time <= self.forgotten_until {
             return None;
         }
-        // Nearly always it is the last one.
+        // Nearly always the work belongs to the last window.
         let last = self.windows.len().checked_sub(1)?;
         if last == 0 || self.windows[last - 1].closed.is_some_and(|closed| closed < time) {
             return Some(last);
@@ -288,8 +285,7 @@ impl Sink for Apart {
             Some(part) => part.add(activity, origin),
             None => self.too_late(activity),
         }
-        // In other windows it is foreign work: idle time that it ends is charged to `OUTSIDE`, not to a
-        // stack.
+        // In other windows this work is foreign, so idle time that it ends is charged to `OUTSIDE`, not to a stack.
         self.keep_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 
@@ -300,7 +296,7 @@ impl Sink for Apart {
         }
     }
 
-    /// The join gave up on this launch: it is counted as pending, and its window stops waiting for it.
+    /// Receives a launch that the join abandoned. The launch is counted as pending, and its window stops waiting for it.
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
         if let Some(part) = self.part_of(launched.time) {
             part.pending(id, launched);
@@ -333,7 +329,7 @@ impl Sink for Apart {
 }
 
 impl Apart {
-    /// Adds a host row to the window that was open at `time`. A row without a time goes to the latest window.
+    /// Adds a host row to the window that was open at `time`. A row without a time is added to the latest window.
     fn host_row(&mut self, row: &Row<'_>, time: Option<Nanos>) {
         let at = match time {
             Some(time) => self.of(time).filter(|at| self.windows[*at].is_around(time)),
@@ -370,7 +366,7 @@ impl Part {
         }
     }
 
-    /// Times of the first and last edge: all launches of the window began between them.
+    /// Times of the first and last edge of the window. All launches of the window began between these times.
     pub(super) fn span(&self) -> (Nanos, Nanos) {
         (self.opened(), self.edges.last().map_or(Nanos(u64::MAX), |(_, time)| *time))
     }
@@ -380,7 +376,7 @@ impl Part {
         self.tally.launches.open()
     }
 
-    /// Adds a launch that has no activity and is not waited for any longer.
+    /// Adds a launch that has no activity and whose activity is no longer expected.
     pub(super) fn pending(&mut self, id: CorrelationId, launched: Launched) {
         self.tally.launches.pending += 1;
         self.aggregate.pending(id, launched);

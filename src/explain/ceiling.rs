@@ -1,28 +1,27 @@
-//! The memory ceiling: which data are dropped when memory is short, and in which order. Only distinctions
-//! between numerous things are dropped. Totals stay the same: the work done, its duration and device, and the
-//! outcomes of launches.
+//! The memory ceiling: which data are dropped when memory is short, and in which order. Only distinctions between numerous
+//! stacks, kernels or threads are dropped. Totals stay the same: the work done, its duration and device, and the outcomes
+//! of launches.
 //!
-//! 1. Single activities are never kept: they go to the join, the sums and, on request, to a file.
-//! 2. **Stacks**, with all sums that are kept per stack, may use a quarter of the ceiling. Beyond that, half
-//!    the stacks are merged into `[other stacks]`, one for each API function that they called: those with the
-//!    least GPU time (a launch whose work has not finished counts as much as the average one). The youngest
-//!    eighth is exempt: its launches have had no time to show their weight. A phase that makes millions of
+//! 1. Single activities are never stored: they are passed to the join, the sums and, on request, to a file.
+//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. Beyond that, half the stacks are merged into
+//!    `[other stacks]`, one such entry for each API function that the stacks called. The merged stacks are those with the
+//!    least GPU time (a launch whose work has not finished counts as much as the average launch). The youngest eighth of
+//!    the stacks is exempt, because its launches have had no time to show their weight. A phase that makes millions of
 //!    stacks therefore hides neither the work before it nor the work after it.
-//! 3. **Kernels** may use an eighth, plus half the unused part of the quarter for stacks, including their
-//!    names and distributions (about 600 bytes each). Beyond that, half the kernels, chosen in the same way,
-//!    become `[other kernels]`.
-//! 4. **Threads** without any stack left lose their names.
+//! 3. **Kernels** may use an eighth of the ceiling, plus half the unused part of the quarter for stacks. This includes the
+//!    kernels' names and distributions (about 600 bytes per kernel). Beyond that, half the kernels, chosen in the same way
+//!    as stacks, become `[other kernels]`.
+//! 4. **Threads** of which no stack is left lose their names.
 //!
-//! At the end, when names are looked up and files are written (which takes two to three times the memory of
-//! the stacks alone), stacks are dropped again until everything fits below the ceiling. Those with the most
-//! GPU time are kept.
+//! At the end, names are looked up and files are written, which takes two to three times the memory of the stacks alone. So
+//! stacks are dropped again until everything fits below the ceiling. The stacks with the most GPU time are kept.
 //!
-//! A dropped stack that occurs again is a new one: each time stacks were dropped, threads assign new ids to
-//! their stacks (`capture::Forgetting`). So a stack that was rare and has become frequent is seen again.
+//! A dropped stack that occurs again is treated as a new stack: each time stacks were dropped, threads assign new ids to
+//! their stacks (`capture::Forgetting`). So a stack that was rare and has become frequent is recorded again.
 //!
-//! A dropped stack is forgotten with its id. Later rows with such an id are attributed to `[other stacks]`.
-//! Graph nodes created on such a stack have an unknown id when they run, and join `[other stacks]` at the
-//! next snapshot ([`Renames`]).
+//! A dropped stack is forgotten together with its id. Later rows with such an id are attributed to `[other stacks]`. When
+//! graph nodes run that were created on a dropped stack, they have an unknown id, and join `[other stacks]` at the next
+//! snapshot ([`Renames`]).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -33,23 +32,24 @@ use crate::join::Limits;
 use crate::profile::{Profile, Weight};
 use crate::record::{ContextId, IdMap, Loss, NameId};
 
-/// Never drop below this many stacks or kernels: at that size they cannot be what uses the memory.
+/// Number of stacks, and of kernels, up to which none are dropped, because so few cannot be what uses the memory.
 const FEWEST: usize = 256;
-/// Memory of a full join with its default limits.
+/// Memory of a full join with its default limits, in bytes.
 const JOIN_BYTES: usize = 45 << 20;
 
-/// Memory of a thread's name and number.
+/// Memory of a thread's name and number, in bytes.
 const BYTES_A_THREAD: usize = 96;
 
-/// Upper bound on the extra memory of a snapshot, its names and a flame graph (tables grow by doubling): per
-/// frame that a stack shares with no other, per node of the tree of stacks, and per stack. A stack may have a
-/// root of its own if threads are kept separate.
+/// Upper bound on the extra memory of a snapshot, its names and a flame graph (tables grow by doubling). This constant is
+/// per frame that a stack shares with no other stack; the next ones are per node of the tree of stacks, and per stack. A
+/// stack may have a root of its own if threads are kept separate.
 const EXPORT_BYTES_A_FRAME: usize = 16;
 const EXPORT_BYTES_A_NODE: usize = 120;
 const EXPORT_BYTES_A_STACK: usize = 500;
 const EXPORT_BYTES_A_STACK_OF_A_THREAD: usize = 1100;
 
-/// Number of stacks, kernels and thread names dropped so far. One that occurred again may be counted twice.
+/// Number of stacks, kernels and thread names dropped so far. A stack that occurred again after it was dropped may be
+/// counted twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NotKept {
     stacks: u64,
@@ -57,7 +57,7 @@ pub(super) struct NotKept {
     threads: u64,
 }
 
-/// Data that [`Explain::fit`] has dropped, for callers that hold the same data.
+/// Data that [`Explain::fit`] has dropped, for callers that store the same data.
 #[derive(Debug, Default)]
 pub struct Forgotten {
     /// The remaining kernels, if some were dropped. A dropped kernel that runs again gets a new id.
@@ -76,7 +76,7 @@ impl NotKept {
     }
 }
 
-/// Limits of a join that uses at most a quarter of the ceiling when full.
+/// Memory limits of a join that uses at most a quarter of the ceiling when it is full.
 pub(super) fn limits(ceiling: usize) -> Limits {
     let all = Limits::default();
     let parts = JOIN_BYTES.div_ceil((ceiling / 4).max(1)).next_power_of_two().min(16);
@@ -94,14 +94,14 @@ impl Explain {
         self.not_kept.stacks
     }
 
-    /// Reduces everything held so far to its share of the ceiling. Call every few thousand rows; `names` is
-    /// the number of bytes that kernel names hold elsewhere.
+    /// Reduces all data stored so far to their share of the ceiling. Call every few thousand rows. `names` is the number of
+    /// bytes that kernel names use elsewhere.
     pub fn fit(&mut self, names: usize) -> Forgotten {
         self.fit_stacks();
         Forgotten { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
     }
 
-    /// Reduces stacks to their share. Called for each new stack.
+    /// Reduces stacks to their share of the ceiling. Called for each new stack.
     pub(super) fn fit_stacks(&mut self) {
         if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
             self.profile.forget_what_was_shown();
@@ -115,13 +115,13 @@ impl Explain {
         }
     }
 
-    /// Whether the table of ids has grown to a size at which threads should give their stacks new ids. If
-    /// they do not, its older half is forgotten at four times this size.
+    /// Whether the table of ids has grown to a size at which threads should give their stacks new ids. If the threads do
+    /// not, the older half of the table is forgotten at four times this size.
     pub fn has_many_ids(&self) -> bool {
         self.contexts.heap_bytes() > self.ceiling / 32
     }
 
-    /// Reduces kernels to their share. Returns the remaining ones if some were dropped.
+    /// Reduces kernels to their share of the ceiling. Returns the remaining kernels if some were dropped.
     fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
         let unused = (self.ceiling / 4).saturating_sub(self.stack_bytes());
         let room = (self.ceiling / 8 + unused / 2).saturating_sub(names + self.aggregate.series_bytes());
@@ -142,7 +142,7 @@ impl Explain {
         Some(kept)
     }
 
-    /// Drops the names of threads without a stack if there are too many names. Returns whether it did.
+    /// Drops the names of threads without a stack if there are too many names. Returns whether names were dropped.
     fn fit_threads(&mut self) -> bool {
         let count = self.profile.thread_count();
         if count * BYTES_A_THREAD <= self.ceiling / 16 || count < 2 * self.profile.context_count() {
@@ -152,15 +152,15 @@ impl Explain {
         true
     }
 
-    /// Forgets the contexts of ids below `lowest`, which will not occur any more.
+    /// Forgets the contexts of ids below `lowest`, because these ids will not occur any more.
     pub fn forget_below(&mut self, lowest: ContextId) {
-        // If one occurs nevertheless, it is attributed to `[other stacks]`.
+        // If such an id occurs nevertheless, it is attributed to `[other stacks]`.
         self.profile.others(None);
         self.contexts.forget_below(lowest);
     }
 
-    /// Drops stacks until all outputs can be written below the ceiling, when everything holds `held` bytes
-    /// now. Call before the last [`Explain::snapshot`].
+    /// Drops stacks until all outputs can be written below the ceiling, given that the process uses `held` bytes now. Call
+    /// before the last [`Explain::snapshot`].
     pub fn fit_exports(&mut self, held: usize) {
         if self.ceiling == usize::MAX {
             return;
@@ -172,7 +172,7 @@ impl Explain {
         let needed = self.export_bytes();
         let room = self.ceiling.saturating_sub(held);
         if needed > room && self.profile.context_count() > FEWEST {
-            // Dropped stacks free memory as well.
+            // Dropped stacks also free memory.
             let stacks = self.stack_bytes();
             let share = (room + stacks) as f64 / (needed + stacks) as f64;
             let count = (self.profile.context_count() as f64 * share) as usize;
@@ -180,7 +180,7 @@ impl Explain {
         }
     }
 
-    /// Heap bytes of stacks and the sums that are kept per stack.
+    /// Heap bytes of stacks and of all sums per stack.
     fn stack_bytes(&self) -> usize {
         self.profile.context_bytes()
             + self.aggregate.cell_bytes()
@@ -189,7 +189,7 @@ impl Explain {
             + self.apart.as_ref().map_or(0, Apart::stack_bytes)
     }
 
-    /// Extra memory needed to look up names and write files.
+    /// Extra memory in bytes that is needed to look up names and write files.
     fn export_bytes(&self) -> usize {
         let (nodes, frames) = self.profile.stack_size();
         let stacks = self
@@ -203,10 +203,10 @@ impl Explain {
         EXPORT_BYTES_A_FRAME * frames + EXPORT_BYTES_A_NODE * nodes + bytes_a_stack * stacks
     }
 
-    /// Keeps `count` contexts, including the `youngest` ones.
+    /// Keeps `count` contexts, which include the `youngest` newest contexts, and drops all other contexts.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
-        // A graph may be launched long after it was created.
+        // A graph may be launched long after it was created, so contexts that created graph nodes get the maximum weight.
         let made: HashSet<ContextId> = self.graphs.contexts().take(youngest).collect();
         made.iter().for_each(|id| weights.entry(*id).or_default().nanos = u64::MAX);
         let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());
@@ -218,8 +218,8 @@ impl Explain {
         self.contexts.rename(forgotten);
     }
 
-    /// Weights by context, including waits. A launch that still waits for its activity counts as much as the
-    /// average one.
+    /// Weights by context, including waits. A launch that still waits for its activity counts as much as the average
+    /// launch.
     fn weights(&self) -> IdMap<ContextId, Weight> {
         let mut weights = self.aggregate.by_context();
         let (count, nanos) = weights.values().fold((0, 0_u64), |(count, nanos), weight| {
@@ -253,8 +253,8 @@ impl Explain {
     }
 }
 
-/// Maps ids to those that they are summed under, for contexts dropped just now (`forgotten`) and for ids that
-/// the profile does not know because they were dropped earlier.
+/// Maps ids to the ids under which they are summed: contexts that were just dropped (`forgotten`), and ids that the profile
+/// does not know because they were dropped earlier.
 pub(super) struct Renames<'a> {
     profile: &'a Profile,
     forgotten: &'a IdMap<ContextId, ContextId>,
@@ -269,7 +269,7 @@ impl<'a> Renames<'a> {
         Self { profile, forgotten, has_stacks, has_kernels }
     }
 
-    /// Whether any id may map to another.
+    /// Whether any id may map to a different id.
     pub(super) fn any(&self) -> bool {
         self.has_stacks || self.has_kernels
     }
@@ -287,8 +287,8 @@ impl<'a> Renames<'a> {
     }
 }
 
-/// Chooses `count` ids of `all`, which is sorted by age: the `youngest`, then those with the most
-/// nanoseconds; ties go to the higher count, then to the younger.
+/// Chooses `count` ids of `all`, which is sorted by age: first the `youngest` ids, then the ids with the most nanoseconds.
+/// Ties go to the higher count, then to the younger id.
 fn choose<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, youngest: usize) -> HashSet<I> {
     let youngest = youngest.min(all.len());
     let mut kept: HashSet<I> = all.drain(all.len() - youngest..).map(|(id, _)| id).collect();
@@ -371,7 +371,7 @@ mod tests {
         for number in 1..=STACKS {
             context(&mut explain, number + 1, number);
             explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
-            // The 5,000th runs about as long as all the rest.
+            // The 5,000th stack runs about as long as all the other stacks together.
             let nanos = if number == 5_000 { 1_000_000 } else { 50 };
             explain.push(&Row::Activity(kernel(number, 100, 100 + nanos)), &mut ());
             assert!(explain.stack_bytes() <= 2 * (2 << 20) / 4, "{}", explain.stack_bytes());
@@ -405,7 +405,7 @@ mod tests {
         }
         assert!(explain.profile().context(ContextId(2)).is_none(), "it is dropped");
         explain.push(&Row::Activity(kernel(1, 1000, 1007)), &mut ());
-        // The same stack again, under its old id and under a new one.
+        // Add the same stack again, under its old id and under a new one.
         context(&mut explain, 20_000, 1);
         for (correlation, id) in [(20_000, 2), (20_001, 20_000)] {
             explain.push(&Row::Launch(launch(correlation, id)), &mut ());
@@ -425,12 +425,12 @@ mod tests {
         let first = |explain: &Explain, id| explain.first(ContextId(id));
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
         explain.forget_below(ContextId(5));
-        // Contexts that represent themselves are known as long as the profile has them.
+        // Contexts that represent themselves stay known as long as the profile has them.
         let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
         let special = [ContextId::NONE, ContextId::OUTSIDE];
         assert_eq!(special.map(|id| explain.first(id)), special);
-        // A new id for a stack that is still known.
+        // Add a new id for a stack that is still known.
         context(&mut explain, 6, 1);
         assert_eq!(first(&explain, 6), ContextId(2));
     }
@@ -449,7 +449,7 @@ mod tests {
         let dropped = explain.stacks_not_kept() as u32;
         assert!((1..800).contains(&dropped), "{dropped}");
         let profile = explain.into_profile();
-        // The last ones ran for the shortest time.
+        // The last kernels ran for the shortest time.
         assert!(profile.context(ContextId(1001 - dropped)).is_some());
         assert!(profile.context(ContextId(1002 - dropped)).is_none());
     }

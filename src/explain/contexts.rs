@@ -1,31 +1,32 @@
-//! Merges contexts with the same stack, and counts how good the stacks are.
+//! Merges contexts with the same stack, and counts the defects of the stacks.
 
 use crate::profile::Profile;
 use crate::record::{ContextFlags, ContextId, Frame, IdMap, Row, ThreadId, map_bytes};
 
-/// Number of distinct stacks, and how many have a defect.
+/// Number of distinct stacks, and numbers of stacks with each kind of defect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// All stacks. If threads are kept separate, the same stack on two threads counts twice.
+    /// Number of all stacks. If threads are kept separate, the same stack on two threads counts twice.
     pub distinct: u64,
-    /// Stacks deeper than the capture buffer.
+    /// Number of stacks that are deeper than the capture buffer.
     pub truncated: u64,
-    /// Stacks with a frame found by frame pointer only.
+    /// Number of stacks with a frame that was found only by its frame pointer.
     pub guessed: u64,
-    /// Stacks whose walk ended before the bottom.
+    /// Number of stacks whose walk ended before the outermost frame.
     pub cut: u64,
-    /// Stacks with a frame whose module is unknown.
+    /// Number of stacks with a frame whose module is unknown.
     pub module_unknown: u64,
 }
 
-/// See the module's documentation.
+/// Ids and stacks of the contexts that occurred so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
-    /// For each id that another context represents: that context, and the id's own thread. Contexts that
-    /// represent themselves are not in it. A thread may give a stack a new id at any time.
+    /// For each id that another context represents: that other context, and the thread of the id. Contexts that represent
+    /// themselves are not in this map. A thread may give a stack a new id at any time.
     firsts: IdMap<ContextId, (ContextId, ThreadId)>,
-    /// Ids below this are known only if they represent themselves: new launches use no other low ids.
+    /// Lowest id of new launches. Ids below it are known only if they represent themselves, because new launches use no
+    /// other low ids.
     begin: ContextId,
     stacks: Stacks,
 }
@@ -35,12 +36,12 @@ impl Contexts {
         Self { merge_threads, ..Self::default() }
     }
 
-    /// Whether the same stack on two threads is one context.
+    /// Whether the same stack on two threads counts as one context.
     pub(super) fn merges_threads(&self) -> bool {
         self.merge_threads
     }
 
-    /// Adds a context row; ignores all other rows. Returns whether its stack is new.
+    /// Adds a context row; ignores all other rows. Returns whether the context's stack is new.
     pub(super) fn add(&mut self, row: &Row<'_>, profile: &mut Profile) -> bool {
         let &Row::Context { id, thread, flags, frames } = &row else { return false };
         let first = profile.merge_context(*id, *thread, *flags, frames, self.merge_threads);
@@ -52,7 +53,7 @@ impl Contexts {
         true
     }
 
-    /// Returns the context that represents `id`, which may be of another thread.
+    /// Returns the context that represents `id`. The returned context may belong to another thread.
     pub(super) fn first(&self, id: ContextId, profile: &Profile) -> ContextId {
         match self.firsts.get(&id) {
             Some((first, _)) => *first,
@@ -61,7 +62,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the thread of a context, if it is still known.
+    /// Returns the thread of a context, if the thread is still known.
     pub(super) fn thread(&self, id: ContextId, profile: &Profile) -> Option<ThreadId> {
         let known = self.firsts.get(&id).map(|(_, thread)| *thread);
         known
@@ -69,7 +70,7 @@ impl Contexts {
             .filter(|id| *id != ThreadId::OTHERS)
     }
 
-    /// Replaces contexts that are no longer kept separately by those they were merged into.
+    /// Replaces contexts that are no longer kept separately by the contexts into which they were merged.
     pub(super) fn rename(&mut self, forgotten: IdMap<ContextId, ContextId>) {
         for (first, _) in self.firsts.values_mut() {
             *first = forgotten.get(first).copied().unwrap_or(*first);
@@ -77,15 +78,15 @@ impl Contexts {
         self.firsts.extend(forgotten.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
-    /// Forgets which contexts the ids below `lowest` stand for. They will not occur any more.
+    /// Forgets which contexts represent the ids below `lowest`. These ids will not occur any more.
     pub(super) fn forget_below(&mut self, lowest: ContextId) {
         self.firsts.retain(|id, _| *id >= lowest);
         self.firsts.shrink_to(2 * self.firsts.len());
         self.begin = self.begin.max(lowest);
     }
 
-    /// Forgets the older half of the ids, although some may still occur: their launches then go to `[other
-    /// stacks]`.
+    /// Forgets the older half of the ids, although some of these ids may still occur; launches with such an id are then
+    /// attributed to `[other stacks]`.
     pub(super) fn forget_older_half(&mut self) {
         let mut ids: Vec<ContextId> = self.firsts.keys().copied().collect();
         let middle = ids.len() / 2;

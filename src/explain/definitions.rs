@@ -1,11 +1,11 @@
-//! Definitions that sums refer to (stacks, names of kernels, calls, ranges and functions, modules, threads),
-//! as rows for a file that grows. Each is written once.
+//! Definitions to which sums refer (stacks, names of kernels, calls, ranges and functions, modules, threads), as rows for a
+//! file that grows. Each definition is written once.
 
 use super::Explain;
 use crate::profile::Profile;
 use crate::record::{Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId};
 
-/// Definitions that are already in a file.
+/// Definitions that a file already contains.
 #[derive(Debug, Default)]
 pub struct Definitions {
     process: bool,
@@ -21,8 +21,8 @@ pub struct Definitions {
 }
 
 impl Explain {
-    /// Appends definitions that are not in `written` yet, until `chunk` has `most` bytes. Returns false if
-    /// some are left.
+    /// Appends definitions that are not in `written` yet, until `chunk` has `most` bytes. Returns false if definitions are
+    /// left to write.
     pub fn write_definitions(&self, written: &mut Definitions, chunk: &mut Chunk, most: usize) -> bool {
         written.few(&self.profile, chunk);
         written.kernels(&self.profile, chunk, most)
@@ -31,7 +31,7 @@ impl Explain {
 }
 
 impl Definitions {
-    /// Writes the kinds that are few or small, regardless of the limit.
+    /// Writes the kinds of definitions that are few or small, regardless of the limit.
     fn few(&mut self, profile: &Profile, chunk: &mut Chunk) {
         if let Some((id, name)) = profile.process().filter(|_| !self.process) {
             self.process = true;
@@ -72,7 +72,8 @@ impl Definitions {
         true
     }
 
-    /// With merged threads a stack has no single thread: the profile only knows the one that had it first.
+    /// With merged threads a stack has no single thread: the profile only knows the thread on which the stack occurred
+    /// first.
     fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, most: usize) -> bool {
         if self.contexts.len() == profile.all_contexts().len() {
             return true;
@@ -92,7 +93,7 @@ impl Definitions {
     }
 }
 
-/// Splits a range, as it is displayed, into domain and text.
+/// Splits a range, in the form in which it is displayed, into its domain and its text.
 fn range(shown: &str) -> (&str, &str) {
     let inside = shown.strip_prefix("[range").and_then(|rest| rest.split_once(']'));
     inside.map_or(("", shown), |(domain, text)| (domain.trim_start_matches(' '), text))

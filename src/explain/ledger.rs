@@ -1,5 +1,5 @@
-//! The ledger: counts of everything seen, its outcome, and losses. It is plain data; the code that prints it
-//! chooses the words. Figures that must add up are available as a [`Sum`].
+//! The ledger: counts of everything that was recorded, its outcome, and losses. The ledger is plain data, and the code that
+//! prints it chooses the words. Figures that must add up are available as a [`Sum`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +11,18 @@ use crate::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
 use crate::profile::{Base, Cause, Dependencies, DeviceTime, DeviceUse, Profile, Sample, Tip};
 use crate::record::{ContextId, DeviceId, Loss, NameId, Work};
 
-/// See the module's documentation.
+/// Counts of everything that was recorded, by outcome. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Launches and activities by outcome; none is open.
+    /// Launches and activities by outcome. None of them is still open.
     pub tally: Tally,
-    /// Activities that are graph nodes, by knowledge of the node's creator.
+    /// Activities that are runs of graph nodes, by knowledge of the node's creator.
     pub nodes: graphs::NodeTally,
-    /// Losses by kind. Kinds without any are absent.
+    /// Losses by kind. Kinds of which none occurred are absent.
     pub losses: BTreeMap<Loss, u64>,
     /// Number and quality of the stacks.
     pub stacks: Stacks,
-    /// All devices that did any work.
+    /// All devices that did any GPU work.
     pub devices: Vec<Device>,
     /// Host activity other than launches, if requested.
     pub host: Host,
@@ -34,20 +34,20 @@ pub struct Ledger {
     pub others: Others,
 }
 
-/// Work under merged stacks and kernels. It is included in all sums. How many stacks and kernels were merged
-/// is among the losses.
+/// Work under merged stacks and kernels. This work is included in all sums. The losses include how many stacks and kernels
+/// were merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Number of activities and launches under `[other stacks]`, and their nanoseconds.
+    /// Number of activities and launches under `[other stacks]`, and their total nanoseconds.
     pub stacks: (u64, u64),
-    /// Number of activities and launches under `[other kernels]`, and their nanoseconds.
+    /// Number of activities and launches under `[other kernels]`, and their total nanoseconds.
     pub kernels: (u64, u64),
 }
 
-/// Work of a device, and how it spent its time.
+/// Work of a device, and how the device spent its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Amount of work.
+    /// Amount of work that the device did.
     pub work: DeviceUse,
     /// Busy and idle time; `None` if none of the device's activities has usable times.
     pub time: Option<DeviceTime>,
@@ -72,22 +72,22 @@ pub struct Host {
     pub allocated: u64,
     /// Number of calls that freed memory.
     pub frees: u64,
-    /// Bytes freed, of memory whose allocation was seen.
+    /// Number of bytes freed, of memory whose allocation was recorded.
     pub freed: u64,
-    /// Bytes currently allocated.
+    /// Number of bytes that are currently allocated.
     pub held: u64,
-    /// Maximum of bytes allocated at once.
+    /// Maximum number of bytes that were allocated at once.
     pub held_max: u64,
 }
 
 /// A total and its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// Name of the counted things.
+    /// Name of the things that are counted.
     pub what: String,
-    /// The total.
+    /// The total of all parts.
     pub total: u64,
-    /// Parts as (word, count). A word is lower case without blanks.
+    /// Parts as (word, count). Each word is lower case without blanks.
     pub parts: Vec<(&'static str, u64)>,
 }
 
@@ -96,13 +96,13 @@ impl Sum {
         Self { what: what.into(), total, parts: parts.to_vec() }
     }
 
-    /// Whether the parts add up to the total. If not, gpuflame has a bug.
+    /// Whether the parts add up to the total. If they do not, gpuflame has a bug.
     pub fn holds(&self) -> bool {
         self.parts.iter().map(|(_, part)| u128::from(*part)).sum::<u128>() == u128::from(self.total)
     }
 }
 
-/// Formats as `launches 5 = matched 3 + …`.
+/// Formats a sum as `launches 5 = matched 3 + …`.
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} = ", self.what, self.total)?;
@@ -115,7 +115,7 @@ impl fmt::Display for Sum {
 }
 
 impl Ledger {
-    /// Creates the ledger of `profile`, which must hold the sums, and of counts that are not in it.
+    /// Creates the ledger of `profile`, which must contain the sums, and of counts that the profile does not contain.
     pub(super) fn of(
         profile: &Profile,
         tally: Tally,
@@ -141,7 +141,7 @@ impl Ledger {
         self.losses.get(&loss).copied().unwrap_or(0)
     }
 
-    /// All launches made, by outcome.
+    /// Sum of all launches, by outcome.
     pub fn launches(&self) -> Sum {
         let dropped = self.lost(Loss::LaunchesDropped) + self.lost(Loss::StacksNested);
         let mut parts = self.tally.launches.parts().to_vec();
@@ -149,7 +149,7 @@ impl Ledger {
         Sum::new("launches", self.tally.launches.seen + dropped, &parts)
     }
 
-    /// All activities of the GPUs, by the outcome of the search for their launch.
+    /// Sum of all activities of the GPUs, by the outcome of the search for their launch.
     pub fn activities(&self) -> Sum {
         let dropped = self.lost(Loss::ActivitiesDropped);
         let mut parts = self.tally.activities.parts().to_vec();
@@ -157,12 +157,12 @@ impl Ledger {
         Sum::new("activities", self.tally.activities.seen + dropped, &parts)
     }
 
-    /// Activities that are graph nodes, by knowledge of the node's creator.
+    /// Sum of the activities that are runs of graph nodes, by knowledge of the node's creator.
     pub fn graph_activities(&self) -> Sum {
         Sum::new("graph activities", self.nodes.seen(), &self.nodes.parts())
     }
 
-    /// Calls on events, and the tracer's records of waits.
+    /// Sums of calls on events, and of the tracer's records of waits.
     pub fn dependency_sums(&self) -> [Sum; 2] {
         let known = &self.dependencies;
         let calls = [("record", known.record_calls), ("stream_wait", known.wait_calls)];
@@ -173,7 +173,7 @@ impl Ledger {
         ]
     }
 
-    /// All figures that must add up.
+    /// All sums, whose parts must add up.
     pub fn sums(&self) -> Vec<Sum> {
         let mut sums = vec![self.launches(), self.activities(), self.graph_activities()];
         sums.extend(self.devices.iter().flat_map(Device::sums).flatten());
@@ -224,7 +224,7 @@ impl Device {
         self.work.device
     }
 
-    /// Window and idle time with their parts; `None` if the device's activities have no times.
+    /// Window time and idle time with their parts; `None` if the device's activities have no times.
     pub fn sums(&self) -> Option<[Sum; 2]> {
         let time = self.time?;
         let gpu = format!("GPU {}", self.id().0);
@@ -256,7 +256,7 @@ impl Host {
     }
 }
 
-/// Count and total amount of `samples`.
+/// Total count and total amount of `samples`.
 fn sums<'a>(samples: impl Iterator<Item = &'a Sample>) -> (u64, u64) {
     samples.fold((0, 0), |(count, sum), sample| (count + sample.count(), sum.saturating_add(sample.amount())))
 }

@@ -1,16 +1,17 @@
-//! `Explain` is the single path from rows to a profile, used by a live session and when a file is read back.
+//! `Explain` is the single path from rows to a profile. A live session uses it, and so does reading a recording from a
+//! file.
 //!
 //! ```text
 //! rows -> contexts merged -> graph nodes resolved -> join -> aggregate, timeline, the caller's sink
 //!                                              other rows -> host sums, profile
 //! ```
 //!
-//! A [`Snapshot`] is the result so far. It may be taken at any time (at exit, when a window closes, in
-//! mid-run, at the end of a file) and does not affect later results.
+//! A [`Snapshot`] is the result so far. It may be taken at any time (at exit, when a window closes, while the program runs,
+//! at the end of a file), and taking one does not affect later results.
 //!
 //! Memory is bounded if a ceiling is set: see `ceiling`.
 //!
-//! This module reads and writes no files and does not look up the names of code: `session` and `cli` do that.
+//! This module reads and writes no files, and does not look up function names; `session` and `cli` do both.
 
 mod about;
 mod apart;
@@ -44,26 +45,25 @@ pub use definitions::Definitions;
 pub use ledger::{Device, Host, Ledger, Others, Sum};
 use stored::Stored;
 
-/// Upper limit per kind of loss. A plausible file stays below it, and the total over all kinds of loss cannot
-/// overflow.
+/// Upper limit per kind of loss. The losses in a plausible file stay below this limit, and the total over all kinds of loss
+/// cannot overflow.
 const MOST_LOST: u64 = 1 << 56;
 
-/// Choice of the sums that are kept separately, and the memory limit.
+/// Options that choose which sums are kept separately, and the memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Sum each stream of a device separately. Default: no.
+    /// Whether to sum each stream of a device separately. Default: no.
     pub by_stream: bool,
-    /// Treat the same stack on two threads as one context. Required in a live process: a program that creates
-    /// a thread per request must not grow by it. Default: no.
+    /// Whether to treat the same stack on two threads as one context. Required in a live process, because the profile of a
+    /// program that creates a thread per request must not grow with each thread. Default: no.
     pub merge_threads: bool,
-    /// Maximum number of windows that are summed separately, each removed when its work is over. Default:
-    /// none.
+    /// Maximum number of windows that are summed separately; each window is removed when its work is over. Default: none.
     pub apart: Option<u64>,
-    /// Memory ceiling in bytes, for everything. Default: no limit.
+    /// Memory ceiling in bytes, for all memory that gpuflame uses. Default: no limit.
     pub ceiling: Option<usize>,
 }
 
-/// All state derived from the rows so far. See the module's documentation.
+/// All state derived from the rows pushed so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Explain {
     graphs: Graphs,
@@ -79,16 +79,16 @@ pub struct Explain {
     not_kept: NotKept,
     /// Windows that are summed separately, in addition to the whole run.
     apart: Option<Apart>,
-    /// Sums that were read from a file which does not contain the rows themselves.
+    /// Sums that were read from a file that does not contain the rows themselves.
     stored: Option<Stored>,
 }
 
-/// The result of the rows so far.
+/// The result of the rows pushed so far.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// The profile. Mutable so that names can be added, which it keeps.
+    /// The profile. It is mutable so that names can be added to it, and it keeps these names.
     pub profile: &'a mut Profile,
-    /// Counts of everything seen, by outcome.
+    /// Counts of everything that was recorded, by outcome.
     pub ledger: Ledger,
 }
 
@@ -121,8 +121,8 @@ impl Explain {
                 let sink = (&mut self.timeline, (&mut self.apart, sink));
                 self.join.push_launch(launch, &mut (&mut self.aggregate, sink));
             }
-            // Copying an activity must wait for the stores that created the row: about 12 ns, and almost none
-            // needs a copy.
+            // Copying an activity must wait for the stores that created the row, which takes about 12 ns, and almost no
+            // activity needs a copy.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
                 self.join_activity(activity, sink);
             }
@@ -169,7 +169,7 @@ impl Explain {
             Row::Blocked(blocked) => {
                 let context = self.first(blocked.context);
                 let until = blocked.time.0.saturating_add(blocked.duration);
-                // The parts of the wait during which a window was open.
+                // Pass on only the parts of the wait during which a window was open.
                 for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
                     let part = Blocked { time: Nanos(from), duration: to - from, context, ..*blocked };
                     let row = Row::Blocked(part);
@@ -224,8 +224,7 @@ impl Explain {
         }
     }
 
-    /// Handles an edge that is due to a step of the clock: the window ends or continues, but is not a new
-    /// window.
+    /// Handles an edge that is due to a step of the clock: the open window ends or continues, and no new window begins.
     pub fn clock_was_set(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(apart) = &mut self.apart {
@@ -266,8 +265,8 @@ impl Explain {
         self.join.push_activity(activity, &mut (&mut self.aggregate, sink));
     }
 
-    /// Call after the tracer was flushed and all rows it delivered were pushed: destroyed graphs and finished
-    /// launches can be forgotten then.
+    /// Notes a flush. Call after the tracer was flushed and all rows it delivered were pushed, because destroyed graphs and
+    /// finished launches can then be forgotten.
     pub fn flushed(&mut self) {
         self.graphs.flushed();
         self.join.flushed();
@@ -276,27 +275,26 @@ impl Explain {
         }
     }
 
-    /// Whether enough state waits for a flush that one should be made soon.
+    /// Whether enough state waits for a flush of the tracer that a flush should be made soon.
     pub fn wants_flush(&self) -> bool {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// Maximum numbers of launches and activities that may wait for each other.
+    /// Maximum number of launches and of activities that may wait for each other.
     pub fn join_limits(&self) -> Limits {
         self.join.limits()
     }
 
-    /// Returns the result so far, as if rows without a partner never found one; these are passed to `sink`.
-    /// Later rows are processed as if no snapshot had been taken.
+    /// Returns the result so far, treating rows without a partner as if they never found one; these rows are passed to
+    /// `sink`. Later rows are processed as if no snapshot had been taken.
     ///
-    /// `counted` holds losses that are counted outside of rows: the total so far by kind.
+    /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (self.aggregate.clone(), self.timeline.clone());
         self.come_to(sums, counted, sink)
     }
 
-    /// Returns the final result, when no more rows will arrive. Avoids the copy of the sums that a snapshot
-    /// makes.
+    /// Returns the final result, when no more rows will arrive. This avoids the copy of the sums that a snapshot makes.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (mem::take(&mut self.aggregate), mem::take(&mut self.timeline));
         self.come_to(sums, counted, sink)
@@ -312,8 +310,8 @@ impl Explain {
         let forgotten = IdMap::default();
         let renames = Renames::new(&self.profile, &forgotten);
         if renames.any() {
-            // Contexts that created graph nodes, and kernels that waited for their launch, may have been
-            // forgotten meanwhile.
+            // Contexts that created graph nodes, and kernels that waited for their launch, may have been forgotten in the
+            // meantime.
             aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
         }
         let mut losses = self.losses.clone();
@@ -341,7 +339,7 @@ impl Explain {
         Snapshot { profile, ledger }
     }
 
-    /// The windows that are summed separately, if [`Options::apart`] was set.
+    /// The windows that are summed separately; `None` unless [`Options::apart`] was set.
     pub fn apart(&mut self) -> Option<&mut Apart> {
         self.apart.as_mut()
     }
@@ -361,7 +359,7 @@ impl Explain {
         &self.profile
     }
 
-    /// The profile, mutable so that names can be added.
+    /// The profile, which is mutable so that names can be added to it.
     pub fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }

@@ -1,5 +1,5 @@
-//! Sums in the file of a process that does not keep its rows: written from one [`Explain`], read back into
-//! another. `record::encode` documents the layout of keys and values.
+//! Sums in the recording file of a process that does not store its rows. The sums are written from one [`Explain`], and
+//! read back into another. `record::encode` documents the layout of keys and values.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::record::{
     WindowEdge, Work,
 };
 
-/// First byte of a key: the kind of sum.
+/// First byte of a key, which is the kind of sum.
 mod of {
     pub(super) const SAMPLE: u8 = 1;
     pub(super) const WORK: u8 = 2;
@@ -34,8 +34,7 @@ mod of {
     pub(super) const WINDOW: u8 = 13;
 }
 
-/// Upper limit for the total of the sums in a file. No real run can exceed it, and below it no addition
-/// overflows.
+/// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
 const MOST: u64 = 1 << 62;
 
 const MISSING: [Missing; 6] = [
@@ -49,23 +48,23 @@ const MISSING: [Missing; 6] = [
 const BASES: [Option<Base>; 3] = [None, Some(Base::Opening), Some(Base::Closing)];
 
 impl Explain {
-    /// Appends the sums over the rows so far to `chunk`, limited to those that changed since they were last
-    /// written. `counted` holds losses that are counted outside of rows.
+    /// Appends the sums over the rows so far to `chunk`, limited to sums that changed since they were last written.
+    /// `counted` contains losses that are counted outside of rows.
     pub fn write_sums(&mut self, counted: &[(Loss, u64)], written: &mut SumsWriter, chunk: &mut Chunk) {
         let snapshot = self.snapshot(counted, &mut ());
         let Snapshot { profile, ledger } = &snapshot;
         written.write(chunk, |each| sums(profile, ledger, profile.windows(), each));
-        // The samples take as much memory as the sums they were made from.
+        // Drop the samples, because they take as much memory as the sums from which they were made.
         self.profile.forget_sums();
     }
 
-    /// Appends the sums that [`Explain::finish`] has put into the profile, and leaves them there.
+    /// Appends the sums that [`Explain::finish`] has stored in the profile, and leaves them in the profile.
     pub fn write_finished(&self, ledger: &Ledger, written: &mut SumsWriter, chunk: &mut Chunk) {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
-    /// Appends the sums of a window that was removed from [`Apart`](super::Apart), as if its pending launches
-    /// never got an activity. Returns the number of launches still pending.
+    /// Appends the sums of a window that was removed from [`Apart`](super::Apart), as if the window's pending launches
+    /// never got an activity. Returns the number of launches that are still pending.
     pub fn write_part(&mut self, mut part: Part, counted: &[(Loss, u64)], chunk: &mut Chunk) -> u64 {
         let open = part.open();
         if open > 0 {
@@ -89,30 +88,30 @@ impl Explain {
         open
     }
 
-    /// Forgets the sums and windows read from a file, before those of another file with the same stacks are
-    /// read.
+    /// Forgets the sums and windows that were read from a file. Call before reading those of another file with the same
+    /// stacks.
     pub fn forget_stored(&mut self) {
         self.stored = None;
         self.profile.forget_windows();
         self.profile.forget_sums();
     }
 
-    /// Whether [`Explain::write_sums`] fits below the ceiling while everything holds `held` bytes: it copies
-    /// the sums, converts them to samples, and remembers each value written.
+    /// Whether there is room below the ceiling for [`Explain::write_sums`] while the process uses `held` bytes: that
+    /// function copies the sums, converts them to samples, and remembers each value written.
     pub fn has_room(&self, held: usize) -> bool {
         let copies = self.aggregate.heap_bytes() + self.timeline.heap_bytes();
         let samples = self.aggregate.cells() * (4 * size_of::<Sample>() + 100);
         self.ceiling.saturating_sub(held) >= copies + samples
     }
 
-    /// Number of stacks, kernels and thread names dropped so far. Once it has grown, a file that was written
+    /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, a file that was written
     /// before must not be appended to.
     pub fn forgotten(&self) -> u64 {
         self.not_kept.losses().iter().map(|(_, count)| count).sum()
     }
 }
 
-/// Passes the launches that still wait for an activity to their window.
+/// A sink that passes the launches that still wait for an activity to their window.
 struct Waiting<'a>(&'a mut Part);
 
 impl Sink for Waiting<'_> {
@@ -123,7 +122,7 @@ impl Sink for Waiting<'_> {
     }
 }
 
-/// Passes all sums of a snapshot to `each`, as key and values.
+/// Passes all sums of a snapshot to `each`, as pairs of key and values.
 fn sums(
     profile: &Profile,
     ledger: &Ledger,
@@ -247,7 +246,7 @@ fn put_tip(out: &mut Payload<'_>, tip: Tip) {
         Tip::Free(None) => (9, 0),
         Tip::Unified(kind) => (10, kind.0),
         Tip::Lost(loss) => (11, loss as u32),
-        // A process that stores sums never has such tips.
+        // A process that stores sums never has samples with such tips.
         Tip::OnCpu | Tip::OffCpu | Tip::Named(..) => (u8::MAX, 0),
     };
     out.u8(kind).u32(value);
@@ -264,10 +263,10 @@ fn put_stream(out: &mut Payload<'_>, stream: Option<(GpuContextId, StreamId)>) {
     };
 }
 
-/// Sums read from a file.
+/// Sums that were read from a file.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
-    /// Samples by index in [`VIEWS`].
+    /// Samples by the index of their view in [`VIEWS`].
     samples: BTreeMap<usize, Vec<Sample>>,
     works: Vec<WorkStats>,
     devices: Vec<DeviceUse>,
@@ -276,17 +275,17 @@ pub(super) struct Stored {
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
     pub(super) stacks: Stacks,
-    /// Allocated bytes now, and their maximum.
+    /// Number of bytes that are allocated now, and its maximum.
     pub(super) held: (u64, u64),
     dependencies: Dependencies,
     pub(super) losses: BTreeMap<Loss, u64>,
-    /// Running total of the values, to stay below `MOST`.
+    /// Running total of all values, which must stay below `MOST`.
     total: u64,
 }
 
 impl Stored {
-    /// Adds a sum. It is skipped if its kind is unknown to this version or its values are impossible. `first`
-    /// returns the context that represents another.
+    /// Adds a sum. The sum is skipped if this version does not know its kind or if its values are impossible. `first`
+    /// returns the context that represents another context.
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
         let _ = self.take(&mut Fields(key), values, first);
     }
@@ -298,7 +297,7 @@ impl Stored {
         first: impl Fn(ContextId) -> ContextId,
     ) -> Option<()> {
         let of = key.u8()?;
-        // The timestamps after the first seven values are not sums.
+        // The timestamps after the first seven values are not sums, so they are not counted.
         let counted = if of == of::TIME { values.get(..7)? } else { values };
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
         self.total = total.filter(|total| *total < MOST)?;
@@ -372,7 +371,7 @@ impl Stored {
         Some(())
     }
 
-    /// Decodes a window edge, which is stored in the profile and not here.
+    /// Decodes a window edge. Window edges are stored in the profile and not in this struct.
     pub(super) fn window(key: &[u8], values: &[u64]) -> Option<Row<'static>> {
         match (key, values) {
             (&[of::WINDOW, edge @ 0..=1], &[time]) => {
@@ -383,7 +382,7 @@ impl Stored {
         }
     }
 
-    /// Replaces the sums in `profile` by these.
+    /// Replaces the sums in `profile` by the stored sums.
     pub(super) fn fill(&self, profile: &mut Profile) {
         for (&view, samples) in &self.samples {
             profile.set_samples(VIEWS[view], added_up(samples.clone()));
@@ -420,8 +419,8 @@ impl Stored {
         self.works = works.into_values().collect();
     }
 
-    /// Counts and amounts of the samples, once for the context that launched it and once for the one that
-    /// created its graph node.
+    /// Counts and amounts of the samples. Each sample is returned once for the context that launched it, and once for the
+    /// context that created its graph node.
     pub(super) fn weights(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         self.samples.values().flatten().flat_map(|sample| {
             let of = |id: Option<ContextId>| id.map(|id| (id, sample.count(), sample.amount()));
@@ -448,7 +447,7 @@ impl Stored {
     }
 }
 
-/// Merges samples that differ in their values only.
+/// Merges samples that differ only in their values.
 fn added_up(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples.sort_unstable();
     samples.dedup_by(|next, kept| {
@@ -461,7 +460,7 @@ fn added_up(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples
 }
 
-/// The percentiles of two merged distributions are unknown; the larger one is the best estimate.
+/// Merges two distributions. The percentiles of the result are unknown, and the larger percentiles are the best estimate.
 fn add_stats(sum: &mut WorkStats, more: WorkStats) {
     sum.weight.count += more.weight.count;
     sum.weight.nanos += more.weight.nanos;
@@ -472,7 +471,7 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn tally(values: &[u64]) -> Option<Tally> {
-    // Older files have up to four values fewer.
+    // Files of older versions have up to four values fewer.
     let (values, more) = values.split_at_checked(14)?;
     let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
         [] => (0, 0, 0, 0),
@@ -572,7 +571,7 @@ mod tests {
     use crate::record::testing::{a_turn, kernel, launch};
     use crate::record::{Launch, Mark, Reader};
 
-    /// Everything that outputs are made of.
+    /// All data from which outputs are made, as text.
     fn shown(explain: &mut Explain) -> String {
         let snapshot = explain.snapshot(&[(Loss::LaunchesFailed, 5)], &mut ());
         let profile = &*snapshot.profile;
@@ -593,14 +592,14 @@ mod tests {
         explain
     }
 
-    /// Three calls, the first and third with the same context, and a gap of a millisecond before the third.
+    /// Pushes three calls, the first and third with the same context, and a gap of a millisecond before the third.
     fn two_calls(explain: &mut Explain) {
         let window = |edge, time| Row::Window { edge, time: Nanos(time) };
         explain.push(&window(WindowEdge::Open, 1_000_000), &mut ());
         for (id, of, time) in [(9001, 5, 1_001_000), (9002, 6, 1_002_000), (9003, 5, 2_000_000)] {
             let launch = Launch { time: Nanos(time), duration: 500, ..launch(id, of) };
             explain.push(&Row::Launch(launch), &mut ());
-            // Delivered twice.
+            // Deliver the activity twice.
             for _ in 0..2 {
                 explain.push(&Row::Activity(kernel(id, time + 600, time + 900)), &mut ());
             }

@@ -1,5 +1,5 @@
-//! `Graphs` finds the creator of a graph node: from rows about graphs it derives the stack on which an
-//! activity's node was created.
+//! `Graphs` finds the creator of a graph node: from the rows about graphs it derives the stack on which the node of an
+//! activity was created.
 //!
 //! ```text
 //! graph 3   node 10 11 12 13   -> a table: 8 bytes per node, the offset of its id from the first, and a context
@@ -7,14 +7,14 @@
 //! graph 5   another copy       -> the same
 //! ```
 //!
-//! A copy does not depend on the life of its original: a graph can be instantiated twice, and destroyed while
-//! its instantiations live. A table therefore stays until its last user is gone. Destroyed graphs may still
-//! be running, so they are kept until the tracer was flushed twice, and longer while their number is small.
+//! A copy does not depend on the lifetime of its original: a graph can be instantiated twice, and destroyed while its
+//! instantiations exist. A table is therefore kept until no graph uses it any more. Destroyed graphs may still be running,
+//! so they are kept until the tracer was flushed twice, and longer while there are few of them.
 //!
-//! An update changes the work of an instantiation, and so the creators of its nodes. Launches made before the
-//! update, which their correlation ids show, ran the old nodes.
+//! An update changes the work of an instantiation, and so the creators of its nodes. Launches made before the update ran
+//! the old nodes; such launches are recognized by their correlation ids.
 //!
-//! An activity is looked up once, when its record is read, and carries the result from then on.
+//! An activity is looked up once, when its record is read; the result is then stored in the activity.
 
 #[cfg(test)]
 mod tests;
@@ -25,33 +25,33 @@ use crate::record::{
     Activity, Caller, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
 };
 
-/// Number of flushes after which no more work of a destroyed graph is expected. The first flush may have
-/// begun before the graph's last launch completed.
+/// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because the first
+/// flush may have begun before the graph's last launch completed.
 const FLUSHES: u64 = 2;
-/// Destroyed graphs and their nodes that are kept longer, for kernels that run longer: 1 MiB each.
+/// Number of destroyed graphs, and of their nodes, that are kept longer, for kernels that run longer; 1 MiB each.
 const KEPT_GRAPHS: usize = 1 << 12;
 const KEPT_NODES: usize = 1 << 16;
-/// Earlier states of updated instantiations that are kept longer.
+/// Number of earlier states of updated instantiations that are kept longer.
 const KEPT_PASTS: usize = 1 << 10;
 
 /// All known graph nodes. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Graphs {
     groups: IdMap<GraphId, Group>,
-    /// First node ids of the groups, to find a node whose group is unknown.
+    /// First node ids of the groups, for finding a node whose group is unknown.
     firsts: BTreeSet<(u64, GraphId)>,
-    /// Widest distance between the first and last id of a group so far.
+    /// Maximum distance between the first and last id of any group so far.
     widest: u64,
     tables: Vec<Table>,
     /// Unused positions in `tables`.
     free: Vec<u32>,
-    /// Group in which the previous node was found.
+    /// Group in which the last look-up found its node.
     last: GraphId,
-    /// Lowest node id in any row.
+    /// Lowest node id in any row so far.
     lowest: Option<u64>,
     /// Earlier states of updated instantiations, oldest first.
     pasts: IdMap<GraphId, VecDeque<Past>>,
-    /// The graphs of `pasts` in the order of their updates, each with the number of flushes before it.
+    /// The graphs in `pasts` in the order of their updates, each with the number of flushes before the update.
     updated: VecDeque<(GraphId, u64)>,
     ended: VecDeque<Ended>,
     ended_nodes: usize,
@@ -59,14 +59,14 @@ pub struct Graphs {
     tally: NodeTally,
 }
 
-/// Activities that are graph nodes, by knowledge of the node's creator.
+/// Number of activities that are graph nodes, by knowledge of the node's creator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTally {
-    /// Activities whose node was created on a known stack.
+    /// Number of activities whose node was created on a known stack.
     pub created: u64,
-    /// Activities of graphs created before recording began.
+    /// Number of activities of graphs that were created before recording began.
     pub before_recording: u64,
-    /// Activities whose node has an unknown creator.
+    /// Number of activities whose node has an unknown creator.
     pub unknown: u64,
 }
 
@@ -80,7 +80,7 @@ impl NodeTally {
         ]
     }
 
-    /// Number of activities in total.
+    /// Total number of activities.
     pub fn seen(&self) -> u64 {
         self.created + self.before_recording + self.unknown
     }
@@ -95,19 +95,19 @@ impl NodeTally {
     }
 }
 
-/// Nodes with the same lifetime: those of a graph, or of an instantiation.
+/// Nodes with the same lifetime: the nodes of a graph, or of an instantiation.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     table: u32,
-    /// Subtracted from a node's id to get the id in the table; 0 if the table is the group's own.
+    /// Number subtracted from a node's id to get the id in the table; 0 if the table is the group's own.
     shift: u64,
     first: u64,
     last: u64,
-    /// Whether the table belongs to another group.
+    /// Whether the table belongs to a different group than this one.
     shared: bool,
 }
 
-/// Creators by node, in ascending order of ids.
+/// Creators of nodes, in ascending order of node ids.
 #[derive(Debug, Default)]
 struct Table {
     base: u64,
@@ -117,15 +117,15 @@ struct Table {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    /// Id of the node minus the table's base.
+    /// Id of the node minus the base of the table.
     offset: u32,
-    /// Creator of the node.
+    /// Caller that created the node.
     maker: Caller,
 }
 
 const _: () = assert!(size_of::<Entry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
 
-/// State of a group until the call that updated it.
+/// State of a group before the call that updated it.
 #[derive(Debug)]
 struct Past {
     until: CorrelationId,
@@ -151,7 +151,7 @@ impl Graphs {
         }
     }
 
-    /// Sets `created` of an activity that is a run of a graph node.
+    /// Sets the field `created` of an activity that is a run of a graph node.
     pub fn resolve(&mut self, activity: &mut Activity) {
         if let Some(created) = activity.created {
             return self.tally.add(created);
@@ -159,7 +159,7 @@ impl Graphs {
         if !is_node(activity) {
             return;
         }
-        // The tracer's own statement about an update beats our derivation.
+        // What the tracer itself reports about an update takes precedence over our derivation.
         let source = activity.source_node.0;
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
@@ -174,7 +174,7 @@ impl Graphs {
         activity.created = Some(created);
     }
 
-    /// Call after the tracer was flushed and the rows it delivered were read.
+    /// Notes a flush. Call after the tracer was flushed and the rows that it delivered were read.
     pub fn flushed(&mut self) {
         self.flushes += 1;
         while self.updated.len() > KEPT_PASTS
@@ -194,25 +194,25 @@ impl Graphs {
         }
     }
 
-    /// Whether enough destroyed graphs are kept that a flush should be made soon.
+    /// Whether so many destroyed graphs are kept that a flush should be made soon.
     pub fn wants_flush(&self) -> bool {
         self.ended.len() > 2 * KEPT_GRAPHS || self.ended_nodes > 2 * KEPT_NODES
     }
 
-    /// Contexts that created nodes. A run of nodes from one context in a table yields it once.
+    /// Contexts that created nodes. If consecutive nodes in a table have the same context, the context is returned once.
     pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
         let runs = self.tables.iter().flat_map(|table| table.entries.chunk_by(|a, b| a.maker == b.maker));
         runs.filter_map(|run| run[0].maker.launched().ok())
     }
 
-    /// Activities so far, by knowledge of the node's creator.
+    /// Counts of the activities so far, by knowledge of the node's creator.
     pub fn tally(&self) -> NodeTally {
         self.tally
     }
 
     /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        // Nodes of a B-tree are two thirds full, and have an overhead of about 10 %.
+        // The nodes of a B-tree are two thirds full, and have an overhead of about 10 %.
         let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
         let tables = self.tables.iter().map(|table| table.entries.capacity() * size_of::<Entry>());
         map_bytes(&self.groups)
@@ -227,11 +227,11 @@ impl Graphs {
     }
 }
 
-/// Creation and destruction of groups.
+/// Creates and destroys groups.
 impl Graphs {
     fn add(&mut self, graph: GraphId, node: u64, maker: Caller) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
-        // A copy may be reported as created, too, before or after it is reported as a copy.
+        // A copy may also be reported as created, before or after it is reported as a copy.
         if self.maker_in(graph, node).is_none() {
             self.put(graph, node, maker);
         }
@@ -266,7 +266,7 @@ impl Graphs {
         self.put(graph, node, maker);
     }
 
-    /// Inserts a group whose nodes are at distance `shift` from those of a table.
+    /// Inserts a group whose nodes are at the distance `shift` from the nodes of a table.
     fn share(&mut self, graph: GraphId, table: u32, shift: u64, (first, last): (u64, u64)) {
         let shared = &mut self.tables[table as usize];
         shared.users += 1;
@@ -280,7 +280,7 @@ impl Graphs {
         self.groups.insert(graph, group);
     }
 
-    /// Puts a node into its group's own table.
+    /// Adds a node to its group's own table.
     fn put(&mut self, graph: GraphId, node: u64, maker: Caller) {
         match self.groups.get(&graph) {
             None => {
@@ -309,7 +309,7 @@ impl Graphs {
         all.filter(move |(id, _)| (group.first..=group.last).contains(id))
     }
 
-    /// Inserts a group with its own table of `nodes`, which must not be empty.
+    /// Inserts a group with a table of its own, which contains `nodes`. `nodes` must not be empty.
     fn own(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
         let mut table = Table { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
@@ -320,9 +320,10 @@ impl Graphs {
         self.insert(graph, Group { table, shift: 0, first, last, shared: false });
     }
 
-    /// The two graphs' nodes correspond in the order of their ids, which is the order of creation. If the
-    /// numbers of nodes differ nothing changes: then only the tracer may know. Nothing changes either if both
-    /// graphs have the same creators, as in programs that capture anew for each step.
+    /// Updates an instantiation from another graph. The nodes of both graphs correspond in the order of their ids, which is
+    /// the order of creation. If the numbers of nodes differ, nothing changes, because only the tracer may know which nodes
+    /// correspond. Nothing changes either if both graphs have the same creators, as in programs that capture anew for each
+    /// step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
         let mine: Vec<_> = self.ids_and_makers(group).collect();
@@ -357,7 +358,7 @@ impl Graphs {
 
     fn forget(&mut self, graph: GraphId) {
         self.drop_group(graph);
-        // Returns the memory that a burst has left.
+        // Release memory that is left from a burst of graphs.
         if self.groups.capacity() > 4 * self.groups.len().max(KEPT_GRAPHS) {
             self.groups.shrink_to(2 * KEPT_GRAPHS);
             self.ended.shrink_to(2 * KEPT_GRAPHS);
@@ -402,9 +403,10 @@ impl Graphs {
     }
 }
 
-/// Look-up of a node's creator when an activity arrives.
+/// Looks up the creator of a node when an activity arrives.
 impl Graphs {
-    /// Returns the creator of a node as of the time when `launch` was made; `graph` is the most likely group.
+    /// Returns the creator of a node at the time when `launch` was made. `graph` is the group that most likely contains the
+    /// node.
     fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<Caller> {
         let found = self.group_of(graph, node)?;
         self.last = found;
@@ -412,15 +414,15 @@ impl Graphs {
         past.or_else(|| self.maker_in(found, node))
     }
 
-    /// Returns the state of a group when `launch` was made, if the group was updated since.
+    /// Returns the state that a group had when `launch` was made, if the group has been updated since.
     fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&Group> {
         let pasts = self.pasts.get(&graph)?;
         let at = pasts.partition_point(|past| !launch.is_before(past.until));
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// Returns the group of a node by the node's id alone: tries `graph` and the last group first. Ids of two
-    /// groups may interleave if two threads create graphs at the same time.
+    /// Returns the group of a node by the node's id alone. Tries `graph` and the last group first. Ids of two groups may
+    /// interleave if two threads create graphs at the same time.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
         let likely = [graph, self.last].into_iter().find(|likely| self.maker_in(*likely, node).is_some());
         likely.or_else(|| {
@@ -443,7 +445,7 @@ impl Graphs {
 }
 
 impl Table {
-    /// Returns false if `node` is too far from the base to be of the same graph.
+    /// Adds a node. Returns false if `node` is too far from the base to belong to the same graph.
     fn put(&mut self, node: u64, maker: Caller) -> bool {
         let Some(offset) = node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok()) else {
             return false;
@@ -461,14 +463,14 @@ impl Table {
         self.position(offset).ok().map(|at| self.entries[at].maker)
     }
 
-    /// Whether `next` is the node after `node`.
+    /// Whether `next` is the node that directly follows `node`.
     fn follows(&self, node: u64, next: u64) -> bool {
         let offset = |node: u64| node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok());
         let (Some(node), Some(next)) = (offset(node), offset(next)) else { return false };
         self.position(node).is_ok_and(|at| self.entries.get(at + 1).is_some_and(|e| e.offset == next))
     }
 
-    /// Position of an offset. Ids usually have no gaps, so the position equals the offset.
+    /// Position of an offset in the table. Ids usually have no gaps, so the position usually equals the offset.
     fn position(&self, offset: u32) -> Result<usize, usize> {
         match self.entries.get(offset as usize) {
             Some(entry) if entry.offset == offset => Ok(offset as usize),

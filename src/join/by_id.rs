@@ -1,52 +1,52 @@
-//! `ById` is an index by correlation id of launches, and of activities that wait for a launch.
+//! `ById` is an index, by correlation id, of launches and of activities that wait for a launch.
 //!
-//! Ids are nearly consecutive, so a table indexed by the id itself holds the last
-//! [`Limits::recent`](super::Limits::recent) ids. The table consists of pages, each at the position that its
-//! number gives:
+//! Ids are nearly consecutive, so a table indexed by the id itself contains the last
+//! [`Limits::recent`](super::Limits::recent) ids. The table consists of pages, and a page's number determines its position
+//! in the table:
 //!
 //! ```text
 //! id = | page number ................ | 6 bits |        pages[number % pages.len()]
 //!      |  (a multiple) | slot in pages| entry  |
 //! ```
 //!
-//! A page is displaced by one with a higher number. Its finished entries are forgotten. Entries that still
-//! wait move to a hash map in two generations, as do entries whose id is too old for its page; launches that
-//! had an activity and may have more (launches of graphs) move to another such map. A look-up of a recent id
-//! thus costs two loads, and look-ups of neighbouring ids share a cache line.
+//! A page is displaced by a page with a higher number, and the finished entries of the displaced page are forgotten. Its
+//! waiting entries move to a hash map in two generations, and so do waiting entries whose id is too old for its page.
+//! Launches that had an activity and may have more (launches of graphs) move to another such map. So a look-up of a recent
+//! id costs two loads, and look-ups of neighbouring ids share a cache line.
 //!
-//! This module counts nothing and has no sink: it passes forgotten entries to the caller's closure.
+//! This module counts nothing and has no sink; it passes forgotten entries to the caller's closure.
 
 use super::Launched;
 use super::orphans::Chain;
 use super::repeats::Last;
 use crate::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 
-/// State of an id.
+/// State of a correlation id.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
-    /// A launch and its progress.
+    /// A launch, and the activities that it has had so far.
     Launch(Launched, Progress),
     /// A second correlation id of the launch with this id.
     Alias(CorrelationId),
-    /// Activities of a launch that has not arrived.
+    /// Activities whose launch has not arrived yet.
     Orphans(Chain),
 }
 
 const _: () = assert!(size_of::<Option<Entry>>() == 24, "it grew: there is room for 262,144 of these");
 
-/// Activities that a launch has had so far.
+/// Activities that a launch has had so far, as far as the join needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// The launch has no activity so far.
     Waiting,
-    /// The launch has at least one activity; this was the last.
+    /// The launch has at least one activity; the last activity was this one.
     Matched(Last),
-    /// The launch has had at least one node of a graph, and may have more for as long as the graph runs.
+    /// The launch has had at least one activity that is a graph node, and may have more for as long as the graph runs.
     Graph,
 }
 
 impl Progress {
-    /// Last activity of the launch, if known.
+    /// Last activity of the launch, if it is known.
     pub(super) fn last(self) -> Option<Last> {
         if let Self::Matched(last) = self { Some(last) } else { None }
     }
@@ -62,34 +62,34 @@ impl Progress {
 
 /// Result of [`ById::find`].
 pub(super) enum Found<'a> {
-    /// The launch, found directly or through an alias.
+    /// The launch was found, directly or through an alias.
     Launch(&'a Launched, &'a mut Progress),
-    /// Other activities that wait for the same launch, which will arrive under this id.
+    /// Other activities already wait for the same launch, which will arrive under this id.
     Orphans(CorrelationId, &'a mut Chain),
-    /// Neither launch nor orphans yet; the launch will arrive under this id.
+    /// There is neither a launch nor a waiting activity yet; the launch will arrive under this id.
     Nothing(CorrelationId),
-    /// An alias of an alias: it cannot lead to a launch.
+    /// The id is an alias of an alias, which cannot lead to a launch.
     Nobody,
 }
 
-/// See the module's documentation.
+/// Launches and waiting activities by correlation id. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct ById {
     recent: Recent,
-    /// Launches without an activity, activities without a launch, and their aliases.
+    /// Launches without an activity, activities without a launch, and the aliases of both.
     waiting: Older,
-    /// Launches that had an activity, and their aliases.
+    /// Launches that had an activity, and the aliases of these launches.
     running: Older,
 }
 
 impl ById {
-    /// Creates an index of `recent` ids, and two generations each of waiting and running entries.
+    /// Creates an index of `recent` ids, with two generations of waiting entries and two of running entries.
     pub(super) fn new(recent: usize, waiting: usize, running: usize) -> Self {
         Self { recent: Recent::new(recent), waiting: Older::new(waiting), running: Older::new(running) }
     }
 
-    /// Stores `entry` under `id` and returns the previous entry: orphans or (if ids wrapped, or the data are
-    /// hostile) another launch.
+    /// Stores `entry` under `id` and returns the previous entry. The previous entry can be orphans, or another launch if
+    /// ids wrapped or the data are hostile.
     pub(super) fn insert(
         &mut self,
         id: CorrelationId,
@@ -107,7 +107,7 @@ impl ById {
         self.recent.slot(id)?.replace(entry)
     }
 
-    /// Looks up the launch of an activity with this `id`. An alias is followed once.
+    /// Looks up the launch of an activity with this `id`. At most one alias is followed.
     pub(super) fn find(&mut self, id: CorrelationId) -> Found<'_> {
         let target = match self.get(id) {
             Some(Entry::Alias(target)) => *target,
@@ -123,7 +123,7 @@ impl ById {
         }
     }
 
-    /// Entry of `id` itself.
+    /// The entry of `id` itself; aliases are not followed.
     pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
         match self.recent.page_of(id) {
             Some(_) => self.recent.slot(id)?.as_mut(),
@@ -131,19 +131,19 @@ impl ById {
         }
     }
 
-    /// Call when all completed activities were delivered: running launches that had no activity for a while
-    /// are forgotten, unless they are few.
+    /// Forgets running launches that had no activity for a while, unless there are few of them. Call when all completed
+    /// activities were delivered.
     pub(super) fn flushed(&mut self) {
         self.running.flushed();
     }
 
-    /// Whether enough launches may still have activities that a flush should be made soon.
+    /// Whether so many launches may still have activities that a flush should be made soon.
     pub(super) fn wants_flush(&self) -> bool {
         self.running.young.len() >= 2 * KEPT_RUNNING
     }
 
-    /// Replaces the orphans of `id` by the rest that `shorten` returns. Returns false if there are none. If
-    /// ids have wrapped since, one id may have two chains; the older one is then in the map.
+    /// Replaces the orphans of `id` by the remaining chain that `shorten` returns. Returns false if `id` has no orphans. If
+    /// ids have wrapped, one id may have two chains; the older chain is then in the map.
     pub(super) fn shorten(
         &mut self,
         id: CorrelationId,
@@ -166,14 +166,14 @@ impl ById {
         }
     }
 
-    /// Passes all entries to `each`, oldest first as far as the age is known.
+    /// Passes all entries to `each`, oldest first as far as their age is known.
     pub(super) fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
         let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
         older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
         self.recent.each(each);
     }
 
-    /// Launches without an activity so far, in no particular order.
+    /// Launches that have had no activity so far, in no particular order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Launched> {
         let recent = self.recent.pages.iter().flatten().flat_map(|page| page.entries.iter().flatten());
         let older = self.waiting.young.values().chain(self.waiting.old.values());
@@ -183,7 +183,7 @@ impl ById {
         })
     }
 
-    /// All launches.
+    /// All launches in the index.
     pub(super) fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launched> {
         let recent =
             self.recent.pages.iter_mut().flatten().flat_map(|page| page.entries.iter_mut().flatten());
@@ -206,8 +206,8 @@ impl ById {
         }
     }
 
-    /// If a launch that got an activity is no longer recent, moves it and the alias it was found by to the
-    /// running entries, as the youngest.
+    /// If a launch that got an activity is no longer recent, moves the launch and the alias by which it was found to the
+    /// running entries, as the youngest entries.
     fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
         if self.recent.page_of(launch).is_some() {
             return;
@@ -222,7 +222,7 @@ impl ById {
         }
     }
 
-    /// Makes the entry of `id` the youngest of the running ones. Entries displaced by it had an activity.
+    /// Makes the entry of `id` the youngest of the running entries. Entries that it displaces had an activity.
     fn move_to_running(&mut self, id: CorrelationId) {
         let ran = self.running.take(id);
         if let Some(entry) = self.waiting.take(id).or(ran) {
@@ -230,7 +230,7 @@ impl ById {
         }
     }
 
-    /// Stores an entry that is no longer recent in the map of running or of waiting entries.
+    /// Stores an entry that is no longer recent, in the map of running entries or in the map of waiting entries.
     fn keep_older(
         &mut self,
         runs: bool,
@@ -244,8 +244,8 @@ impl ById {
         }
     }
 
-    /// Empties the page in the place where `id` belongs. An alias stays as long as its launch, whose lower id
-    /// was handled earlier, in this page or a previous one.
+    /// Empties the page in the place that belongs to `id`. An alias stays as long as its launch; the launch has a lower id
+    /// and so was handled earlier, in this page or a previous page.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, Entry)) {
         for at in 0..PAGE {
@@ -263,7 +263,7 @@ impl ById {
     }
 }
 
-/// Entries in a page: 1.5 KiB, so that emptying a page takes about the time of one cache miss.
+/// Number of entries in a page. A page has 1.5 KiB, so emptying a page takes about the time of one cache miss.
 const PAGE: usize = 64;
 
 fn offset(id: CorrelationId) -> usize {
@@ -272,24 +272,24 @@ fn offset(id: CorrelationId) -> usize {
 
 #[derive(Debug)]
 struct Page {
-    /// Id of the first entry.
+    /// Id of the page's first entry.
     first: CorrelationId,
     entries: [Option<Entry>; PAGE],
 }
 
-/// Table of recent ids: a power of two of pages, each allocated on first use.
+/// Table of recent ids. Its number of pages is a power of two, and each page is allocated when it is first used.
 #[derive(Debug)]
 struct Recent {
     pages: Box<[Option<Box<Page>>]>,
 }
 
-/// Whether the page in an id's place is the right one.
+/// Whether the page in the place of an id is the id's own page.
 enum RoomFor {
-    /// The page of the id is present.
+    /// The page of the id is in its place.
     Here,
-    /// The place is empty, or holds a page with a lower number.
+    /// The place is empty, or contains a page with a lower number.
     Displaced,
-    /// The place holds a page with a higher number.
+    /// The place contains a page with a higher number.
     TooOld,
 }
 
@@ -303,7 +303,7 @@ impl Recent {
         (id.0 as usize / PAGE) & (self.pages.len() - 1)
     }
 
-    /// Page that holds `id`, if present.
+    /// The page that contains `id`, if it is present.
     fn page_of(&self, id: CorrelationId) -> Option<&Page> {
         let page = self.pages[self.place(id)].as_deref()?;
         (page.first.0 ^ id.0 < PAGE as u32).then_some(page)
@@ -312,25 +312,25 @@ impl Recent {
     fn room_for(&self, id: CorrelationId) -> RoomFor {
         match &self.pages[self.place(id)] {
             Some(page) if page.first.0 ^ id.0 < PAGE as u32 => RoomFor::Here,
-            // Ids wrap: the shorter way round shows which one is higher.
+            // Ids wrap, so the sign of the shorter distance shows which id is higher.
             Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => RoomFor::TooOld,
             _ => RoomFor::Displaced,
         }
     }
 
-    /// Slot of `id`. The caller must know that the page in its place is the right one.
+    /// The slot of `id`. The caller must have checked that the page in the place of `id` is the right page.
     fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<Entry>> {
         Some(&mut self.pages[self.place(id)].as_mut()?.entries[offset(id)])
     }
 
-    /// Removes and returns entry number `at` of the page in the place of `id`.
+    /// Removes and returns entry number `at` of the page in the place that belongs to `id`.
     fn leave(&mut self, id: CorrelationId, at: usize) -> Option<(CorrelationId, Entry)> {
         let page = self.pages[self.place(id)].as_mut()?;
         let entry = page.entries[at].take()?;
         Some((CorrelationId(page.first.0 + at as u32), entry))
     }
 
-    /// Makes the page for `id`, from the empty one in its place or a new one.
+    /// Creates the page for `id`, from the empty page in its place or from a new page.
     fn turn_page(&mut self, id: CorrelationId) {
         let first = CorrelationId(id.0 & !(PAGE as u32 - 1));
         let place = self.place(id);
@@ -340,7 +340,7 @@ impl Recent {
         }
     }
 
-    /// Passes all entries to `each`, in the order of ids unless ids wrapped.
+    /// Passes all entries to `each`, in the order of their ids unless ids wrapped.
     fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
         let mut pages: Vec<&Page> = self.pages.iter().flatten().map(|page| &**page).collect();
         pages.sort_by_key(|page| page.first.0);
@@ -361,11 +361,11 @@ impl Recent {
 
 type Map = IdMap<CorrelationId, Entry>;
 
-/// Launches in a generation that are kept regardless of flushes: they fill a table of 2^13 buckets.
+/// Number of launches per generation that are kept regardless of flushes. This number fills a table of 2^13 buckets.
 const KEPT_RUNNING: usize = 7 << 10;
 
-/// Entries by approximate age. A whole map at a time becomes the old generation, so that the tables keep the
-/// size they once reached.
+/// Entries by approximate age. A whole map at a time becomes the old generation, so the tables keep the size that they once
+/// reached.
 #[derive(Debug)]
 struct Older {
     young: Map,
@@ -390,7 +390,7 @@ impl Older {
         self.young.remove(&id).or_else(|| self.old.remove(&id))
     }
 
-    /// Stores an entry as [`ById::insert`] does.
+    /// Stores an entry in the same way as [`ById::insert`].
     fn insert(
         &mut self,
         id: CorrelationId,
@@ -406,14 +406,14 @@ impl Older {
         self.young.insert(id, entry)
     }
 
-    /// Forgets the old generation and makes the young one old, if it is large. So a forgotten entry has seen
-    /// a complete flush since its last activity.
+    /// If the young generation is large, forgets the old generation and makes the young one old. So the tracer was flushed
+    /// completely between the last activity of a forgotten entry and the moment it is forgotten.
     fn flushed(&mut self) {
         if self.young.len() < KEPT_RUNNING {
             return;
         }
         self.grow_old(&mut |_, _| {});
-        // Releases the memory that a burst has left.
+        // Release memory that is left from a burst of launches.
         if self.young.capacity() > 4 * KEPT_RUNNING {
             self.young = Map::default();
         }

@@ -1,9 +1,9 @@
-//! The join is a streaming matcher that pairs launches with the GPU work they caused, exactly and by id, in
-//! one pass over the rows.
+//! The join is a streaming matcher that pairs launches with the GPU work that they caused. It matches exactly, by id, and
+//! in one pass over the rows.
 //!
-//! Rows come in any order: an activity may arrive before its launch (launches are recorded when the call
-//! returns), one launch may have many activities (a graph), and a launch may have two ids (a runtime call and
-//! the driver call inside it). Memory does not grow with the number of launches:
+//! Rows come in any order: an activity may arrive before its launch, because launches are recorded when the call returns.
+//! One launch may have many activities (a graph), and a launch may have two ids (a runtime call and the driver call inside
+//! it). Memory does not grow with the number of launches:
 //!
 //! ```text
 //! launch row --> entry, by id  --displaced--> matched:    forgotten
@@ -13,20 +13,20 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch can therefore be found until an id occurs that is higher by [`Limits::recent`]. A launch without
-//! an activity by then stays for [`Limits::waiting`] more of its kind. A launch of a graph, which may have
-//! more activities for as long as the graph runs, is forgotten when it had none between two flushes of the
-//! tracer ([`Join::flushed`]) and thousands of its kind came since. Abandoned launches and activities have a
+//! A launch can therefore be found until an id occurs that is higher by [`Limits::recent`]. A launch without an activity by
+//! then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have more activities
+//! for as long as the graph runs; it is forgotten when it had no activity between two flushes of the tracer
+//! ([`Join::flushed`]) and thousands of other graph launches followed it. Abandoned launches and activities have a
 //! [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
 //!
-//! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`). So their
-//! activities are distinguished from those of lost launches; an activity waits for its range as for a launch.
-//! Launches made while the tracer's callbacks were off are recognised by their ids alone (`unseen`).
+//! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`). These ranges distinguish the
+//! activities of such launches from those of lost launches; an activity waits for its range in the same way as for a
+//! launch. Launches made while the tracer's callbacks were off are recognized by their ids alone (`unseen`).
 //!
-//! The tracer assigns ids in sequence. An activity whose id is further than `FAR` from every launch's id
-//! belongs to no launch, not even a lost one: it is counted separately and not passed to the sink.
+//! The tracer assigns ids in sequence. If the id of an activity is further than `FAR` from the id of every launch, the
+//! activity belongs to no launch, not even to a lost one: it is counted separately and not passed to the sink.
 //!
-//! The [`Sink`] decides how to use the pairs (cells, idle time, replay).
+//! The [`Sink`] decides how to use the pairs of launch and activity (cells, idle time, replay).
 
 mod by_id;
 mod orphans;
@@ -50,25 +50,25 @@ use outside::Outside;
 use repeats::Repeats;
 use unseen::Unseen;
 
-/// Maximum number of consecutive unrecorded calls to be expected: between two recorded launches, before the
-/// first or after the last. As many ids as ten minutes of launches without a pause.
+/// Maximum number of consecutive unrecorded calls that the join expects between two recorded launches, before the first or
+/// after the last. Ten minutes of launches without a pause use this many ids.
 const FAR: u64 = 1 << 30;
 
-/// Memory limits of a [`Join`]. The defaults cost up to 45 MiB when everything is full, which takes half a
+/// Memory limits of a [`Join`]. With the defaults a join takes up to 45 MiB when everything is full, which requires half a
 /// million waiting launches, and a quarter of a million launches of graphs between two flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of ids that are found directly, counted back from the highest one; rounded up to a power of
-    /// two. Default: 262,144, enough for half as many launches if each has two ids.
+    /// Number of ids that are found directly, counted back from the highest id and rounded up to a power of two. Default:
+    /// 262,144, which is enough for half as many launches if each launch has two ids.
     pub recent: usize,
-    /// Number of older launches without an activity in one generation; two generations are kept. Default:
-    /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations are the launches of
-    /// more than forty threads, if the tracer has not yet filled their buffers of 10,000 records each.
+    /// Maximum number of older launches without an activity in one generation; two generations are kept. Default: 229,376,
+    /// which fills a table of 2^18 buckets to its maximum load. Two generations contain the launches of more than forty
+    /// threads whose buffers of 10,000 records each the tracer has not yet filled.
     pub waiting: usize,
-    /// Number of older launches in one generation that had an activity and may have more, unless a flush
-    /// shows that they are over; two generations are kept. Default: 114,688.
+    /// Maximum number, in one generation, of older launches that had an activity and may have more, unless a flush shows
+    /// that these launches are over; two generations are kept. Default: 114,688.
     pub running: usize,
-    /// Number of activities that are kept until their launch arrives. Default: 65,536.
+    /// Maximum number of activities that are kept until their launch arrives. Default: 65,536.
     pub orphans: usize,
 }
 
@@ -130,7 +130,7 @@ impl Join {
         }
     }
 
-    /// Processes a launch, as [`Join::push`] does.
+    /// Processes a launch in the same way as [`Join::push`].
     pub fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
         self.order.see(launch.correlation);
         if launch.is_alias() {
@@ -154,7 +154,7 @@ impl Join {
         }
     }
 
-    /// Processes an activity, as [`Join::push`] does.
+    /// Processes an activity in the same way as [`Join::push`].
     pub fn push_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
         self.tally.activities.seen += 1;
         match self.by_id.find(activity.correlation) {
@@ -171,7 +171,7 @@ impl Join {
         }
     }
 
-    /// Processes launches made outside of windows, as [`Join::push`] does.
+    /// Processes launches made outside of windows in the same way as [`Join::push`].
     pub fn push_outside(&mut self, launches: &record::Outside, sink: &mut impl Sink) {
         self.order.see(launches.first);
         self.order.see(launches.last);
@@ -190,9 +190,9 @@ impl Join {
         }
     }
 
-    /// Returns the counts that would result if no more rows came, so that nothing is open, and passes
-    /// everything that would be abandoned to `sink`. The join itself does not change, so this may be called
-    /// at any time.
+    /// Returns the counts that would result if no more rows came, so that no launch or activity is open, and passes all
+    /// launches and activities that would be abandoned to `sink`. The join itself does not change, so this function may be
+    /// called at any time.
     pub fn as_if_over(&self, sink: &mut impl Sink) -> Tally {
         let mut tally = self.tally;
         self.orphans.each(|activity| give_up(&mut tally, &self.order, activity, sink));
@@ -204,7 +204,7 @@ impl Join {
         tally
     }
 
-    /// Passes launches that were made between two times and still wait for an activity to `sink`, as pending.
+    /// Passes launches to `sink` as pending if they were made between two times and still wait for an activity.
     pub fn waiting_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
         self.by_id.each(|id, entry| {
             if let Entry::Launch(launched, Progress::Waiting) = *entry
@@ -217,12 +217,12 @@ impl Join {
         });
     }
 
-    /// Call after the tracer was flushed and the rows it delivered were pushed.
+    /// Notes a flush. Call after the tracer was flushed and the rows that it delivered were pushed.
     pub fn flushed(&mut self) {
         self.by_id.flushed();
     }
 
-    /// Whether enough launches of graphs may have more activities that a flush should be made soon.
+    /// Whether so many launches of graphs may have more activities that a flush should be made soon.
     pub fn wants_flush(&self) -> bool {
         self.by_id.wants_flush()
     }
@@ -239,7 +239,7 @@ impl Join {
         }
     }
 
-    /// Counts so far.
+    /// Counts of the rows pushed so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
@@ -253,7 +253,7 @@ impl Join {
             + self.repeats.heap_bytes()
     }
 
-    /// Processes a second id of a launch. It may come before or after the launch itself.
+    /// Processes a second id of a launch. This row may come before or after the launch itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
         let previous = self.keep(alias.correlation, Entry::Alias(alias.within), sink);
@@ -272,7 +272,7 @@ impl Join {
         }
     }
 
-    /// Keeps an activity until its launch arrives under `id`.
+    /// Stores an activity until the activity's launch arrives under `id`.
     fn push_orphan(&mut self, id: CorrelationId, activity: &Activity, sink: &mut impl Sink) {
         if self.orphans.room() == 0 && !self.give_up_oldest(sink) {
             return self.give_up(activity, sink);
@@ -285,7 +285,7 @@ impl Join {
         }
     }
 
-    /// Abandons the activity that has waited longest. Returns false if none waits.
+    /// Abandons the activity that has waited longest. Returns false if no activity waits.
     fn give_up_oldest(&mut self, sink: &mut impl Sink) -> bool {
         let Self { by_id, orphans, order, tally, .. } = self;
         let Some(id) = orphans.oldest() else { return false };
@@ -298,7 +298,7 @@ impl Join {
         found
     }
 
-    /// Stores `entry`. Returns the activities that waited for it, if any.
+    /// Stores `entry`. Returns the activities that waited for this entry, if there are any.
     fn keep(&mut self, id: CorrelationId, entry: Entry, sink: &mut impl Sink) -> Option<Chain> {
         let Self { by_id, orphans, order, tally, .. } = self;
         let mut forget = |id, entry| match entry {
@@ -358,7 +358,7 @@ fn deliver(
     sink.activity(activity, Origin::Launch(launched));
 }
 
-/// Counts and delivers an activity of a launch outside of windows that has no row of its own.
+/// Counts and delivers an activity whose launch was made outside of windows and has no row of its own.
 fn deliver_outside(tally: &mut Tally, activity: &Activity, over: Nanos, sink: &mut impl Sink) {
     tally.activities.outside += 1;
     sink.outside(activity, Launched { time: over, duration: 1, context: ContextId::OUTSIDE });
@@ -371,7 +371,7 @@ fn deliver_unseen(tally: &mut Tally, activity: &Activity, sink: &mut impl Sink) 
     sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
 }
 
-/// Counts and delivers an activity whose launch will not arrive any more.
+/// Counts and delivers an activity whose launch is no longer expected.
 fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut impl Sink) {
     if order.find_unseen(activity) != unseen::Found::No {
         return deliver_unseen(tally, activity, sink);
@@ -405,11 +405,11 @@ fn retire(
     }
 }
 
-/// Order of correlation ids, so that "assigned before the first one we saw" stays correct when ids wrap: they
-/// are unrolled to 64 bits, each to the value closest to the highest one so far.
+/// Order of correlation ids. So that "assigned before the first recorded id" stays correct when ids wrap, ids are unrolled
+/// to 64 bits: each is mapped to the value that is closest to the highest id so far.
 #[derive(Debug, Default)]
 struct Order {
-    /// Lowest and highest id of the launch rows.
+    /// Lowest and highest id in the rows of launches.
     seen: Option<(u64, u64)>,
     opened: Option<Nanos>,
     unseen: Unseen,
@@ -422,9 +422,8 @@ impl Order {
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
     }
 
-    /// Whether `activity` has an id that no call can have had. The id may be 0 if the GPU itself launched the
-    /// work. Always false for other tools' traces, whose numbering is unknown, and after an unknown number of
-    /// unreported calls.
+    /// Whether `activity` has an id that no call can have had. The id may be 0 if the GPU itself launched the work. Always
+    /// false for other tools' traces, because their numbering is unknown, and after an unknown number of unreported calls.
     fn is_of_no_call(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;
@@ -448,13 +447,13 @@ impl Order {
     }
 
     fn unroll(&self, id: CorrelationId) -> u64 {
-        // Start at 2^33, so that ids before the first one stay above zero.
+        // Start at 2^33, so that ids before the first recorded id stay above zero.
         let (_, last) = self.seen.unwrap_or((0, 1 << 33 | u64::from(id.0)));
         last.wrapping_add_signed(i64::from(id.0.wrapping_sub(last as u32) as i32))
     }
 
-    /// Reason why `activity` has no launch. Without any launch there is no id to compare with: then only work
-    /// that began before the first window was certainly launched before.
+    /// The reason why `activity` has no launch. If no launch was recorded at all, there is no id to compare with; then only
+    /// work that began before the first window was certainly launched before recording began.
     fn reason(&self, activity: &Activity) -> Missing {
         if activity.device_launched && activity.graph != GraphId(0) {
             return Missing::DeviceGraph;

@@ -1,8 +1,8 @@
-//! Activities whose launch has not arrived yet: a bounded list by age, with a linked chain per id.
+//! Activities whose launch has not arrived yet, in a bounded list by age, with a linked chain per id.
 //!
-//! They are kept in a slab with links, since activities are removed in two ways: by id when their launch
-//! arrives, and by age when there are too many. The start of an id's chain is stored in `by_id`, which is
-//! searched for the id anyway. The caller decides why an activity is removed.
+//! The activities are stored in a slab with links, since they are removed in two ways: by id when their launch arrives, and
+//! by age when there are too many activities. The start of an id's chain is stored in `by_id`, which is searched for the id
+//! anyway. The caller decides why an activity is removed.
 
 use crate::record::{Activity, CorrelationId};
 
@@ -11,7 +11,7 @@ const NIL: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Orphans {
     slots: Vec<Slot>,
-    /// First free slot; free slots are linked by `next`.
+    /// First free slot. Free slots are linked by their `next` field.
     free: u32,
     oldest: u32,
     newest: u32,
@@ -22,9 +22,9 @@ pub(super) struct Orphans {
 #[derive(Debug)]
 struct Slot {
     activity: Activity,
-    /// The id it waits for: its own, or the launch's if its own turned out to be an alias.
+    /// The id for which the activity waits: its own id, or the launch's id if the activity's id is known to be an alias.
     id: CorrelationId,
-    /// Next activity with the same id.
+    /// Slot of the next activity with the same id.
     next: u32,
     older: u32,
     newer: u32,
@@ -43,19 +43,19 @@ impl Orphans {
         Self { slots: Vec::new(), free: NIL, oldest: NIL, newest: NIL, limit, len: 0 }
     }
 
-    /// Number of activities that still fit.
+    /// Number of further activities for which there is room.
     pub(super) fn room(&self) -> usize {
         self.limit - self.len
     }
 
-    /// Id of the activity that has waited longest. It is the first of its chain: within one id, chain order
-    /// is order of age.
+    /// Id of the activity that has waited longest. This activity is the first of its chain, because the activities in a
+    /// chain are in order of age.
     pub(super) fn oldest(&self) -> Option<CorrelationId> {
         Some(self.slots.get(self.oldest as usize)?.id)
     }
 
-    /// Keeps `activity` until a launch with `id` arrives, at the end of the id's chain. The caller must have
-    /// checked that there is room.
+    /// Stores `activity` at the end of the chain of `id`, until a launch with `id` arrives. The caller must have checked
+    /// that there is room.
     pub(super) fn push(&mut self, id: CorrelationId, activity: &Activity, chain: Option<Chain>) -> Chain {
         debug_assert!(self.room() > 0);
         let at = self.place(Slot { activity: *activity, id, next: NIL, older: self.newest, newer: NIL });
@@ -70,7 +70,7 @@ impl Orphans {
         Chain { last: at, ..chain }
     }
 
-    /// Removes the first activity of a chain, and returns it with the rest of the chain.
+    /// Removes the first activity of a chain, and returns this activity and the rest of the chain.
     pub(super) fn take_first(&mut self, chain: Chain) -> (Activity, Option<Chain>) {
         let Slot { activity, next, older, newer, .. } = self.slots[chain.first as usize];
         match older {
@@ -87,7 +87,7 @@ impl Orphans {
         (activity, (next != NIL).then_some(Chain { first: next, ..chain }))
     }
 
-    /// Removes a whole chain.
+    /// Removes all activities of a chain.
     pub(super) fn take_all(&mut self, chain: Chain, mut each: impl FnMut(&Activity)) {
         let mut left = Some(chain);
         while let Some(chain) = left {
@@ -97,7 +97,7 @@ impl Orphans {
         }
     }
 
-    /// Passes all activities to `each`, the one that has waited longest first.
+    /// Passes all activities to `each`. The activity that has waited longest is passed first.
     pub(super) fn each(&self, mut each: impl FnMut(&Activity)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {

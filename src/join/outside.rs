@@ -1,9 +1,9 @@
-//! Ids of launches made outside of windows. These have no rows of their own: an activity with such an id and
-//! without a launch row was launched outside.
+//! Ids of launches made outside of windows. These launches have no rows of their own: if an activity has such an id and no
+//! launch row, it was launched outside of windows.
 
 use crate::record::Nanos;
 
-/// Maximum number of ranges: 96 KiB. Ids older than all these ranges are not found any more.
+/// Maximum number of ranges, which take 96 KiB. Ids that are older than all these ranges are no longer found.
 const MOST: usize = 1 << 12;
 
 /// A range of unrolled ids.
@@ -11,17 +11,17 @@ const MOST: usize = 1 << 12;
 struct Range {
     first: u64,
     last: u64,
-    /// Time when its last launch ended.
+    /// Time at which the last launch in the range ended.
     over: Nanos,
 }
 
-/// Ranges that do not overlap, in ascending order.
+/// Ranges that do not overlap, in ascending order of ids.
 #[derive(Debug, Default)]
 pub(super) struct Outside(Vec<Range>);
 
 impl Outside {
-    /// Adds the ids from `first` to `last`. Ranges of several threads overlap, and the rows of a growing
-    /// range repeat it: such ranges are merged.
+    /// Adds the ids from `first` to `last`. Ranges of several threads overlap, and each row of a growing range repeats its
+    /// beginning, so overlapping ranges are merged.
     pub(super) fn add(&mut self, first: u64, last: u64, over: Nanos) {
         let mut range = Range { first, last: last.max(first), over };
         let from = self.0.partition_point(|kept| kept.last < first);
@@ -37,7 +37,7 @@ impl Outside {
         }
     }
 
-    /// Time by which the launches in the range of `id` had ended, if there is such a range.
+    /// The time by which all launches in the range of `id` had ended, if there is such a range.
     pub(super) fn find(&self, id: u64) -> Option<Nanos> {
         let at = self.0.partition_point(|range| range.last < id);
         self.0.get(at).filter(|range| range.first <= id).map(|range| range.over)

@@ -1,32 +1,32 @@
-//! Detects activities that CUPTI delivers twice. The duplicate is counted and dropped.
+//! Detects activities that CUPTI delivers twice. The second delivery is counted and dropped.
 //!
-//! A copy may have several parts, one after another, and a graph has many nodes, and a node may run several
-//! times. So this module remembers the last activity per launch, and for graphs the last tens of thousands of
-//! node runs, each as a hash of the fields that distinguish it.
+//! A copy may have several parts, one after another. A graph has many nodes, and a node may run several times. So this
+//! module remembers the last activity of each launch, and for graphs the last tens of thousands of node runs, each as a
+//! hash of the fields that distinguish it from other runs.
 
 use crate::record::{Activity, GraphId};
 
-/// Hashes per set, which is one cache line, and number of sets. Enough for 6 MiB of records, while CUPTI
-/// delivers up to 1 MiB at once.
+/// Number of hashes per set, which is one cache line, and number of sets. The sets are enough for 6 MiB of records, while
+/// CUPTI delivers up to 1 MiB at once.
 const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 
-/// See the module's documentation.
+/// Detects activities that were delivered twice. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    /// Hashes of graph node runs, youngest first in each set. Empty until there is a graph.
+    /// Hashes of graph node runs, youngest first in each set. Empty until a graph node runs.
     nodes: Vec<[u64; WAYS]>,
 }
 
-/// Hash of a launch's last activity, by stream and times. No two activities can run on one stream at the same
-/// time.
+/// Hash of a launch's last activity, over the activity's stream and times. No two activities can run on one stream at the
+/// same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Last(u32);
 
 impl Last {
     pub(super) fn of(activity: &Activity) -> Self {
         let number = number(activity);
-        // The bits that depend on the GPU's number are in the lower half.
+        // The bits that depend on the GPU's number are in the lower half, so both halves are combined.
         Self((number ^ number >> 32) as u32)
     }
 }
@@ -41,13 +41,13 @@ fn mix(sum: u64, word: u64) -> u64 {
     (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// Activities without times may legitimately be identical.
+/// Whether `activity` has times. Activities without times may legitimately be identical.
 fn is_timed(activity: &Activity) -> bool {
     activity.duration().is_some_and(|nanos| nanos > 0)
 }
 
 impl Repeats {
-    /// Whether `activity` was delivered before. `last` is the last activity of its launch.
+    /// Whether `activity` was delivered before. `last` is the previous activity of its launch.
     pub(super) fn is_repeated(&mut self, last: Option<Last>, activity: &Activity) -> bool {
         if !is_timed(activity) {
             return false;
@@ -58,13 +58,13 @@ impl Repeats {
         last == Some(Last::of(activity))
     }
 
-    /// Whether the node run was seen before. Remembers it from now on.
+    /// Whether the node run was delivered before. The function remembers the node run from now on.
     fn has_node(&mut self, activity: &Activity) -> bool {
         if self.nodes.is_empty() {
             self.nodes.resize(SETS, [0; WAYS]);
         }
         let ids = u64::from(activity.correlation.0) << 32 ^ u64::from(activity.graph.0);
-        // 0 marks an empty entry.
+        // The lowest bit is set, because a hash of 0 marks an empty entry.
         let number = mix(mix(number(activity), activity.graph_node.0), ids) | 1;
         let set = &mut self.nodes[(number >> 32) as usize % SETS];
         if set.contains(&number) {

@@ -2,20 +2,20 @@
 
 use crate::record::{Activity, ContextId, CorrelationId, Instant, MemoryCall, Missing, Nanos, Row, Unified};
 
-/// Contents of an activity's launch record.
+/// Contents of the launch record of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// Time when the API call began.
+    /// Time at which the API call began.
     pub time: Nanos,
-    /// Duration of the call in nanoseconds; `u32::MAX` = that long or longer; 0 = written when the call
-    /// began.
+    /// Duration of the call in nanoseconds. `u32::MAX` means that duration or longer; 0 means that the record was written
+    /// when the call began.
     pub duration: u32,
-    /// Context of the call. [`ContextId::NONE`] if the launch was seen but its stack was not kept: such
-    /// activities are counted and shown as [`Missing::NoStack`], and still have the times of the call.
+    /// Context of the call. [`ContextId::NONE`] if the launch was recorded but its stack was not kept; activities of such a
+    /// launch are counted and shown as [`Missing::NoStack`], and still have the times of the call.
     pub context: ContextId,
 }
 
-/// Source of an activity.
+/// Source of an activity: its launch, or the reason why the launch is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The launch was found.
@@ -26,7 +26,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Context to show the activity under, or the reason why it has none.
+    /// Context under which the activity is shown, or the reason why it has none.
     pub fn context(self) -> Result<ContextId, Missing> {
         match self {
             Self::Launch(launched) if launched.context == ContextId::NONE => Err(Missing::NoStack),
@@ -36,33 +36,33 @@ impl Origin {
     }
 }
 
-/// A consumer of joined rows. Activities arrive in the order in which they found their launch.
+/// A consumer of joined rows. Activities arrive in the order in which their launches were found.
 pub trait Sink {
     /// Receives an activity, with its launch or the reason why it has none.
     fn activity(&mut self, activity: &Activity, origin: Origin);
 
-    /// Receives a launch that is abandoned without having had an activity.
+    /// Receives a launch that is abandoned because it never had an activity.
     fn pending(&mut self, id: CorrelationId, launched: Launched);
 
-    /// Receives an activity launched while no window was open. It belongs in no output; only sinks that need
-    /// to know when the GPU was busy (idle time) use it.
+    /// Receives an activity that was launched while no window was open. Such an activity belongs in no output; only sinks
+    /// that need to know when the GPU was busy (idle time) use it.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
-    /// A launch has its first activity, which is passed next. `is_graph`: it is a graph's node, so that more
-    /// may come.
+    /// Receives a launch that has its first activity, which is passed next. `is_graph` means that this activity is a
+    /// graph's node, so more activities may follow.
     fn met(&mut self, _launched: Launched, _is_graph: bool) {}
 
     /// Receives a call that allocated or freed memory.
     fn memory(&mut self, _call: &MemoryCall) {}
 
-    /// Receives an event of unified memory. It is not joined with anything; for sinks that list single rows.
+    /// Receives an event of unified memory, which is not joined with anything. Only sinks that list single rows use it.
     fn unified(&mut self, _unified: &Unified) {}
 
-    /// Receives a call that waited or used an event, or the tracer's record about one. It is not joined with
-    /// anything.
+    /// Receives a call that waited or used an event, or the tracer's record about such a call. These rows are not joined
+    /// with anything.
     fn host(&mut self, _row: &Row<'_>) {}
 
-    /// Receives an instant that the program marked; for sinks that draw a timeline.
+    /// Receives an instant that the program marked. Only sinks that draw a timeline use it.
     fn instant(&mut self, _instant: &Instant<'_>) {}
 }
 
@@ -100,14 +100,14 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// Discards everything; for callers that only want the sums.
+/// A sink that discards everything, for callers that only want the sums.
 impl Sink for () {
     fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
 
     fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
 }
 
-/// Combines two sinks: both receive everything.
+/// A pair of sinks, each of which receives everything.
 impl<A: Sink, B: Sink> Sink for (A, B) {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         self.0.activity(activity, origin);
@@ -150,7 +150,7 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
     }
 }
 
-/// An optional sink.
+/// An optional sink, which discards everything if it is `None`.
 impl<S: Sink> Sink for Option<S> {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         if let Some(sink) = self {

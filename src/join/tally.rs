@@ -1,63 +1,63 @@
-//! Counts that the ledger prints, and the two equations that always hold.
+//! Counts of launches and activities that the ledger prints, and the two equations that always hold for these counts.
 
 use crate::record::Missing;
 
 /// Number of launches and activities, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Launches. `seen = matched + pending + outside + open()`.
+    /// Number of launches. `seen = matched + pending + outside + open()`.
     pub launches: Launches,
-    /// Activities. `seen = matched + launched_before + device_graph + no_stack + outside + open()`.
+    /// Number of activities. `seen = matched + launched_before + device_graph + no_stack + outside + open()`.
     pub activities: Activities,
 }
 
-/// Launches by outcome. A launch with two ids counts once.
+/// Number of launches by outcome. A launch with two ids counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Launches {
-    /// All launches.
+    /// Number of all launches.
     pub seen: u64,
-    /// Launches with at least one activity.
+    /// Number of launches with at least one activity.
     pub matched: u64,
-    /// Matched launches that launched a graph.
+    /// Number of matched launches that launched a graph.
     pub graphs: u64,
-    /// Launches abandoned without an activity.
+    /// Number of launches that were abandoned without an activity.
     pub pending: u64,
-    /// Launches made while no window was open, with or without an activity.
+    /// Number of launches made while no window was open, with or without an activity.
     pub outside: u64,
-    /// Second ids. They are not launches of their own.
+    /// Number of second ids, which are not launches of their own.
     pub aliases: u64,
     /// Total time in nanoseconds during which the tracer's callbacks were off. Launches made in that time are
     /// not counted.
     pub not_told_nanos: u64,
 }
 
-/// Activities by outcome.
+/// Number of activities by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activities {
-    /// All activities.
+    /// Number of all activities.
     pub seen: u64,
-    /// Activities whose launch has a stack.
+    /// Number of activities whose launch has a stack.
     pub matched: u64,
-    /// Activities launched before recording began.
+    /// Number of activities that were launched before recording began.
     pub launched_before: u64,
-    /// Activities launched by the GPU itself, in a graph.
+    /// Number of activities that the GPU itself launched, in a graph.
     pub device_graph: u64,
-    /// Activities whose launch is missing or has no stack.
+    /// Number of activities whose launch is missing or has no stack.
     pub no_stack: u64,
-    /// Activities launched while no window was open.
+    /// Number of activities that were launched while no window was open.
     pub outside: u64,
-    /// Part of `outside` whose launches the tracer did not report.
+    /// The part of `outside` whose launches the tracer did not report.
     pub not_told: u64,
-    /// Matched, `launched_before`, `device_graph` and `no_stack` activities without usable times, which have
-    /// no weight.
+    /// Number of matched, `launched_before`, `device_graph` and `no_stack` activities without usable times, which have no
+    /// weight.
     pub untimed: u64,
-    /// Matched and `no_stack` activities that began before their launch, so that one of the two clocks is
-    /// probably wrong.
+    /// Number of matched and `no_stack` activities that began before their launch, which suggests that one of the two
+    /// clocks is wrong.
     pub early: u64,
-    /// Duplicates, not included in the other counts: activities of one launch, at the same time on the same
+    /// Number of duplicates, which the other counts do not include: activities of one launch, at the same time on the same
     /// stream.
     pub repeated: u64,
-    /// Activities with ids that no call can have had, not included in the other counts either: see
+    /// Number of activities with ids that no call can have had, which the other counts do not include either: see
     /// [`Join`](super::Join).
     pub of_no_call: u64,
 }
@@ -73,7 +73,7 @@ impl Launches {
         ]
     }
 
-    /// Launches that may still get an activity; 0 if no more rows come.
+    /// Number of launches that may still get an activity; 0 if no more rows come.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.pending - self.outside
     }
@@ -92,7 +92,7 @@ impl Activities {
         ]
     }
 
-    /// Activities that may still get a launch; 0 if no more rows come.
+    /// Number of activities that may still get a launch; 0 if no more rows come.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.launched_before - self.device_graph - self.no_stack - self.outside
     }

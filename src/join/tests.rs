@@ -1,4 +1,4 @@
-//! Tests the join with hand-made rows, and against a brute-force oracle over shuffled ones.
+//! Tests the join with hand-made rows, and against a brute-force oracle with shuffled rows.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::record::testing::{Chance, alias, kernel, launch};
 use crate::record::{ContextId, DeviceId, GraphId, GraphNodeId};
 
-/// Keeps everything it receives.
+/// A sink that stores everything it receives.
 #[derive(Default)]
 struct Seen {
     activities: Vec<(Activity, Origin)>,
@@ -29,7 +29,7 @@ impl Sink for Seen {
 }
 
 impl Seen {
-    /// (start, context or reason) of the activities.
+    /// The activities that were received, as (start, context or reason).
     fn summary(&self) -> Vec<(u64, Result<u32, Missing>)> {
         self.activities.iter().map(|(a, origin)| (a.start.0, origin.context().map(|c| c.0))).collect()
     }
@@ -48,7 +48,7 @@ fn run(limits: Limits, rows: &[Row<'_>]) -> (Seen, Tally) {
     (seen, tally)
 }
 
-/// Invariants that hold for any rows.
+/// Checks invariants that hold for any rows.
 fn check(seen: &Seen, tally: &Tally) {
     let (l, a) = (tally.launches, tally.activities);
     assert_eq!(l.open(), 0, "{tally:?}");
@@ -64,7 +64,7 @@ fn check(seen: &Seen, tally: &Tally) {
     assert_eq!(a.untimed, untimed as u64);
 }
 
-/// Room for one page of 64 ids, and little more.
+/// Limits with room for one page of 64 ids, and little more.
 fn small() -> Limits {
     Limits { recent: 64, waiting: 2, running: 2, orphans: 3 }
 }
@@ -102,7 +102,7 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
     let absurd = |id| Row::Activity(kernel(id, 500, 510));
-    // Near ids may belong to a launch that was lost, or made before.
+    // Near ids may belong to a launch that was lost, or that was made before recording began.
     let near = [absurd(70_000), absurd(99)];
     let far = [absurd(0x8000_0064), absurd(1 << 31), absurd(3 << 30)];
     let launches = [Row::Launch(launch(100, 11)), Row::Launch(launch(200, 12))];
@@ -113,7 +113,7 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
         let Activities { seen, of_no_call, no_stack, launched_before, .. } = tally.activities;
         assert_eq!((seen, of_no_call, no_stack, launched_before), (2, 3, 1, 1));
     }
-    // Many calls were not reported: an activity launched after them arrives before its launch.
+    // Many calls were not reported, and an activity that was launched after these calls arrives before its launch.
     let late = (1 << 30) + 300;
     let told = |on, time| Row::Told { on, time: Nanos(time) };
     let mut rows = vec![window.clone()];
@@ -122,7 +122,7 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     rows.extend([Row::Activity(kernel(late, 9500, 9510)), Row::Launch(launch(late, 13))]);
     let activities = run(Limits { orphans: 8, ..Limits::default() }, &rows).1.activities;
     assert_eq!((activities.matched, activities.outside, activities.of_no_call), (1, 0, 0));
-    // In other tools' traces the numbering is unknown.
+    // In other tools' traces the numbering of ids is unknown.
     let rows: Vec<_> = launches.iter().chain(&far).cloned().collect();
     assert_eq!(run(Limits::default(), &rows).1.activities.of_no_call, 0);
 }
@@ -160,8 +160,8 @@ fn activities_on_two_gpus_are_not_duplicates() {
     }
 }
 
-/// Nodes of several streams are in a buffer in any order; all are delivered again, and one runs a second
-/// time, as in a loop.
+/// Nodes of several streams are in a buffer in any order. All nodes are delivered again, and one node runs a second time,
+/// as in a loop.
 #[test]
 fn graph_nodes_delivered_again_count_once_in_any_order() {
     let node = |id, node: u64, start| {
@@ -393,7 +393,7 @@ fn an_activity_waits_for_its_launch_after_its_page_is_displaced() {
 #[test]
 fn previewing_the_final_tally_changes_nothing() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
-    // The launch of 3 is pending, the kernel of 2 an orphan; then each finds its partner.
+    // Launch 3 is pending, and the kernel of launch 2 is an orphan; then each finds its partner.
     join.push_launch(&launch(3, 11), &mut seen);
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {
@@ -438,7 +438,7 @@ fn an_activity_in_an_outside_range_is_outside_unless_its_launch_is_recorded() {
     assert_eq!((tally.activities.outside, tally.activities.no_stack), (3, 1), "12 was dropped");
 }
 
-/// Expected outcome of a run.
+/// Expected outcome of a simulated run.
 #[derive(Default)]
 struct Truth {
     activities: HashMap<u64, Result<u32, Missing>>,
@@ -503,7 +503,7 @@ fn pairs_match_the_oracle_for_rows_in_any_order() {
         let mut chance = Chance::new(seed);
         let first = if seed % 3 == 0 { u32::MAX - 100 } else { chance.next() as u32 };
         let (mut rows, truth) = play(&mut chance, first, 300);
-        // Launches are a thread's calls in order, but the very first id must be known from the start.
+        // The launches of a thread are its calls in order, but the very first id must be known from the start.
         chance.shuffle(&mut rows, 2000);
         check_against(&truth, &run(Limits::default(), &rows).0);
     }
@@ -591,7 +591,7 @@ fn graph_launches_are_forgotten_after_a_flush_and_do_not_grow_memory() {
         join.heap_bytes()
     };
     let (few, many) = (held(0..400_000), held(400_000..4_000_000));
-    // 262,144 ids at 24 bytes, and two tables of 2^14 buckets at 33.
+    // The table has 262,144 ids of 24 bytes each, and there are two tables of 2^14 buckets of 33 bytes each.
     assert!(few < (6 << 20) + (2 << 20), "{few}");
     assert_eq!(many, few);
 }
@@ -609,7 +609,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
         join.flushed();
     };
     join.push_launch(&launch(1, 11), &mut seen);
-    // A launch without an activity may wait equally long for its first.
+    // A launch without an activity may wait equally long for its first activity.
     for at in 50..60 {
         others(&mut join, &mut seen);
         join.push_activity(&node(1, at), &mut seen);
@@ -627,7 +627,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
     );
 }
 
-/// A node of a graph.
+/// Creates a run of a graph node.
 fn node(id: u32, start: u64) -> Activity {
     Activity { graph: GraphId(3), ..kernel(id, start, start + 1) }
 }

@@ -1,34 +1,34 @@
-//! Periods in which the tracer's callbacks were off. Work launched in them is distinguished from work whose
-//! launch was lost by its id: higher than any of a window before, lower than any of the window after. Work
-//! that began to run before the later window opened was also launched before it; for other work the answer is
-//! known once that window's launches have arrived.
+//! Periods in which the tracer's callbacks were off. The id of an activity distinguishes work launched in such a period
+//! from work whose launch was lost: the id is higher than any id of a window before the period, and lower than any id of
+//! the window after it. Work that began to run before the later window opened was also launched before it opened. For other
+//! work the answer is known once the launches of the later window have arrived.
 
 use crate::record::Nanos;
 
-/// Maximum number of periods. Older ones are not searched any more.
+/// Maximum number of periods. If there are more, the oldest periods are no longer searched.
 const MOST: usize = 1 << 12;
 
-/// A period in which callbacks were off. Ids are unrolled.
+/// A period in which the tracer's callbacks were off. Its ids are unrolled.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     since: Nanos,
-    /// `None` if the period has not ended.
+    /// End of the period; `None` if the period has not ended.
     until: Option<Nanos>,
-    /// Highest id of a launch in a window before, and lowest of one after.
+    /// Highest id of a launch in a window before the period, and lowest id of a launch in a window after it.
     after: u64,
     before: u64,
 }
 
-/// Whether a launch was made while callbacks were off.
+/// Whether a launch was made while the tracer's callbacks were off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     No,
-    /// Yes, unless it belongs to the window that opened next and its row is still to come.
+    /// Yes, unless the launch belongs to the window that opened next and the row of the launch is still to come.
     Perhaps,
     Yes,
 }
 
-/// See the module's documentation.
+/// Periods in which the tracer's callbacks were off. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     stretches: Vec<Stretch>,
@@ -36,7 +36,8 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    /// Callbacks are on or off from `time`. Returns the length of the period that ended, if any, else 0.
+    /// Notes that callbacks are on or off from `time` on. Returns the length of the period that ended, or 0 if no period
+    /// ended.
     pub(super) fn told(&mut self, on: bool, time: Nanos) -> u64 {
         match (on, self.stretches.last_mut()) {
             (false, last) => {
@@ -61,7 +62,7 @@ impl Unseen {
         }
     }
 
-    /// Processes a launch in a window.
+    /// Processes a launch that was made in a window.
     pub(super) fn launch(&mut self, id: u64, time: Nanos) {
         self.highest = self.highest.max(id);
         let Some(last) = self.stretches.last_mut() else { return };
@@ -72,7 +73,7 @@ impl Unseen {
         }
     }
 
-    /// Whether work with this id, which began to run at `start`, was launched in such a period.
+    /// Whether work with this id, which began to run at `start`, was launched while callbacks were off.
     pub(super) fn find(&self, id: u64, start: Nanos) -> Found {
         let Some(stretch) = self.stretches.iter().rev().find(|stretch| stretch.after < id) else {
             return Found::No;
@@ -101,7 +102,7 @@ mod tests {
         unseen.launch(10, Nanos(100));
         assert_eq!(unseen.find(11, Nanos(500)), Found::No);
         assert_eq!(unseen.told(false, Nanos(1000)), 0);
-        // A launch of the window, whose row is delayed.
+        // This launch is in the window, and its row is delayed.
         unseen.launch(12, Nanos(110));
         let found = |unseen: &Unseen, id, start| unseen.find(id, Nanos(start));
         assert_eq!(
@@ -110,7 +111,7 @@ mod tests {
         );
         assert_eq!(unseen.told(true, Nanos(5000)), 4000);
         assert_eq!(unseen.told(true, Nanos(6000)), 0);
-        // No launch of the next window is known yet.
+        // No launch of the next window is known at this point.
         assert_eq!([4999, 5000].map(|start| found(&unseen, 50, start)), [Found::Yes, Found::Perhaps]);
         unseen.launch(60, Nanos(5100));
         unseen.launch(55, Nanos(5090));

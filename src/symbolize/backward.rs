@@ -1,21 +1,21 @@
-//! Moves the backward pass of PyTorch under the forward pass, both in live processes and in recordings.
+//! Moves the backward pass of PyTorch under the forward pass, both in live processes and in recordings that are read.
 //!
-//! Autograd computes gradients on its own threads, without any Python frames. If the program runs under
-//! `torch.autograd.profiler.emit_nvtx()`, ranges link the two: an operator of the forward pass is in
-//! `aten::addmm, seq = 12`, and the node that computes its gradient in `AddmmBackward0, seq = 12`. On request
-//! the node's launches are shown under the Python functions that called the operator, and `[backward]`:
+//! Autograd computes gradients on its own threads, whose stacks have no Python frames. If the program runs under
+//! `torch.autograd.profiler.emit_nvtx()`, ranges link the two passes: an operator of the forward pass is in the range
+//! `aten::addmm, seq = 12`, and the node that computes the operator's gradient is in the range `AddmmBackward0, seq = 12`.
+//! On request the node's launches are shown under the Python functions that called the operator, and `[backward]`:
 //!
 //! ```text
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
 //! ```
 //!
-//! The number in a range is that of the next node, even if another operator makes this node: an operator that
-//! makes no node has the number too, and so have operators around the one that does. A node is therefore
-//! linked only to an operator with its number and its name (`aten::addmm` makes `AddmmBackward0`). Each
-//! thread counts its own numbers: if two threads gave a number to operators of one name, neither is linked.
-//! The engine's threads assign numbers as well, if the backward pass is itself differentiated or recomputes
-//! the forward pass. An operator that launched nothing has no stack. The number of range names is limited
-//! (`ranges_dropped`), and `emit_nvtx` makes a new name for each operator.
+//! The number in an operator's range is the number of the next node, even if another operator makes that node: an operator
+//! that makes no node has the number too, and so have the operators around the one that makes it. A node is therefore
+//! linked only to an operator with the node's number and name (`aten::addmm` makes `AddmmBackward0`). Each thread counts
+//! its own numbers: if two threads gave the same number to operators of one name, neither operator is linked. The engine's
+//! threads assign numbers as well, if the backward pass is itself differentiated or recomputes the forward pass. An
+//! operator that launched nothing has no stack. The number of range names is limited (`ranges_dropped`), and `emit_nvtx`
+//! makes a new name for each operator.
 
 use std::collections::HashMap;
 
@@ -23,12 +23,13 @@ use crate::profile::views::GPU;
 use crate::profile::{Kind, Place, Profile, ShownFrame, ShownFrameId, add_to};
 use crate::record::{ContextId, FrameKind, ThreadId};
 
-/// Frame between the forward pass and the node.
+/// Frame between the frames of the forward pass and those of the node.
 const MARK: &str = "[backward]";
-/// Prefixes of the engine's functions. Every stack of a node has the second one, unless its root is missing.
+/// Prefixes of the names of the engine's functions. Every stack of a node has a function with the second prefix, unless its
+/// root is missing.
 const ENGINE: [&str; 2] =
     ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
-/// Suffix of node names, before a digit.
+/// Suffix of node names, which a digit follows.
 const NODE: &str = "Backward";
 /// Text before the number in the name of a range.
 const NUMBER: &str = ", seq = ";
@@ -36,16 +37,16 @@ const NUMBER: &str = ", seq = ";
 /// GPU time launched by the backward pass, and the part that was moved under the forward pass, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tied {
-    /// Total of the backward pass.
+    /// GPU time of the whole backward pass.
     pub all: u64,
-    /// Part that was moved under the forward pass.
+    /// The part of `all` that was moved under the forward pass.
     pub tied: u64,
 }
 
-/// An operator or a node: the number of its range, and the name that both have in common.
+/// An operator or a node: the number of its range, and the name that an operator and its node have in common.
 type Numbered = (u64, String);
 
-/// Contexts of the operators' last launches, by thread; `None` for a thread of autograd's engine.
+/// Contexts of the operators' last launches, by thread. The context is `None` for a thread of autograd's engine.
 type Operators = HashMap<Numbered, HashMap<ThreadId, Option<ContextId>>>;
 
 /// Whether a function of this name belongs to autograd's engine and calls nodes.
@@ -53,8 +54,8 @@ pub(super) fn is_engine(function: &str) -> bool {
     ENGINE.iter().any(|begin| function.starts_with(begin))
 }
 
-/// Moves launches of backward nodes under the forward pass, in a profile with names. Launches already moved
-/// stay in place. `engine` marks the frames of the profile that belong to the engine, shown or not; `of_node`
+/// Moves launches of backward nodes under the forward pass, in a profile with names. Launches that were already moved stay
+/// in place. `engine` marks the frames of the profile that belong to the engine, whether they are shown or not. `of_node`
 /// returns the shown frames of a stack inside the engine, root first.
 pub(super) fn hang_backward(
     profile: &mut Profile,
@@ -67,7 +68,7 @@ pub(super) fn hang_backward(
         let is_done = shown(profile, context).any(|id| name(profile, id) == MARK);
         let mut is_backward = is_in(profile, context, engine);
         let mut numbered = numbered(profile, context);
-        // The node's own range is around all other ranges of its thread, which belong to operators it calls.
+        // The node's own range encloses all other ranges of its thread, which belong to operators that the node calls.
         let node = numbered.pop_if(|(_, text)| is_backward || is_done || is_node(text));
         is_backward |= node.is_some();
         let thread = profile.context(context).map(|known| known.thread).unwrap_or_default();
@@ -92,7 +93,7 @@ pub(super) fn hang_backward(
             push_missing_root(profile, found, &mut stack);
             stack.append(&mut line(profile, found));
             stack.push(mark);
-            // From the engine inwards the stack is complete.
+            // From the engine's frame inwards the stack is complete.
             if !is_in(profile, context, engine) {
                 push_missing_root(profile, context, &mut stack);
             }
@@ -113,13 +114,13 @@ pub(super) fn hang_backward(
     sums
 }
 
-/// Whether a stack has a frame of the engine.
+/// Whether the stack of `context` has a frame of the engine.
 fn is_in(profile: &Profile, context: ContextId, engine: &[bool]) -> bool {
     let Some(known) = profile.context(context) else { return false };
     profile.stack(known.stack).any(|frame| engine[frame.index()])
 }
 
-/// Appends the placeholder for frames missing below the root, if any are.
+/// Appends the placeholder for missing frames below the root, if frames are missing.
 fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<ShownFrameId>) {
     if let Some(label) = profile.context(context).and_then(|known| known.flags.label()) {
         let name = profile.intern(label);
@@ -127,7 +128,7 @@ fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<
     }
 }
 
-/// Stack of the forward pass, root first: up to the innermost Python function, or else up to the call.
+/// Stack of the forward pass, root first, up to the innermost Python function. Without a Python function, up to the call.
 fn line(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     let mut stack = root_first(profile, forward);
     let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;
@@ -151,7 +152,7 @@ fn name(profile: &Profile, id: ShownFrameId) -> &str {
     profile.strings().get(profile.shown_frame(id).name)
 }
 
-/// Ranges around a launch that have a number, each with the text before it, innermost first.
+/// The ranges around a launch that have a number, each with the text before the number, innermost range first.
 fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
     let Some(known) = profile.context(context) else { return Vec::new() };
     let kinds = profile.stack(known.stack).map(|frame| profile.frames()[frame.index()].kind());
@@ -163,25 +164,25 @@ fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
         .collect()
 }
 
-/// `(12, "aten::addmm")` for `aten::addmm, seq = 12, op_id = 40`.
+/// Parses the name of a range: returns `(12, "aten::addmm")` for `aten::addmm, seq = 12, op_id = 40`.
 fn number(text: &str) -> Option<(u64, &str)> {
     let (before, behind) = text.split_once(NUMBER)?;
     let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
     Some((behind[..digits].parse().ok()?, before))
 }
 
-/// `AddmmBackward` for `AddmmBackward0`.
+/// Removes the digits at the end of a name: returns `AddmmBackward` for `AddmmBackward0`.
 fn without_digits(text: &str) -> &str {
     text.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// Whether a range belongs to a node.
+/// Whether a range belongs to a node of the backward pass.
 fn is_node(text: &str) -> bool {
     without_digits(text).ends_with(NODE)
 }
 
-/// `addmm`, for `[range]aten::addmm` and for `AddmmBackward0`; `tocopy`, for `aten::_to_copy` and for
-/// `ToCopyBackward0`.
+/// The name that an operator and its node have in common: `addmm`, for `[range]aten::addmm` and for `AddmmBackward0`;
+/// `tocopy`, for `aten::_to_copy` and for `ToCopyBackward0`.
 fn common_name(text: &str) -> String {
     let last = text.rsplit([':', ' ', ']']).next().unwrap_or(text);
     let own = without_digits(last).strip_suffix(NODE).unwrap_or(last);
@@ -195,8 +196,8 @@ mod tests {
     use crate::record::{ContextFlags, Frame, LabelId, LabelKind, RangeId, Row, Work};
     use crate::symbolize::{SymbolizeOptions, Symbolizer};
 
-    /// A profile of contexts, each with a thread, frames root first (`p` is a Python function, `c` any other,
-    /// `r` a range; after `t;` the root of the stack is missing) and GPU time.
+    /// A profile of contexts, each with a thread, frames root first, and GPU time. `p` is a Python function, `c` any other
+    /// function, `r` a range; after `t;` the root of the stack is missing.
     fn profile(contexts: &[(u32, &str, u64)]) -> Profile {
         let (mut profile, mut texts) = (Profile::default(), Vec::new());
         let mut samples = Vec::new();
@@ -262,14 +263,14 @@ mod tests {
         let contexts = [
             (1, forward("first", "r aten::linear, seq = 3;r aten::mm, seq = 4, op_id = 9"), 10),
             (1, forward("second", "r aten::mm, seq = 5"), 10),
-            // The same number on two threads.
+            // Two threads gave the same number.
             (1, forward("third", "r aten::mm, seq = 7"), 10),
             (2, forward("third", "r aten::mm, seq = 7"), 10),
             (3, node(4), 100),
             (3, node(5), 20),
             (3, node(7), 3),
             (3, node(99), 4),
-            // An operator around another has the same number and makes no node.
+            // An operator around another operator has the same number and makes no node.
             (3, node(3), 1000),
             (3, format!("{ENGINE_ROOT};c AccumulateGrad;c call"), 2),
         ];
@@ -278,7 +279,7 @@ mod tests {
         let mut profile = profile(&contexts);
         let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
         let sums = Tied { all: 1129, tied: 120 };
-        // Nothing changes if it is drawn again, as in a live process.
+        // Nothing changes if the profile is displayed again, as in a live process.
         for _ in 0..2 {
             assert_eq!(hang(&mut profile), sums);
             let tail = |number| {
@@ -297,17 +298,17 @@ mod tests {
         let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
         let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
         let contexts = [
-            // A comparison makes no node: the next operator has the same number, and launches nothing itself.
+            // A comparison makes no node, so the next operator has the same number, and launches nothing itself.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
-            // Operators called by nodes use the engine thread's numbers, and do not hide a node's own number.
+            // Operators called by nodes use the numbers of the engine's thread, and do not hide a node's own number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
-            // Recomputed by the backward pass: two threads gave the number.
+            // The backward pass recomputes this operator, so two threads gave the number.
             (1, forward("again", "r aten::mm, seq = 5"), 1),
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::mm, seq = 5"), 1),
             (3, node("r MmBackward0, seq = 5;r aten::mm"), 1),
-            // Only a thread of the engine gave the number.
+            // Only a thread of the engine gave this number.
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::tanh, seq = 6"), 1),
             (3, node("r TanhBackward0, seq = 6;r aten::mul"), 1),
             // If native frames are hidden, ranges identify the node.
@@ -329,7 +330,7 @@ mod tests {
         for (forward, backward, hung) in [
             ("", format!("{ENGINE_ROOT};"), "step;[backward];"),
             ("t;", format!("{ENGINE_ROOT};"), "[stack truncated];step;[backward];"),
-            // From the engine inwards the node's stack is complete.
+            // From the engine's frame inwards the node's stack is complete.
             ("", format!("t;{ENGINE_ROOT};"), "step;[backward];"),
             ("", "t;".to_owned(), "step;[backward];[stack truncated];"),
             ("t;", "t;".to_owned(), "[stack truncated];step;[backward];[stack truncated];"),

@@ -1,33 +1,32 @@
-//! Demangles symbols into readable names: C++ without parameters and return types, Rust without hashes.
+//! Demangles symbols into readable names: C++ names without parameters and return types, Rust names without hashes.
 //!
-//! Parameters are left out because a name in a flame graph is a place, not a signature: with them a symbol of
-//! a large C++ library takes 354 bytes on average. Symbols come from foreign files and may be built to
-//! explode: a symbol whose name would exceed [`LONGEST`] stays mangled.
+//! Parameters are left out because a name in a flame graph is a place, not a signature: with parameters the name of a
+//! symbol of a large C++ library takes 354 bytes on average. Symbols come from foreign files, which may be built so that
+//! demangled names explode; a symbol whose name would exceed [`LONGEST`] stays mangled.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-/// Names are not truncated anywhere else, so the limit is generous: the longest genuine names seen have about
-/// 10 KB.
+/// Maximum length of a demangled name in bytes. Names are not truncated anywhere else, so the limit is generous: the
+/// longest genuine names found so far have about 10 KB.
 const LONGEST: usize = 16 << 10;
 
-/// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol that is not mangled,
-/// or not correctly, is returned unchanged.
+/// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol that is not mangled, or not
+/// mangled correctly, is returned unchanged.
 pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
     cpp(symbol).or_else(|| of_one_file(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
 }
 
-/// Name of a `static` kernel in programs of separately compiled files:
-/// `__nv_static_35__bde6f193_17_main_cu__Z6reducePf` contains the file's name with a hash, and then the
-/// kernel.
+/// Name of a `static` kernel in programs of separately compiled files. For example,
+/// `__nv_static_35__bde6f193_17_main_cu__Z6reducePf` contains the file's name with a hash, and then the kernel's symbol.
 fn of_one_file(symbol: &str) -> Option<String> {
     let rest = symbol.strip_prefix("__nv_static_")?;
     rest.match_indices("__Z").find_map(|(at, _)| cpp(&rest[at + 1..]))
 }
 
-/// Returns the name of a function, C++ or Rust. A symbol that is not mangled, or not correctly, is returned
+/// Returns the name of a C++ or Rust function. A symbol that is not mangled, or not mangled correctly, is returned
 /// unchanged.
 pub(super) fn function_name(symbol: &str) -> String {
     rust(symbol).or_else(|| cpp(symbol)).unwrap_or_else(|| symbol.to_owned())
@@ -36,7 +35,7 @@ pub(super) fn function_name(symbol: &str) -> String {
 fn rust(symbol: &str) -> Option<String> {
     let name = rustc_demangle::try_demangle(symbol).ok()?;
     let mut text = Bounded::default();
-    // The alternate form omits the hash.
+    // The alternate form (`#`) omits the hash.
     fmt::write(&mut text, format_args!("{name:#}")).ok()?;
     Some(text.0)
 }
@@ -45,12 +44,12 @@ fn cpp(symbol: &str) -> Option<String> {
     if !symbol.starts_with("_Z") && !symbol.starts_with("__Z") {
         return None;
     }
-    // Versions that some symbol tables append are not part of the mangling.
+    // Some symbol tables append a version, which is not part of the mangling.
     let symbol = symbol.split_once("@@").map_or(symbol, |(symbol, _)| symbol);
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut text = Bounded::default();
     Symbol::new(symbol).ok()?.structured_demangle(&mut text, &options).ok()?;
-    // A qualifier that belongs to the omitted parameters.
+    // This qualifier belongs to the omitted parameters.
     let length = text.0.strip_suffix(" const").unwrap_or(&text.0).len();
     text.0.truncate(length);
     Some(text.0)
@@ -109,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_symbol_with_exponential_expansion_stays_mangled() {
-        // f<a<int, int>, a<the previous one, the previous one>, and so on>: each is twice as long as the one
-        // before.
+        // These symbols have the form f<a<int, int>, a<the previous one, the previous one>, and so on>, in which each
+        // argument is twice as long as the argument before it.
         let explode = |levels: u32| {
             let pairs: String = (1..levels).map(|i| format!("S0_IS{0}_S{0}_E", base36(i))).collect();
             format!("_Z1fI1aIiiE{pairs}Evv")

@@ -1,7 +1,7 @@
 //! Looks up symbols of one file for many addresses at a time, with the `blazesym` crate.
 //!
-//! A file that is gone, was replaced since it was loaded, or cannot be read yields no symbols, and a reason.
-//! This is not an error: the frames then show the module and the offset.
+//! A file that is gone, was replaced since it was loaded, or cannot be read yields no symbols, but a reason. This is not an
+//! error: the frames then show the module and the offset.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -22,15 +22,15 @@ use crate::record::Module;
 pub(super) struct Function {
     /// Mangled name of the function.
     pub(super) name: String,
-    /// Source file and line, if the debug information has them; the line is 0 if only the file is known.
+    /// Source file and line, if the debug information has them. The line is 0 if only the file is known.
     pub(super) source: Option<(String, u32)>,
 }
 
-/// Functions at an address: the one with code of its own first, then those inlined at the address, outermost
-/// first. Never empty; otherwise the reason why there is none.
+/// Functions at an address: first the function that has code of its own, then the functions inlined at the address,
+/// outermost first. The list is never empty; if there is no function, the error is the reason.
 pub(super) type Symbols = Result<Vec<Function>, Unnamed>;
 
-/// Reads files. A new one is made for each round, so that no file stays mapped into the host between rounds.
+/// Reads files. A new reader is created for each round, so that no file stays mapped into the host between rounds.
 pub(super) struct Files {
     blazesym: Symbolizer,
 }
@@ -40,10 +40,10 @@ impl Files {
         Self { blazesym: Symbolizer::builder().enable_demangling(false).enable_auto_reload(false).build() }
     }
 
-    /// Returns the symbols of `module` at `addresses` (of the file, not of the process).
+    /// Returns the symbols of `module` at `addresses`, which are addresses of the file, not of the process.
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // The file is foreign and may be broken in ways that the parsers did not foresee. In the host's
-        // process that must not cost more than the names of its frames.
+        // The file is foreign and may be broken in ways that the parsers did not foresee. In the host's process a broken
+        // file must not cost more than the names of its frames.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = is_there(&module.path)?;
             is_same(path, &module.build_id)?;
@@ -53,8 +53,8 @@ impl Files {
         symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
     }
 
-    /// The debug information knows inlined functions, but with line tables only (as in Rust's release builds,
-    /// or `-g1`) its names lack their namespaces. The symbol table has the full names.
+    /// Combines debug information and symbol table. The debug information knows inlined functions, but with line tables
+    /// only (as in Rust's release builds, or `-g1`) its names lack their namespaces. The symbol table has the full names.
     fn ask_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
         let Some(mut found) = self.ask(path, addresses, true) else {
             return self.ask(path, addresses, false);
@@ -87,9 +87,9 @@ impl Files {
     }
 }
 
-/// The C library has several names for one address, such as `read`, `__read`, `__libc_read` and
-/// `__GI___read`, and symbol tables return any such name. Programs use the name without underscores, if the
-/// file has it at the same address. Returns the positions in `found` that get another name, with the name.
+/// The C library has several names for one address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and symbol
+/// tables return any of these names. Programs use the name without underscores, if the file has that name at the same
+/// address. Returns the positions in `found` whose names must be replaced, each with the replacement.
 fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
     let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
@@ -115,14 +115,14 @@ fn own(symbol: &str) -> &str {
     symbol.strip_prefix("__GI_").unwrap_or(symbol)
 }
 
-/// The presumed public name: `read` for `__libc_read`.
+/// The presumed public name of a symbol: `read` for `__libc_read`.
 fn bare(symbol: &str) -> &str {
     let bare = own(symbol).trim_start_matches('_');
     bare.strip_prefix("libc_").unwrap_or(bare)
 }
 
-/// `libc.so.6`, or `libc-2.31.so` as before 2.34, and the same for `libpthread`. No other library is
-/// searched: large ones have a million symbols, and none with such aliases.
+/// Whether the file is `libc.so.6`, or `libc-2.31.so` as before glibc 2.34, or `libpthread` with such a name. No other
+/// library is searched for aliases, because large libraries have a million symbols, and no such aliases.
 fn is_c_library(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))
@@ -147,13 +147,14 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Code generated at run time is in no file, in a file without a name, or is the kernel's own.
+/// Whether code of this file was generated at run time. Such code is in no file, in a file without a name, or is the
+/// kernel's own.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))
 }
 
-/// Accepts only files that are plain files now: opening a pipe or a device could block the host forever.
+/// Accepts only paths of regular files: opening a pipe or a device could block the host forever.
 fn is_there(path: &Path) -> Result<&Path, Unnamed> {
     if is_generated(path) {
         return Err(Unnamed::Generated);
@@ -171,7 +172,7 @@ fn is_elf(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
 }
 
-/// Checks that the file is the one that was loaded. Without a build id this is assumed.
+/// Checks that the file is the one that was loaded. Without a build id the file is assumed to be the same.
 fn is_same(path: &Path, build_id: &[u8]) -> Result<(), Unnamed> {
     if build_id.is_empty() {
         return Ok(());

@@ -1,41 +1,40 @@
-//! Selection of the frames of a stack that readers want to see.
+//! Selects the frames of a stack that readers want to see.
 //!
-//! Between the user's code and the API call are frames of CUDA's libraries and of compiler stubs, and below
-//! `main` is the start code of the C and Rust runtimes. They are folded away, so that a stack reads
-//! `main;decode;forward;cudaLaunchKernel`, unless no frame would be left. In stacks with Python functions the
-//! interpreter's own frames are folded as well, and in all stacks the frames listed in `glue`. If a stack has
-//! no Python functions but their trampolines (`-X perf`), as in samples, the trampolines are shown in place
-//! of the functions.
+//! Between the user's code and the API call are frames of CUDA's libraries and of compiler stubs, and below `main` is the
+//! start code of the C and Rust runtimes. These frames are folded away, so that a stack reads
+//! `main;decode;forward;cudaLaunchKernel`, unless no frame would be left. In stacks with Python functions the interpreter's
+//! own frames are folded as well, and in all stacks the frames listed in `glue`. If a stack has no Python functions but the
+//! trampolines of such functions (`-X perf`), as in samples, the trampolines are shown in place of the functions.
 
 use std::path::Path;
 
 use super::glue::{Glue, OPERATOR, is_name_of};
 use super::vendor::VENDORS;
 
-/// Origin of a frame, by the name of its module's file.
+/// Origin of a frame, which the name of its module's file determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// User code, and all libraries other than those below.
+    /// User code, and all libraries other than those of the next variants.
     Code,
-    /// Libraries of a vendor, and our own (see `vendor`).
+    /// Libraries of a vendor, and gpuflame's own library (see `vendor`).
     Vendor,
     /// The C and C++ runtimes, whose frames are start code at the root.
     Runtime,
-    /// CPython, and the libraries through which it calls C functions.
+    /// CPython, and the libraries through which CPython calls C functions.
     Interpreter,
-    /// A function of a Python program; it is in no module.
+    /// A function of a Python program, which is in no module.
     Python,
 }
 
 impl Origin {
-    /// Origin of a function without a file, by its name.
+    /// Origin of a function without a file, which its name determines.
     pub(super) fn of_generated(function: &str) -> Self {
         if function.starts_with(TRAMPOLINE) { Self::Interpreter } else { Self::Code }
     }
 
     pub(super) fn of(path: &Path) -> Self {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
-        // Any suffix is allowed: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
+        // Any suffix of the file name is allowed: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
         let is = |stem: &str| {
             file.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") || rest.starts_with('-'))
         };
@@ -51,14 +50,14 @@ impl Origin {
     }
 }
 
-/// Prefix of CPython's names for the code through which it calls a function under `-X perf`:
+/// Prefix of the names that CPython gives to trampolines, through which it calls functions under `-X perf`:
 /// `py::forward:/srv/model.py`.
 const TRAMPOLINE: &str = "py::";
 
-/// `python3.11`, `python3.14d` (a debug build), `libpython3.11.so.1.0`,
-/// `_ctypes.cpython-311-x86_64-linux-gnu.so`, `libffi.so.8`.
+/// Whether a file belongs to CPython, such as `python3.11`, `python3.14d` (a debug build), `libpython3.11.so.1.0`,
+/// `_ctypes.cpython-311-x86_64-linux-gnu.so` or `libffi.so.8`.
 fn is_interpreter(file: &str) -> bool {
-    // The letters mark debug builds and builds without the global lock.
+    // The letters after the version mark debug builds and builds without the GIL.
     let is_version = |rest: &str| {
         rest.trim_end_matches(['d', 't']).bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
     };
@@ -71,20 +70,19 @@ fn is_interpreter(file: &str) -> bool {
 /// A name in a stack that is about to be folded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name<'a> {
-    /// Text as displayed.
+    /// Text of the name as displayed.
     pub(super) text: &'a str,
     pub(super) origin: Origin,
-    /// Whether it is the API call (or another label), not code.
+    /// Whether the name is the API call or another label, and not code.
     pub(super) is_label: bool,
-    /// Whether it has the symbol of a kernel: then it is the compiler-generated function that launches the
-    /// kernel.
+    /// Whether the name has the symbol of a kernel. Then it is the compiler-generated function that launches the kernel.
     pub(super) is_kernel: bool,
     /// Condition under which the frame tells readers nothing.
     pub(super) glue: Glue,
 }
 
 impl Name<'_> {
-    /// Treats a trampoline, through which Python calls a function, as that function.
+    /// Treats a trampoline, through which Python calls a function, as the function itself.
     fn by_trampoline(mut self) -> Self {
         if self.origin == Origin::Interpreter && self.text.starts_with(TRAMPOLINE) {
             self.origin = Origin::Python;
@@ -93,7 +91,7 @@ impl Name<'_> {
     }
 }
 
-/// Whether each name of `stack`, root first, is shown.
+/// For each name of `stack`, root first, whether the name is shown.
 pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     let has_functions = stack.iter().any(|name| name.origin == Origin::Python);
     let stack = stack.iter().map(|name| if has_functions { *name } else { name.by_trampoline() });
@@ -113,7 +111,7 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
     let mut call = call.unwrap_or(tip);
     let start = start_code(&stack[..call], in_python);
-    // If there is only glue, the innermost frame is shown; otherwise it would count as a part of the call.
+    // If there is only glue, the innermost frame is shown, because it would otherwise count as a part of the call.
     if !(start..call).any(|at| shown[at])
         && let Some(innermost) = (start..tip).rev().find(|at| stack[*at].glue != Glue::Never)
     {
@@ -128,9 +126,9 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     shown
 }
 
-/// Whether a frame next to the API call's label is merely a part of the call: the call itself if CUDA's
-/// runtime is linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`),
-/// C++ wrappers of the same name, the host side of a kernel, and our own callback.
+/// Whether a frame next to the API call's label is merely a part of the call. Such frames are the call itself if CUDA's
+/// runtime is linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`), C++ wrappers
+/// of the same name, the host side of a kernel, and our own callback.
 fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
     let bare = name.text.trim_start_matches('_');
     let is_api = bare.strip_prefix(api).is_some_and(|rest| {
@@ -141,7 +139,7 @@ fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
         || VENDORS.iter().flat_map(|vendor| vendor.functions).any(|inner| name.text.starts_with(inner))
 }
 
-/// Hides the implementation of operators, up to the next Python function: operators may call Python.
+/// Hides the implementation of operators, up to the next Python function, because operators may call Python.
 fn hide_in_operators(stack: &[Name<'_>], shown: &mut [bool]) {
     let mut is_inside = false;
     for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {
@@ -159,9 +157,9 @@ fn hide_around_operators(stack: &[Name<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Hides an operator directly around the same operator: both are one call on its way through the dispatcher.
-/// If an operator's implementation calls the operator again, as `aten::copy_` does to convert, the
-/// implementation's frame is in between, shown or not.
+/// Hides an operator directly around the same operator, because both are one call on its way through the dispatcher. If an
+/// operator's implementation calls the operator again, as `aten::copy_` does to convert, the implementation's frame is
+/// between the two, whether it is shown or not.
 fn show_operators_once(stack: &[Name<'_>], shown: &mut [bool]) {
     let mut last = "";
     for (name, shown) in stack.iter().zip(shown) {
@@ -176,7 +174,7 @@ fn show_operators_once(stack: &[Name<'_>], shown: &mut [bool]) {
 
 /// Number of start code frames at the root.
 fn start_code(stack: &[Name<'_>], in_python: bool) -> usize {
-    // Rust marks the end of its start code, for `main` and for threads.
+    // Rust marks the end of its start code with this function, both for `main` and for threads.
     let marker = stack.iter().position(|name| name.text.contains("::__rust_begin_short_backtrace"));
     let is_start = |name: &Name<'_>| match name.origin {
         Origin::Runtime => true,
@@ -184,7 +182,7 @@ fn start_code(stack: &[Name<'_>], in_python: bool) -> usize {
         Origin::Python => false,
         _ => is_start(name.text, marker.is_some()),
     };
-    // `_start` has no name in a stripped program; the function it calls has one, or is recognised by its
+    // `_start` has no name in a stripped program. The function that `_start` calls has a name, or is recognized by its
     // file.
     let nameless_entry = matches!(stack, [entry, next, ..] if entry.text.contains("+0x") && is_start(next));
     let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
@@ -202,7 +200,7 @@ fn is_start(name: &str, in_rust: bool) -> bool {
         "start_thread",
         "execute_native_thread_routine",
     ];
-    // Functions of std::thread between pthread_create and the function passed to it.
+    // These are functions of std::thread between pthread_create and the function that was passed to std::thread.
     const PREFIXES: [&str; 5] = [
         "__libc_start_",
         "std::thread::_State_impl<",
@@ -212,7 +210,7 @@ fn is_start(name: &str, in_rust: bool) -> bool {
     ];
     NAMES.contains(&name)
         || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        // DWARF names it without its path if it was inlined.
+        // If this function was inlined, DWARF names it without its path.
         || (in_rust && (name.contains("FnOnce") && name.contains("call_once") || name.starts_with("call_once<")))
 }
 
@@ -220,7 +218,7 @@ fn is_start(name: &str, in_rust: bool) -> bool {
 mod tests {
     use super::*;
 
-    /// The last name is the label; the prefixes in `cuda!name`, `libc!name`, `python!name`, `py!name`,
+    /// Folds a test stack. The last name is the label. The prefixes in `cuda!name`, `libc!name`, `python!name`, `py!name`,
     /// `glue!name`, `in!name`, `around!name` and `kernel!name` give the kind of a name.
     fn shown(stack: &str) -> String {
         let last = stack.split(';').count() - 1;
@@ -371,7 +369,7 @@ mod tests {
         let stack = "main;aten::linear;in!linear;aten::addmm;in!addmm;in!gemm;blas;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;aten::addmm;blas;cudaLaunchKernel");
         assert_eq!(shown("main;in!addmm;blas;cudaLaunchKernel"), "main;addmm;blas;cudaLaunchKernel");
-        // Python code called by an operator is user code, and may call anything.
+        // Python code that an operator calls is user code, and may call any function.
         let called_back = "main;aten::linear;in!linear;python!x;py!forward (a.py:1);in!gemm;cudaLaunchKernel";
         assert_eq!(shown(called_back), "main;aten::linear;forward (a.py:1);gemm;cudaLaunchKernel");
         // An operator that calls itself is shown twice, even if its implementation is hidden.
@@ -394,7 +392,7 @@ mod tests {
             "f (a.py:1);relu (functional.py:9);g (b.py:1);aten::relu;cudaLaunchKernel"
         );
         assert_eq!(to("python!z"), "f (a.py:1);relu (functional.py:9);cudaLaunchKernel");
-        // Without other frames, only the operator is left to show.
+        // If there are no other frames, only the operator is left to show.
         assert_eq!(
             shown("around!relu (functional.py:9);aten::relu;cudaLaunchKernel"),
             "aten::relu;cudaLaunchKernel"

@@ -1,28 +1,29 @@
-//! Glue frames: those between user code and the code that it calls, which say nothing about either. Each kind
-//! has a row.
+//! Glue frames: frames between user code and the code that it calls, which tell readers nothing about either. Each kind of
+//! glue frame has a row in the tables of this module.
 //!
-//! Between a Python function and an operator are the binding, the dispatcher and its wrappers, and the
-//! operator occurs again on each pass through the dispatcher. These frames are folded away. An operator has
-//! one name, `aten::linear`, and so has a node of the backward pass, `AddmmBackward0`. Between two Python
-//! functions are those by which a library calls the functions it was given: module hooks, decorators. The
-//! interpreter's own frames are recognised by their file (see `fold::Origin`).
+//! Between a Python function and an operator are the binding, the dispatcher and the dispatcher's wrappers, and the
+//! operator occurs again on each pass through the dispatcher. These frames are folded away. Each operator is shown under
+//! one name, `aten::linear`, and so is each node of the backward pass, `AddmmBackward0`. Between two Python functions are
+//! the functions by which a library calls the functions that it was given: module hooks, decorators. The interpreter's own
+//! frames are recognized by their file (see `fold::Origin`).
 
 use std::path::Path;
 
-/// Condition under which a frame is glue, that is, tells readers nothing.
+/// Condition under which a frame is glue, that is, a frame that tells readers nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Glue {
-    /// The frame is informative.
+    /// The frame is informative, so it is never glue.
     #[default]
     Never,
     Always,
-    /// Inside an operator on the way to a call: the operator's implementation.
+    /// The frame is glue inside an operator on the way to a call, because it is the operator's implementation.
     InOperator,
-    /// Directly around an operator of the same name.
+    /// The frame is glue directly around an operator of the same name.
     AroundOperator,
 }
 
-/// Functions and file by prefix (an empty one matches any file), and when they are glue.
+/// Prefixes of functions and of their file (an empty prefix matches any file), and the condition under which these
+/// functions are glue.
 struct Row {
     glue: Glue,
     file: &'static str,
@@ -30,7 +31,7 @@ struct Row {
 }
 
 const ROWS: [Row; 5] = [
-    // Bindings of C++ to Python.
+    // These functions are bindings of C++ to Python.
     Row { glue: Glue::Always, file: "", functions: &["pybind11::", "void pybind11::", "nanobind::"] },
     Row {
         glue: Glue::Always,
@@ -43,7 +44,7 @@ const ROWS: [Row; 5] = [
             "dynamo_",
         ],
     },
-    // PyTorch's dispatcher, and its wrappers around kernels.
+    // These functions are PyTorch's dispatcher, and its wrappers around kernels.
     Row {
         glue: Glue::Always,
         file: "libtorch",
@@ -67,7 +68,8 @@ const ROWS: [Row; 5] = [
             "at::autocast::WrapFunction_<",
         ],
     },
-    // Autograd's engine except the root of its threads, and the functions by which it calls a node.
+    // These functions are autograd's engine, except for the root of its threads, and the functions by which the engine
+    // calls a node.
     Row {
         glue: Glue::Always,
         file: "libtorch",
@@ -80,12 +82,12 @@ const ROWS: [Row; 5] = [
             "torch::autograd::Node::operator()",
         ],
     },
-    // The implementation of an operator. Other operators that it calls, and the libraries it uses, have
-    // frames of their own.
+    // These functions are the implementation of an operator. Other operators that the implementation calls, and the
+    // libraries that it uses, have frames of their own.
     Row { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
 ];
 
-/// Python functions by prefix (an empty one matches all), in a file of a package such as `torch/_ops.py`.
+/// Prefixes of Python functions (an empty prefix matches all functions), in a file of a package such as `torch/_ops.py`.
 struct PythonRow {
     glue: Glue,
     file: &'static str,
@@ -93,20 +95,20 @@ struct PythonRow {
 }
 
 const PYTHON_ROWS: [PythonRow; 11] = [
-    // The call of a module: the module's `forward` shows which one.
+    // This is the call of a module; the module's `forward` shows which module it is.
     PythonRow {
         glue: Glue::Always,
         file: "torch/nn/modules/module.py",
         functions: &["Module._wrapped_call_impl", "Module._call_impl"],
     },
-    // `@torch.no_grad()` and similar decorators.
+    // These are `@torch.no_grad()` and similar decorators.
     PythonRow { glue: Glue::Always, file: "torch/utils/_contextlib.py", functions: &[""] },
     PythonRow {
         glue: Glue::Always,
         file: "torch/_ops.py",
         functions: &["OpOverload.__call__", "OpOverloadPacket.__call__", "HigherOrderOperator.__call__"],
     },
-    // Hooks around `Optimizer.step`, and the wrapper that disables gradients in it.
+    // These are hooks around `Optimizer.step`, and the wrapper that disables gradients in it.
     PythonRow {
         glue: Glue::Always,
         file: "torch/optim/optimizer.py",
@@ -123,15 +125,16 @@ const PYTHON_ROWS: [PythonRow; 11] = [
         ],
     },
     PythonRow { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
-    // `layer_norm` around `aten::layer_norm`; functions that call several operators, or one of another name,
-    // are shown. And the function that chooses one of two variants: `_max_pool2d`, with indices or without.
+    // For example, `layer_norm` around `aten::layer_norm` is hidden. Functions that call several operators, or an operator
+    // of another name, are shown. The next row hides the function that chooses one of two variants, such as `_max_pool2d`
+    // with indices or without.
     PythonRow { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
     PythonRow {
         glue: Glue::Always,
         file: "torch/_jit_internal.py",
         functions: &["boolean_dispatch.<locals>.fn"],
     },
-    // Wrappers of torch.compile around a compiled function.
+    // These are wrappers of torch.compile around a compiled function.
     PythonRow { glue: Glue::Always, file: "torch/_dynamo/eval_frame.py", functions: &[""] },
     PythonRow {
         glue: Glue::Always,
@@ -148,18 +151,19 @@ pub(super) fn python_glue<'a>(
     function: &str,
     libraries: impl IntoIterator<Item = &'a Path>,
 ) -> Glue {
-    // Before 3.11 a function only has the last part of its qualified name.
+    // Before Python 3.11 a function only has the last part of its qualified name.
     let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
     let row = PYTHON_ROWS.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
     row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
 }
 
-/// Whether `path` is `file` of the package itself, not a file of the user's with the same name: it is where
-/// packages are installed, or next to mapped libraries of the package, as in a build in its own folder.
+/// Whether `path` is `file` of the package itself, and not a file of the user's with the same name. A file of the package
+/// is in the folder in which packages are installed, or next to mapped libraries of the package, as in a build in its own
+/// folder.
 fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
-    // Non-UTF-8 parts are replaced in the same way in both.
+    // Non-UTF-8 parts are replaced in the same way in both paths.
     let is_beside = |library: &Path| {
         library.to_string_lossy().strip_prefix(around).is_some_and(|rest| rest.starts_with(LIBRARIES))
     };
@@ -169,26 +173,26 @@ fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item =
 /// Folder of PyTorch's libraries, and prefix of their names.
 const LIBRARIES: &str = "torch/lib/libtorch";
 
-/// Shorter name of a PyTorch function: `aten::linear` for `at::_ops::linear::call`, `AddmmBackward0` for
+/// Returns a shorter name for a PyTorch function: `aten::linear` for `at::_ops::linear::call`, `AddmmBackward0` for
 /// `torch::autograd::generated::AddmmBackward0::apply`.
 pub(super) fn better_name(function: &str) -> Option<String> {
     let operator = operator(function).map(|operator| format!("{OPERATOR}{operator}"));
     operator.or_else(|| node(function).map(str::to_owned))
 }
 
-/// Node of the backward pass that a function computes.
+/// The node of the backward pass that a function computes, if it computes one.
 fn node(function: &str) -> Option<&str> {
     let path = function.strip_prefix("torch::autograd::")?;
     let (node, way) = path.strip_prefix("generated::").unwrap_or(path).split_once("::")?;
     (way == "apply").then_some(node)
 }
 
-/// Condition under which a native function is glue. `file` is the name of its file, without folders.
+/// Condition under which a native function is glue. `file` is the name of the function's file, without folders.
 pub(super) fn glue(file: &str, function: &str) -> Glue {
     let is_it = |row: &&Row| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
-    // The helper by which a node of the backward pass is computed.
+    // This is the helper by which a node of the backward pass is computed.
     let is_of_node = file.starts_with("libtorch")
         && function.starts_with("torch::autograd::generated::")
         && function.ends_with("_apply_functional");
@@ -199,13 +203,13 @@ pub(super) fn glue(file: &str, function: &str) -> Glue {
     }
 }
 
-/// Operator that a PyTorch function calls through the dispatcher: `linear` for `at::_ops::linear::call`.
+/// The operator that a PyTorch function calls through the dispatcher: `linear` for `at::_ops::linear::call`.
 fn operator(function: &str) -> Option<&str> {
     let (operator, way) = function.strip_prefix("at::_ops::")?.split_once("::")?;
     matches!(way, "call" | "redispatch").then_some(operator)
 }
 
-/// Whether a Python frame, such as `layer_norm (functional.py:12)`, adds nothing to the operator it leads to:
+/// Whether a Python frame, such as `layer_norm (functional.py:12)`, adds nothing to the operator that it leads to:
 /// `aten::layer_norm`, `aten::relu_` for `relu`, `aten::max_pool2d` for `_max_pool2d`.
 pub(super) fn is_name_of(python: &str, operator: &str) -> bool {
     let function = python.split(" (").next().unwrap_or(python).trim_start_matches('_');
@@ -213,7 +217,7 @@ pub(super) fn is_name_of(python: &str, operator: &str) -> bool {
     !function.is_empty() && own.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// Prefix of operator frames. A frame equal to the one around it is the same call on its way through the
+/// Prefix of operator frames. An operator frame that equals the frame around it is the same call on its way through the
 /// dispatcher.
 pub(super) const OPERATOR: &str = "aten::";
 
@@ -296,14 +300,14 @@ mod tests {
         let libraries = |folder: &'static str| {
             [format!("{folder}/torch/lib/libtorch_python.so"), "/usr/lib/libcuda.so.1".to_owned()]
         };
-        // Folder of the file, folder of PyTorch's libraries, whether the file is glue.
+        // Each row has the folder of the file, the folder of PyTorch's libraries, and whether the file is glue.
         for (folder, torch, is_glue) in [
             (PACKAGES, PACKAGES, true),
             ("/usr/lib/python3/dist-packages", "/usr/lib/x86_64-linux-gnu", true),
-            // A checkout built in place, and `pip install --target`.
+            // PyTorch was built in place in a checkout, or installed by `pip install --target`.
             ("/home/me/pytorch", "/home/me/pytorch", true),
             ("/home/me/pytorch", PACKAGES, false),
-            // The user's own folder `torch`, in any place.
+            // The folder `torch` is the user's own, in any place.
             ("/srv/app", PACKAGES, false),
             ("/srv/app/compat", "/srv/app", false),
             ("/opt/venv/lib/python3.11/site-packages/models/compat", PACKAGES, false),
@@ -325,12 +329,12 @@ mod tests {
             let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
-        // A file whose name merely ends like the library's, and one whose folder does.
+        // The folder of one of these files merely ends like the package's folder, and the name of another like the file's.
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }
         stays("torch/_ops.py", &[]);
-        // The user's own libraries next to it do not make it PyTorch's.
+        // The user's own libraries next to a file do not make it a file of PyTorch.
         stays("/srv/app/torch/_ops.py", &["/srv/app/torch/_C.so", "/srv/app/torch/libtorch.so"]);
     }
 

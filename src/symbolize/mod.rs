@@ -1,12 +1,12 @@
-//! `Symbolizer` names the frames and kernels of a profile, as late as possible and once each.
+//! `Symbolizer` names the frames and kernels of a profile. It names each one once, as late as possible.
 //!
-//! A frame becomes the functions at its address (several if calls were inlined), from the symbols and debug
-//! information of the file that was mapped there at the time. A frame without a name is shown as
-//! `lib.so+0x1234`, an address in the file, or as `[unknown]+0x…` if there was no file: a miss is a fact
-//! about the data, not an error, and its reason is kept. Stacks are then folded to the frames that matter to
-//! readers.
+//! A frame becomes the functions at its address (several if calls were inlined), according to the symbols and debug
+//! information of the file that was mapped at that address at the time. A frame without a name is shown as `lib.so+0x1234`,
+//! an address in the file, or as `[unknown]+0x…` if there was no file. A missing name is a fact about the data, not an
+//! error, and its reason is kept. Stacks are then folded to the frames that matter to readers.
 //!
-//! Only files are read, nothing of the process, so profiles of another process or of yesterday work as well.
+//! Only files are read, and nothing is read from the process. So profiles of another process, or of an earlier run, work as
+//! well.
 
 mod backward;
 mod demangle;
@@ -56,38 +56,38 @@ pub struct SymbolizeOptions {
     pub backward_under_forward: bool,
 }
 
-/// Names a profile. It remembers the frames it has named, so that naming a growing profile again costs only
-/// the new part. Use one per profile.
+/// Names a profile. The symbolizer remembers the frames that it has named, so naming a profile that has grown costs only
+/// the new part. Use one symbolizer per profile.
 #[derive(Debug, Default)]
 pub struct Symbolizer {
     options: SymbolizeOptions,
-    /// Names of the profile's frames, at [`FrameId::index`].
+    /// Names of the profile's frames, indexed by [`FrameId::index`].
     frames: Vec<Named>,
-    /// Hashes of the kernels' symbols.
+    /// Hashes of the symbols of the profile's kernels.
     kernels: IdMap<u64, ()>,
     /// Number of frames without a name, by reason.
     misses: BTreeMap<Unnamed, u64>,
     tied: Tied,
-    /// The profile's count of renumberings when it was last named.
+    /// The profile's count of renumberings at the time when the profile was last named.
     renumbered: u32,
 }
 
-/// Names of a frame, outermost first: the function with code of its own, then those inlined into it.
+/// Names of a frame, outermost first: the function that has code of its own, then the functions inlined into it.
 #[derive(Clone, Debug)]
 struct Named {
     names: Vec<Called>,
     origin: Origin,
     is_label: bool,
-    /// Display of a label if it is the API call itself.
+    /// How a label is displayed if the label is the API call itself.
     call: Option<ShownFrameId>,
-    /// Whether the file was not queried because the frame is hidden; see [`Symbolizer::name_hidden`].
+    /// Whether the file was not queried because the frame is hidden. See [`Symbolizer::name_hidden`].
     is_hidden: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Called {
     frame: ShownFrameId,
-    /// Hash of the mangled symbol in the file: enough to recognise a kernel's symbol without storing every
+    /// Hash of the mangled symbol in the file. The hash is enough to recognize a kernel's symbol without storing every
     /// symbol twice.
     symbol: u64,
     glue: Glue,
@@ -140,11 +140,11 @@ impl Symbolizer {
         self.kernels.reserve(kernels.len() - known.min(kernels.len()));
         for (id, symbol) in kernels {
             self.kernels.insert(hash_one(profile.strings().get(symbol)), ());
-            // Usually it was named on arrival: demangling a name takes 2 us.
+            // Usually a kernel was already named when its row arrived, because demangling a name takes 2 us.
             name_kernel(profile, id);
         }
         if self.kernels.len() > known {
-            // A frame taken for user code may turn out to be the host side of such a kernel.
+            // A frame that was taken for user code may turn out to be the host side of such a kernel.
             profile.forget_shown();
         }
     }
@@ -160,14 +160,14 @@ impl Symbolizer {
         }
     }
 
-    /// Whether a frame is in autograd's engine, even if it is hidden.
+    /// Whether a frame belongs to autograd's engine, even if the frame is hidden.
     fn is_engine(&self, profile: &Profile, named: &Named) -> bool {
         let text = |called: &Called| profile.strings().get(profile.shown_frame(called.frame).name);
         named.names.iter().any(|called| is_engine(text(called)))
     }
 
-    /// Shown frames inside the innermost frame of `engine`, for insertion among Python functions: native ones
-    /// are left out with `python_only`.
+    /// Shown frames inside the innermost frame of `engine`, to be inserted among Python functions. Native frames are left
+    /// out with `python_only`.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
         let inside = profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
@@ -176,8 +176,7 @@ impl Symbolizer {
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
 
-    /// Sets the display of stacks, except for those that show a frame whose file was not queried: these are
-    /// returned.
+    /// Sets the display of stacks. Stacks that show a frame whose file was not queried are not set, but returned.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> Waiting {
         let mut waiting = Waiting::default();
         for &context in contexts {
@@ -194,8 +193,8 @@ impl Symbolizer {
         waiting
     }
 
-    /// Names the frames of the C and C++ runtimes that are shown. Nearly all frames of these runtimes are
-    /// hidden start code, and reading libc's debug information, where installed, takes 40 ms.
+    /// Names the frames of the C and C++ runtimes that are shown. These files are queried late, because nearly all frames
+    /// of these runtimes are hidden start code, and reading libc's debug information, if it is installed, takes 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();
@@ -206,13 +205,13 @@ impl Symbolizer {
         }
     }
 
-    /// Shown frames of a stack, root first, each with its position in `self.frames`. `frames` is leaf first.
+    /// Shown frames of a stack, root first, each with its position in `self.frames`. `frames` is in the order leaf first.
     fn shown(&self, profile: &Profile, frames: Vec<FrameId>) -> Vec<(usize, ShownFrameId)> {
         let mut names = Vec::new();
         for frame in frames.into_iter().rev().map(FrameId::index) {
             names.extend(self.frames[frame].names.iter().map(|&called| (frame, called)));
         }
-        // The tip of the stack, ranges aside, is the call if it is a label; labels elsewhere come from an
+        // If the tip of the stack, apart from ranges, is a label, it is the call. Labels in other positions come from an
         // importer.
         let is_range = |called: &Called| profile.shown_frame(called.frame).kind == Kind::Range;
         let mut call = None;
@@ -231,7 +230,7 @@ impl Symbolizer {
         let to_fold = |&(frame, called): &(usize, Called)| {
             let &Named { origin, is_label, .. } = &self.frames[frame];
             let is_kernel = !is_label && self.kernels.contains_key(&called.symbol);
-            // In a sample of a working thread, which has no call, these frames are the work itself.
+            // In a sample of a working thread, which has no call, these frames are the work itself and so are shown.
             let says = called.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { called.glue };
             Name { text: text(called), origin, is_label, is_kernel, glue }
@@ -242,7 +241,7 @@ impl Symbolizer {
     }
 }
 
-/// Names a kernel, if it has no name yet.
+/// Names a kernel if the kernel has no name yet.
 pub fn name_kernel(profile: &mut Profile, id: NameId) {
     let Some(symbol) = profile.kernel_text(id).filter(|_| !profile.has_shown_kernel(id)) else { return };
     let demangled = match kernel_name(profile.strings().get(symbol)) {
@@ -257,26 +256,27 @@ pub fn name_kernel(profile: &mut Profile, id: NameId) {
 #[derive(Default)]
 struct Waiting {
     contexts: Vec<ContextId>,
-    /// Positions of the frames.
+    /// Positions in `Symbolizer::frames` of the frames that must be named.
     frames: Vec<usize>,
 }
 
-/// A frame before it is named.
+/// A frame that is not named yet.
 enum Found {
     Label(LabelId, LabelKind),
     Range(RangeId),
     Python(CodeId, u32),
     Code {
-        /// `None`: the file was not queried.
+        /// Symbols at the frame's address; `None` if the file was not queried.
         symbols: Option<Symbols>,
-        /// Position of the module, and address in its file.
+        /// Position of the frame's module, and the address in the module's file.
         module: Option<(usize, u64)>,
         address: u64,
     },
     Unknown(u8),
 }
 
-/// Queries each file once, for all of its addresses, if `is_asked` returns true for the file's origin.
+/// Finds the symbols of frames. Queries each file once, for all of its addresses, if `is_asked` returns true for the file's
+/// origin.
 fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -> bool) -> Vec<Found> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);
@@ -294,7 +294,7 @@ fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
-                // Without a module: either code in no file, or code in one of several files that cannot be
+                // A frame without a module is either code in no file, or code in one of several files that cannot be
                 // distinguished.
                 let why = match frame.is_of_unknown_module() {
                     true => Unnamed::ModuleUnknown,
@@ -318,7 +318,7 @@ fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -
 }
 
 impl Found {
-    /// Uses the name that the generator of code without a file may have written down.
+    /// Uses the names that the generator of code without a file may have written to a map or dump.
     fn ask_its_maker(&mut self, profile: &Profile) {
         if let Self::Code { symbols, module, address } = self
             && *symbols == Some(Err(Unnamed::Generated))
@@ -420,7 +420,7 @@ fn name_code(
     Named { names, origin, is_label: false, call: None, is_hidden }
 }
 
-/// Names code without a file as its generator does.
+/// Names code without a file in the same way as the code's generator.
 fn name_generated(profile: &mut Profile, functions: &[Function], internal: bool) -> Named {
     let origin = functions.first().map_or(Origin::Code, |function| Origin::of_generated(&function.name));
     let names = functions.iter().map(|it| named(profile, it, (None, ""), internal)).collect();

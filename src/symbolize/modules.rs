@@ -1,17 +1,18 @@
-//! `ModuleIndex` finds the module that an address was in when a frame was captured.
+//! `ModuleIndex` finds the module that contained an address when a frame with that address was captured.
 //!
-//! An address may have belonged to several modules in turn. Their epochs differ, and a frame records the
-//! epoch of its own module: so the right one covers the address and has that epoch. Code unknown to the
-//! loader all has one epoch. If several files were mapped there, the module is unknown.
+//! An address may have belonged to several modules in turn. The epochs of these modules differ, and a frame records the
+//! epoch of its own module, so the right module is the one that covers the address and has that epoch. All code that the
+//! loader does not know has one epoch. If several files were mapped at an address of such code, the module is unknown.
 
 use crate::record::{Module, ModuleEpoch};
 
 /// Modules, searchable by address.
 pub(super) struct ModuleIndex<'a> {
     modules: &'a [Module],
-    /// Positions in `modules`, by start; with equal starts the one whose row came later is last.
+    /// Positions in `modules`, in order of start addresses. Among modules with equal starts, the module whose row came
+    /// later is later in the list.
     by_start: Vec<usize>,
-    /// For each entry of `by_start`, the highest end among the entries up to it: the search ends there.
+    /// For each entry of `by_start`, the highest end among the entries up to it, which determines where the search stops.
     reach: Vec<u64>,
 }
 
@@ -68,7 +69,8 @@ mod tests {
 
     #[test]
     fn an_address_used_by_several_modules_is_resolved_by_epoch() {
-        // One loaded and unloaded, another in its place and unloaded, then a third, larger one.
+        // The first module is loaded and unloaded, a second is loaded in its place and unloaded, then a third, larger
+        // module is loaded.
         let modules = [module(0, 0x1000, 0x2000), module(1, 0x1800, 0x2800), module(2, 0x1000, 0x4000)];
         assert_eq!([0, 1, 2].map(|epoch| ask(&modules, 0x1900, epoch)), [0, 1, 2].map(Some));
         assert_eq!(ask(&modules, 0x1100, 1), None, "it did not reach there");

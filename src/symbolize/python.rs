@@ -1,11 +1,11 @@
-//! Python frames: their names, and the source line of an instruction.
+//! Python frames: finds the names of functions, and the source line of an instruction.
 //!
-//! There are three kinds of line tables, described in `Objects/lnotab_notes.txt` and `Objects/locations.md`
-//! of CPython. A truncated or invalid table yields the first line of the function.
+//! There are three kinds of line tables, which CPython describes in `Objects/lnotab_notes.txt` and `Objects/locations.md`.
+//! A truncated or invalid table yields the first line of the function.
 
 use crate::record::Code;
 
-/// Formats as `Block.forward (model.py:12)`, with the name of the file and a line.
+/// Formats a frame as `Block.forward (model.py:12)`, with the name of the file and a line.
 pub(super) fn text(code: &Code<'_>, line: u32) -> String {
     if code.file.is_empty() {
         return code.name.to_owned();
@@ -14,8 +14,8 @@ pub(super) fn text(code: &Code<'_>, line: u32) -> String {
     format!("{} ({file}:{line})", code.name)
 }
 
-/// File and line in a trace's name of a function: `/srv/train.py(12): step` as written by torch.profiler, or
-/// `step (train.py:12)` as written by us.
+/// Parses the file and line in the name of a function in a trace: `/srv/train.py(12): step` as written by torch.profiler,
+/// or `step (train.py:12)` as written by gpuflame.
 pub(super) fn told(text: &str) -> Option<(&str, u32)> {
     let (file, line) = match text.split_once("): ") {
         Some((place, _)) => place.rsplit_once('(')?,
@@ -25,7 +25,7 @@ pub(super) fn told(text: &str) -> Option<(&str, u32)> {
     is_place.then(|| Some((file, line.parse().ok()?))).flatten()
 }
 
-/// Line of the instruction at byte offset `at` in the function.
+/// Source line of the instruction at byte offset `at` in the function.
 pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
     let first = i64::from(code.first_line);
     let found = match code.version {
@@ -37,7 +37,8 @@ pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
     found.and_then(|line| u32::try_from(line).ok()).unwrap_or(code.first_line)
 }
 
-/// 3.9: pairs of distances, in bytes and in lines, to the first instruction of the next line.
+/// Looks up a line in the table of 3.9, which has pairs of distances, in bytes and in lines, to the first instruction of
+/// the next line.
 fn of_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut start, mut line) = (0_u64, first);
@@ -51,8 +52,8 @@ fn of_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     line
 }
 
-/// 3.10: pairs of a range's length in bytes and its distance in lines from the last range with a line; -128:
-/// no line.
+/// Looks up a line in the table of 3.10, which has pairs: the length of a range in bytes, and its distance in lines from
+/// the last range that has a line; -128 means no line.
 fn of_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut end, mut line) = (0_u64, first);
@@ -69,7 +70,7 @@ fn of_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     None
 }
 
-/// Since 3.11: entries of one byte and the bytes after it whose highest bit is clear.
+/// Looks up a line in the table of 3.11 and later. An entry is one byte and all bytes after it whose highest bit is clear.
 ///
 /// ```text
 /// entry := 1:1 kind:4 units-1:3  rest     units are instructions of two bytes
@@ -94,7 +95,7 @@ fn of_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
     None
 }
 
-/// Number with six bits per byte, lowest first. The lowest bit of the result is the sign.
+/// Decodes a number with six bits per byte, lowest bits first. The lowest bit of the decoded number is its sign.
 fn signed(bytes: &[u8]) -> Option<i64> {
     let mut value = 0_u64;
     for (byte, shift) in bytes.iter().zip((0..60).step_by(6)) {
@@ -116,18 +117,18 @@ mod tests {
         Code { id: CodeId(1), version, first_line: 10, file: "/srv/model.py", name: "Block.forward", lines }
     }
 
-    /// Lines of the instructions at even offsets.
+    /// Lines of all instructions, which are at even offsets.
     fn lines(version: u16, table: &[u8], bytes: u32) -> Vec<u32> {
         (0..bytes).step_by(2).map(|at| line(&code(version, table), at)).collect()
     }
 
-    /// Compiled from a function on lines 10 to 13 without code on line 12: `def f(x):`, `y = x` and `return
-    /// y`; first the `co_lnotab`, then the `co_linetable`.
+    /// Tables that were compiled from a function on lines 10 to 13 without code on line 12: `def f(x):`, `y = x` and
+    /// `return y`. The first table is the `co_lnotab`, the second the `co_linetable`.
     #[test]
     fn line_tables_of_each_version_give_pythons_own_lines() {
         assert_eq!(lines(0x0309, &[0, 1, 4, 2], 8), [11, 11, 13, 13]);
         assert_eq!(lines(0x030a, &[4, 1, 4, 2], 8), [11, 11, 13, 13]);
-        // It begins with an instruction of the `def` line.
+        // The table begins with an instruction of the `def` line.
         let table = [128, 0, 216, 8, 9, 128, 65, 224, 11, 12, 128, 72];
         for version in [0x030b, 0x030c, 0x030d, 0x030e, 0x030f] {
             assert_eq!(lines(version, &table, 10), [10, 11, 11, 13, 13]);
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn line_deltas_may_be_negative_and_large() {
-        // 5 lines down, 7 up: signed numbers of one byte; and 1000 down, of two bytes.
+        // The lines move 5 down and 7 up, as signed numbers of one byte; and then 1000 down, as a number of two bytes.
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
         assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "a number without an end");

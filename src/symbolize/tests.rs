@@ -1,4 +1,4 @@
-//! Tests with real files: this test program, its C library, and programs compiled here if there is a
+//! Tests with real files: this test program, its C library, and programs that are compiled by the test if there is a
 //! compiler.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::record::{
     Code, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId,
 };
 
-/// Modules of this process that hold code, as `capture` would describe them (without build ids).
+/// Modules of this process that contain code, as `capture` would describe them (without build ids).
 fn own_modules() -> Vec<Module> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut modules: Vec<Module> = Vec::new();
@@ -22,7 +22,7 @@ fn own_modules() -> Vec<Module> {
         }
         let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
         let (start, end) = range.split_once('-').map(|(start, end)| (hex(start), hex(end))).unwrap();
-        // In position-independent files the first mapping begins at virtual address 0.
+        // In position-independent files the first mapping begins at virtual address 0 of the file.
         let bias = *first.entry(path.to_owned()).or_insert(start - hex(offset));
         if permissions.contains('x') {
             let epoch = ModuleEpoch(0);
@@ -39,7 +39,7 @@ fn a_function_to_find() -> u64 {
 
 const API: LabelId = LabelId(1);
 
-/// A profile with one context, whose code is at `addresses`, leaf first, under `cudaLaunchKernel`.
+/// A profile with one context whose stack is `addresses`, leaf first, under `cudaLaunchKernel`.
 fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     let mut profile = Profile::default();
     profile.push(&Row::Label { id: API, text: "cudaLaunchKernel" });
@@ -51,13 +51,13 @@ fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     profile
 }
 
-/// Frames of the context, leaf first.
+/// Frames of the profile's context, leaf first.
 fn frames(profile: &Profile) -> Vec<ShownFrame> {
     let shown = profile.shown(ContextId(2)).unwrap();
     profile.shown_stack(shown).map(|id| *profile.shown_frame(id)).collect()
 }
 
-/// The stack as displayed, root first.
+/// The stack as it is displayed, root first.
 fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
     Symbolizer::new(options).name(profile);
     let mut names: Vec<_> =
@@ -173,7 +173,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that stays in /tmp must not fail the test.
+        // If the folder cannot be removed from /tmp, the test must not fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -192,7 +192,7 @@ fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) ->
     }
 }
 
-/// Address of a symbol of `program`, found with `nm`.
+/// Address of a symbol of `program`, which `nm` finds.
 fn address_of(program: &Path, symbol: &str) -> u64 {
     let output = Command::new("nm").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -200,7 +200,7 @@ fn address_of(program: &Path, symbol: &str) -> u64 {
     u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
 }
 
-/// All of `program`, as if it were mapped at `bias`.
+/// A module that covers all of `program`, as if it were mapped at `bias`.
 fn mapped(program: &Path, bias: u64) -> Module {
     let build_id = blazesym::helper::read_elf_build_id(program).unwrap().unwrap().to_vec();
     let path = program.to_owned();
@@ -223,7 +223,7 @@ fn inlined_calls_become_frames_outermost_first() {
     let Some(program) = compile(&folder, "c++", INLINED, &["-g", "-O2", "-Wl,--build-id"]) else { return };
     let at = address_of(&program, "_Z5outeri");
     let bias = 0x5555_0000_0000;
-    // Somewhere in the loop.
+    // This address is in the loop.
     let names = (0..40).step_by(4).map(|i| {
         let mut profile = profile_of(&[mapped(&program, bias)], &[bias + at + i]);
         shown(&mut profile, SymbolizeOptions::default())
@@ -232,8 +232,7 @@ fn inlined_calls_become_frames_outermost_first() {
     assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
 }
 
-/// This must hold whichever name the symbol table has first, and with debug information of the C library
-/// installed.
+/// This must hold whichever name the symbol table lists first, and also if debug information of the C library is installed.
 #[test]
 fn c_library_functions_have_their_public_names() {
     let libc = own_modules().into_iter().find(|module| module.path.ends_with("libc.so.6")).unwrap();
@@ -268,7 +267,7 @@ fn named_frames_have_their_kind_source_line_and_module() {
         })
         .collect();
     let (file, module) = (folder.0.join("source.cc"), program.to_str());
-    // The call of `middle` in `outer`, the call of `inner` in `middle`, and the loop in `inner`.
+    // These are the call of `middle` in `outer`, the call of `inner` in `middle`, and the loop in `inner`.
     let expected = [7, 6, 4].map(|line| (Kind::Code, module, Some((file.as_path(), line))));
     assert_eq!(shown[..3], expected);
     assert_eq!(shown[3], (Kind::Call, None, None));
@@ -291,7 +290,7 @@ fn the_leaf_label_is_the_call_and_ranges_are_ranges() {
 
 #[test]
 fn python_frames_show_their_functions_line_or_the_executed_line() {
-    // Two bytes on line 12, and two on line 13.
+    // The table has two bytes on line 12, and two bytes on line 13.
     let code = |id, name| Code {
         id: CodeId(id),
         version: 0x030b,
@@ -324,7 +323,7 @@ fn python_frames_show_their_functions_line_or_the_executed_line() {
     assert_eq!(lines[1], "Block.forward (model.py:13)");
     let only = named(SymbolizeOptions { python_only: true, ..SymbolizeOptions::default() });
     assert_eq!(only, ["[function lost]", "Block.forward (model.py:12)", "cudaLaunchKernel"]);
-    // Whatever line its name shows, the source is the executed line.
+    // Whatever line the name shows, the source is the executed line.
     let mut profile = stack();
     Symbolizer::default().name(&mut profile);
     let frame = frames(&profile)[2];
@@ -400,7 +399,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
         let mut profile = profile_of(&[module], &[0x4321]);
         let names = shown(&mut profile, ALL);
         assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
-        // How far the parser gets in a broken file does not matter.
+        // How far the parser gets in a broken file does not matter to this test.
         let why = frames(&profile)[1].unnamed;
         assert!(
             why == Some(Unnamed::FileUnreadable) || (is_elf && why == Some(Unnamed::NoSymbol)),

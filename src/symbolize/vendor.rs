@@ -1,12 +1,12 @@
-//! Names of vendor software, and our own, on a stack: one row per vendor. These frames are between the user's
-//! code and the API call, and are folded away.
+//! Names of vendor software, and of gpuflame itself, on a stack; each vendor has one row. The frames with these names are
+//! between the user's code and the API call, and are folded away.
 
-/// Names of one vendor.
+/// Names in the software of one vendor.
 pub(super) struct Vendor {
-    /// File names, up to `.so` or `-`.
+    /// Names of the vendor's library files, up to `.so` or `-`.
     pub(super) libraries: &'static [&'static str],
-    /// Prefixes of functions that are recognised in any file: the inner functions of a statically linked
-    /// runtime, and functions that compilers generate around a launch.
+    /// Prefixes of functions that are recognized in any file: the inner functions of a statically linked runtime, and
+    /// functions that compilers generate around a launch.
     pub(super) functions: &'static [&'static str],
     /// Suffixes that may follow an API call's name in the name of the function that implements it.
     pub(super) versions: &'static [&'static str],

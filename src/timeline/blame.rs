@@ -1,15 +1,14 @@
-//! Causes of a gap: the host was late, the launch took time, or the work waited for something.
+//! Determines the cause of a gap: the host was late, the launch took time, or the work waited for other work.
 
 use super::stretches::Call;
 use crate::profile::Cause;
 
-/// Time in ns from the return of a launch call until its work must have begun if nothing delays it. Work that
-/// a free GPU can start begins about 3 to 10 us after the call began, and the call itself takes most of this
-/// time.
+/// Maximum time in ns from the return of a launch call until its work begins, if nothing delays the work. Work that a free
+/// GPU can start begins about 3 to 10 us after the call began, and the call itself takes most of this time.
 pub(super) const DELIVERY: u64 = 10_000;
 
-/// Splits the gap `from..to` among its causes. Work launched by `call` ended it at `start` (later than `to`
-/// if the window closed before). The parts add up to the gap:
+/// Splits the gap `from..to` among its causes. The gap ended at `start` (which is later than `to` if the window closed
+/// before), by work that `call` launched. The parts add up to the gap:
 ///
 /// ```text
 ///   busy |from                                               to=start| busy
@@ -17,10 +16,9 @@ pub(super) const DELIVERY: u64 = 10_000;
 ///        | host late | ------- launch latency ------- | dependency |
 /// ```
 ///
-/// A call that began before `from` was not late; work whose call returned long before was waiting in the
-/// queue, so that the whole gap is dependency. If according to the clocks the work began before its launch,
-/// the host was late for the whole gap, provided that the gap is longer than the clock error; otherwise the
-/// cause is unknown.
+/// A call that began before `from` was not late. If the call returned long before the work began, the work was waiting in
+/// the queue, so the whole gap is dependency. If according to the clocks the work began before its launch, the host was
+/// late for the whole gap, provided that the gap is longer than the clock error; otherwise the cause is unknown.
 pub(super) fn split(from: u64, to: u64, start: u64, call: &Call) -> [(Cause, u64); 3] {
     let contradiction = call.time.saturating_sub(start);
     if call.time == 0 || contradiction > to - from {
@@ -28,8 +26,7 @@ pub(super) fn split(from: u64, to: u64, start: u64, call: &Call) -> [(Cause, u64
     }
     let called = call.time.clamp(from, to);
     let delivered = match call.duration {
-        // A synchronous call, or one of more than four seconds: the work began while the call was in
-        // progress.
+        // The call was synchronous, or took more than four seconds, so the work began while the call was in progress.
         0 | u32::MAX => to,
         duration => call.time.saturating_add(u64::from(duration) + DELIVERY).clamp(called, to),
     };

@@ -1,5 +1,5 @@
-//! Activity of threads between their calls, as far as calls show it: for a gap in a GPU's work, the two calls
-//! of the launching thread around it.
+//! Activity of threads between their calls, as far as calls show it. For a gap in a GPU's work, these are the two calls of
+//! the launching thread around the gap.
 //!
 //! ```text
 //!   thread   ---P---|        busy elsewhere           |---L---     P, L: two calls, one after another
@@ -7,7 +7,7 @@
 //!            to P | between P and L: activity is not known  |
 //! ```
 //!
-//! Only long periods are kept, and only of the newest calls: a gap is accounted for soon after it has ended.
+//! Only long periods are stored, and only for the newest calls, because a gap is accounted for soon after it has ended.
 
 use std::collections::VecDeque;
 
@@ -15,39 +15,39 @@ use super::charge::Blamed;
 use super::stretches::Call;
 use crate::record::{ContextId, IdMap, ThreadId, map_bytes};
 
-/// Shorter calls and shorter pauses are not kept, in ns: a program that launches without a pause, at up to
-/// 100,000 launches per second, has only short ones.
+/// Minimum length in ns of the calls and pauses that are stored. A program that launches without a pause, at up to 100,000
+/// launches per second, has only shorter ones.
 const SHORT: u64 = 10_000;
-/// Maximum number of pieces, 24 bytes each: as many as stretches of a GPU's time may wait for their
-/// accounting.
+/// Maximum number of pieces, of 24 bytes each. It equals the maximum number of stretches of a GPU's time that may wait for
+/// their accounting.
 const MOST: usize = (1 << 17) - 2;
-/// Number of pieces at which those are dropped that cannot belong to any future gap.
+/// Number of pieces from which on pieces are dropped if they cannot belong to any future gap.
 const MANY: usize = 1 << 13;
 /// Maximum number of threads tracked, and of culprit threads reported separately.
 const MOST_THREADS: usize = 4096;
 const MOST_TOLD_APART: usize = 64;
-/// Number of most recent launching threads among which a culprit thread is searched.
+/// Number of most recent launching threads among which a culprit thread is searched for.
 const RECENT: usize = 16;
 
-/// See the module's documentation.
+/// Calls and pauses of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     threads: IdMap<ThreadId, Thread>,
-    /// Threads that launched most recently, newest first.
+    /// The threads that launched most recently, newest first.
     recent: Vec<ThreadId>,
-    /// Number of pieces over all threads.
+    /// Total number of pieces of all threads.
     pieces: usize,
-    /// Number of pieces at which unneeded ones are dropped next.
+    /// Number of pieces at which pieces that are not needed are dropped next.
     crowd: usize,
     most: usize,
 }
 
-/// Culprit threads, which delayed the launches of other threads, as far as they are reported separately.
+/// Culprit threads, which delayed the launches of other threads, up to the number that is reported separately.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ToldApart(Vec<ThreadId>);
 
 impl ToldApart {
-    /// Returns `thread`, or `ThreadId::OTHERS` if too many threads are reported separately.
+    /// Returns `thread`, or `ThreadId::OTHERS` if too many threads are already reported separately.
     fn name(&mut self, thread: ThreadId) -> ThreadId {
         let is_known = self.0.contains(&thread);
         if !is_known && self.0.len() < MOST_TOLD_APART {
@@ -61,11 +61,11 @@ impl ToldApart {
 #[derive(Clone, Debug, Default)]
 struct Thread {
     last: Option<Made>,
-    /// Pieces in order of time, without overlaps.
+    /// The thread's pieces in order of time, without overlaps.
     pieces: VecDeque<Piece>,
 }
 
-/// A call and its times.
+/// A call and the times at which it began and ended.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     begun: u64,
@@ -73,15 +73,15 @@ struct Made {
     call: ContextId,
 }
 
-/// A long period of a thread: a call, or the pause between two calls.
+/// A long period of a thread: either a call, or the pause between two calls.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     since: u64,
     until: u64,
-    /// The call itself, or the one after the pause.
+    /// The call itself, or the call after the pause.
     call: ContextId,
-    /// The call before the pause; [`Piece::CALL`] if this is a call, [`Piece::BEGINNING`] before the first
-    /// call.
+    /// The call before the pause; [`Piece::CALL`] if this piece is a call, [`Piece::BEGINNING`] if the pause was before the
+    /// thread's first call.
     after: ContextId,
 }
 
@@ -95,7 +95,7 @@ impl Piece {
         self.after == Self::CALL
     }
 
-    /// The call before the pause, if known.
+    /// The call before the pause, if it is known.
     fn after(&self) -> Option<ContextId> {
         (self.after >= ContextId::FIRST).then_some(self.after)
     }
@@ -114,8 +114,7 @@ impl Calls {
         Self { most, crowd: MANY.min(most), ..Self::default() }
     }
 
-    /// Adds a completed call, or a launch still in progress. Calls of a thread must be added in order of
-    /// time.
+    /// Adds a completed call, or a launch that is still in progress. Calls of a thread must be added in order of time.
     pub(super) fn add(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
         if !self.threads.contains_key(&id) && self.threads.len() >= MOST_THREADS {
             self.forget_threads();
@@ -125,10 +124,10 @@ impl Calls {
         let noted = thread.pieces.back().map_or(0, |piece| piece.until);
         match thread.last {
             None => thread.push(Piece { since: 0, until: begun, call, after: Piece::BEGINNING }),
-            // The call was delivered late, or the clock was set.
+            // The row of this call was delayed, or the clock was set.
             Some(last) if ended < last.ended => return,
-            // After a long call a pause of any length is kept: its end shows which thread made the next
-            // launch.
+            // After a long call, a pause of any length is stored, because the end of the pause shows which thread made the
+            // next launch.
             Some(Made { ended: since, call: after, .. })
                 if begun >= since.saturating_add(SHORT) || since == noted && begun > since =>
             {
@@ -143,7 +142,7 @@ impl Calls {
         self.pieces += thread.pieces.len() - had;
     }
 
-    /// Adds a launch, under the same conditions.
+    /// Adds a launch, under the same conditions as [`Calls::add`].
     pub(super) fn add_launch(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
         self.add(id, begun, ended, call);
         if self.recent.first() != Some(&id) {
@@ -153,7 +152,7 @@ impl Calls {
         }
     }
 
-    /// Returns the thread that made a late launch, if that can be determined.
+    /// Returns the thread that made a late launch, if the thread can be determined.
     pub(super) fn launched(&self, call: &Call) -> Option<ThreadId> {
         if let [only] = self.recent[..] {
             return Some(only);
@@ -164,8 +163,8 @@ impl Calls {
         self.recent.iter().find(is_it).copied()
     }
 
-    /// Divides the time `from..to`, in which the launch `call` was late, among calls and pauses since
-    /// `opened`, in order of time. `threads` are those that launch on the same GPU; `None`: all threads do.
+    /// Divides the time `from..to`, in which the launch `call` was late, among calls and pauses since `opened`, in order of
+    /// time. `threads` are the threads that launch on the same GPU; `None` means that all threads do.
     pub(super) fn blame(
         &self,
         call: &Call,
@@ -186,7 +185,7 @@ impl Calls {
                 blamed.push((Blamed::Caller(piece.call.into()), until - since));
                 continue;
             }
-            // Activity before the window opened is not known.
+            // Activity from before the window opened is not known.
             let own = piece.after().filter(|_| piece.since >= opened);
             let returned = own.map_or(opened, |_| piece.since);
             let made = others.clone().filter_map(|other| Some((*other, self.threads.get(other)?.at(since)?)));
@@ -207,13 +206,13 @@ impl Calls {
         blamed
     }
 
-    /// Whether the number of pieces calls for [`Calls::forget`].
+    /// Whether there are so many pieces that [`Calls::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
         self.pieces >= self.crowd
     }
 
-    /// Drops pieces in periods for which `is_over` returns that they cannot contain a gap; if there are still
-    /// too many, drops the older half.
+    /// Drops pieces in periods that cannot contain a gap any more, according to `is_over`. If there are still too many
+    /// pieces, drops the older half.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         for thread in self.threads.values_mut() {
             thread.pieces.retain(|piece| !is_over(piece.since, piece.until));
@@ -244,7 +243,7 @@ impl Calls {
         }
     }
 
-    /// Drops the half of the threads whose last calls are oldest: usually they have exited.
+    /// Drops the half of the threads whose last calls are oldest, because these threads have usually exited.
     fn forget_threads(&mut self) {
         let mut ends: Vec<u64> = self.threads.values().map(Thread::ended).collect();
         let (_, &mut middle, _) = ends.select_nth_unstable(MOST_THREADS / 2);
@@ -264,7 +263,7 @@ impl Calls {
 
 impl Thread {
     fn push(&mut self, piece: Piece) {
-        // A call whose end was not known when it began.
+        // The last piece is a call whose end was not known when it was added.
         if let Some(last) = self.pieces.back_mut()
             && last.until > piece.since
         {
@@ -273,7 +272,7 @@ impl Thread {
         self.pieces.push_back(piece);
     }
 
-    /// Whether the thread did something else until it made this call.
+    /// Whether the thread was busy elsewhere until it made this call.
     fn waits_until(&self, time: u64, call: ContextId) -> bool {
         let at = self.pieces.partition_point(|piece| piece.until < time);
         let here = self.pieces.range(at..).take_while(|piece| piece.until == time);
@@ -284,13 +283,13 @@ impl Thread {
         self.last.map_or(0, |last| last.ended)
     }
 
-    /// Pieces that overlap `from..to`.
+    /// The thread's pieces that overlap the time `from..to`.
     fn within(&self, from: u64, to: u64) -> impl Iterator<Item = &Piece> {
         let first = self.pieces.partition_point(|piece| piece.until <= from);
         self.pieces.range(first..).take_while(move |piece| piece.since < to)
     }
 
-    /// Last call that the thread had begun by `time`, if known.
+    /// The last call that the thread had begun by `time`, if it is known.
     fn at(&self, time: u64) -> Option<Made> {
         let behind = self.pieces.partition_point(|piece| piece.since <= time);
         match behind.checked_sub(1).map(|at| self.pieces[at]).filter(|piece| piece.until > time) {
@@ -312,7 +311,7 @@ mod tests {
     /// Begin and end of a launch in us, and its number.
     type Times = (u64, u64, u32);
 
-    /// Launches of several threads.
+    /// Calls of several threads, which make these launches.
     fn calls(known: &[(u32, &[Times])]) -> Calls {
         let mut calls = Calls::default();
         for (thread, all) in known {
@@ -323,7 +322,7 @@ mod tests {
         calls
     }
 
-    /// Blamed code for a gap that a launch at `to` ended, in us.
+    /// Returns the blamed code for a gap that a launch at `to` ended, in us.
     fn blame(calls: &Calls, (opened, from, to): (u64, u64, u64), call: u32, threads: &[u32]) -> Vec<String> {
         let threads: Vec<_> = threads.iter().copied().map(ThreadId).collect();
         let call = Call { time: to * US, duration: 1, caller: ContextId(call).into() };
@@ -345,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_split_into_the_first_calls_own_time_and_the_rest() {
-        // 101 waits until 50 and ends at 70; 102 launches at 500.
+        // Call 101 waits until 50 and ends at 70; call 102 launches at 500.
         let calls = calls(&[(1, &[(0, 5, 100), (20, 70, 101), (500, 505, 102)])]);
         assert_eq!(blame(&calls, (0, 50, 500), 102, &[1]), ["101 20", "101-102 430"]);
         assert_eq!(blame(&calls, (0, 100, 500), 102, &[1]), ["101-102 400"]);
@@ -375,7 +374,7 @@ mod tests {
         assert_eq!(blame(&one, (0, 310, 900), 102, &[1, 2]), ["201 20", "2/201-102 570"]);
         assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "on another GPU");
         assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "the other had not begun");
-        // The other thread's first call came after this thread's call.
+        // The first call of the other thread came after this thread's call.
         assert_eq!(blame(&one, (0, 100, 300), 200, &[1, 2]), ["1/100-200 200"]);
         assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "in another window");
     }

@@ -3,15 +3,15 @@
 use crate::profile::Cause;
 use crate::record::{Caller, ContextId, ThreadId};
 
-/// Code to blame for a part of the idle time.
+/// Code to which a part of the idle time is attributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blamed {
-    /// A call: usually the launch that ended the gap, or the state that the launching thread was in.
+    /// A call: usually the launch that ended the gap, or the state of the launching thread during the gap.
     Caller(Caller),
-    /// Activity of the launching thread between two calls.
+    /// Whatever the launching thread did between two calls.
     Pause {
         after: ContextId,
-        /// Thread that made the first call, if it was another thread.
+        /// Thread that made the first call, if another thread made it.
         thread: Option<ThreadId>,
         before: ContextId,
     },
@@ -24,12 +24,12 @@ pub(super) enum Charge {
     Between(Blamed, Cause),
     /// Part of the time until the first work in a window.
     Opening(Blamed, Cause),
-    /// Time until the window closed without further work. It is charged to no code.
+    /// Time from the last work in a window until the window closed. This time is charged to no code.
     Closing,
 }
 
 impl Blamed {
-    /// Replaces the time between two calls by the second call.
+    /// Replaces the time between two calls by the second of these calls.
     pub(super) fn without_pause(self) -> Self {
         match self {
             Self::Pause { before, .. } => Self::Caller(before.into()),
@@ -53,11 +53,11 @@ impl Charge {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Idle {
     pub(super) nanos: u64,
-    /// Usually 1. For a gap that is divided, 1 for its longest piece and 0 for the rest, so that the sum is
-    /// the number of gaps.
+    /// Number of gaps, which is usually 1. If a gap is divided, the number is 1 for its longest piece and 0 for all other
+    /// pieces, so that the sum is the number of gaps.
     pub(super) gaps: u64,
-    /// Stack of a sample or a wait inside the idle time. `nanos` is then the time it represents, which does
-    /// not add to the idle time.
+    /// Stack of a sample or a wait inside the idle time. With a stack, `nanos` is the time that the sample or wait
+    /// represents, which does not add to the idle time.
     pub(super) found: Option<ContextId>,
 }
 
@@ -66,7 +66,7 @@ impl Idle {
         Self { nanos, gaps: 1, found: None }
     }
 
-    /// A sample or a wait inside time that is charged separately.
+    /// Creates the value for a sample or a wait inside time that is charged separately.
     pub(super) fn found((context, nanos): (ContextId, u64)) -> Self {
         Self { nanos, gaps: 0, found: Some(context) }
     }

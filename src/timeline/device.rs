@@ -1,5 +1,4 @@
-//! The account of one device from the first moment to the last: every nanosecond of its window is busy or
-//! idle.
+//! The account of one device from its first moment to its last: every nanosecond of the device's window is busy or idle.
 
 use super::blame::split;
 use super::calls::{Calls, ToldApart};
@@ -12,20 +11,20 @@ use super::windows::Windows;
 use crate::profile::{Cause, DeviceTime};
 use crate::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
-/// Data that the account needs in addition to the work itself.
+/// Data, other than the work itself, that the account needs.
 pub(super) struct Known<'a> {
     pub(super) windows: &'a Windows,
     pub(super) insides: &'a Insides,
     pub(super) calls: &'a Calls,
     pub(super) samples: &'a Samples,
     pub(super) told_apart: &'a mut ToldApart,
-    /// Whether this is the only GPU.
+    /// Whether this device is the only GPU.
     pub(super) is_only: bool,
 }
 
 impl Known<'_> {
-    /// Divides the time `from..to`, in which the launch `call` was late, among the code to blame; each entry
-    /// occurs once. `threads` are those that launch on this GPU.
+    /// Divides the time `from..to`, in which the launch `call` was late, among the code to blame; each entry occurs once.
+    /// `threads` are the threads that launch on this GPU.
     fn blame(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
         if self.insides.is_empty() {
             let mut blamed: Vec<(Blamed, u64)> = Vec::new();
@@ -41,15 +40,15 @@ impl Known<'_> {
         blamed.map(|(caller, nanos)| (Blamed::Caller(caller), nanos)).collect()
     }
 
-    /// Divides the same time by calls alone: piece by piece, in order of time.
+    /// Divides the time `from..to` by calls alone, piece by piece, in order of time.
     fn by_calls(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
         let times = (self.windows.opened(from), from, to);
         let threads = if self.is_only { None } else { Some(threads) };
         self.calls.blame(call, times, threads, self.told_apart)
     }
 
-    /// Stacks in which the launching thread was found in that time, and the pauses between two calls that
-    /// they belong to.
+    /// Stacks in which the launching thread was found in the time `from..to`, and the pauses between two calls to which
+    /// these stacks belong.
     fn found(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, Where)> {
         let late = if self.samples.is_empty() { None } else { self.calls.launched(call) };
         let Some(thread) = late.filter(|_| self.insides.is_empty()) else { return Vec::new() };
@@ -65,39 +64,40 @@ impl Known<'_> {
     }
 }
 
-/// Stack in which a thread was found, and the time it represents in ns.
+/// A stack in which a thread was found, and the time in ns that this observation represents.
 type Where = (ContextId, u64);
 
-/// Maximum number of threads known to launch on a GPU, if there are several: those that ended a gap there
-/// most recently.
+/// Maximum number of threads known to launch on a GPU, if there are several GPUs. The threads kept are those that most
+/// recently ended a gap on this GPU.
 const MOST_THREADS: usize = 16;
 
-/// Initial limit on waiting stretches: 2 MiB.
+/// Initial limit on the number of waiting stretches, which take 2 MiB.
 const ROOM: usize = 1 << 16;
-/// Final limit: 16 MiB, for fifty threads whose buffers of 10,000 records arrive one after another.
+/// Final limit on the number of waiting stretches. They take 16 MiB, for fifty threads whose buffers of 10,000 records
+/// arrive one after another.
 pub(super) const MOST_ROOM: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     pub(super) id: DeviceId,
-    /// Work launched inside a window, and work whose launch is unknown.
+    /// Stretches of work that was launched inside a window, and of work whose launch is unknown.
     recorded: Stretches,
-    /// Work launched outside windows: it keeps the device busy, but only the part that runs inside a window
-    /// is accounted for.
+    /// Stretches of work that was launched outside windows. This work keeps the device busy, but only the part that runs
+    /// inside a window is accounted for.
     outside: Stretches,
-    /// Current limit on waiting stretches of either kind.
+    /// Current limit on the number of waiting stretches of either kind.
     room: usize,
-    /// Latest end of any activity so far.
+    /// Latest end of any activity of the device so far.
     newest: u64,
-    /// Maximum delay of an out-of-order activity: since stretches were last removed, and before.
+    /// Maximum delay of an out-of-order activity, first since stretches were last removed, then before that.
     disorder: [u64; 2],
     pub(super) streams: Streams,
     threads: Vec<ThreadId>,
-    /// End of the time that is accounted for; `None` at the beginning.
+    /// End of the time that is already accounted for; `None` at the beginning.
     cursor: Option<u64>,
     busy: u64,
     idle: u64,
-    /// Busy time while no window was open: work that outlasted its window.
+    /// Busy time while no window was open, which is work that outlasted its window.
     beyond: u64,
     late: u64,
     late_count: u64,
@@ -131,13 +131,12 @@ impl Device {
         }
     }
 
-    /// Returns the end of the time that is accounted for.
+    /// Returns the end of the time that is already accounted for.
     pub(super) fn cursor(&self) -> u64 {
         self.cursor.unwrap_or(0)
     }
 
-    /// Adds an activity with usable times. Returns false if there is no room: then call [`Device::make_room`]
-    /// first.
+    /// Adds an activity with usable times. Returns false if there is no room for it; then call [`Device::make_room`] first.
     pub(super) fn add(&mut self, activity: &Activity, call: Call) -> bool {
         let (start, end) = (activity.start.0, activity.end.0);
         let from = start.max(self.cursor()).min(end);
@@ -161,7 +160,7 @@ impl Device {
         true
     }
 
-    /// Notes that a thread has launched here.
+    /// Notes that a thread has launched on this device.
     fn launched_by(&mut self, thread: ThreadId) {
         if !self.threads.contains(&thread) {
             self.threads.truncate(MOST_THREADS - 1);
@@ -169,20 +168,21 @@ impl Device {
         }
     }
 
-    /// Whether the device was busy, or has been accounted for, all the time from `since` to `until`.
+    /// Whether the device was busy, or its time is already accounted for, during the whole time from `since` to `until`.
     pub(super) fn has_no_gap_in(&self, since: u64, until: u64) -> bool {
         let since = since.max(self.cursor());
         since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
     }
 
-    /// Sorts and merges the waiting stretches, as look-ups require.
+    /// Sorts and merges the waiting stretches, which look-ups require.
     pub(super) fn merge(&mut self) {
         self.recorded.merge();
         self.outside.merge();
     }
 
-    /// Makes room: accounts for stretches so old that no earlier activity is expected any more, up to half of
-    /// the waiting ones. If these are less than a quarter, the limit grows instead, as long as it may.
+    /// Makes room for more stretches. Accounts for stretches that are so old that no earlier activity is expected any more,
+    /// up to half of the waiting stretches. If less than a quarter can be accounted for, the limit grows instead, up to its
+    /// maximum.
     pub(super) fn make_room(&mut self, mut known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         let is_recorded = self.recorded.len() >= self.outside.len();
         let fullest = if is_recorded { &mut self.recorded } else { &mut self.outside };
@@ -229,7 +229,7 @@ impl Device {
         }
     }
 
-    /// Accounts for all time before `time`, at which no window is open.
+    /// Accounts for all time before `time`. No window may be open at `time`.
     pub(super) fn account_to(
         &mut self,
         time: u64,
@@ -251,13 +251,13 @@ impl Device {
         }
     }
 
-    /// Charges idle time that no work ended.
+    /// Charges idle time after the last work in a window.
     pub(super) fn closing(&mut self, nanos: u64, charge: &mut impl FnMut(Charge, Idle)) {
         self.idle += nanos;
         charge(Charge::Closing, Idle::gap(nanos));
     }
 
-    /// Charges the gap from `from` to the beginning of `stretch`, as far as a window was open.
+    /// Charges the gap from `from` to the beginning of `stretch`, limited to the time in which a window was open.
     fn gap(
         &mut self,
         from: u64,
@@ -268,8 +268,8 @@ impl Device {
         let Stretch { start, call, .. } = *stretch;
         let parts: Vec<_> = known.windows.parts(from, start).collect();
         for (open, to) in parts {
-            // The work that ended the gap may begin after the window closed; it counts if it was launched
-            // before.
+            // The work that ended the gap may begin after the window closed. Such work counts if it was launched before the
+            // window closed.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
                 self.closing(to - open, charge);
@@ -283,7 +283,7 @@ impl Device {
                     false => charge(Charge::Between(who, cause), idle),
                 };
                 match cause {
-                    // The first part of a gap, up to the call.
+                    // The first part of a gap lasts until the call began.
                     Cause::HostLate => {
                         if let Some(thread) = known.calls.launched(&call) {
                             self.launched_by(thread);
@@ -304,13 +304,13 @@ impl Device {
         }
     }
 
-    /// Returns how the device spent its time; complete once all work is accounted for.
+    /// Returns how the device spent its time. The result is complete once all work is accounted for.
     pub(super) fn time(&self, windows: &Windows) -> Option<DeviceTime> {
         let window = match windows.any() {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
         };
-        // A device without work from inside a window is left out.
+        // A device without any work from inside a window is left out.
         (self.first <= self.last).then_some(DeviceTime {
             device: self.id,
             window,
@@ -325,7 +325,7 @@ impl Device {
         })
     }
 
-    /// Replaces the callers of waiting stretches by those that `caller` returns.
+    /// Replaces the callers of waiting stretches by the callers that `caller` returns for them.
     pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
         self.recorded.rename(&caller);
         self.outside.rename(&caller);

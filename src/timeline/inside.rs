@@ -1,18 +1,18 @@
-//! States of threads while a GPU waited for them, from traces that record them.
+//! States of threads while a GPU waited for them. Only traces of other tools record such states.
 //!
-//! If the states are known, time in which the host was late is not charged to the launch that ended it, which
-//! is the victim, but to the states of the launching thread meanwhile, piece by piece.
+//! If the states are known, time in which the host was late is not charged to the launch that ended it, because that launch
+//! is the victim. The time is charged to the states of the launching thread during that time, piece by piece.
 
 use std::sync::Arc;
 
 use crate::record::{Caller, ContextId, IdMap, Inside, ThreadId, map_bytes};
 
-/// See the module's documentation.
+/// States of all threads. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Insides {
-    /// States by thread, as (start, context) in order of time.
+    /// States by thread, as pairs of (start, context) in order of time.
     threads: IdMap<ThreadId, Arc<Vec<(u64, ContextId)>>>,
-    /// Threads by launching context.
+    /// The launching thread of each launching context.
     launching: IdMap<ContextId, ThreadId>,
 }
 
@@ -20,7 +20,7 @@ impl Insides {
     /// Adds a state of a thread. States of a thread must be added in order of time.
     pub(super) fn add(&mut self, inside: &Inside) {
         let known = self.threads.entry(inside.thread).or_default();
-        // Shared with a snapshot at most, which is short-lived.
+        // The vector is shared with a snapshot at most, which is short-lived.
         Arc::make_mut(known).push((inside.since.0, inside.context));
     }
 
@@ -33,8 +33,8 @@ impl Insides {
         self.launching.insert(context, thread);
     }
 
-    /// Divides the time `from..to`, in which a launch of `caller` was late, among the code to blame; each
-    /// entry occurs once. Without a known state the launch itself is blamed.
+    /// Divides the time `from..to`, in which a launch of `caller` was late, among the code to blame; each entry occurs
+    /// once. If no state is known, the launch itself is blamed.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
         let Some(known) = thread.and_then(|thread| self.threads.get(thread)) else {

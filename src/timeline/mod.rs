@@ -1,11 +1,11 @@
 //! `Timeline` accounts for every device's time: when the device was busy, and which code is responsible for
 //! its idle time.
 //!
-//! It works on joined rows, in one pass. A device is busy in the union of its activities. Each gap in it is
-//! idle time and is charged to the launch of the activity that ended it: an earlier launch would have made
-//! the gap shorter. `blame` determines the cause. If the host was late, the time is charged to whatever the
-//! launching thread did meanwhile (`inside`, from traces; `samples`), or to the two calls around that time
-//! (`calls`). A device is accounted for while a window was open, and
+//! The timeline works on joined rows, in one pass. A device is busy in the union of its activities. Each gap in this union
+//! is idle time and is charged to the launch of the activity that ended the gap, because an earlier launch would have made
+//! the gap shorter. `blame` determines the cause. If the host was late, the time is charged to whatever the launching
+//! thread did during that time (`inside`, from traces; `samples`), or to the two calls around that time (`calls`). A device
+//! is accounted for while a window was open, and
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond
@@ -14,13 +14,13 @@
 //!   |. opening .|#######|. between .|####|. between .|######|. closing .|
 //! ```
 //!
-//! where *busy* includes work that outlasted its window (the window is longer by that time), and the part
-//! inside windows of work that was launched outside. Time before a window's first work is charged to its
-//! launch as well, but under a separate label; time after the last work is charged to no code.
+//! where *busy* includes work that outlasted its window (the window is longer by that time), and the part inside windows of
+//! work that was launched outside. Time before a window's first work is also charged to the launch of that work, but under
+//! a separate label; time after the last work is charged to no code.
 //!
-//! Memory grows with the number of distinct stacks, never with the number of launches: activities wait in a
-//! reorder buffer per device (`stretches`). Activities too late for that buffer are counted as late; then
-//! some busy time is reported as idle, at most as much as the late work.
+//! Memory grows with the number of distinct stacks, never with the number of launches: activities wait in a reorder buffer
+//! per device (`stretches`). Activities that arrive too late for that buffer are counted as late. Then some busy time is
+//! reported as idle, at most as much as the duration of the late work.
 
 mod blame;
 mod calls;
@@ -52,17 +52,17 @@ use samples::{Samples, shares};
 use stretches::Call;
 use windows::Windows;
 
-/// The account so far. See the module's documentation.
+/// The account of all rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     devices: Vec<Device>,
-    /// Index of the device that had the last activity.
+    /// Index of the device of the last activity.
     last: usize,
     windows: Windows,
     insides: Insides,
-    /// Shared with a snapshot at most, which is short-lived.
+    /// Calls of threads, which are shared with a snapshot at most, and that is short-lived.
     calls: Arc<Calls>,
-    /// Shared in the same way.
+    /// Samples of threads, which are shared in the same way as the calls.
     samples: Arc<Samples>,
     told_apart: ToldApart,
     charges: Charges,
@@ -77,10 +77,10 @@ struct Charges {
 
 type Sums = IdMap<(DeviceId, Charge), Idle>;
 
-/// Maximum number of distinct charges, 400 KiB: beyond it, time between two calls is charged to the second
-/// call.
+/// Maximum number of distinct charges, which take 400 KiB. Beyond this number, time between two calls is charged to the
+/// second call.
 const MOST_PAUSES: usize = 1 << 12;
-/// Maximum number of stacks that samples attribute time to: beyond it, time stays with the two calls.
+/// Maximum number of stacks to which samples attribute time. Beyond this number, time stays with the two calls.
 const MOST_FOUND: usize = 1 << 14;
 
 impl Charges {
@@ -102,8 +102,8 @@ impl Charges {
         }
     }
 
-    /// Returns the sums. Time between two calls is charged to the stacks in which the thread was found
-    /// meanwhile, as far as samples and waits cover it.
+    /// Returns the sums. Time between two calls is charged to the stacks in which the thread was found during that time, as
+    /// far as samples and waits cover it.
     fn shared(&self) -> Sums {
         let mut found: IdMap<(DeviceId, Charge), Vec<(ContextId, u64)>> = IdMap::default();
         for (&(device, charge, context), &nanos) in &self.found {
@@ -151,7 +151,7 @@ fn call(launched: Launched) -> Call {
 }
 
 impl Timeline {
-    /// Creates a timeline that holds at most about `bytes` of thread activity between calls. Default: 3 MiB.
+    /// Creates a timeline that stores at most about `bytes` bytes of thread activity between calls. Default: 3 MiB.
     pub fn bounded(bytes: usize) -> Self {
         Self {
             calls: Arc::new(Calls::bounded(bytes)),
@@ -163,8 +163,7 @@ impl Timeline {
     /// Processes a window edge; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         let Row::Window { edge, time } = *row else { return };
-        // Time that is accounted for does not change: a delayed edge takes effect where the accounted time
-        // ends.
+        // Time that is already accounted for does not change, so a delayed edge takes effect where the accounted time ends.
         let accounted = self.devices.iter().map(Device::cursor).max().unwrap_or(0);
         match edge {
             WindowEdge::Open => self.windows.open(time.0.max(accounted)),
@@ -175,13 +174,13 @@ impl Timeline {
         }
     }
 
-    /// Adds the state that a thread entered. Must precede the launches that end the gaps in which the thread
-    /// had it.
+    /// Adds the state that a thread entered. Add the state before the launches that end the gaps in which the thread had
+    /// this state.
     pub fn inside(&mut self, inside: &Inside) {
         self.insides.add(inside);
     }
 
-    /// Whether [`Timeline::inside`] was called, so that the threads of launches must be known.
+    /// Whether [`Timeline::inside`] was called. If it was, the threads of launches must be known.
     pub fn has_insides(&self) -> bool {
         !self.insides.is_empty()
     }
@@ -191,7 +190,7 @@ impl Timeline {
         self.insides.launches(context, thread);
     }
 
-    /// Adds a thread's completed call, or a launch still in progress (then both times are its beginning).
+    /// Adds a thread's completed call, or a launch that is still in progress (then both times are the launch's beginning).
     /// Calls of a thread must be added in order of time.
     pub fn called(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
@@ -200,7 +199,7 @@ impl Timeline {
         }
     }
 
-    /// Adds a launch, under the same conditions.
+    /// Adds a launch, under the same conditions as [`Timeline::called`].
     pub fn launched(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add_launch(thread, begun.0, ended.0, context);
@@ -208,7 +207,7 @@ impl Timeline {
         }
     }
 
-    /// Drops the activity of threads while no GPU was idle, once there is too much.
+    /// Drops the activity of threads in periods in which no GPU was idle, once too much activity is stored.
     fn forget_calls(&mut self) {
         if self.calls.is_crowded() {
             let Self { devices, calls, .. } = self;
@@ -220,17 +219,17 @@ impl Timeline {
         }
     }
 
-    /// Whether a window was open at `time`. Always true if there are no windows.
+    /// Whether a window was open at `time`. Always true if there are no windows at all.
     pub fn is_in_window(&self, time: Nanos) -> bool {
         self.windows.parts(time.0, time.0.saturating_add(1)).next().is_some()
     }
 
-    /// Parts of a period that are inside windows. The whole period if there are no windows.
+    /// The parts of a period that are inside windows, or the whole period if there are no windows at all.
     pub fn parts(&self, from: Nanos, to: Nanos) -> Vec<(u64, u64)> {
         self.windows.parts(from.0, to.0).collect()
     }
 
-    /// Adds a sample of a thread. Must precede the accounting of the gap it belongs to.
+    /// Adds a sample of a thread. Add the sample before the gap to which it belongs is accounted for.
     pub fn sampled(&mut self, sampled: &Sampled) {
         if sampled.context < ContextId::FIRST {
             return;
@@ -239,7 +238,7 @@ impl Timeline {
         self.forget_samples();
     }
 
-    /// Adds a wait of a thread, under the same condition.
+    /// Adds a wait of a thread. Add the wait before the gap to which it belongs is accounted for.
     pub fn blocked(&mut self, blocked: &Blocked) {
         if blocked.context >= ContextId::FIRST {
             Arc::make_mut(&mut self.samples).add_blocked(blocked);
@@ -257,12 +256,12 @@ impl Timeline {
         }
     }
 
-    /// Replaces the account in `profile` by the one so far.
+    /// Replaces the account in `profile` by the present one.
     pub fn fill(&self, profile: &mut Profile) {
         self.clone().end(profile);
     }
 
-    /// Replaces the account in `profile` by this one, when it is complete.
+    /// Replaces the account in `profile` by this one. Call when all rows were pushed.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
         let (devices, mut known, charges) = all.accounting();
@@ -282,7 +281,7 @@ impl Timeline {
         profile.set_times(times, streams);
     }
 
-    /// Replaces each context by the one that `context` returns for it, and charges all time again.
+    /// Replaces each context by the one that `context` returns for it, and recomputes the charges.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         let caller = |caller: Caller| caller.launched().map_or(caller, |id| context(id).into());
         let renamed = |who| match who {
@@ -341,7 +340,7 @@ impl Timeline {
     fn place(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = Device::new(id);
-            // The device was idle in all forgotten windows.
+            // The device was idle in all windows that were forgotten.
             if self.windows.forgotten() > 0 {
                 device.closing(self.windows.forgotten(), &mut self.charges.of(id));
             }
@@ -350,8 +349,7 @@ impl Timeline {
         })
     }
 
-    /// Accounts for all time before `time`, however few activities wait, because too many windows are
-    /// pending.
+    /// Accounts for all time before `time`, even if few activities wait. Called because too many windows are pending.
     fn account_before(&mut self, time: u64) {
         let (devices, mut known, charges) = self.accounting();
         for device in devices {

@@ -1,11 +1,9 @@
-//! Stacks in which threads were found by samples while a GPU waited for them. For a late launch, the two
-//! calls of its thread around that time are known (`calls`); samples of the thread show its activity between
-//! them.
+//! Stacks in which threads were found by samples while a GPU waited for these threads. For a late launch, the two calls of
+//! its thread around that time are known (`calls`); samples of the thread show the thread's activity between these calls.
 //!
-//! A sample represents a period that is longer than most gaps, so samples are summed over all gaps between
-//! the same two calls before time is charged (`shares`). Time that a thread spent waiting has no samples. If
-//! context switches were recorded, the part of a wait inside a gap is charged to the waiting stack; otherwise
-//! it stays with the two calls.
+//! A sample represents a period that is longer than most gaps, so samples are summed over all gaps between the same two
+//! calls before time is charged (`shares`). Time that a thread spent waiting has no samples. If context switches were
+//! recorded, the part of a wait inside a gap is charged to the waiting stack; otherwise this part stays with the two calls.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -13,19 +11,19 @@ use std::collections::VecDeque;
 use super::charge::Idle;
 use crate::record::{Blocked, ContextId, IdMap, Sampled, ThreadId, map_bytes};
 
-/// Maximum number of samples and waits, 16 and 24 bytes each: gaps are accounted for soon after they have
-/// ended.
+/// Maximum number of samples (16 bytes each) and of waits (24 bytes each). Gaps are accounted for soon after they have
+/// ended, so older samples and waits are not needed.
 const MOST: usize = 1 << 16;
-/// Number of samples and waits at which those are dropped that cannot belong to any future gap.
+/// Number of samples and waits from which on they are dropped if they cannot belong to any future gap.
 const MANY: usize = 1 << 12;
 
-/// See the module's documentation.
+/// Samples and waits of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     threads: IdMap<ThreadId, VecDeque<Found>>,
     waits: IdMap<ThreadId, VecDeque<Waited>>,
     count: usize,
-    /// Number of samples and waits at which unneeded ones are dropped next.
+    /// Number of samples and waits at which those that are not needed are dropped next.
     crowd: usize,
     most: usize,
 }
@@ -38,7 +36,7 @@ struct Found {
     context: ContextId,
 }
 
-/// A wait and its stack. Waits of a thread do not overlap.
+/// A wait and its stack. The waits of one thread do not overlap.
 #[derive(Clone, Copy, Debug)]
 struct Waited {
     from: u64,
@@ -72,7 +70,7 @@ impl Samples {
         self.count += 1;
     }
 
-    /// Adds a wait, under the same condition.
+    /// Adds a wait, under the same condition as [`Samples::add`].
     pub(super) fn add_blocked(&mut self, blocked: &Blocked) {
         let Blocked { time, duration, thread, context } = *blocked;
         let known = self.waits.entry(thread).or_default();
@@ -81,7 +79,8 @@ impl Samples {
         self.count += 1;
     }
 
-    /// Stacks of a thread in `from..to`, with the samples' periods, and the parts of waits inside that time.
+    /// Stacks in which a thread was found in `from..to`: those of samples with the samples' periods, and those of waits
+    /// with the part of each wait inside that time.
     pub(super) fn within(
         &self,
         thread: ThreadId,
@@ -104,13 +103,13 @@ impl Samples {
         self.count == 0
     }
 
-    /// Whether the number of samples and waits calls for [`Samples::forget`].
+    /// Whether there are so many samples and waits that [`Samples::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
         self.count >= self.crowd
     }
 
-    /// Drops samples and waits in periods for which `is_over` returns that they cannot contain a gap; if
-    /// there are still too many, drops the older half.
+    /// Drops samples and waits in periods that cannot contain a gap any more, according to `is_over`. If there are still
+    /// too many samples and waits, drops the older half.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         self.threads.values_mut().for_each(|known| known.retain(|one| !is_over(one.time, one.time + 1)));
         self.waits.values_mut().for_each(|known| known.retain(|one| !is_over(one.from, one.to)));
@@ -148,16 +147,16 @@ fn forget_half<T>(known: &mut VecDeque<T>) {
     known.drain(..known.len().div_ceil(2));
 }
 
-/// Releases unneeded memory; returns the number of entries.
+/// Releases memory that is not needed, and returns the number of remaining entries.
 fn settle<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
     threads.retain(|_, known| !known.is_empty());
     threads.values_mut().for_each(|known| known.shrink_to(2 * known.len()));
     threads.values().map(VecDeque::len).sum()
 }
 
-/// Divides `idle` time among the stacks `found` in it, given the processor time that the stacks' samples
-/// represent; `None` is the time without a stack. If samples represent more than the idle time, they share it
-/// proportionally. The gaps are counted for the largest part.
+/// Divides `idle` time among the stacks `found` in it, given the processor time that the stacks' samples represent; `None`
+/// is the time without a stack. If the samples represent more than the idle time, the stacks share the idle time
+/// proportionally. The number of gaps is added to the largest part.
 pub(super) fn shares(idle: Idle, mut found: Vec<(ContextId, u64)>) -> Vec<(Option<ContextId>, Idle)> {
     found.sort_by_key(|(context, nanos)| (Reverse(*nanos), context.0));
     let sampled: u64 = found.iter().map(|(_, nanos)| *nanos).sum();
@@ -174,7 +173,7 @@ pub(super) fn shares(idle: Idle, mut found: Vec<(ContextId, u64)>) -> Vec<(Optio
         })
         .collect();
     match parts.first_mut() {
-        // The remainder of the divisions.
+        // Add the remainder of the divisions to the first part.
         Some((_, first)) if sampled > idle.nanos => first.nanos += left,
         _ => parts.push((None, Idle { nanos: left, gaps: 0, found: None })),
     }

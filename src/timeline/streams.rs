@@ -3,16 +3,16 @@
 use crate::profile::StreamUse;
 use crate::record::{Activity, DeviceId, GpuContextId, IdMap, StreamId, map_bytes};
 
-/// Maximum number of streams summed separately. A program that makes a stream per request must not fill
-/// memory with them; the work of further streams is summed together.
+/// Maximum number of streams that are summed separately. A program that creates a stream per request must not fill memory
+/// with streams, so the work of further streams is summed together.
 const MOST: usize = 4096;
 
-/// See the module's documentation.
+/// Sums of the streams of one device. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Streams {
     places: IdMap<(GpuContextId, StreamId), u32>,
     sums: Vec<Sum>,
-    /// Index of the last activity's stream: most activities arrive in runs.
+    /// Index of the last activity's stream, which is tried first because most activities of a stream arrive in runs.
     last: usize,
     others: Sum,
 }
@@ -25,7 +25,7 @@ struct Sum {
 }
 
 impl Streams {
-    /// Adds an activity of `nanos`.
+    /// Adds an activity with a duration of `nanos`.
     pub(super) fn add(&mut self, activity: &Activity, nanos: u64) {
         let stream = (activity.context, activity.stream);
         if self.sums.get(self.last).is_none_or(|sum| sum.stream != stream) {
@@ -48,7 +48,7 @@ impl Streams {
         self.sums.len() - 1
     }
 
-    /// Sums by stream. Those beyond the limit are one entry without a stream.
+    /// Sums by stream. All streams beyond the limit are one entry without a stream.
     pub(super) fn uses(&self, device: DeviceId) -> impl Iterator<Item = StreamUse> {
         let known = self.sums.iter().map(|sum| (Some(sum.stream), sum));
         let others = (self.others.count > 0).then_some((None, &self.others));

@@ -1,20 +1,20 @@
-//! Busy time of a device: the union of the times of its activities, in one pass and bounded space.
+//! Busy time of a device: the union of the times of its activities, computed in one pass and bounded space.
 //!
-//! Activities arrive roughly in order, but the tracer's buffers are not ordered relative to each other. So
-//! the newest stretches of busy time wait here until there is no more room; then the older ones are removed.
-//! Unordered stretches wait in a vector that is sorted when it is full, which costs less per activity than
-//! any ordered map: the sort detects the ordered runs that come from the tracer's buffers.
+//! Activities arrive roughly in order, but the tracer's buffers are not ordered relative to each other. So the newest
+//! stretches of busy time wait in this buffer until it has no more room; then the older stretches are removed. Unordered
+//! stretches wait in a vector that is sorted when it is full, which costs less per activity than any ordered map, because
+//! the sort detects the ordered runs that come from the tracer's buffers.
 
 use crate::record::Caller;
 
-/// Time in which a device was busy without a pause.
+/// A stretch of time in which a device was busy without a pause.
 ///
-/// The order of fields determines comparisons: among pieces that begin at the same time, the one called first
-/// counts as the one that ended the gap before, whatever their order of arrival.
+/// The order of the fields determines comparisons: among pieces of work that begin at the same time, the piece that was
+/// called first counts as the one that ended the previous gap, whatever the order in which the pieces arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stretch {
     pub(super) start: u64,
-    /// Call that launched the work at its start.
+    /// The call that launched the work at the start of the stretch.
     pub(super) call: Call,
     pub(super) end: u64,
 }
@@ -25,24 +25,23 @@ const _: () =
 /// The call that launched a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Call {
-    /// Start of the call; 0 = not known.
+    /// Time at which the call began; 0 if this is not known.
     pub(super) time: u64,
-    /// Duration of the call; 0 = not known, as it was recorded at the call's start; `u32::MAX` = that long or
-    /// longer.
+    /// Duration of the call in ns; 0 if the duration is not known, because the call was recorded when it began; `u32::MAX`
+    /// means that duration or longer.
     pub(super) duration: u32,
     /// Context that launched the work.
     pub(super) caller: Caller,
 }
 
-/// Stretches that wait. See the module's documentation.
+/// Stretches that wait to be accounted for. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stretches {
     waiting: Vec<Stretch>,
 }
 
 impl Stretches {
-    /// Adds a non-empty stretch. Returns false if there are `room` already, so that some must be removed
-    /// first.
+    /// Adds a non-empty stretch. Returns false if there are already `room` stretches, so that some must be removed first.
     pub(super) fn add(&mut self, new: Stretch, room: usize) -> bool {
         if let Some(newest) = self.waiting.last_mut()
             && newest.start < new.start
@@ -58,12 +57,12 @@ impl Stretches {
         has_room
     }
 
-    /// Sorts the stretches and merges those that touch.
+    /// Sorts the stretches and merges stretches that touch.
     pub(super) fn merge(&mut self) {
         merge(&mut self.waiting);
     }
 
-    /// Whether a single stretch covers `since` to `until`. Requires merged stretches.
+    /// Whether a single stretch covers the whole time from `since` to `until`. Requires merged stretches.
     pub(super) fn covers(&self, since: u64, until: u64) -> bool {
         let at = self.waiting.partition_point(|stretch| stretch.start <= since);
         at > 0 && self.waiting[at - 1].end >= until
@@ -83,7 +82,7 @@ impl Stretches {
         self.waiting.get(position).map_or(u64::MAX, |stretch| stretch.start)
     }
 
-    /// Removes and returns the part before `time`, in order. A stretch that begins before and ends after is
+    /// Removes and returns the stretches before `time`, in order. A stretch that begins before `time` and ends after it is
     /// cut in two.
     pub(super) fn take_before(&mut self, time: u64) -> Vec<Stretch> {
         merge(&mut self.waiting);
@@ -110,7 +109,7 @@ impl Stretches {
     }
 }
 
-/// Sorts the stretches and merges those that touch.
+/// Sorts the stretches and merges stretches that touch.
 pub(super) fn merge(stretches: &mut Vec<Stretch>) {
     stretches.sort();
     stretches.dedup_by(|next, kept| {

@@ -1,7 +1,7 @@
-//! Hand-drawn timelines, with the expected charges drawn beneath, and random timelines against an oracle that
-//! marks every nanosecond.
+//! Tests hand-drawn timelines, whose expected charges are drawn beneath, and random timelines against an oracle that marks
+//! every nanosecond.
 //!
-//! In a drawing a column is 5 us, so that work within two columns of its call is in delivery. Rows:
+//! A column of a drawing is 5 us, so work within two columns of its call is in delivery. The rows of a drawing are:
 //!
 //! ```text
 //! window     [---]           a window, from bracket to bracket
@@ -21,10 +21,10 @@ use crate::record::testing::{Chance, kernel, launch};
 use crate::record::{ContextId, GraphId, Launch, Nanos};
 
 const COLUMN: u64 = 5_000;
-/// Origin of all times: 0 would mean "not collected".
+/// Origin of all times. It is not 0, because 0 would mean "not collected".
 const ORIGIN: u64 = 1_000_000_000;
 
-/// Rows and expectations of a drawing.
+/// Rows and expected results of a drawing.
 #[derive(Default)]
 struct Drawing {
     rows: Vec<Row<'static>>,
@@ -38,7 +38,7 @@ fn time(column: usize) -> u64 {
     ORIGIN + column as u64 * COLUMN
 }
 
-/// Runs of the same letter, with begin and end.
+/// Runs of the same letter, each with its begin and end.
 fn runs(text: &str) -> Vec<(char, usize, usize)> {
     let mut found: Vec<(char, usize, usize)> = Vec::new();
     for (column, letter) in text.chars().enumerate().filter(|(_, letter)| *letter != ' ') {
@@ -98,7 +98,7 @@ impl Drawing {
     fn work(&mut self, columns: &str, device: u32) {
         for (letter, from, to) in runs(columns) {
             let work = kernel(id(letter), time(from), time(to));
-            // Only `G` is a graph; any other launch makes one kernel.
+            // Only the letter `G` is a graph; any other launch makes one kernel.
             let graph = GraphId(u32::from(letter == 'G'));
             self.rows.push(Row::Activity(Activity { device: DeviceId(device), graph, ..work }));
         }
@@ -123,7 +123,7 @@ impl Drawing {
         }
     }
 
-    /// Runs the rows through join and timeline in this order, and compares the result.
+    /// Pushes the rows through join and timeline in this order, and compares the result with the expected one.
     #[track_caller]
     fn check(&self, rows: &[Row<'_>]) {
         let profile = account(rows, Limits::default());
@@ -169,7 +169,7 @@ fn account(rows: &[Row<'_>], limits: Limits) -> Profile {
     profile
 }
 
-/// Checks a drawing, in the order of its rows and in random orders.
+/// Checks a drawing, both in the order of its rows and in random orders.
 #[track_caller]
 fn check(text: &str) {
     let drawing = Drawing::read(text);
@@ -178,7 +178,7 @@ fn check(text: &str) {
         let (edges, mut rest): (Vec<_>, Vec<_>) =
             drawing.rows.iter().cloned().partition(|row| matches!(row, Row::Window { .. }));
         Chance::new(seed).shuffle(&mut rest, 100);
-        // Edges keep their order; they may all arrive after the other rows.
+        // The edges keep their order, but may all arrive after the other rows.
         drawing.check(&[edges.clone(), rest.clone()].concat());
         drawing.check(&[rest, edges].concat());
     }
@@ -334,7 +334,7 @@ charged 0       bbbb
     );
 }
 
-/// The account of device 0, which must add up.
+/// The account of device 0. Its parts must add up.
 fn only(profile: &Profile) -> DeviceTime {
     let [time] = profile.times() else { panic!("{:?}", profile.times()) };
     assert_eq!(time.window, time.busy + time.idle, "{time:?}");
@@ -350,7 +350,7 @@ fn window(edge: WindowEdge, time: u64) -> Row<'static> {
 fn sums_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..300 {
         let mut chance = Chance::new(seed);
-        // State per nanosecond: inside a window, busy with recorded work, busy with work launched outside.
+        // State per nanosecond: inside a window, busy with recorded work, and busy with work that was launched outside.
         let (mut open, mut busy, mut outside) = ([false; 4000], [false; 4000], [false; 4000]);
         let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + chance.below(500) as usize);
         while at < 3500 {
@@ -379,7 +379,7 @@ fn sums_match_the_oracle_for_rows_in_any_order() {
     }
 }
 
-/// Work of 7 ns every 10 ns from 1,000 on, all of one graph; the launches are not known.
+/// Rows of work of 7 ns every 10 ns from 1,000 on, all of one graph. The launches are not known.
 fn steady(count: u64) -> Vec<Row<'static>> {
     let work = |at| Activity { graph: GraphId(1), ..kernel(1, 1000 + at * 10, 1007 + at * 10) };
     (0..count).map(|at| Row::Activity(work(at))).collect()
@@ -400,7 +400,7 @@ fn nearly_ordered_rows_are_accounted_exactly() {
 
 #[test]
 fn forty_threads_may_deliver_ten_thousand_records_each_in_turn() {
-    // Forty threads take turns; the tracer delivers a thread's buffer when it is full.
+    // Forty threads take turns, and the tracer delivers a thread's buffer when the buffer is full.
     let (threads, records) = (40, 10_000);
     let mut rows = vec![Row::Launch(launch(1, 11))];
     for round in 0..4 {
@@ -450,7 +450,7 @@ fn one_window_per_step_does_not_grow_memory_and_stays_exact() {
         }
     }
     assert_eq!(timeline.heap_bytes(), most);
-    // A device without any work until now was idle in all windows.
+    // A device that had no work until now was idle in all windows.
     let rows = [
         window(WindowEdge::Open, 20_000_000),
         Row::Activity(Activity { device: DeviceId(1), ..kernel(99_999, 20_000_010, 20_000_020) }),
@@ -528,7 +528,7 @@ fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
     for (at, context) in [(0, 100), (1000, 101)] {
         timeline.launched(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
     }
-    // Samples of another thread, and those before and after the gap (20 to 1000 us), have no effect.
+    // Samples of another thread have no effect, and neither have samples before and after the gap (20 to 1000 us).
     for (at, thread, context) in
         [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
     {

@@ -1,32 +1,32 @@
-//! Times at which a window was open: idle time is charged for no other time.
+//! Times at which a window was open. Idle time is charged only for these times.
 
 use std::collections::VecDeque;
 
-/// Maximum number of windows remembered individually. A program that opens one per step has a new one every
-/// few milliseconds; time before the oldest remembered window was accounted for earlier.
+/// Maximum number of windows that are remembered individually. A program that opens a window per step has a new window
+/// every few milliseconds; time before the oldest remembered window was already accounted for.
 const MOST: usize = 4096;
 
-/// See the module's documentation.
+/// Windows that were opened so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows {
-    /// Windows in order, without overlaps; the last one may still be open.
+    /// Windows in order of time, without overlaps. The last window may still be open.
     known: VecDeque<Window>,
-    /// Total nanoseconds of forgotten windows.
+    /// Total length of forgotten windows in nanoseconds.
     forgotten: u64,
-    /// Whether there ever was a window.
+    /// Whether a window was ever opened.
     any: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Window {
     from: u64,
-    /// `u64::MAX` while the window is open.
+    /// End of the window; `u64::MAX` while the window is open.
     to: u64,
 }
 
 impl Windows {
-    /// Whether there ever was a window. Rows from another tool may have none: then all the time from the
-    /// first activity to the last counts as one.
+    /// Whether a window was ever opened. Rows from another tool may have no windows; then the whole time from the first
+    /// activity to the last counts as one window.
     pub(super) fn any(&self) -> bool {
         self.any
     }
@@ -46,7 +46,7 @@ impl Windows {
         }
     }
 
-    /// Start of the newer half if there are too many windows.
+    /// Start of the newer half of the windows, if there are too many windows; otherwise `None`.
     pub(super) fn crowded(&self) -> Option<u64> {
         (self.known.len() > MOST).then(|| self.known[MOST / 2].from)
     }
@@ -59,7 +59,7 @@ impl Windows {
         }
     }
 
-    /// Parts of `from..to` in which a window was open.
+    /// The parts of `from..to` in which a window was open.
     pub(super) fn parts(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
         let whole = (!self.any && from < to).then_some((from, to));
         let first = self.known.partition_point(|window| window.to <= from);
@@ -69,23 +69,23 @@ impl Windows {
         )
     }
 
-    /// Start of the window that was open at `time`; 0 if there are no windows.
+    /// Start of the window that was open at `time`; 0 if there are no windows at all.
     pub(super) fn opened(&self, time: u64) -> u64 {
         let at = self.known.partition_point(|window| window.to <= time);
         self.known.get(at).map_or(0, |window| window.from)
     }
 
-    /// Total nanoseconds of forgotten windows.
+    /// Total length of forgotten windows in nanoseconds.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// Time when the last window was closed; `None` while it is open.
+    /// Time at which the last window was closed; `None` while it is open.
     pub(super) fn last_close(&self) -> Option<u64> {
         self.known.back().map(|last| last.to).filter(|&to| to != u64::MAX)
     }
 
-    /// Total nanoseconds in which a window was open; one that is still open ends at `now`.
+    /// Total time in nanoseconds in which a window was open. A window that is still open is counted up to `now`.
     pub(super) fn total(&self, now: u64) -> u64 {
         let lengths = self.known.iter().map(|window| match window.to {
             u64::MAX => now.saturating_sub(window.from),

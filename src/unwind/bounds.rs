@@ -1,8 +1,8 @@
 //! Bounds of the stack that a thread was started on.
 //!
-//! They are queried once per thread: this stack stays mapped as long as the thread runs. Any other stack (a
-//! coroutine's, a signal stack) may be unmapped or resized at any moment, so its bounds are neither queried nor
-//! cached: see `copy`.
+//! The bounds are queried once per thread, because this stack stays mapped as long as the thread runs. Any other stack (a
+//! coroutine's, a signal stack) may be unmapped or resized at any moment, so the bounds of such stacks are neither queried
+//! nor cached: see `copy`.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -15,7 +15,7 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// Returns the stack that the calling thread was started on, or an empty range if it cannot be determined.
-    /// Calls `pthread_getattr_np`, which allocates: call it once per thread.
+    /// This function calls `pthread_getattr_np`, which allocates, so call it once per thread.
     pub(crate) fn of_this_thread() -> Self {
         own_stack().unwrap_or_default()
     }
@@ -29,10 +29,11 @@ impl Stack {
 /// Maximum size assumed for the main thread's stack if its limit is larger or absent.
 const MAIN_AT_MOST: u64 = 64 << 20;
 
-/// `__libc_stack_end`: the top of the main thread's stack. Null until [`prepare`], and if libc does not export it.
+/// `__libc_stack_end`: the top of the main thread's stack. The pointer is null until [`prepare`], and stays null if libc
+/// does not export the symbol.
 static STACK_END: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks up symbols that cannot be looked up later, inside a callback.
+/// Looks up symbols now, because they cannot be looked up later, inside a callback.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let end = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_stack_end".as_ptr()) };
@@ -48,8 +49,8 @@ fn own_stack() -> Option<Stack> {
     thread_stack()
 }
 
-/// Bounds of the main thread's stack, without parsing `/proc/self/maps` as `pthread_getattr_np` does for that
-/// thread.
+/// Bounds of the main thread's stack, determined without parsing `/proc/self/maps`, as `pthread_getattr_np` does for the
+/// main thread.
 fn main_stack() -> Option<Stack> {
     let end = STACK_END.load(Ordering::Relaxed);
     if end.is_null() {
@@ -63,7 +64,7 @@ fn main_stack() -> Option<Stack> {
     let size = if known { limit.rlim_cur.min(MAIN_AT_MOST) } else { MAIN_AT_MOST };
     let here = (&raw const limit) as u64;
     let stack = Stack { lo: hi.saturating_sub(size), hi };
-    // After a fork from another thread, the only thread has the process's id, but not the main stack.
+    // After a fork from another thread, the child's only thread has the process's id, but does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_threads_locals_are_within_its_stack_bounds() {
-        // This is a thread of the harness. The main thread is tested in tests/unwind/main_thread.rs.
+        // This test runs on a thread of the harness. The main thread is tested in tests/unwind/main_thread.rs.
         prepare();
         let local = 0u64;
         assert!(Stack::of_this_thread().contains((&raw const local) as u64));

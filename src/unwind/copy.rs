@@ -1,47 +1,48 @@
-//! A stack that is not the thread's own, read through a copy.
+//! Reads a stack that is not the thread's own through a copy.
 //!
-//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbouring mapping
-//! since the last look at it; and the frames on it may lead astray (a host that switches stacks by hand has callers
-//! whose unwind information points beyond the stack's end). So no word of such a stack is read in place. The kernel
-//! copies it from the stack pointer upwards, checking every page at that very moment, and the walk reads the copy.
-//! Nothing about a stack is remembered between captures: 2,000 fibers cost what one does.
+//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbouring mapping since a
+//! capture last looked at it. The frames on such a stack may also lead astray: a host that switches stacks by hand has
+//! callers whose unwind information points beyond the stack's end. So no word of such a stack is read in place. The kernel
+//! copies the stack from the stack pointer upwards, checks every page as it copies, and the walk reads the copy. Nothing
+//! about a stack is remembered between captures, so 2,000 fibers cost as much as one.
 //!
-//! Stacks that match an earlier one need no copy: `x86_64/routes.rs` explains when a word may be read in place
-//! anyway.
+//! Stacks that match an earlier stack need no copy: `x86_64/routes.rs` explains when a word of such a stack may be read in
+//! place anyway.
 //!
-//! A stack is copied as far as the walk needs it: first as many bytes as the last walk used, then the copy doubles,
-//! each time up to the end of a page, which costs no more than a part of it. The stack ends at an unreadable page,
-//! or after 8 MiB. So a capture makes at most 14 of these system calls per stack, and nearly always one.
+//! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used, then the
+//! copy doubles. Each copy extends to the end of a page, which costs no more than copying a part of the page. The stack
+//! ends at an unreadable page, or after 8 MiB. So a capture makes at most 14 of these system calls per stack, and nearly
+//! always one.
 
 use std::ptr::NonNull;
 
 use super::memory;
 
-/// Number of bytes below its stack pointer in which a leaf function may keep data.
+/// Number of bytes below its stack pointer in which a leaf function may keep data (the ABI's red zone).
 pub(crate) const RED_ZONE: u64 = 128;
 
-/// Size of the first copy: minimum, and maximum if the last walk used that much.
+/// Size in bytes of the first copy: the minimum, and the maximum that is used if the last walk used that much.
 const FIRST: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 /// Initial size of the copy's buffer.
 const FIRST_ROOM: usize = 64 << 10;
 /// Maximum number of bytes copied per stack.
 const MOST: usize = 8 << 20;
-/// Maximum number of bytes copied per capture, even if its signal frames claim to lead to many stacks.
+/// Maximum number of bytes copied per capture, even if the capture's signal frames claim to lead to many stacks.
 const MOST_OF_A_CAPTURE: usize = 2 * MOST;
 
 const PAGE: u64 = 4096;
 
-/// The copy of the stack that a capture is on. Zeroed memory is an empty copy.
+/// The copy of the stack that a capture is on. Zeroed memory is a valid empty copy.
 #[derive(Debug, Default)]
 pub(crate) struct StackCopy {
     room: Option<NonNull<u8>>,
     capacity: usize,
-    /// Stack address of the copied bytes, and their number.
+    /// Stack address of the copied bytes, and the number of copied bytes.
     base: u64,
     length: usize,
-    /// Whether the stack ends where the copy ends.
+    /// Whether the stack ends where the copy ends, so that the copy is complete.
     is_whole: bool,
-    /// Number of copied bytes that the walk has used, and that the last walk used.
+    /// Number of copied bytes that the present walk has used, and the number that the last walk used.
     used: usize,
     used_before: usize,
     /// Number of bytes that this capture may still copy.
@@ -54,13 +55,13 @@ impl StackCopy {
         (self.length, self.left) = (0, MOST_OF_A_CAPTURE);
     }
 
-    /// Moves to the stack that contains `sp`. Returns whether it is readable there.
+    /// Moves to the stack that contains `sp`. Returns whether the stack is readable at `sp`.
     pub(crate) fn enter(&mut self, sp: u64) -> bool {
         if sp >> 47 != 0 {
             return false;
         }
         let base = sp.wrapping_sub(RED_ZONE);
-        // The low end of the stack may cut off the red zone.
+        // If `sp` is near the low end of the stack, the red zone may extend below that end.
         self.enter_at(base, sp) || self.enter_at(base.max(sp & !(PAGE - 1)), sp)
     }
 
@@ -80,7 +81,8 @@ impl StackCopy {
         Some(unsafe { memory::word(room.as_ptr() as u64 + (address - self.base)) })
     }
 
-    /// Whether a word at `address` belongs to this stack: all bytes from the stack pointer up to it are readable.
+    /// Whether a word at `address` belongs to this stack, so that all bytes from the stack pointer up to the word are
+    /// readable.
     #[inline]
     pub(crate) fn reaches(&mut self, address: u64) -> bool {
         let Some(distance) = address.checked_sub(self.base) else { return false };
@@ -120,7 +122,7 @@ impl StackCopy {
         let capacity = bytes.next_power_of_two().max(FIRST_ROOM);
         let larger = memory::map(capacity)?;
         if let Some(room) = self.room {
-            // SAFETY: `length` bytes of the old buffer are initialized, and the new one is larger.
+            // SAFETY: `length` bytes of the old buffer are initialized, and the new buffer is larger.
             unsafe { larger.copy_from_nonoverlapping(room, self.length) };
         }
         self.give_back();
@@ -128,10 +130,10 @@ impl StackCopy {
         self.room
     }
 
-    /// Releases the buffer.
+    /// Releases the memory of the buffer.
     pub(crate) fn give_back(&mut self) {
         if let Some(room) = self.room.take() {
-            // SAFETY: `room_for` mapped it with this size, and it is not used any more.
+            // SAFETY: `room_for` mapped the buffer with this size, and the buffer is not used any more.
             unsafe { memory::unmap(room, self.capacity) };
         }
         self.capacity = 0;
@@ -142,8 +144,8 @@ impl StackCopy {
 mod tests {
     use super::*;
 
-    /// Runs `look` on an empty copy, and on `pages` of words that contain their own addresses, between two pages
-    /// that cannot be read.
+    /// Runs `look` on an empty copy and a test stack: `pages` of words that contain their own addresses, between two
+    /// unreadable pages.
     fn with_stack(pages: usize, look: impl FnOnce(&mut StackCopy, u64, u64)) {
         let bytes = (pages + 2) * PAGE as usize;
         let memory = memory::map(bytes).expect("some pages are to be had");

@@ -1,17 +1,17 @@
-//! The latest known loader state, in one word that every capture loads.
+//! The latest known loader state, stored in one word that every capture loads.
 //!
-//! A thread that gets a newer state from the loader (see `loader`) publishes it here. Rules, notes and copies of
-//! the loader's list each belong to one state.
+//! A thread that gets a newer state from the loader (see `loader`) publishes the state in this word. Every rule, every note
+//! and every copy of the loader's list belongs to one state.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes. Equal pairs mean that nothing was loaded or
 /// unloaded in between.
 ///
-/// Nothing else may be concluded from them. The first counts loads. The second should count unloads, but glibc
-/// computes it as the first minus the number of loaded objects, and for a namespace other than the program's
-/// (`dlmopen`) it subtracts that number once per object in it: so it jumps back and forth. Still, each unload
-/// increases it, and loads increase the first, so no change leaves both as they were.
+/// Nothing else may be concluded from these counters. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but glibc
+/// computes it as `dlpi_adds` minus the number of loaded objects, and for a namespace other than the program's (`dlmopen`)
+/// glibc subtracts that number once per object in the namespace, so `dlpi_subs` jumps back and forth. Still, each unload
+/// increases `dlpi_subs`, and each load increases `dlpi_adds`, so no change leaves both counters as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Told {
     loads: u32,
@@ -28,7 +28,7 @@ impl Told {
         self.loads
     }
 
-    /// Number of objects loaded now, if all are in the program's namespace.
+    /// Number of objects loaded now, provided that all objects are in the program's namespace.
     pub(super) fn loaded(self) -> u32 {
         self.loads.wrapping_sub(self.unloads)
     }
@@ -53,12 +53,12 @@ impl Counts {
         (self.0 >> 32) as u32
     }
 
-    /// Number of times that objects may have been unloaded, modulo 2^32.
+    /// Number of times that objects may have been unloaded so far, modulo 2^32.
     pub(crate) fn unloads(self) -> u32 {
         self.0 as u32
     }
 
-    /// Both counts in one word.
+    /// Both counts packed into one word.
     pub(crate) fn as_word(self) -> u64 {
         self.0
     }
@@ -66,7 +66,7 @@ impl Counts {
 
 /// The latest state that any thread has seen; 0 until the first query of the loader.
 static LATEST: AtomicU64 = AtomicU64::new(0);
-/// The loader's counters for that state, and whether all objects were known to be in the program's namespace.
+/// The loader's counters for the state in `LATEST`, and whether all objects were known to be in the program's namespace.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 static WAS_ALONE: AtomicBool = AtomicBool::new(false);
 
@@ -76,16 +76,16 @@ pub(crate) fn latest() -> Counts {
     Counts(LATEST.load(Ordering::Acquire))
 }
 
-/// Converts the loader's counters to a state, and publishes it. Call while the loader is held, which orders the
-/// calls. `is_alone` means that all objects are in the program's namespace.
+/// Converts the loader's counters to a state, and publishes the state. Call while the loader's lock is held, because the
+/// lock serializes these calls. `is_alone` means that all objects are in the program's namespace.
 ///
-/// A signal handler that queries the loader during this call counts one extra unload, which is harmless.
+/// If a signal handler queries the loader during this call, one extra unload is counted, which is harmless.
 pub(super) fn publish(told: Told, is_alone: bool) -> Counts {
     let last = TOLD.load(Ordering::Relaxed);
     if told.as_word() == last {
         return latest();
     }
-    // Only with a single namespace can an unload be ruled out.
+    // An unload can be ruled out only if there is a single namespace.
     let none_went = is_alone && WAS_ALONE.load(Ordering::Relaxed) && last as u32 == told.unloads;
     let later = |latest: u64| Counts::new(told.loads, (latest as u32).wrapping_add(u32::from(!none_went)));
     let before = LATEST.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |latest| Some(later(latest).0));

@@ -1,9 +1,9 @@
-//! Maps an address to its loaded object, from inside a callback, perhaps while another thread is in `dlopen`.
+//! Maps an address to its loaded object, from inside a callback, possibly while another thread is in `dlopen`.
 //!
-//! `_dl_find_object` (glibc 2.35 and newer) may be called there; `dladdr`, `dlsym` and `dlopen` may not: they wait
-//! for the loader's main lock. So [`prepare`] looks the function up at load time, and if it is missing, a copy of
-//! the loader's list replaces it (see `objects`). The function takes no lock and may return an object that is just
-//! being unmapped; so it is called, and its result is used, only while the loader is held.
+//! `_dl_find_object` (glibc 2.35 and newer) may be called inside a callback. `dladdr`, `dlsym` and `dlopen` may not,
+//! because they wait for the loader's main lock. So [`prepare`] looks `_dl_find_object` up at load time; if it is missing,
+//! a copy of the loader's list replaces it (see `objects`). `_dl_find_object` takes no lock and may return an object that
+//! is just being unmapped, so it is called, and its result is used, only while the loader's lock is held.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -14,7 +14,7 @@ use super::objects::{self, Unsure};
 
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut FoundObject) -> c_int;
 
-/// `struct dl_find_object` of glibc's `<dlfcn.h>` on 64-bit machines without extra fields.
+/// `struct dl_find_object` from glibc's `<dlfcn.h>`, on 64-bit machines without extra fields.
 #[repr(C)]
 struct FoundObject {
     flags: u64,
@@ -25,25 +25,25 @@ struct FoundObject {
     reserved: [u64; 7],
 }
 
-/// The public start of `struct link_map` of `<link.h>`.
+/// The public start of `struct link_map` from `<link.h>`.
 #[repr(C)]
 struct LinkMap {
     bias: u64,
     name: *const c_char,
 }
 
-/// `_dl_find_object`, or null if libc does not have it.
+/// Address of `_dl_find_object`, or null if libc does not have this function.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// Set by tests that must run as if the function did not exist.
+/// Whether `_dl_find_object` is treated as missing. Set by tests that must run as if the function did not exist.
 static IS_WITHOUT: AtomicBool = AtomicBool::new(false);
 
-/// Behaves as with a glibc before 2.35 from now on.
+/// Makes this process behave as with a glibc before 2.35 from now on.
 pub(crate) fn do_without_find_object() {
     IS_WITHOUT.store(true, Ordering::Relaxed);
     FIND_OBJECT.store(std::ptr::null_mut(), Ordering::Relaxed);
 }
 
-/// Looks up symbols that cannot be looked up inside a callback. Call it when the library is loaded.
+/// Looks up symbols that cannot be looked up inside a callback. Call when the library is loaded.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
@@ -52,9 +52,9 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Returns the loader's state, and the result of `look` for the object that contains `address` in that state, if
-/// there is one. The object cannot be unloaded meanwhile. `None` if the loader could not be held. Safe inside a
-/// callback.
+/// Returns the loader's state, and the result of `look` for the object that contains `address` in that state, if there is
+/// such an object. The object cannot be unloaded while `look` runs. `None` if the loader's lock could not be taken. Safe
+/// inside a callback.
 pub(crate) fn look_at<T>(
     address: u64,
     look: impl FnOnce(&Object, Counts) -> T,
@@ -62,28 +62,28 @@ pub(crate) fn look_at<T>(
     loader::hold(|counts| (counts, object_at(address, counts).map(|object| look(&object, counts))))
 }
 
-/// The object that contains `address` in the present state, if any. Call while the loader is held.
+/// The object that contains `address` in the present state, if any. Call while the loader's lock is held.
 fn object_at(address: u64, counts: Counts) -> Option<Object> {
     let find = FIND_OBJECT.load(Ordering::Relaxed);
     let found = if find.is_null() { objects::holding(address, counts) } else { by_call(find, address) };
     found.unwrap_or_else(|Unsure| Object::listed(address))
 }
 
-/// Asks `_dl_find_object`. An address that it does not know may still be in the loader's list: the resolvers of an
-/// object run during its loading, before `_dl_find_object` knows it.
+/// Asks `_dl_find_object`. An address that `_dl_find_object` does not know may still be in the loader's list, because an
+/// object's resolvers run while the object is being loaded, before `_dl_find_object` knows the object.
 fn by_call(find: *mut c_void, address: u64) -> Result<Option<Object>, Unsure> {
     // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };
     let mut found = std::mem::MaybeUninit::<FoundObject>::uninit();
-    // SAFETY: `found` has the size and alignment of glibc's struct; the function accepts any address.
+    // SAFETY: `found` has the size and alignment of glibc's struct, and the function accepts any address.
     if unsafe { find(address as *mut c_void, found.as_mut_ptr()) } != 0 {
         return Err(Unsure);
     }
-    // SAFETY: on success the whole struct is written.
+    // SAFETY: on success, `_dl_find_object` has written the whole struct.
     let found = unsafe { found.assume_init() };
-    // SAFETY: the link map of a loaded object is valid until the object is unloaded, and the loader is held.
+    // SAFETY: the link map of a loaded object is valid until the object is unloaded, and the loader's lock is held.
     let link_map = unsafe { &*found.link_map };
-    // SAFETY: the loader has just returned all of these for one object.
+    // SAFETY: the loader has just returned all of these values for one object.
     let object = unsafe { Object::mapped(found.map_start as u64, link_map.bias, link_map.name) };
     object.filter(|object| object.contains(address)).map(Some).ok_or(Unsure)
 }

@@ -1,15 +1,15 @@
 //! A permanent list of every object that a capture has seen or the module map has listed, with its address range.
 //!
-//! An address may belong to many objects in turn, often to the same few again and again. Each file at each address
-//! range has a number, its *epoch*, that differs from those of all objects that ever overlapped it, and frames
-//! carry the epoch. So a frame identifies its object however late it is resolved; a stack without frames of
-//! changing objects is the same stack before and after a change; and an object that is loaded again at the same
-//! address gets its old epoch. (An object is identified by its address range, path and build id. Names are derived
-//! from nothing else: where these are equal, so are the names.)
+//! An address may belong to many objects in turn, often to the same few again and again. Each file at each address range
+//! has a number, its *epoch*, and frames carry this epoch. The epoch differs from those of all objects that ever overlapped
+//! the file's range. So a frame identifies its object no matter how much later the frame is resolved. A stack without
+//! frames of changing objects is the same stack before and after a change. An object that is loaded again at the same
+//! address gets its old epoch. (An object is identified by its address range, path and build id. Function names are derived
+//! from nothing else, so objects that are equal in these have equal names.)
 //!
-//! Objects are entered from inside callbacks, while the loader is held: so by one thread at a time, and a signal
-//! handler that interrupts it is turned away. Entries are never changed or removed, so readers need no lock.
-//! Objects that do not fit get the epoch for "unknown module": better no name than a wrong one.
+//! Objects are added from inside callbacks, while the loader's lock is held. So only one thread at a time adds objects, and
+//! a signal handler that interrupts this thread is rejected. Entries are never changed or removed, so readers need no lock.
+//! Objects that do not fit get the epoch for "unknown module", because no name is better than a wrong name.
 
 use std::cell::UnsafeCell;
 use std::ptr::{null, null_mut};
@@ -23,12 +23,12 @@ use crate::record::ModuleEpoch;
 /// Size of one mapping, and maximum number of mappings: 4 MiB in total, for about 20,000 objects.
 const CHUNK: usize = 64 << 10;
 const MOST_CHUNKS: usize = 64;
-/// Maximum length of a path: the longest that Linux can open.
+/// Maximum length of a path in bytes: the longest path that Linux can open.
 const LONGEST_PATH: usize = 4096;
-/// Maximum length of a build id. GNU's are 20 bytes long.
+/// Maximum length of a build id in bytes. GNU build ids are 20 bytes long.
 const LONGEST_BUILD_ID: usize = 64;
 
-/// An object at an address range. Its path and its build id follow it in memory.
+/// An object at an address range. The object's path and build id follow this struct in memory.
 #[repr(C)]
 pub(super) struct Known {
     pub(super) start: u64,
@@ -37,28 +37,28 @@ pub(super) struct Known {
     pub(super) epoch: ModuleEpoch,
     path_length: u16,
     build_id_length: u16,
-    /// The latest loader state in which it was seen at this address.
+    /// The latest loader state in which the object was seen at this address.
     state: AtomicU64,
-    /// The entry that was added next.
+    /// The next entry in the order of insertion.
     next: AtomicPtr<Known>,
-    /// The previous entry in the same bucket.
+    /// The previous entry in the same hash bucket.
     before: *const Known,
 }
 
-// SAFETY: all fields that are not atomic are written before the entry is published, and never change.
+// SAFETY: all fields that are not atomic are written before the entry is published, and never change afterwards.
 unsafe impl Sync for Known {}
 
 static FIRST: AtomicPtr<Known> = AtomicPtr::new(null_mut());
-/// The newest entry per bucket, by start address.
+/// The newest entry of each bucket; the start address selects the bucket.
 static BUCKETS: [AtomicPtr<Known>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
 
-/// Free memory for the next entry; owned by the thread that set `ENTERING`.
+/// Free memory for the next entry. It is owned by the thread that set `ENTERING`.
 static ROOM: Room = Room(UnsafeCell::new(Free { at: null_mut(), left: 0, chunks: 0, last: null() }));
 static ENTERING: AtomicBool = AtomicBool::new(false);
 
 struct Room(UnsafeCell<Free>);
 
-// SAFETY: only `epoch_of` accesses it, while it owns `ENTERING`.
+// SAFETY: only `epoch_of` accesses the room, while its thread owns `ENTERING`.
 unsafe impl Sync for Room {}
 
 struct Free {
@@ -68,8 +68,8 @@ struct Free {
     last: *const Known,
 }
 
-/// Returns the epoch of `object` in the loader's present state. Call while the loader is held. `None` for a signal
-/// handler that interrupted its own thread while that was entering an object.
+/// Returns the epoch of `object` in the loader's present state. Call while the loader's lock is held. `None` in a signal
+/// handler that interrupted its own thread while the thread was adding an object.
 pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
     let found_before = |known: &&Known| {
@@ -86,7 +86,7 @@ pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
     if ENTERING.swap(true, Ordering::Acquire) {
         return None;
     }
-    // SAFETY: this thread has just set the flag, so no other reference to the room exists.
+    // SAFETY: this thread has just set `ENTERING`, so no other reference to the room exists.
     let free = unsafe { &mut *ROOM.0.get() };
     let entered = free.enter(object, path, build_id, counts, bucket);
     ENTERING.store(false, Ordering::Release);
@@ -94,21 +94,21 @@ pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
 }
 
 fn in_bucket(bucket: &AtomicPtr<Known>) -> impl Iterator<Item = &'static Known> {
-    // SAFETY: linked entries are fully written, and never unmapped.
+    // SAFETY: linked entries are fully written, and are never unmapped.
     let follow = |known: *const Known| unsafe { known.as_ref() };
     std::iter::successors(follow(bucket.load(Ordering::Acquire)), move |known| follow(known.before))
 }
 
-/// All entries after `last` (from the first on if it is `None`), oldest first.
+/// All entries added after `last`, oldest first; all entries if `last` is `None`.
 pub(super) fn after(last: Option<&'static Known>) -> impl Iterator<Item = &'static Known> {
     let next = last.map_or(&FIRST, |last| &last.next);
-    // SAFETY: linked entries are fully written, and never unmapped.
+    // SAFETY: linked entries are fully written, and are never unmapped.
     let follow = |next: &AtomicPtr<Known>| unsafe { next.load(Ordering::Acquire).as_ref() };
     std::iter::successors(follow(next), move |known: &&'static Known| follow(&known.next))
 }
 
 impl Free {
-    /// Enters an object. `None` if memory or epochs are used up.
+    /// Adds an object. `None` if memory or epochs are used up.
     fn enter(
         &mut self,
         object: &Object,
@@ -137,7 +137,7 @@ impl Free {
             next: AtomicPtr::new(null_mut()),
             before: bucket.load(Ordering::Relaxed),
         };
-        // SAFETY: `take` returned enough bytes, aligned for this type and not yet shared with any thread.
+        // SAFETY: `take` returned enough bytes, which are aligned for this type and not yet shared with any thread.
         unsafe {
             place.write(known);
             let text = place.add(1).cast::<u8>();
@@ -149,7 +149,7 @@ impl Free {
         last.store(place, Ordering::Release);
         bucket.store(place, Ordering::Release);
         self.last = place;
-        // SAFETY: it was just written, and is never unmapped.
+        // SAFETY: the entry was just written, and is never unmapped.
         Some(unsafe { &*place })
     }
 
@@ -187,7 +187,7 @@ impl Known {
 
     fn text(&self, from: usize, length: u16) -> &[u8] {
         let text = std::ptr::from_ref(self).wrapping_add(1).cast::<u8>().wrapping_add(from);
-        // SAFETY: `enter` wrote the path and the build id after this entry, and they never change.
+        // SAFETY: `enter` wrote the path and the build id after this entry, and these bytes never change.
         unsafe { std::slice::from_raw_parts(text, usize::from(length)) }
     }
 }

@@ -1,39 +1,38 @@
 //! The dynamic loader's state: which objects are loaded, and whether that has changed.
 //!
-//! The loader is queried by `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in
-//! `dlopen`. If glibc's own object counters were found (see `watch`), [`current`] queries it only when they
+//! The loader is queried by `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in `dlopen`.
+//! If glibc's own object counters were found (see `watch`), [`current`] queries the loader only when these counters have
 //! changed. The latest known state is in `counts`; `find` maps an address to its object.
 //!
-//! While a visitor of `dl_iterate_phdr` runs, nothing can be loaded or unloaded, in any namespace: glibc maps,
-//! lists, unlists and unmaps objects, and frees their names, under the one lock that it holds meanwhile. So the
-//! contents of an object are read inside [`hold`] and [`visit`] only: an address on a stack may be garbage, and
-//! another thread may unload the object around it at any time.
+//! While a visitor of `dl_iterate_phdr` runs, no object can be loaded or unloaded, in any namespace: glibc maps, lists,
+//! unlists and unmaps objects, and frees their names, under the one lock that it holds while the visitor runs. So the
+//! contents of an object are read only inside [`hold`] and [`visit`]: an address on a stack may be garbage, and another
+//! thread may unload the object around such an address at any time.
 //!
-//! No thread waits forever for that lock. The loader runs no code of the program under it (constructors,
-//! destructors and resolvers run before or after); it is recursive, so a signal handler may enter it on the thread
-//! that holds it; and our visitors take no other lock and do not allocate. Two cases remain: a visitor of the
-//! program's own that waits for a thread which launches, and an allocator that launches while it holds a lock which
-//! the loader's `free` needs.
+//! No thread waits forever for that lock. The loader runs no code of the program under the lock (constructors, destructors
+//! and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on the thread that
+//! holds the lock. Our visitors take no other lock and do not allocate. Two cases remain: a visitor of the program's own
+//! that waits for a launching thread, and an allocator that launches while it holds a lock that the loader's `free` needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::counts::{self, Counts, Told};
 use super::watch;
 
-/// Returns the present state: two loads, and a query to the loader if an object was loaded or unloaded.
+/// Returns the present state. Costs two loads, and a query to the loader if an object was loaded or unloaded.
 #[inline(always)]
 pub(crate) fn current() -> Counts {
     if watch::is_unchanged() { counts::latest() } else { poll() }
 }
 
-/// Queries the loader for its present state and publishes it as the latest. About 12 ns; takes a short loader lock.
+/// Queries the loader for its present state, and publishes the state as the latest. Costs about 12 ns and takes a short
+/// loader lock.
 #[cold]
 pub(crate) fn poll() -> Counts {
     hold(|counts| counts).unwrap_or_else(counts::latest)
 }
 
-/// Calls `inside` with the loader's state, which is published as the latest and cannot change until `inside`
-/// returns.
+/// Calls `inside` with the loader's state. This state is published as the latest, and cannot change until `inside` returns.
 pub(crate) fn hold<T>(inside: impl FnOnce(Counts) -> T) -> Option<T> {
     let mut inside = Some(inside);
     let mut result = None;
@@ -52,12 +51,13 @@ fn told(info: &libc::dl_phdr_info) -> Told {
     Told::new(info.dlpi_adds, info.dlpi_subs)
 }
 
-/// Looks for the loader's counters, and queries the loader for the first time. Call when the library is loaded, not
+/// Searches for the loader's counters, and queries the loader for the first time. Call when the library is loaded, not
 /// inside a callback.
 pub(crate) fn prepare() {
     if let Some((global, bytes)) = loader_data() {
         iterate(|info| {
-            // SAFETY: `bytes` is the variable's size according to the loader; it is aligned for the pointers in it.
+            // SAFETY: `bytes` is the variable's size according to the loader, and the variable is aligned for the pointers
+            // in it.
             unsafe { watch::find(global, bytes, told(info)) };
             Visit::Stop
         });
@@ -82,7 +82,7 @@ fn loader_data() -> Option<(*mut c_void, usize)> {
 const RTLD_DL_SYMENT: c_int = 1;
 
 unsafe extern "C" {
-    /// From glibc; the `libc` crate does not declare it.
+    /// glibc's function; the `libc` crate does not declare it.
     fn dladdr1(
         address: *const c_void,
         info: *mut libc::Dl_info,
@@ -91,16 +91,17 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A loaded object. It may be read only while the loader is held: its pointers are valid until it is unloaded.
+/// A loaded object. Read it only while the loader's lock is held, because its pointers are valid until the object is
+/// unloaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     /// First mapped address.
     pub(crate) start: u64,
-    /// One past the last mapped address.
+    /// Address after the last mapped byte.
     pub(crate) end: u64,
-    /// Difference between mapped addresses and the file's addresses.
+    /// Difference between the mapped addresses and the addresses in the file.
     pub(crate) bias: u64,
-    /// The loader's name for it: a path; empty for the program; a made-up name for the vdso.
+    /// The loader's name for the object: a path, an empty string for the program, or a made-up name for the vdso.
     name: *const c_char,
     headers: *const libc::Elf64_Phdr,
     header_count: usize,
@@ -117,13 +118,13 @@ impl Object {
         header_count: 0,
     };
 
-    /// Converts to words that can be passed between threads.
+    /// Converts the object to words that can be passed between threads.
     pub(super) fn to_words(self) -> [u64; 6] {
         let (name, headers) = (self.name.expose_provenance(), self.headers.expose_provenance());
         [self.start, self.end, self.bias, name as u64, headers as u64, self.header_count as u64]
     }
 
-    /// Converts back from [`to_words`](Self::to_words).
+    /// Converts words from [`to_words`](Self::to_words) back to an object.
     pub(super) fn from_words([start, end, bias, name, headers, header_count]: [u64; 6]) -> Self {
         Self {
             start,
@@ -138,7 +139,7 @@ impl Object {
     /// Creates the object with these program headers.
     ///
     /// # Safety
-    /// The arguments must be the loader's description of one object that is loaded, and the loader must be held.
+    /// The arguments must be the loader's description of one loaded object, and the loader's lock must be held.
     unsafe fn new(bias: u64, name: *const c_char, headers: (*const libc::Elf64_Phdr, usize)) -> Self {
         let (headers, header_count) = headers;
         let mut object = Self { start: 0, end: 0, bias, name, headers, header_count };
@@ -152,16 +153,16 @@ impl Object {
         object
     }
 
-    /// Creates the object that is mapped from `start` on, if its first page contains its program headers.
+    /// Creates the object that is mapped from `start` on, if the object's first page contains its program headers.
     ///
     /// # Safety
-    /// The arguments must be the loader's description of one object that is loaded, and the loader must be held.
+    /// The arguments must be the loader's description of one loaded object, and the loader's lock must be held.
     pub(super) unsafe fn mapped(start: u64, bias: u64, name: *const c_char) -> Option<Self> {
-        // SAFETY: the caller guarantees all of it.
+        // SAFETY: the caller guarantees that these describe a loaded object, and that the loader's lock is held.
         program_headers(start).map(|headers| unsafe { Self::new(bias, name, headers) })
     }
 
-    /// Finds the object that contains `address` in the loader's list. Call while the loader is held.
+    /// Finds the object that contains `address` in the loader's list. Call while the loader's lock is held.
     pub(super) fn listed(address: u64) -> Option<Self> {
         let mut found = None;
         visit(|object| {
@@ -178,7 +179,7 @@ impl Object {
         address.wrapping_sub(self.start) < self.end.wrapping_sub(self.start)
     }
 
-    /// The loader's name for it.
+    /// The loader's name for the object.
     pub(crate) fn name(&self) -> &CStr {
         if self.name.is_null() {
             return c"";
@@ -187,13 +188,13 @@ impl Object {
         unsafe { CStr::from_ptr(self.name) }
     }
 
-    /// Its `.eh_frame_hdr`, and the rest of that segment.
+    /// The object's `.eh_frame_hdr`, and the rest of that segment.
     pub(crate) fn eh_frame_hdr(&self) -> Option<&'static [u8]> {
         let header = self.headers().iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
     }
 
-    /// Its dynamic section, and the rest of that segment.
+    /// The object's dynamic section, and the rest of that segment.
     pub(crate) fn dynamic(&self) -> Option<&'static [u8]> {
         let header = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
@@ -206,11 +207,12 @@ impl Object {
                 let into = address.wrapping_sub(self.bias.wrapping_add(header.p_vaddr));
                 (header.p_flags & libc::PF_R != 0 && into < header.p_memsz).then(|| header.p_memsz - into)
             })?;
-        // SAFETY: a loaded, readable segment of an object, used only while the loader is held.
+        // SAFETY: these bytes are in a loaded, readable segment of an object, and are used only while the loader's lock is
+        // held.
         Some(unsafe { std::slice::from_raw_parts(address as *const u8, left as usize) })
     }
 
-    /// Its GNU build id; empty if it has none.
+    /// The object's GNU build id; empty if the object has none.
     pub(crate) fn build_id(&self) -> &[u8] {
         self.headers()
             .iter()
@@ -224,12 +226,12 @@ impl Object {
     }
 
     fn headers(&self) -> &[libc::Elf64_Phdr] {
-        // SAFETY: the loader or the ELF header states that this many program headers are mapped there.
+        // SAFETY: the loader or the ELF header states that this number of program headers is mapped at this address.
         unsafe { std::slice::from_raw_parts(self.headers, self.header_count) }
     }
 }
 
-/// The program headers of the ELF file mapped at `start`, if its first page contains them.
+/// The program headers of the ELF file that is mapped at `start`, if the file's first page contains them.
 fn program_headers(start: u64) -> Option<(*const libc::Elf64_Phdr, usize)> {
     const PAGE: u64 = 4096;
     let file = start as *const libc::Elf64_Ehdr;
@@ -261,7 +263,7 @@ fn gnu_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether a visitor wants another object.
+/// Whether a visitor wants to see another object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
     Next,
@@ -273,7 +275,7 @@ pub(crate) enum Visit {
 pub(crate) fn visit(mut visitor: impl FnMut(&Object) -> Visit) {
     iterate(|info| {
         let headers = (info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        // SAFETY: the loader passes this object to its visitor right now.
+        // SAFETY: the loader is passing this object to its visitor, so the object is loaded and the lock is held.
         visitor(&unsafe { Object::new(info.dlpi_addr, info.dlpi_name, headers) })
     });
 }
@@ -284,11 +286,12 @@ fn iterate<F: FnMut(&libc::dl_phdr_info) -> Visit>(mut visitor: F) {
         _size: usize,
         visitor: *mut c_void,
     ) -> c_int {
-        // SAFETY: `iterate` passed its closure, which is not used anywhere else meanwhile.
+        // SAFETY: `iterate` passed its closure, and nothing else uses the closure during this call.
         let visitor = unsafe { &mut *visitor.cast::<F>() };
-        // SAFETY: the loader passes a valid description; glibc fills all its fields.
+        // SAFETY: the loader passes a valid description, and glibc fills all its fields.
         let info = unsafe { &*info };
-        // A panic must not cross the loader's frames: it would abort the process while the loader's lock is held.
+        // A panic must not unwind through the loader's frames, because that would abort the process while the loader's lock
+        // is held.
         let wish = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| visitor(info)));
         c_int::from(!matches!(wish, Ok(Visit::Next)))
     }
@@ -303,7 +306,7 @@ mod tests {
     #[test]
     fn the_loader_is_found_unchanged_through_glibcs_counter() {
         prepare();
-        // Another test may load something in between, but not every time.
+        // Another test may load an object in between, but not every time.
         let unchanged = |_: i32| {
             poll();
             watch::is_unchanged()

@@ -1,33 +1,33 @@
 //! Memory that is mapped directly from the kernel.
 //!
-//! The callback runs inside the host program, possibly inside its allocator (a malloc that launches a kernel does
-//! exist), so nothing on its path may call `malloc`. Only a thread's first launch does, to query the bounds of its
-//! stack. All memory that `unwind` and `capture` need per thread or per process is mapped here, zeroed. Every byte
-//! is counted, and the ledger prints the sum.
+//! The callback runs inside the host program, possibly inside its allocator (programs whose malloc launches a kernel do
+//! exist), so no code on the callback's path may call `malloc`. The only exception is a thread's first launch, which calls
+//! `malloc` to query the bounds of the thread's stack. All memory that `unwind` and `capture` need per thread or per
+//! process is mapped by this module, zeroed. Every byte is counted, and the ledger prints the sum.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bytes mapped now.
+/// Number of bytes that are mapped now.
 pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Maps `bytes` of zeroed memory, aligned to a page. `None` if the kernel refuses.
+/// Maps `bytes` bytes of zeroed, page-aligned memory. `None` if the kernel refuses.
 pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     let memory = reserve(bytes)?;
     count(bytes);
     Some(memory)
 }
 
-/// Counts memory from [`reserve`] as used from now on.
+/// Counts `bytes` bytes of memory from [`reserve`] as used from now on.
 pub(crate) fn count(bytes: usize) {
     HELD.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// As [`map`], but not counted yet: most of the memory may never be touched.
+/// As [`map`], but does not count the memory yet, because most of it may never be touched.
 pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -48,12 +48,12 @@ pub(crate) unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
     unsafe { give_back(memory, bytes, bytes) };
 }
 
-/// Releases memory from [`reserve`], `counted` bytes of which were counted.
+/// Releases memory from [`reserve`], of which `counted` bytes were counted.
 ///
 /// # Safety
-/// As for [`unmap`].
+/// The conditions of [`unmap`] apply.
 pub(crate) unsafe fn give_back(memory: NonNull<u8>, bytes: usize, counted: usize) {
-    // SAFETY: the caller guarantees that this is a whole mapping of ours that is not in use.
+    // SAFETY: the caller guarantees that this is a whole mapping of ours, and that it is not in use.
     unsafe { libc::munmap(memory.as_ptr().cast(), bytes) };
     HELD.fetch_sub(counted, Ordering::Relaxed);
 }
@@ -68,9 +68,9 @@ pub(crate) unsafe fn word(address: u64) -> u64 {
     unsafe { (address as *const u64).read_unaligned() }
 }
 
-/// Copies up to `bytes` bytes from `address` to `to`, as far as they are readable at this moment, and returns the
-/// number of copied bytes. The kernel checks the pages, so any address may be passed. Takes one system call, or
-/// three others if a sandbox of this process refuses that one. The host's errno is preserved.
+/// Copies up to `bytes` bytes from `address` to `to`, as far as they are readable at this moment, and returns the number of
+/// copied bytes. The kernel checks the pages, so any address may be passed. A copy takes one system call, or three other
+/// calls if a sandbox of this process refuses `process_vm_readv`. The host's errno is preserved.
 ///
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
@@ -78,13 +78,13 @@ pub(crate) unsafe fn word(address: u64) -> u64 {
 pub(crate) unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
     // SAFETY: errno's location is valid for as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: errno's location is valid for as long as the thread runs.
     let before = unsafe { errno.read() };
     let mut copied = -1;
     if !IS_REFUSED.load(Ordering::Relaxed) {
         // SAFETY: the caller guarantees that `to` is writable.
         copied = unsafe { copy_by_call(address, to, bytes) };
-        // SAFETY: as above.
+        // SAFETY: errno's location is valid for as long as the thread runs.
         if copied < 0 && unsafe { errno.read() } != libc::EFAULT {
             IS_REFUSED.store(true, Ordering::Relaxed);
         }
@@ -93,12 +93,12 @@ pub(crate) unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize
         // SAFETY: the caller guarantees that `to` is writable.
         copied = unsafe { copy_by_file(address, to, bytes) };
     }
-    // SAFETY: as above.
+    // SAFETY: errno's location is valid for as long as the thread runs.
     unsafe { errno.write(before) };
     usize::try_from(copied).unwrap_or(0)
 }
 
-/// Whether `process_vm_readv` was refused: by an old container's system call filter, or an old kernel.
+/// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// # Safety
@@ -106,26 +106,27 @@ static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 unsafe fn copy_by_call(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let local = libc::iovec { iov_base: to.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
-    // Whole registers: the upper half of a narrower argument may contain garbage, and the kernel reads it.
+    // The arguments are full-width registers: the upper half of a narrower argument may contain garbage, which the kernel
+    // would read.
     let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
     let this = this_process();
-    // SAFETY: the caller guarantees that `to` is writable; the kernel checks the other address itself.
+    // SAFETY: the caller guarantees that `to` is writable; the kernel checks the source address itself.
     unsafe {
         libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, one, &raw const remote, one, none)
     }
 }
 
-/// A page that contains the process's id, and that a forked child sees zeroed. Null if unavailable.
+/// A page that contains the process's id, and that the kernel zeroes in a forked child. Null if unavailable.
 static PROCESS: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Maps the page that saves a system call per copy. Call when the library is loaded.
+/// Maps the page with the process's id, which saves a system call per copy. Call when the library is loaded.
 pub(super) fn prepare() {
     const PAGE: usize = 4096;
     if !PROCESS.load(Ordering::Relaxed).is_null() {
         return;
     }
     let Some(page) = map(PAGE) else { return };
-    // SAFETY: a whole mapping of ours that is not shared with any other thread yet.
+    // SAFETY: this is a whole mapping of ours that is not shared with any other thread yet.
     if unsafe { libc::madvise(page.as_ptr().cast(), PAGE, libc::MADV_WIPEONFORK) } == 0 {
         let process = page.as_ptr().cast();
         let (new, old) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -133,13 +134,13 @@ pub(super) fn prepare() {
             return;
         }
     }
-    // SAFETY: a mapping of that size that is not in use: the kernel is too old, or another thread was faster.
+    // SAFETY: this mapping of ours has that size and is not in use: the kernel is too old, or another thread was faster.
     unsafe { unmap(page, PAGE) };
 }
 
-/// Id of this process. Makes a system call only the first time in each process.
+/// Id of this process. The function makes a system call only the first time it is called in each process.
 fn this_process() -> i64 {
-    // SAFETY: null, or a word in a mapping that is never unmapped.
+    // SAFETY: the pointer is null, or points to a word in a mapping that is never unmapped.
     let kept = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
     if let Some(id) = kept.map(|id| id.load(Ordering::Relaxed)).filter(|id| *id != 0) {
         return id;
@@ -152,20 +153,20 @@ fn this_process() -> i64 {
     id
 }
 
-/// As [`copy_by_call`], through the file that shows this process's memory. It is opened each time: the host could
-/// close a long-lived descriptor of ours, and reuse its number for another file. Like a debugger, it also reads
-/// pages without read permission, so a stack may seem to end in zeroes.
+/// As [`copy_by_call`], but reads through the file that shows this process's memory. The file is opened each time, because
+/// the host could close a long-lived descriptor of ours and reuse its number for another file. Like a debugger, this
+/// function also reads pages without read permission, so a stack may seem to end in zeroes.
 ///
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
 unsafe fn copy_by_file(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let (path, flags) = (c"/proc/self/mem".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-    // SAFETY: the path is a C string. Through `syscall`, because libc's functions are cancellation points.
+    // SAFETY: the path is a C string. The call goes through `syscall`, because libc's functions are cancellation points.
     let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0) };
     if file < 0 {
         return -1;
     }
-    // SAFETY: the caller guarantees that `to` is writable; the kernel checks the other address itself.
+    // SAFETY: the caller guarantees that `to` is writable; the kernel checks the source address itself.
     let copied = unsafe { libc::syscall(libc::SYS_pread64, file, to, bytes, address) };
     // SAFETY: `file` is a descriptor that we opened.
     unsafe { libc::syscall(libc::SYS_close, file) };
@@ -199,7 +200,7 @@ mod tests {
             (copied, word)
         };
         assert_eq!(copied(), (8, 1));
-        // SAFETY: the child makes system calls only, and exits without running the harness's exit handlers.
+        // SAFETY: the child only makes system calls, and exits without running the harness's exit handlers.
         unsafe {
             let child = libc::fork();
             if child == 0 {

@@ -1,8 +1,9 @@
-//! The module map: which file was mapped at which address, recorded while the modules are loaded.
+//! The module map: records which file was mapped at which address, while the modules are loaded.
 //!
-//! The map belongs to a housekeeping thread, which polls it for news: objects that captures or the map itself (when
-//! it lists the loader's objects) have added to the permanent list (see `known`); and pages of code outside all
-//! objects, about which captures left notes (see `notes`). Function names are resolved elsewhere.
+//! The map belongs to a housekeeping thread, which polls the map for two kinds of news. The first are objects that
+//! captures, or the map itself (when it lists the loader's objects), have added to the permanent list (see `known`). The
+//! second are pages of code outside all objects, about which captures left notes (see `notes`). Function names are resolved
+//! elsewhere.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,14 +17,14 @@ use super::loader::{self, Visit};
 use super::notes::{self, PAGE};
 use crate::record::{Module, ModuleEpoch};
 
-/// All modules seen so far.
+/// All modules seen so far by the process.
 #[derive(Debug, Default)]
 pub struct ModuleMap {
     /// The last object that was reported.
     told: Option<&'static Known>,
-    /// The loader's state when its objects were last listed.
+    /// The loader's state when the map last listed the loader's objects.
     listed: Option<Counts>,
-    /// Modules reported for code outside all objects, and the number of notes lost by then.
+    /// Modules reported for code outside all objects, and the number of notes that had been lost by then.
     outside: Vec<Module>,
     notes_lost: u64,
 }
@@ -34,12 +35,12 @@ impl ModuleMap {
         Self::default()
     }
 
-    /// Appends every module that is new since the last call to `new`, in the order of their appearance. Cheap
-    /// (about 12 ns) if nothing changed: call it every few milliseconds.
+    /// Appends every module that is new since the last call to `new`, in order of appearance. The call is cheap (about 12
+    /// ns) if nothing changed, so call it every few milliseconds.
     ///
-    /// A frame belongs to the module that covers its address and has its epoch. Only for [`ModuleEpoch::OUTSIDE`]
-    /// there may be several such modules, and then the right one is unknown; generated code has an empty path. Do
-    /// not call inside a callback.
+    /// A frame belongs to the module that covers the frame's address and has the frame's epoch. Only for
+    /// [`ModuleEpoch::OUTSIDE`] there may be several such modules, and then the right module is unknown. Generated code has
+    /// an empty path. Do not call inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let counts = loader::poll();
         if self.listed != Some(counts) {
@@ -65,8 +66,9 @@ impl ModuleMap {
         });
     }
 
-    /// Processes the captures' notes on code outside all objects. If objects were loaded or unloaded since a note
-    /// was written, its page may hold another file by now: then a module without a path marks the page as unknown.
+    /// Processes the captures' notes on code outside all objects. If objects were loaded or unloaded since a note was
+    /// written, another file may be mapped at the note's page by now; then a module without a path marks the page as
+    /// unknown.
     fn read_notes(&mut self, counts: Counts, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         notes::drain(|note| notes.push(note));
@@ -108,14 +110,14 @@ fn module_of_object(known: &Known) -> Module {
     }
 }
 
-/// Code outside all objects whose file cannot be determined.
+/// A module for code outside all objects whose file cannot be determined.
 fn nobody_knows(place: Range<u64>) -> Module {
     let Range { start, end } = place;
     Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: PathBuf::new(), build_id: Vec::new() }
 }
 
-/// Completes a module's path. The loader names the program "", the vdso by a nonexistent file, and other objects as
-/// they were requested, perhaps relative to the working directory at that time.
+/// Completes a module's path. The loader names the program "", and the vdso by a nonexistent file. The loader names other
+/// objects as they were requested, perhaps relative to the working directory at the time of loading.
 fn with_full_path(mut module: Module) -> Module {
     let name = module.path.as_os_str().as_bytes();
     if name.is_empty() {
@@ -132,11 +134,11 @@ fn with_full_path(mut module: Module) -> Module {
 }
 
 /// The program's file, which is mapped at `start`. If the program was started through the loader (`ld.so program`),
-/// `/proc/self/exe` is the loader.
+/// `/proc/self/exe` is the loader instead of the program.
 fn program(start: u64) -> PathBuf {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let mapping = Mapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
-    // Unusual characters are escaped there.
+    // The kernel escapes unusual characters in this file, so a path with a backslash is not used.
     match mapping.filter(|mapping| mapping.name.starts_with(b"/") && !mapping.name.contains(&b'\\')) {
         Some(mapping) => OsStr::from_bytes(mapping.name).into(),
         None => fs::read_link("/proc/self/exe").unwrap_or_default(),

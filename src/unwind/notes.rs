@@ -1,30 +1,30 @@
-//! Notes from captures to the module map about code outside all objects: generated, or mapped by hand.
+//! Notes from captures to the module map about code outside all objects. Such code was generated, or mapped by hand.
 //!
-//! The first miss of the rule table on a page (per loader state) leaves a note, from inside the callback: no lock,
-//! no allocation, a fixed ring. The map drains it. If the ring is full, the note is counted as lost, and the next
-//! miss on that page tries again.
+//! When a capture misses the rule table on a page for the first time (per loader state), it leaves a note, from inside the
+//! callback: it takes no lock, allocates nothing, and writes to a fixed ring. The module map drains the ring. If the ring
+//! is full, the note is counted as lost, and the next miss on that page tries again.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::counts::Counts;
 
-/// Capacity of the ring.
+/// Capacity of the ring, in notes.
 const WAITING: usize = 1024;
-/// Number of pages that are remembered as noted.
+/// Number of pages that are remembered as already noted.
 const NOTED: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
-/// A page outside all objects that a capture met.
+/// A page outside all objects that a capture reached.
 #[derive(Clone, Copy)]
 pub(super) struct Note {
     pub(super) page: u64,
-    /// The loader's state at the capture.
+    /// The loader's state when the capture left the note.
     pub(super) counts: Counts,
 }
 
-/// A slot of the ring. Its `turn` decides which thread may use it: a value equal to a position's write turn, that
-/// position's writer; one more, that position's reader.
+/// A slot of the ring. The slot's `turn` decides which thread may use it: if `turn` equals a position's write turn, that
+/// position's writer; if it is one more, that position's reader.
 struct Place {
     turn: AtomicUsize,
     note: UnsafeCell<Note>,
@@ -44,7 +44,8 @@ static RING: Ring = Ring::new();
 static LOST: AtomicU64 = AtomicU64::new(0);
 static SEEN: [AtomicU64; NOTED] = [const { AtomicU64::new(0) }; NOTED];
 
-/// Notes that the stack contains `address`, which is not in any object: generated code. One note per page.
+/// Notes that the stack contains `address`, which is not in any object, so its code was generated or mapped by hand. Writes
+/// one note per page.
 pub(super) fn outside(address: u64, counts: Counts) {
     let page = address & !(PAGE - 1);
     let mark = page | (u64::from(counts.unloads()) << 48);
@@ -58,7 +59,7 @@ pub(super) fn outside(address: u64, counts: Counts) {
     }
 }
 
-/// Passes every pending note to `read`. Only for one thread at a time: the module map's.
+/// Passes every pending note to `read`. Call from one thread at a time, the thread of the module map.
 pub(super) fn drain(read: impl FnMut(Note)) {
     RING.drain(read);
 }
@@ -73,7 +74,7 @@ pub(super) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// The turn at which `position` may be written.
+/// The value of `turn` at which `position` may be written.
 fn write_turn(position: usize) -> usize {
     position / WAITING * 2
 }
@@ -90,7 +91,7 @@ impl Ring {
         }
     }
 
-    /// Returns `false` if the ring is full.
+    /// Adds a note to the ring. Returns `false` if the ring is full.
     fn push(&self, note: Note) -> bool {
         let mut position = self.tail.load(Ordering::Relaxed);
         loop {
@@ -116,7 +117,7 @@ impl Ring {
         }
     }
 
-    /// Call from one thread at a time.
+    /// Passes every pending note to `read`. Call from one thread at a time.
     fn drain(&self, mut read: impl FnMut(Note)) {
         loop {
             let position = self.head.load(Ordering::Relaxed);
@@ -124,8 +125,8 @@ impl Ring {
             if place.turn.load(Ordering::Acquire) != write_turn(position) + 1 {
                 return;
             }
-            // SAFETY: the turn proves that the note is written; there is one reader, and no writer before the turn
-            // advances.
+            // SAFETY: the turn proves that the note is written. There is one reader, and no thread writes this slot before
+            // the turn advances.
             read(unsafe { *place.note.get() });
             self.head.store(position + 1, Ordering::Relaxed);
             place.turn.store(write_turn(position) + 2, Ordering::Release);

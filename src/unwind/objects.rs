@@ -1,11 +1,12 @@
-//! The loaded objects sorted by address, for glibc before 2.35, which has no `_dl_find_object`.
+//! A copy of the list of loaded objects, sorted by address, for glibc before 2.35, which has no `_dl_find_object`.
 //!
-//! Without a copy, every address without a rule would make the loader walk its whole list, under its lock: 2 us. So
-//! after each load or unload the list is copied and sorted, and addresses are looked up in the copy.
+//! Without this copy, every address without a rule would make the loader walk its whole list under its lock, which takes 2
+//! us. So after each load or unload the list is copied and sorted, and addresses are looked up in the copy.
 //!
-//! No thread waits. One thread at a time copies; any other that needs the copy meanwhile asks the loader. Readers
-//! check a sequence number before and after (a seqlock): it is odd while the copy is being written, and different
-//! afterwards. All memory is static: no allocation, and no old copy to keep for a reader that may still use it.
+//! No thread waits. One thread at a time copies the list; any other thread that needs the copy meanwhile asks the loader. A
+//! reader checks a sequence number before and after it reads (a seqlock): the number is odd while the copy is being
+//! written, and different after the copy has changed. All memory is static, so nothing is allocated, and no old copy must
+//! be kept for a reader that may still use it.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -13,38 +14,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::counts::Counts;
 use super::loader::{self, Object, Visit};
 
-/// Maximum number of objects. In a process with more, the loader is asked for every address without a rule.
+/// Maximum number of objects. In a process with more objects, the loader is asked for every address without a rule.
 const MOST: usize = 1024;
-/// Number of words per object in the copy.
+/// Number of words per object in the sorted copy.
 const WORDS: usize = 6;
 
-/// A list that one thread at a time writes and any thread reads.
+/// A list that any thread may read, and that only one thread at a time writes.
 struct Copied {
     /// The objects as words, sorted by start address.
     objects: [[AtomicU64; WORDS]; MOST],
-    /// Number of objects, and the loader state they were listed in.
+    /// Number of objects, and the loader state in which the objects were listed.
     count: AtomicU64,
     state: AtomicU64,
-    /// Odd while the fields above are being written.
+    /// Sequence number, which is odd while the fields above are being written.
     sequence: AtomicU64,
 }
 
 static COPY: Copied = Copied::new();
 
-/// Buffer for sorting the list before it is copied; owned by the thread that set `WRITING`.
+/// Buffer for sorting the list before the list is copied. It is owned by the thread that set `WRITING`.
 static ROOM: Room = Room(UnsafeCell::new([Object::NONE; MOST]));
 static WRITING: AtomicBool = AtomicBool::new(false);
 
 struct Room(UnsafeCell<[Object; MOST]>);
 
-// SAFETY: only `refresh` accesses it, while it owns `WRITING`.
+// SAFETY: only `refresh` accesses the buffer, while its thread owns `WRITING`.
 unsafe impl Sync for Room {}
 
-/// The copy has no answer: ask the loader.
+/// The copy cannot answer, so the caller must ask the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unsure;
 
-/// Returns the object that contains `address` in the loader's present state. Call while the loader is held. Safe
+/// Returns the object that contains `address` in the loader's present state. Call while the loader's lock is held. Safe
 /// inside a callback.
 pub(super) fn holding(address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
     match COPY.look_up(address, counts) {
@@ -56,13 +57,13 @@ pub(super) fn holding(address: u64, counts: Counts) -> Result<Option<Object>, Un
     }
 }
 
-/// Copies the loader's list in its present state, unless another thread is already copying it.
+/// Copies the loader's list in its present state, unless another thread is already copying the list.
 #[cold]
 fn refresh(counts: Counts) {
     if WRITING.swap(true, Ordering::Acquire) {
         return;
     }
-    // SAFETY: this thread has just set the flag, so no other reference to the room exists.
+    // SAFETY: this thread has just set `WRITING`, so no other reference to the room exists.
     let room = unsafe { &mut *ROOM.0.get() };
     let mut count = 0;
     loader::visit(|object| {
@@ -100,8 +101,8 @@ impl Copied {
         let after = copy.partition_point(|words| words[0].load(Ordering::Relaxed) <= address);
         let last =
             after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
-        // This orders the loads above before the one below: if the sequence number is unchanged, they read one
-        // version.
+        // This fence orders the loads above before the load below: if the sequence number is unchanged, the loads above
+        // read one version of the list.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) != before {
             return Err(Unsure);
@@ -109,11 +110,11 @@ impl Copied {
         Ok(last.map(Object::from_words).filter(|object| object.contains(address)))
     }
 
-    /// Call from one thread at a time.
+    /// Publishes a sorted list as the new copy. Call from one thread at a time.
     fn publish(&self, objects: &[Object], counts: Counts) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // A reader that sees a word stored below also sees the odd number, or a later one.
+        // Because of this fence, a reader that sees a word stored below also sees the odd number, or a later one.
         fence(Ordering::Release);
         for (place, object) in self.objects.iter().zip(objects) {
             for (place, word) in place.iter().zip(object.to_words()) {
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(COPY.look_up(4096, Counts::new(u32::MAX, 1)).err(), Some(Unsure));
     }
 
-    /// Writes one list after another; each word contains the number of its list.
+    /// Writes one list after another; each word contains the number of the list that it belongs to.
     #[test]
     fn an_object_list_copy_read_during_a_write_is_not_trusted() {
         const OBJECTS: u64 = 40;
@@ -179,7 +180,7 @@ mod tests {
                 let answer = copy.look_up((at + 2) << 32 | 0xffff_ffff, Counts::new(7, list as u32));
                 let Ok(answer) = answer else { continue };
                 found += 1;
-                // Each object ends where the next begins, except for the last one.
+                // Each object ends where the next object begins, except for the last object.
                 let expected = (at + 1 < OBJECTS).then(|| start(at + 1, list));
                 let words = answer.map(Object::to_words);
                 let is_whole = |words: [u64; WORDS]| Some(words[0]) == expected && words[2..] == [list; 4];

@@ -1,8 +1,8 @@
-//! The engine for machines other than x86-64: framehop, with the same interface.
+//! The unwinding engine for machines other than x86-64: framehop behind the same interface.
 //!
-//! It makes gpuflame build and work beyond x86-64. It is slower (see the performance page), and when objects are
-//! loaded or unloaded it allocates, inside the callback that notices. framehop has an unwinder for aarch64 only; on
-//! other machines a capture is empty and flagged as cut.
+//! This engine makes gpuflame build and work beyond x86-64. It is slower (see the performance page), and when objects are
+//! loaded or unloaded, it allocates inside the callback that notices the change. framehop has an unwinder for aarch64 only;
+//! on other machines a capture is empty and flagged as cut.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use super::counts::{self, Counts};
 use super::loader::{self, Object, Visit};
 use super::{Captured, MAX_FRAMES, Seen, Skip, known, memory, notes};
 
-/// This engine caches no stacks.
+/// Number of cached stacks: this engine caches none.
 pub(super) const STACKS: usize = 1;
 use crate::record::{ContextFlags, Frame, ModuleEpoch};
 
-/// Return addresses may carry a signature above the 48 address bits.
+/// Address bits of a return address: the bits above these 48 may carry a pointer signature.
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// One thread's engine.
@@ -35,12 +35,12 @@ pub(super) struct Owned {
     /// Address ranges and epochs of the objects that `unwinder` knows.
     epochs: Vec<(Range<u64>, ModuleEpoch)>,
     frames: Vec<Frame>,
-    /// Stack pointers of `frames`.
+    /// Stack pointers of the frames in `frames`.
     places: Vec<u64>,
     is_busy: bool,
 }
 
-/// Copied stacks are not supported by this engine.
+/// The walker of copied stacks, which this engine does not support.
 #[derive(Debug)]
 pub(super) enum OfCopies {}
 
@@ -77,7 +77,7 @@ impl fmt::Debug for Owned {
     }
 }
 
-/// The registers that a walk starts with.
+/// The registers with which a walk starts.
 struct Registers {
     pc: u64,
     lr: u64,
@@ -89,7 +89,7 @@ struct Registers {
 #[inline(always)]
 fn registers() -> Option<Registers> {
     let (pc, lr, sp, fp);
-    // SAFETY: this only reads registers.
+    // SAFETY: this assembly only reads registers.
     unsafe {
         std::arch::asm!(
             "adr {pc}, .",
@@ -139,7 +139,7 @@ impl Owned {
         self.checks_every_capture = check;
     }
 
-    /// Has no effect: this engine caches no stacks.
+    /// Has no effect, because this engine caches no stacks.
     pub(super) fn remember_stacks(&mut self, _remember: bool) {}
 
     #[inline(always)]
@@ -150,7 +150,7 @@ impl Owned {
         }
     }
 
-    /// Always walks: this engine caches no stacks.
+    /// Always walks the stack, because this engine caches no stacks.
     #[inline(always)]
     pub(super) fn capture_or_tell(&mut self, skip: Skip, _hint: u64) -> Seen<'_> {
         Seen::New(self.capture(skip))

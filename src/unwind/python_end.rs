@@ -1,16 +1,17 @@
-//! Notifies about the end of an interpreter that runs a whole program, as `python train.py` does. After an uncaught
-//! KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends it to itself, so the
-//! C library's exit handlers never run. The callbacks that CPython calls last of all (`Py_AtExit`) are the only
-//! opportunity.
+//! Notifies about the end of a Python interpreter that runs a whole program, as `python train.py` does. After an uncaught
+//! KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its own process, so
+//! the C library's exit handlers never run. The callbacks that CPython calls last of all (`Py_AtExit`) are the only
+//! opportunity to act before the process dies.
 //!
-//! A program that embeds CPython may finalize it and continue. The stack distinguishes the two cases: only
-//! functions that run a whole program, and return its exit code, end the process by a signal; and when one of them
-//! finalizes the interpreter, it is on the stack.
+//! A program that embeds CPython may finalize the interpreter and continue to run. The stack distinguishes the two cases.
+//! Only functions that run a whole program, and return its exit code, end the process by a signal; when one of these
+//! functions finalizes the interpreter, that function is on the stack.
 //!
-//! Two CPython functions are called: one reads a flag, and the other stores a pointer in a table of 32, since 3.12
-//! under a lock that is held for that alone. Before 3.12 only the global lock serializes this, and the thread that
-//! makes the first CUDA call has usually released it: if another thread registers a callback within those few
-//! instructions, one of the two is lost. Modules that register one do so when they are imported, if at all.
+//! Two CPython functions are called. The first reads a flag. The second stores a pointer in a table of 32, since CPython
+//! 3.12 under a lock that is held for this store alone. Before 3.12 only the GIL serializes the store, and the thread that
+//! makes the first CUDA call has usually released the GIL: if another thread registers a callback within those few
+//! instructions, one of the two callbacks is lost. Modules that register a callback do so when they are imported, if at
+//! all.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -20,10 +21,11 @@ use super::symbols::{Exported, Exports};
 use super::{Skip, Unwinder};
 use crate::record::FrameKind;
 
-/// Functions that run a whole program. The others call the first one, which may have been inlined into them.
+/// Functions that run a whole program. The second and third function call `Py_RunMain`, which may have been inlined into
+/// them.
 const PROGRAMS: [&str; 3] = ["Py_RunMain", "Py_BytesMain", "Py_Main"];
 
-/// The callback for the end of the interpreter.
+/// The callback to run at the end of the interpreter.
 struct Ending {
     programs: [Option<Exported>; PROGRAMS.len()],
     is_due: fn() -> bool,
@@ -32,18 +34,18 @@ struct Ending {
 
 static ENDING: OnceLock<Ending> = OnceLock::new();
 
-/// The relevant exports of an interpreter.
+/// The exports of an interpreter that this module needs.
 struct Found {
     is_initialized: extern "C" fn() -> c_int,
     at_exit: extern "C" fn(extern "C" fn()) -> c_int,
     programs: [Option<Exported>; PROGRAMS.len()],
 }
 
-/// Registers `then` to be called when this process's interpreter ends, provided that there is one now, that it runs
-/// the whole program, and that `is_due` returns true at that time. Call once, and not inside a callback. Returns
-/// false if there is no interpreter, or its table is full. A forked child inherits the registration: there `is_due`
-/// must return false, since another thread may have held the loader's lock at the fork, and will never release it
-/// in the child.
+/// Registers `then` to be called when this process's interpreter ends. `then` is called only if the interpreter runs the
+/// whole program, and if `is_due` returns true at that time. Call once, after the interpreter was initialized, and not
+/// inside a callback. Returns false if there is no interpreter, or if its table is full. A forked child inherits the
+/// registration. In the child `is_due` must return false: another thread may have held the loader's lock at the fork, and
+/// that lock is never released in the child.
 pub fn at_end_of_program(is_due: fn() -> bool, then: fn()) -> bool {
     let found = loader::hold(|_| {
         let mut found = None;
@@ -54,11 +56,11 @@ pub fn at_end_of_program(is_due: fn() -> bool, then: fn()) -> bool {
         found
     });
     let Some(Found { is_initialized, at_exit, programs }) = found.flatten() else { return false };
-    // An interpreter that is not initialized has no table yet, and nothing to finalize.
+    // An interpreter that is not initialized has no table yet, and nothing that needs to be finalized.
     is_initialized() != 0 && ENDING.set(Ending { programs, is_due, then }).is_ok() && at_exit(ends) == 0
 }
 
-/// The interpreter in the object with these exports. Call while the loader is held.
+/// The interpreter in the object with these exports. Call while the loader's lock is held.
 fn look(exports: &Exports<'_>) -> Option<Found> {
     exports.find("_PyRuntime")?;
     let address = |name| Some(exports.find(name)?.address as usize);
@@ -72,9 +74,10 @@ fn look(exports: &Exports<'_>) -> Option<Found> {
     })
 }
 
-/// Called by CPython, on the thread that finalizes it. This library is never unloaded (`host::loaded`).
+/// Called by CPython on the thread that finalizes the interpreter. The function stays callable, because this library is
+/// never unloaded (`host::loaded`).
 extern "C" fn ends() {
-    // A panic must not reach CPython.
+    // A panic must not unwind into CPython.
     let _ = std::panic::catch_unwind(|| {
         let Some(Ending { programs, is_due, then }) = ENDING.get() else { return };
         if !is_due() {

@@ -1,7 +1,8 @@
-//! An object's exported symbols, read from its own tables.
+//! Reads an object's exported symbols from the object's own tables.
 //!
-//! `dlsym` cannot be used: it takes the loader's load lock, which a thread may hold while it runs a constructor
-//! that launches. Like all contents of an object, the tables are read only while the loader is held.
+//! `dlsym` cannot be used, because it takes the loader's load lock, which a thread may hold while the thread runs a
+//! constructor that launches. Like all contents of an object, the tables are read only while the lock of `dl_iterate_phdr`
+//! is held.
 
 use super::loader::Object;
 
@@ -13,21 +14,21 @@ pub(super) struct Exported {
 }
 
 impl Exported {
-    /// Whether this address is inside the symbol.
+    /// Whether this address is inside the symbol's range.
     pub(super) fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.address) < self.bytes
     }
 }
 
-/// Tags of the dynamic section.
+/// Tags of entries in the dynamic section of an ELF file.
 const STRINGS: u64 = 5;
 const SYMBOLS: u64 = 6;
 const GNU_HASH: u64 = 0x6fff_fef5;
 
-/// Size of a symbol table entry.
+/// Size of a symbol table entry in bytes.
 const SYMBOL: usize = size_of::<libc::Elf64_Sym>();
 
-/// The symbol tables of one object. Use only while the loader is held.
+/// The symbol tables of one object. Use only while the loader's lock is held.
 pub(super) struct Exports<'a> {
     object: &'a Object,
     strings: &'static [u8],
@@ -36,14 +37,15 @@ pub(super) struct Exports<'a> {
 }
 
 impl<'a> Exports<'a> {
-    /// The tables of `object`. `None` if it exports nothing, or has only the hash table that was usual before 2006.
+    /// The symbol tables of `object`. `None` if the object exports nothing, or has only the hash table format that was
+    /// usual before 2006.
     pub(super) fn of(object: &'a Object) -> Option<Self> {
         let dynamic = object.dynamic()?;
         let entry = |tag: u64| {
             let (entries, _) = dynamic.as_chunks::<16>();
             let halves = entries.iter().map(|entry| (number(entry, 0), number(entry, 8)));
             let found = halves.take_while(|(tag, _)| *tag != Some(0)).find(|(found, _)| *found == Some(tag));
-            // glibc relocates the entry to an address in most objects; other loaders in none.
+            // glibc relocates this entry to an address in most objects; other C libraries' loaders never do.
             let at = found?.1?;
             object.rest_of_segment(if object.contains(at) { at } else { object.bias.wrapping_add(at) })
         };
@@ -62,7 +64,7 @@ impl<'a> Exports<'a> {
         }
         let from = 4 + 2 * blooms as usize;
         let mut at = word(from + hash.checked_rem(buckets)? as usize)?;
-        // An empty bucket contains 0; the last link of a chain is odd.
+        // An empty bucket contains 0; the last link of a hash chain is odd.
         while at >= first {
             let link = word(from + buckets as usize + (at - first) as usize)?;
             if link | 1 == hash | 1
@@ -78,7 +80,7 @@ impl<'a> Exports<'a> {
         None
     }
 
-    /// The symbol at this index, if it has that name and is defined in this object.
+    /// The symbol at this index, if the symbol has that name and is defined in this object.
     fn symbol(&self, at: usize, name: &str) -> Option<Exported> {
         let symbol = self.symbols.get(at.checked_mul(SYMBOL)?..)?.get(..SYMBOL)?;
         let text = self.strings.get(short(symbol, 0)? as usize..)?;

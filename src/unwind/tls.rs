@@ -1,18 +1,17 @@
 //! One pointer per thread that can be read inside any callback.
 //!
-//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs one load,
-//! but it needs space in a static reserve that is small and shared by all libraries loaded late (1,664 bytes in
-//! glibc): once others have used it up, the library cannot be loaded at all. With *TLS descriptors* the loader
-//! decides. If the reserve has space for the library's block, an access is a load and a call of two instructions, 1
-//! ns more than initial-exec; else the loader finds each thread's block, and allocates it at the thread's first
-//! access. The block holds all of the library's thread-locals: these eight bytes of ours, and about 330 of the
-//! standard library and other crates, which the callback never touches. In an executable the linker turns the
-//! access into one load. Stable Rust has no switch for the model, so the variable and its access are written in
-//! assembly.
+//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs only one load, but
+//! it takes space in a static reserve that is small (1,664 bytes in glibc) and shared by all libraries loaded late: once
+//! other libraries have used up the reserve, a library with this model cannot be loaded at all. With *TLS descriptors* the
+//! loader decides. If the reserve has space for the library's block, an access is a load and a call of two instructions, 1
+//! ns more than initial-exec; else the loader finds each thread's block at each access, and allocates it at the thread's
+//! first access. The block holds all of the library's thread-locals: these eight bytes of ours, and about 330 bytes of the
+//! standard library and other crates, which the callback never touches. In an executable the linker turns the access into
+//! one load. Stable Rust has no switch for the TLS model, so the variable and its access are written in assembly.
 
 #[cfg(target_arch = "x86_64")]
 mod by_descriptor {
-    // The name contains the version: two versions of this crate in one program keep separate variables.
+    // The symbol name contains the version, so that two versions of this crate in one program keep separate variables.
     std::arch::global_asm!(
         ".pushsection .tbss.gpuflame_thread_0_1,\"awT\",@nobits",
         ".globl gpuflame_thread_0_1",
@@ -25,13 +24,13 @@ mod by_descriptor {
         ".popsection",
     );
 
-    /// Offset of this variable from the thread's block that fs points to.
+    /// Offset of this variable from the thread's block, which fs points to.
     #[inline(always)]
     fn offset() -> usize {
         let offset;
-        // SAFETY: these are the psABI's two instructions, which the linker may replace by a constant. The called
-        // function preserves all registers but rax; before glibc 2.40 it does not preserve vector registers when it
-        // has to allocate the thread's block.
+        // SAFETY: these are the psABI's two instructions, which the linker may replace by a constant. The called function
+        // preserves all registers but rax; before glibc 2.40 it does not preserve vector registers when it has to allocate
+        // the thread's block.
         unsafe {
             std::arch::asm!(
                 "leaq gpuflame_thread_0_1@tlsdesc(%rip), %rax",
@@ -50,7 +49,7 @@ mod by_descriptor {
     #[inline(always)]
     pub(super) fn get() -> *mut u8 {
         let value;
-        // SAFETY: this reads the thread's own variable.
+        // SAFETY: this assembly only reads the thread's own variable.
         unsafe {
             std::arch::asm!(
                 "mov {value}, qword ptr fs:[{offset}]",
@@ -64,7 +63,7 @@ mod by_descriptor {
 
     #[inline(always)]
     pub(super) fn set(value: *mut u8) {
-        // SAFETY: this writes the thread's own variable.
+        // SAFETY: this assembly only writes the thread's own variable.
         unsafe {
             std::arch::asm!(
                 "mov qword ptr fs:[{offset}], {value}",
@@ -93,13 +92,13 @@ mod by_descriptor {
     }
 }
 
-/// Returns the calling thread's pointer; null until [`set`].
+/// Returns the calling thread's pointer, which is null until [`set`].
 #[inline(always)]
 pub fn get() -> *mut u8 {
     by_descriptor::get()
 }
 
-/// Sets the calling thread's pointer. It is not freed when the thread ends.
+/// Sets the calling thread's pointer. The memory it points to is not freed when the thread ends.
 #[inline(always)]
 pub fn set(value: *mut u8) {
     by_descriptor::set(value);

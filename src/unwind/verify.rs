@@ -1,7 +1,7 @@
-//! Captures a stack again, by the plain walk and by libgcc, to check whether all three results agree.
+//! Captures a stack again, by the plain walk and by libgcc, and checks whether all three results agree.
 //!
-//! For users who want proof on their own programs (`GPUFLAME_VERIFY`), and for bug reports. It costs about 20 us
-//! per stack; libgcc may take the loader's lock and allocate.
+//! Verification is for users who want proof on their own programs (`GPUFLAME_VERIFY`), and for bug reports. It costs about
+//! 20 us per stack; libgcc may take the loader's lock and allocate.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -12,21 +12,22 @@ use crate::record::{ContextFlags, Frame, FrameKind};
 /// The result of capturing a stack again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The plain walk of every frame gives the same stack; if it is truncated, the same as far as both reach.
+    /// Whether the plain walk of every frame gives the same stack. If the stack is truncated, it must agree as far as both
+    /// walks reach.
     pub plain_agrees: bool,
-    /// libgcc gives the same stack as far as it can unwind: it stops at code without unwind information.
+    /// Whether libgcc gives the same stack as far as libgcc can unwind: it stops at code without unwind information.
     pub libgcc_agrees: bool,
 }
 
-/// Checks a thread's captures.
+/// Checks the captures of one thread.
 #[derive(Debug)]
 pub struct Verifier {
     plain: Unwinder,
-    /// In its own mapping, because small thread stacks have no space for it.
+    /// Addresses that libgcc found, in their own mapping, because small thread stacks have no space for them.
     theirs: NonNull<Addresses>,
 }
 
-/// The look-up addresses that libgcc found, leaf first.
+/// Look-up addresses of the frames that libgcc found, leaf first.
 struct Addresses {
     list: [u64; MAX_FRAMES],
     count: usize,
@@ -42,20 +43,20 @@ impl Verifier {
         Some(Self { plain, theirs: memory::map(size_of::<Addresses>())?.cast() })
     }
 
-    /// Captures the frames above the one that contains `below` again, and compares them with `captured`.
+    /// Captures the frames above the frame that contains `below` again, and compares these frames with `captured`.
     #[cold]
     #[inline(never)]
     pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> Verdict {
         let again = self.plain.capture(Skip::UpTo(below));
         let plain_agrees = if again.flags.has(ContextFlags::TRUNCATED) {
-            // This capture began further leafward, so it misses more of the root, and does not know what was
-            // guessed there.
+            // This capture began further leafward than the first, so it omits more of the root, and does not know what was
+            // guessed at the root.
             captured.frames.starts_with(again.frames)
                 && (captured.flags.has(ContextFlags::GUESSED) || !again.flags.has(ContextFlags::GUESSED))
         } else {
             again.frames == captured.frames && again.flags == captured.flags
         };
-        // SAFETY: mapped as long as `self` lives, and not shared; zeroes are a valid list.
+        // SAFETY: the addresses are mapped as long as `self` lives, and not shared; zeroes are a valid list.
         let theirs = unsafe { self.theirs.as_mut() };
         theirs.take(below);
         let theirs = &theirs.list[..theirs.count];
@@ -79,7 +80,7 @@ impl Drop for Verifier {
     }
 }
 
-/// The look-up address of a frame: inside the call instruction, if the frame called.
+/// The look-up address of a frame. If the frame made a call, this address is inside the call instruction.
 fn look_up_address(frame: &Frame) -> u64 {
     match frame.kind() {
         FrameKind::Native { address, .. } => address,
@@ -106,12 +107,12 @@ unsafe extern "C" {
 }
 
 unsafe extern "C" fn note(context: *mut c_void, addresses: *mut c_void) -> c_int {
-    // SAFETY: `Addresses::take` passed itself, and is blocked in the call.
+    // SAFETY: `Addresses::take` passed a pointer to itself, and is blocked in the call of libgcc.
     let found = unsafe { &mut *addresses.cast::<Addresses>() };
     let mut is_exact = 0;
-    // SAFETY: libgcc passed this context.
+    // SAFETY: libgcc passed this context for the duration of the callback.
     let pc = unsafe { _Unwind_GetIPInfo(context, &mut is_exact) } as u64;
-    // SAFETY: as above.
+    // SAFETY: libgcc passed this context for the duration of the callback.
     let sp = unsafe { _Unwind_GetCFA(context) } as u64;
     // libgcc reports an invalid return address as one more frame.
     let is_code = pc.wrapping_sub(1) >> 47 == 0;

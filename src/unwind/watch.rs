@@ -1,20 +1,20 @@
-//! Detects whether objects were loaded or unloaded since the loader was last queried: two loads, no lock.
+//! Detects with two loads, and without a lock, whether objects were loaded or unloaded since the loader was last queried.
 //!
-//! `dl_iterate_phdr` would tell, but takes the loader's lock, which all launching threads would contend for. glibc
-//! keeps the counters in `_rtld_global`: how many objects were ever loaded, and how many of the program's own
-//! namespace are loaded now. Their offsets are not part of any interface. So they are searched for once, by the
-//! pattern of the data around them (see [`find`]); every later [`read_locked`] checks them against the loader's own
-//! answer; and if they are not found, or ever contradict it, [`is_unchanged`] returns false permanently, and every
-//! capture asks the loader.
+//! `dl_iterate_phdr` would report loads and unloads, but takes the loader's lock, for which all launching threads would
+//! contend. glibc keeps two counters in `_rtld_global`: how many objects were ever loaded, and how many objects of the
+//! program's own namespace are loaded now. The counters' offsets are not part of any interface. So they are searched for
+//! once, by the pattern of the data around them (see [`find`]), and every later [`read_locked`] checks them against the
+//! loader's own answer. If the counters are not found, or ever contradict the loader, [`is_unchanged`] returns false
+//! permanently, and every capture asks the loader.
 //!
 //! ```text
 //! _rtld_global: { map of the program | loaded now: u32 | … } namespace 0, … namespace 15
 //!               | namespaces in use | lock | lock that dl_iterate_phdr holds | [lock] | ever loaded: u64 | …
 //! ```
 //!
-//! A thread that runs code of a new object has synchronized with the thread that loaded it, and so sees the new
-//! counters. Objects in other namespaces (`dlmopen`) are counted when they are loaded, but not when they are
-//! unloaded: as long as there are any, the loader is queried every time.
+//! A thread that runs code of a new object has synchronized with the thread that loaded the object, and so sees the new
+//! counters. Objects in other namespaces (`dlmopen`) are counted when they are loaded, but not when they are unloaded; as
+//! long as such objects exist, the loader is queried every time.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -22,31 +22,31 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::counts::Told;
 
-/// Address of the number of objects ever loaded; null if it was not found.
+/// Address of the number of objects ever loaded; null if the counters were not found.
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
 /// Address of the number of objects loaded in the program's namespace. Valid if `EVER_LOADED` is not null.
 static LOADED_NOW: AtomicPtr<u32> = AtomicPtr::new(null_mut());
-/// Both numbers at the last query of the loader.
+/// Both numbers as read at the last query of the loader.
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether both numbers are the same as at the last [`note`].
+/// Whether both numbers are the same as at the last call of [`note`].
 #[inline(always)]
 pub(super) fn is_unchanged() -> bool {
-    // Load the noted numbers first: the state that belongs to them was published before they were noted.
+    // Load the noted numbers first, because the state that belongs to them was published before they were noted.
     let noted = NOTED.load(Ordering::Acquire);
     numbers().is_some_and(|numbers| numbers == noted)
 }
 
-/// Both numbers in one word.
+/// Both numbers packed into one word.
 #[inline(always)]
 fn numbers() -> Option<u64> {
     let ever = EVER_LOADED.load(Ordering::Acquire);
     if ever.is_null() {
         return None;
     }
-    // SAFETY: `find` saw an aligned u64 there, in the loader's own data, which is never unmapped.
+    // SAFETY: `find` saw an aligned u64 at this address in the loader's own data, which is never unmapped.
     let ever = unsafe { AtomicU64::from_ptr(ever) }.load(Ordering::Relaxed);
-    // SAFETY: likewise an aligned u32; its address was stored before the other pointer was.
+    // SAFETY: `find` saw an aligned u32 at this address, which was stored before `EVER_LOADED` was.
     let now = unsafe { AtomicU32::from_ptr(LOADED_NOW.load(Ordering::Relaxed)) }.load(Ordering::Relaxed);
     Some(ever << 32 | u64::from(now))
 }
@@ -62,18 +62,18 @@ pub(super) fn read_locked(told: Told) -> Option<u64> {
     (numbers as u32 == told.loaded()).then_some(numbers)
 }
 
-/// Notes numbers from [`read_locked`]. Call after the state that belongs to them is published.
+/// Notes numbers from [`read_locked`]. Call after publishing the state that belongs to these numbers.
 pub(super) fn note(numbers: Option<u64>) {
     if let Some(numbers) = numbers {
         NOTED.store(numbers, Ordering::Release);
     }
 }
 
-/// Searches for the counters. Called by a visitor of `dl_iterate_phdr`, which holds the loader's lock, with the
-/// counters it was passed. `global` is `_rtld_global`, `bytes` bytes long.
+/// Searches for the counters. Called by a visitor of `dl_iterate_phdr`, which runs under the loader's lock; `told` are the
+/// counters that the visitor was passed. `global` is `_rtld_global`, which is `bytes` bytes long.
 ///
-/// A match is a number equal to the counter of loads, preceded by two or three recursive mutexes, the second of
-/// which is held by this thread, and by a plausible number of namespaces. There must be exactly one match.
+/// A match is a number equal to the counter of loads that follows a plausible number of namespaces and two or three
+/// recursive mutexes, the second of which is held by this thread. There must be exactly one match.
 ///
 /// # Safety
 /// The `bytes` bytes from `global` on must be readable, and `global` must be aligned to 8 bytes.
@@ -81,7 +81,8 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Told) {
     // SAFETY: the caller guarantees that these words are readable. The loader's lock is held, so no word of
     // interest changes.
     let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
-    // But other threads may start to wait for the lock, so take a copy in which each word is read only once.
+    // Other threads may start to wait for the lock meanwhile, which changes words of it, so take a copy in which each word
+    // is read only once.
     let mut copy = [0; MOST_WORDS];
     copy.iter_mut().zip(words).for_each(|(copied, word)| *copied = word.load(Ordering::Relaxed));
     let words = &copy[..words.len().min(MOST_WORDS)];
@@ -97,17 +98,17 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Told) {
     EVER_LOADED.store(global.cast::<u64>().wrapping_add(at), Ordering::Release);
 }
 
-/// Maximum number of words of `_rtld_global` that are searched: it has about 540.
+/// Maximum number of words of `_rtld_global` that are searched. The struct has about 540 words.
 const MOST_WORDS: usize = 1024;
 
-/// Number of words of a `pthread_mutex_t`.
+/// Size of a `pthread_mutex_t` in words.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;
 
 fn is_count_of_loads(words: &[u64], at: usize, told: Told, thread: u32) -> bool {
     const NAMESPACES: std::ops::RangeInclusive<u64> = 1..=16;
     let is_recursive = |mutex: &[u64]| mutex[2] as u32 == libc::PTHREAD_MUTEX_RECURSIVE as u32;
     let is_ours = |mutex: &[u64]| mutex[0] >> 32 != 0 && mutex[1] as u32 == thread;
-    // Since 2.35 glibc has three locks there; before, it had two.
+    // Since 2.35, glibc has three locks at this place; before 2.35, it had two.
     let locks = |count: usize| {
         let before = at.checked_sub(count * MUTEX + 1).map(|from| &words[from..at]);
         before.is_some_and(|before| {

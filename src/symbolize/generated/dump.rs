@@ -1,5 +1,5 @@
-//! A jitdump: a sequence of records, in the byte order of the machine. Records of functions include their
-//! code.
+//! Reads a jitdump, which is a sequence of records in the byte order of the machine. Records of functions include the code
+//! of the function.
 //!
 //! ```text
 //! file   := magic:u32 version:u32 header-size:u32 ...  record*
@@ -8,8 +8,8 @@
 //!         | pid:u32 tid:u32 vma:u64 from:u64 to:u64 bytes:u64 index:u64              if kind is 1: it has moved
 //! ```
 //!
-//! See `tools/perf/Documentation/jitdump-specification.txt` of Linux. A moved function is identified by its
-//! index: if one has moved to a requested address, the dump is read again to find its name.
+//! The format is described in `tools/perf/Documentation/jitdump-specification.txt` of Linux. A moved function is identified
+//! by its index. If a function has moved to a requested address, the dump is read again to find the function's name.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
@@ -17,17 +17,17 @@ use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
 use super::{Answers, LONGEST_NAME, MOST_RECORDS};
 
 const MAGIC: u32 = 0x4A69_5444;
-/// A function was generated.
+/// Kind of a record about a function that was generated.
 const FUNCTION: u32 = 0;
-/// A function was moved to another address.
+/// Kind of a record about a function that was moved to another address.
 const MOVED: u32 = 1;
-/// Sizes of the parts that are always present.
+/// Sizes of the parts of a record that are always present.
 const HEAD: u64 = 12;
 const RECORD: u64 = 16;
 const NUMBERS: u64 = 40;
 const MOVE: u64 = 48;
 
-/// New address of a moved function, identified by its index.
+/// New address of a moved function, which is identified by its index.
 struct Moved {
     index: u64,
     to: u64,
@@ -69,14 +69,14 @@ pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Res
 
 fn whole(read: io::Result<bool>) -> io::Result<bool> {
     match read {
-        // The writer may be in the middle of a record.
+        // The file may end in the middle of a record, because the writer may still be writing it.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(true),
         read => read,
     }
 }
 
-/// Calls `each` for each record, with its kind and the size of the rest after its header. Returns false if a
-/// limit was reached before the end.
+/// Calls `each` for each record, with the record's kind and the number of bytes after its header. Returns false if a limit
+/// was reached before the end of the file.
 fn records(
     file: &mut BufReader<File>,
     mut each: impl FnMut(&mut BufReader<File>, u32, u64) -> io::Result<bool>,
@@ -105,7 +105,7 @@ struct Function {
     name: Vec<u8>,
 }
 
-/// Reads a function record with `rest` bytes left.
+/// Reads a function record of which `rest` bytes are left.
 fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<Function> {
     let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
     let (address, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);
@@ -118,7 +118,7 @@ fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<Function> {
 }
 
 fn skip(file: &mut BufReader<File>, bytes: u64) -> io::Result<()> {
-    // At most the size of a record, which is a u32.
+    // The size is at most the size of a record, which is a u32.
     file.seek_relative(bytes as i64)
 }
 

@@ -1,12 +1,13 @@
-//! `perf`'s map of generated code: one line per function, `START SIZE NAME`, with hexadecimal numbers; names
-//! may contain blanks.
+//! Reads `perf`'s map of generated code. The map has one line per function, `START SIZE NAME`, with hexadecimal numbers;
+//! names may contain blanks.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 
 use super::{Answers, LONGEST_NAME, MOST_BYTES};
 
-/// Room for two numbers and a name. A longer line is still accepted, with a truncated name.
+/// Maximum length of a line, with room for two numbers and a name. A longer line is accepted too, but its name is
+/// truncated.
 const LONGEST_LINE: u64 = LONGEST_NAME as u64 + 64;
 
 pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Result<bool> {
@@ -39,7 +40,7 @@ fn parse(line: &[u8]) -> Option<(u64, u64, &[u8])> {
 fn number(digits: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(digits).ok()?;
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    // The parser would accept a sign.
+    // Check the digits, because the parser would accept a sign.
     let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_number.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }

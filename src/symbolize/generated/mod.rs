@@ -1,11 +1,10 @@
-//! Names of functions that a process generated at run time. They are in no file; the code generator writes
-//! down their addresses in the formats of `perf`: `/tmp/perf-PID.map`, with one line per function, or a
-//! jitdump.
+//! Names of functions that a process generated at run time. Such functions are in no file. The code generator writes their
+//! addresses to a file, in one of the formats of `perf`: `/tmp/perf-PID.map`, with one line per function, or a jitdump.
 //!
-//! Both files may contain anything, and are in a folder where all users may create files. So only plain files
-//! of the process's own user (or root's) are opened, never through a link, and never with a call that could
-//! block. The amount read is limited, and only entries about addresses in stacks are kept. Neither format
-//! records how long a function stayed at its address: an address with several functions has no name.
+//! Both files may contain any bytes, and are in a folder in which all users may create files. So only regular files of the
+//! process's own user (or of root) are opened, never through a link, and never with a call that could block. The amount of
+//! data read is limited, and only entries about addresses in stacks are kept. Neither format records how long a function
+//! stayed at its address, so an address with several functions has no name.
 
 mod dump;
 mod map;
@@ -21,38 +20,38 @@ use super::modules::ModuleIndex;
 use crate::profile::Profile;
 use crate::record::FrameKind;
 
-/// Maximum number of bytes read from a map: a million functions.
+/// Maximum number of bytes read from a map, which is enough for a million functions.
 const MOST_BYTES: u64 = 64 << 20;
-/// Maximum number of records read from a dump. Most of a dump is code, which is skipped.
+/// Maximum number of records read from a dump. Most bytes of a dump are code, which is skipped.
 const MOST_RECORDS: usize = 1 << 20;
-/// Maximum number of (function, address) matches: functions do not overlap by the thousand.
+/// Maximum number of (function, address) matches. Real functions do not overlap by the thousand.
 const MOST_ANSWERS: usize = 1 << 20;
-/// Maximum length of a name in bytes; the rest is cut off.
+/// Maximum length of a name in bytes. The rest of a longer name is cut off.
 const LONGEST_NAME: usize = 1 << 10;
 
 /// Files with names of generated code. Missing files are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// Files of `perf`'s maps.
+    /// Paths of maps in `perf`'s format.
     pub maps: Vec<PathBuf>,
-    /// Files of jitdumps.
+    /// Paths of jitdumps.
     pub dumps: Vec<PathBuf>,
-    /// Required owner of the files; root's files are accepted as well.
+    /// User id that must own the files. Files of root are accepted as well.
     pub user: u32,
 }
 
-/// Contents of the sources.
+/// Names read from the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generated {
-    /// Functions by address.
+    /// Names of functions by address.
     pub names: Vec<(u64, String)>,
     /// Addresses that belonged to several functions in turn.
     pub several: Vec<u64>,
-    /// Remarks about the sources, a sentence each.
+    /// Remarks about the sources (maps and dumps), one sentence each.
     pub remarks: Vec<String>,
 }
 
-/// Addresses in stacks whose code is in no file, over all frames except the first `known`.
+/// Addresses in stacks whose code is in no file, over all frames of the profile except the first `known` frames.
 pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);
@@ -69,7 +68,7 @@ pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
 }
 
 impl Sources {
-    /// Returns the functions at `addresses`.
+    /// Returns the names of the functions at `addresses`.
     pub fn ask(&self, addresses: &BTreeSet<u64>) -> Generated {
         let mut answers = Answers::to(addresses);
         let mut remarks = Vec::new();
@@ -99,15 +98,16 @@ impl Sources {
     }
 }
 
-/// Passes the contents of a file to `Answers`. Returns false if a limit was reached before the end.
+/// Function that passes the contents of a file to `Answers`. Returns false if a limit was reached before the end of the
+/// file.
 type Read = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
-/// `None` if there is no such file; otherwise the file, or the reason why it is not opened.
+/// Opens a file. `None` if there is no such file; an error with the reason if the file must not be opened.
 fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
-    // Opening a pipe without a writer would block.
+    // Without this flag, opening a pipe that has no writer would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // Opening some devices has side effects, so the type is checked before opening, and again after, when it
-    // cannot change.
+    // Opening some devices has side effects, so the file's type is checked before opening. The type is checked again after
+    // opening, when it can no longer change.
     let is_there = path.symlink_metadata().and_then(|metadata| {
         if !metadata.is_file() {
             return Ok(None);
@@ -125,11 +125,11 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// Answers for the requested addresses.
+/// Answers for the requested addresses, one for each address.
 struct Answers {
-    /// Addresses in ascending order.
+    /// Requested addresses in ascending order.
     addresses: Vec<u64>,
-    /// Answers at the same positions.
+    /// The answer for each address, at the same position as in `addresses`.
     answers: Vec<Answer>,
     count: usize,
 }
@@ -147,7 +147,7 @@ impl Answers {
         Self { answers: vec![Answer::None; addresses.len()], addresses, count: 0 }
     }
 
-    /// Notes that a function starts at `start`. Returns false if there are too many matches.
+    /// Notes that a function of `size` bytes starts at `start`. Returns false if there are too many matches.
     fn tell(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
         let Some(end) = start.checked_add(size) else { return true };
         let first = self.addresses.partition_point(|&address| address < start);
@@ -170,13 +170,13 @@ impl Answers {
         true
     }
 
-    /// Whether any requested address is in this range.
+    /// Whether any requested address is in this address range.
     fn is_asked(&self, start: u64, size: u64) -> bool {
         let first = self.addresses.partition_point(|&address| address < start);
         self.addresses.get(first).is_some_and(|&address| address - start < size)
     }
 
-    /// Addresses that belonged to several functions.
+    /// Addresses that belonged to several functions in turn.
     fn several(&self) -> Vec<u64> {
         let all = self.addresses.iter().zip(&self.answers);
         all.filter(|(_, answer)| matches!(answer, Answer::Several)).map(|(address, _)| *address).collect()
@@ -191,7 +191,7 @@ impl Answers {
     }
 }
 
-/// Decodes a name, which may be any bytes.
+/// Decodes a name, which may consist of any bytes.
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).trim().to_owned()
 }
@@ -214,7 +214,7 @@ mod tests {
             Self(path)
         }
 
-        /// Result for these addresses from a map with these bytes.
+        /// Returns the result for these addresses from a map with these bytes.
         fn ask(&self, map: impl AsRef<[u8]>, addresses: &[u64]) -> Generated {
             let path = self.0.join("map");
             fs::write(&path, map).unwrap();
@@ -229,7 +229,7 @@ mod tests {
 
     impl Drop for Folder {
         fn drop(&mut self) {
-            // A folder that stays in /tmp must not fail the test.
+            // If the folder cannot be removed from /tmp, the test must not fail.
             let _ = fs::remove_dir_all(&self.0);
         }
     }
@@ -284,7 +284,7 @@ mod tests {
         let folder = Folder::new("huge");
         let path = folder.0.join("huge");
         fs::write(&path, "1000 10 first\n").unwrap();
-        // A hole, which uses no disk space.
+        // The file has a hole, which uses no disk space.
         OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let found = folder.sources(&path).ask(&[0x1000].into());
         assert_eq!(names(&found), [(0x1000, "first")]);
@@ -293,7 +293,7 @@ mod tests {
         );
     }
 
-    /// 2,000 addresses, and 10,000 lines that each cover all addresses.
+    /// Uses 2,000 addresses, and 10,000 lines that each cover all addresses.
     #[test]
     fn overlapping_map_lines_are_processed_up_to_a_limit() {
         let folder = Folder::new("overlap");
@@ -321,7 +321,7 @@ mod tests {
             symlink(device, &path).unwrap();
             assert_eq!(ask(None), no_plain_file, "{device}");
         }
-        // Without a writer, opening it would block forever.
+        // Opening this pipe would block forever, because it has no writer.
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         assert_eq!(ask(None), no_plain_file);
         fs::create_dir(&path).unwrap();
@@ -336,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Format as in `tools/perf/Documentation/jitdump-specification.txt` of Linux.
+    /// The format is described in `tools/perf/Documentation/jitdump-specification.txt` of Linux.
     #[test]
     fn a_jitdump_names_its_functions() {
         let folder = Folder::new("dump");
@@ -358,7 +358,7 @@ mod tests {
         let whole = [
             head(0x4A69_5444),
             load(0x1000, 0x10, "py::f:/a b.py"),
-            // A record about lines, and one of an unknown kind.
+            // These are a record about source lines, and a record of an unknown kind.
             record(2, &[1; 100]),
             record(99, &[]),
             load(0x2000, 0x5000, "g"),
@@ -375,7 +375,7 @@ mod tests {
         let found = ask(&whole);
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g")]);
         assert_eq!(found.remarks, [""; 0]);
-        // Truncated anywhere, as by a process that is being killed, it yields the complete functions and
+        // If the dump is truncated at any byte, as by a process that is being killed, it yields the complete functions and
         // never a wrong one.
         for length in 0..40 + 16 + 80 {
             assert!(
@@ -383,8 +383,7 @@ mod tests {
                 "{length}"
             );
         }
-        // The first function moves twice, finally to the second one's address; moves are matched by index
-        // alone.
+        // The first function moves twice, finally to the address of the second function. Moves are matched by index alone.
         let moves = [
             moved(1, 0x1000, 0x9000, 0x10),
             moved(1, 0x9000, 0x6ff8, 0x10),

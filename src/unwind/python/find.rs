@@ -1,8 +1,8 @@
-//! Finds the interpreter of this process, if there is one: in a program or library that exports `_PyRuntime`.
+//! Finds the interpreter of this process, if there is one, in a program or library that exports `_PyRuntime`.
 //!
-//! It is searched for when a stack is new and the loader's state has changed. So programs without Python pay
-//! nothing for known stacks, and embedding programs may load Python as late as they like. Once an interpreter is
-//! found, readable or not, the result is permanent.
+//! The interpreter is searched for when a stack is new and the loader's state has changed. So programs without Python pay
+//! nothing for known stacks, and embedding programs may load Python at any time. Once an interpreter is found, whether it
+//! is readable or not, the result is permanent.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -17,19 +17,19 @@ use crate::unwind::symbols::{Exported, Exports};
 #[cfg(target_arch = "x86_64")]
 use crate::unwind::x86_64::cold::cold_part;
 
-/// An interpreter with readable frames. Never freed.
+/// An interpreter with readable frames. It is never freed.
 #[derive(Debug)]
 pub(super) struct Interpreter {
     pub(super) layout: Layout,
     /// Address of `_PyRuntime`.
     pub(super) runtime: u64,
-    /// `PyGILState_GetThisThreadState`: the state of the calling thread, or null. It reads thread-local storage,
-    /// which is correct whichever thread has the global lock.
+    /// `PyGILState_GetThisThreadState`, which returns the state of the calling thread, or null. The function reads
+    /// thread-local storage, so its result is correct whichever thread holds the GIL.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
-    /// The types of code objects, strings, bytes, and (in versions where they are objects) frames.
+    /// The types of code objects, strings and bytes, and of frames in versions in which frames are objects.
     pub(super) types: Types,
-    /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part: empty in most builds, a fifth of the
-    /// function in profile-guided builds such as Debian's and conda's.
+    /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part. The cold part is empty in most builds, and a
+    /// fifth of the function in profile-guided builds such as Debian's and conda's.
     pub(super) evaluator: [Range<u64>; 2],
 }
 
@@ -42,20 +42,20 @@ pub(super) struct Types {
     pub(super) frame: u64,
 }
 
-/// Why Python frames are not in stacks.
+/// The reason why stacks have no Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Off {
-    /// A CPython version whose layout is not known, such as `0x0310`.
+    /// A CPython version whose layout this module does not know, such as `0x0310`.
     Version(u16),
-    /// CPython without its global lock.
+    /// CPython without its global lock (GIL).
     FreeThreaded,
     /// The interpreter's own layout table contradicts its version.
     Table,
-    /// The interpreter does not export the required symbols.
+    /// The interpreter does not export the symbols that this module requires.
     Exports,
     /// PyPy, whose frames only PyPy itself can find.
     PyPy,
-    /// A thread's frames could not be read as frames.
+    /// The memory of a thread's frames did not contain valid frames.
     Unreadable,
     /// The first captured stack did not match its native frames.
     Mismatch,
@@ -109,9 +109,9 @@ impl std::fmt::Display for Off {
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 /// The interpreter; null if none was found.
 static FOUND: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
-/// Why Python frames are off, encoded by `to_word`; 0 if they are not.
+/// Why Python frames are off, encoded by `to_word`; 0 if Python frames are on.
 static OFF: AtomicU32 = AtomicU32::new(0);
-/// The loader's state at the last search.
+/// The loader's state at the last search for an interpreter.
 static LOOKED: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Sets whether Python frames are recorded from now on.
@@ -119,7 +119,7 @@ pub(super) fn want(wanted: bool) {
     IS_WANTED.store(wanted, Ordering::Relaxed);
 }
 
-/// Why Python frames are off, if they are.
+/// Why Python frames are off; `None` if Python frames are on.
 pub(super) fn off() -> Option<Off> {
     Off::from_word(OFF.load(Ordering::Relaxed))
 }
@@ -136,8 +136,8 @@ pub(super) fn switch_off(why: Off) {
     let _ = OFF.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Returns the interpreter of this process, if there is a readable one. Searches only if objects were loaded or
-/// unloaded since the last search. Safe inside a callback.
+/// Returns the interpreter of this process, if there is a readable one. The function searches only if objects were loaded
+/// or unloaded since the last search. Safe inside a callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_WANTED.load(Ordering::Relaxed) || OFF.load(Ordering::Relaxed) != 0 {
@@ -148,11 +148,12 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
         look();
         LOOKED.store(counts, Ordering::Relaxed);
     }
-    // SAFETY: null, or an interpreter that was written before its address was published, and is never unmapped.
+    // SAFETY: the pointer is null, or points to an interpreter that was written before its address was published, and that
+    // is never unmapped.
     unsafe { FOUND.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether the interpreter is still loaded, after objects were loaded or unloaded.
+/// Whether the interpreter is still loaded. Called after objects were loaded or unloaded.
 #[cold]
 pub(super) fn is_there(interpreter: &Interpreter) -> bool {
     let mut is_there = false;
@@ -188,20 +189,21 @@ fn look() {
     }
 }
 
-/// Publishes an interpreter, unless another thread was faster.
+/// Publishes an interpreter, unless another thread has already published one.
 fn enter(interpreter: Interpreter) {
     let Some(place) = memory::map(size_of::<Interpreter>()) else { return };
     let place = place.cast::<Interpreter>();
-    // SAFETY: a fresh, page-aligned mapping of that size.
+    // SAFETY: this is a fresh, page-aligned mapping of that size.
     unsafe { place.write(interpreter) };
     let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
     if FOUND.compare_exchange(null_mut(), place.as_ptr(), order, otherwise).is_err() {
-        // SAFETY: mapped above, and not published.
+        // SAFETY: the memory was mapped above, and is not published.
         unsafe { memory::unmap(place.cast(), size_of::<Interpreter>()) };
     }
 }
 
-/// The interpreter in the object with these exports. `None` if it has none. Call while the loader is held.
+/// The interpreter in the object with these exports. `None` if the object has no interpreter. Call while the loader's lock
+/// is held.
 fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter, Off>> {
     if exports.find("pypy_main_startup").is_some() {
         return Some(Err(Off::PyPy));
@@ -210,7 +212,7 @@ fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter,
     Some(read(object, exports, runtime))
 }
 
-/// Not merged with the loop over all objects: it takes stack space, of which a thread may have little.
+/// Not merged with the loop over all objects, because this function takes stack space, of which a thread may have little.
 #[cold]
 #[inline(never)]
 fn read(object: &Object, exports: &Exports<'_>, runtime: Exported) -> Result<Interpreter, Off> {
@@ -246,8 +248,8 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Address of the symbol as the program and its libraries resolve it: a program that is not position-independent
-/// has copies of its libraries' variables.
+/// Address of the symbol as the program and its libraries resolve it. This address matters because a program that is not
+/// position-independent has copies of its libraries' variables.
 fn first_of_all(name: &str) -> Option<u64> {
     let mut found = None;
     loader::visit(|object| {
@@ -261,7 +263,7 @@ fn layout(exports: &Exports<'_>, runtime: Exported) -> Result<Layout, Off> {
     let version = version(exports).ok_or(Off::Exports)?;
     let mut table = [0; TABLE_BYTES];
     let told = (runtime.bytes as usize).min(TABLE_BYTES);
-    // SAFETY: according to the object its variable has at least `told` bytes, and the loader is held.
+    // SAFETY: according to the object, its variable has at least `told` bytes, and the loader's lock is held.
     unsafe { std::ptr::copy_nonoverlapping(runtime.address as *const u8, table.as_mut_ptr(), told) };
     Layout::of(version, &table).map_err(|why| match why {
         Unknown::Version => Off::Version((version >> 16) as u16),
@@ -270,15 +272,16 @@ fn layout(exports: &Exports<'_>, runtime: Exported) -> Result<Layout, Off> {
     })
 }
 
-/// The version number, as in `0x030b07f0`. A variable since 3.11; before that it is parsed from the version string.
+/// The version number, as in `0x030b07f0`. Since 3.11 CPython exports it as a variable; before 3.11 it is parsed from the
+/// version string.
 fn version(exports: &Exports<'_>) -> Option<u64> {
     if let Some(version) = exports.find("Py_Version").filter(|version| version.bytes == 8) {
-        // SAFETY: an exported variable of eight bytes, and the loader is held.
+        // SAFETY: this is an exported variable of eight bytes, and the loader's lock is held.
         return Some(unsafe { memory::word(version.address) });
     }
     let text = exports.find("Py_GetVersion")?.address;
-    // SAFETY: the function that CPython exports under this name takes no argument and returns a static C string; it
-    // needs no lock of Python's.
+    // SAFETY: the function that CPython exports under this name takes no argument, returns a static C string, and needs no
+    // lock of Python's.
     let text = unsafe {
         let text =
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *const std::ffi::c_char>(text as usize)();

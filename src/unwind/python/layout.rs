@@ -1,8 +1,9 @@
-//! Offsets in bytes of the fields that a walk reads in CPython's objects, as data per version.
+//! Offsets in bytes of the fields that a walk reads in CPython's objects, as data for each version.
 //!
-//! Up to 3.12 they were taken from the headers of each version, and its later releases keep them. From 3.13 on the
-//! interpreter publishes them itself, in a table at the start of `_PyRuntime` whose own layout depends on the
-//! version. The layout of a version that is not listed here is not guessed: its frames are not recorded.
+//! The offsets for versions up to 3.12 were taken from the headers of each version, and later releases of the same version
+//! keep these offsets. From 3.13 on, the interpreter publishes the offsets itself, in a table at the start of `_PyRuntime`
+//! whose own layout depends on the version. The layout of a version that is not listed here is not guessed: frames of such
+//! a version are not recorded.
 //!
 //! ```text
 //! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one evaluator call
@@ -13,14 +14,14 @@
 //! 3.15        as 3.14; the outermost frame is part of the thread's state, and not a function's
 //! ```
 
-/// Offsets for one version.
+/// Offsets for one version of CPython.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Major and minor version, as in `0x030b`.
     pub(crate) version: u16,
-    /// In `_PyRuntime`: the thread that finalizes the interpreter, once there is one.
+    /// Offset in `_PyRuntime` of the thread that finalizes the interpreter, once there is such a thread.
     pub(super) finalizing: u32,
-    /// In a thread's state: its innermost frame, or in versions with cframes its innermost cframe.
+    /// Offset in a thread's state of its innermost frame, or in versions with cframes of its innermost cframe.
     pub(super) thread: u32,
     pub(super) cframe: Option<CFrame>,
     pub(super) frame: Frame,
@@ -28,7 +29,7 @@ pub(crate) struct Layout {
     pub(super) text: Text,
 }
 
-/// The record that the evaluator keeps on the C stack in 3.11 and 3.12.
+/// The record (cframe) that the evaluator keeps on the C stack in 3.11 and 3.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CFrame {
     pub(super) bytes: u32,
@@ -36,24 +37,25 @@ pub(super) struct CFrame {
     pub(super) previous: u32,
 }
 
-/// A frame.
+/// Offsets in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Number of bytes that are read.
+    /// Number of bytes of a frame that are read.
     pub(super) bytes: u32,
     pub(super) previous: u32,
     pub(super) code: u32,
     pub(super) position: u32,
-    /// Sixteen bytes that are compared at once: `previous`, and `code` or `position`, whichever is adjacent.
+    /// Offset of sixteen bytes that are compared at once: `previous`, and whichever of `code` and `position` is adjacent to
+    /// it.
     pub(super) link: u32,
-    /// Offset of the byte that identifies the owner of the frame.
+    /// Offset of the byte that identifies the frame's owner.
     pub(super) owner: u32,
     pub(super) unit: Unit,
     pub(super) boundary: Boundary,
 }
 
 impl Frame {
-    /// This frame layout for 3.12 or later, with the offsets that all of these versions share as constants.
+    /// Returns this frame layout, of 3.12 or later, with the offsets that all of these versions share as constants.
     #[inline(always)]
     const fn of_shims(&self) -> Self {
         let (previous, code, position, link) = (8, 0, 56, 0);
@@ -65,59 +67,60 @@ impl Frame {
 /// The unit of a frame's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// An index; multiply by this number of bytes.
+    /// The position is an index; multiply it by this number of bytes.
     Index(u32),
-    /// An address in the code object.
+    /// The position is an address in the code object.
     Address,
 }
 
-/// How the first frame of an evaluator call is recognized.
+/// Ways to recognize the first frame of an evaluator call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Boundary {
-    /// Each frame is the first of a call.
+    /// Each frame is the first frame of a call.
     Each,
-    /// A nonzero byte at this offset. The byte after it is the owner.
+    /// A nonzero byte at this offset marks the first frame of a call. The byte after it is the owner.
     Flag(u32),
-    /// The frame before it is a shim of the evaluator.
+    /// The frame before the first frame of a call is a shim of the evaluator.
     Shim,
 }
 
-/// The relevant values of [`Frame::owner`]. Frames with larger values do not belong to functions either.
+/// The values of [`Frame::owner`] that matter. Frames with larger values do not belong to functions either.
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
-/// The bits of [`Frame::code`] that are not part of the address: since 3.14 they encode how the frame holds the
+/// The bits of [`Frame::code`] that are not part of the address. Since 3.14 these bits encode how the frame holds the code
 /// object.
 pub(super) const HOLD: u64 = 3;
 #[cfg(test)]
 pub(super) const FIRST_WITH_HOLD: u16 = 0x030e;
 
-/// A code object.
+/// Offsets in a code object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Code {
     pub(super) bytes: u32,
-    /// The qualified name; before 3.11 the plain name.
+    /// Offset of the qualified name; before 3.11, of the plain name.
     pub(super) name: u32,
     pub(super) file: u32,
     pub(super) lines: u32,
     pub(super) first_line: u32,
-    /// Offset of the instructions; 0 if they are not inside the object.
+    /// Offset of the instructions; 0 if the instructions are not inside the object.
     pub(super) instructions: u32,
-    /// Number of instructions before the first one at which a frame is complete; 0 if frames always are.
+    /// Offset of the number of instructions before the first one at which a frame is complete; 0 if frames are always
+    /// complete.
     pub(super) traceable: u32,
-    /// A four-byte version number, unique per code object; 0 if there is none.
+    /// Offset of a four-byte version number, unique per code object; 0 if the layout has no such number.
     pub(super) version: u32,
 }
 
-/// A string or bytes object.
+/// Offsets in a string or bytes object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Text {
-    /// Offset of the characters in an ASCII-only string, and in any other.
+    /// Offset of the characters in an ASCII-only string, and in any other string.
     pub(super) ascii: u32,
     pub(super) wide: u32,
 }
 
-/// The same in all versions up to 3.15, except free-threaded builds.
+/// Offset of an object's type. It is the same in all versions up to 3.15, except free-threaded builds.
 pub(super) const TYPE: u64 = 8;
 pub(super) const LENGTH: u64 = 16;
 pub(super) const HASH: u64 = 24;
@@ -135,7 +138,7 @@ const BEFORE_3_11: Layout = Layout {
         code: 32,
         position: 104,
         link: 24,
-        // A byte of its type: this version has no owner byte.
+        // This offset is of a byte of the object's type, because this version has no owner byte.
         owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,
@@ -153,7 +156,7 @@ const BEFORE_3_11: Layout = Layout {
     text: Text { ascii: 48, wide: 72 },
 };
 
-/// All versions whose layout comes from headers.
+/// Layouts of all versions that are known from headers.
 const FROM_HEADERS: [Layout; 4] = [
     BEFORE_3_11,
     Layout {
@@ -217,31 +220,31 @@ const FROM_HEADERS: [Layout; 4] = [
     },
 ];
 
-/// Maximum number of bytes read of a code object.
+/// Maximum number of bytes of a code object that are read.
 pub(super) const MOST_CODE: usize = 256;
 
-/// Number of bytes read of the table that 3.13 and later publish.
+/// Number of bytes that are read of the table that 3.13 and later publish.
 pub(super) const TABLE_BYTES: usize = 744;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
-/// Offsets in the table of one version.
+/// Offsets in the published table of one version.
 struct Places {
     version: u16,
     thread: usize,
-    /// `previous`, `executable` and `instr_ptr`, in this order.
+    /// Offset of `previous`, `executable` and `instr_ptr`, in this order.
     frame: usize,
     owner: usize,
-    /// `filename`, `name`, `qualname`, `linetable` and `firstlineno`, in this order.
+    /// Offset of `filename`, `name`, `qualname`, `linetable` and `firstlineno`, in this order.
     code: usize,
     instructions: usize,
     kind: usize,
-    /// `ob_size` and `ob_sval`.
+    /// Offset of `ob_size` and `ob_sval`.
     bytes: usize,
-    /// `state`, `length` and the size of an ASCII-only string.
+    /// Offset of `state`, `length` and the size of an ASCII-only string.
     text: usize,
 }
 
-/// All versions that publish their layout.
+/// Table offsets of all versions that publish their layout.
 const TOLD: [Places; 3] = [
     Places {
         version: 0x030d,
@@ -278,19 +281,19 @@ const TOLD: [Places; 3] = [
     },
 ];
 
-/// Why no layout is available.
+/// The reason why no layout is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unknown {
-    /// The version is not listed here.
+    /// The version is not listed in this module.
     Version,
-    /// A build without the global lock, which changes all objects.
+    /// A build without the GIL, in which all objects have a different layout.
     FreeThreaded,
-    /// The table does not match its version.
+    /// The published table does not match the version.
     Table,
 }
 
 impl Layout {
-    /// The layout of a version that is known from its headers, as in `0x030b`.
+    /// The layout of a version that is known from headers; the version is given as in `0x030b`.
     pub(super) const fn of_headers(version: u16) -> Self {
         let mut at = 0;
         while FROM_HEADERS[at].version != version {
@@ -299,7 +302,7 @@ impl Layout {
         FROM_HEADERS[at]
     }
 
-    /// The layout of a version, by its number as in `0x030b07f0`; `table` is the start of its `_PyRuntime`.
+    /// The layout of a version, which is given as in `0x030b07f0`; `table` is the start of the interpreter's `_PyRuntime`.
     pub(super) fn of(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
         let version = (version >> 16) as u16;
         match TOLD.iter().find(|places| places.version == version) {
@@ -308,7 +311,7 @@ impl Layout {
         }
     }
 
-    /// This layout (3.12 or later), with the offsets that all of these versions share as compile-time constants.
+    /// Returns this layout (3.12 or later), with the offsets that all of these versions share as compile-time constants.
     #[inline(always)]
     pub(super) fn of_shims(&self) -> Self {
         debug_assert!(self.has_shims());
@@ -329,7 +332,7 @@ impl Layout {
         if word(16) != 0 {
             return Err(Unknown::FreeThreaded);
         }
-        // Check that fields with fixed offsets are there: the type, and the length of strings and bytes.
+        // Check that the fields with fixed offsets are at these offsets: the type, and the length of strings and bytes.
         let is_as_before = word(places.kind) == TYPE
             && word(places.bytes) == LENGTH
             && word(places.bytes + 8) == BYTES
@@ -364,17 +367,17 @@ impl Layout {
                     first_line,
                     instructions,
                     traceable: instructions.checked_sub(16)?,
-                    // Where 3.12 has it, or absent.
+                    // The version number is at the same offset as in 3.12, or absent.
                     version: if first_line == 68 { 92 } else { 0 },
                 },
-                // Two more words: pointer to the UTF-8 form, and its length.
+                // A non-ASCII string has two more words: the pointer to its UTF-8 form, and the length of that form.
                 text: Text { ascii, wide: ascii + 16 },
             })
         };
         all().filter(|_| is_as_before).filter(Self::has_shims).filter(Self::is_within).ok_or(Unknown::Table)
     }
 
-    /// Whether all fields that are read are within the bytes that are read of a frame and a code object.
+    /// Whether all fields that a walk reads are within the bytes of a frame and of a code object that are read.
     fn is_within(&self) -> bool {
         let Self { frame, code, .. } = self;
         [frame.previous, frame.code, frame.position].iter().all(|at| at + 8 <= frame.bytes)
@@ -464,7 +467,7 @@ mod tests {
         table
     }
 
-    /// The table of 3.13.
+    /// The table that CPython 3.13 publishes.
     fn table() -> [u8; TABLE_BYTES] {
         table_of(TABLES[0])
     }
@@ -513,7 +516,7 @@ mod tests {
             assert_eq!((layout.code.instructions, layout.code.version), (instructions, 92));
             assert_eq!(layout.text, Text { ascii: 40, wide: 56 });
         }
-        // The table of one version must not be accepted for another.
+        // The table of one version must not be accepted for another version.
         for (at, version) in [(0, 0x030e_00f0), (1, 0x030d_00f0), (1, 0x030f_00f0), (2, 0x030e_00f0)] {
             assert_eq!(of(at, version), Err(Unknown::Table), "{at} {version:x}");
         }

@@ -1,9 +1,9 @@
-//! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python
-//! frames that it was evaluating. Done once for each distinct pair of stacks.
+//! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python frames
+//! that it was evaluating. The merge is done once for each distinct pair of stacks.
 //!
-//! Since 3.11 one evaluator call runs many Python frames, and the frames lead to an address on the C stack for each
-//! call: the native frame around that address is the call, whatever its function is named. Before 3.11 each call
-//! runs one frame, and they are paired by counting from the innermost one.
+//! Since 3.11, one evaluator call runs many Python frames, and the frames lead to an address on the C stack for each call:
+//! the native frame around that address is the call, whatever the name of its function. Before 3.11, each call runs one
+//! Python frame, and calls and Python frames are paired by counting from the innermost one.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use super::walk::{Item, SOMEWHERE};
 use crate::record::{Frame, FrameKind};
 use crate::unwind::MAX_FRAMES;
 
-/// Maximum number of frames of both kinds.
+/// Maximum number of frames of both kinds in a merged stack.
 pub(super) const MOST_MERGED: usize = 2 * MAX_FRAMES;
 
-/// The stacks to merge.
+/// The native stack and the Python stack that are to be merged.
 pub(super) struct Stacks<'a> {
     /// Native frames, leaf first.
     pub(super) native: &'a [Frame],
@@ -29,9 +29,10 @@ pub(super) struct Stacks<'a> {
 /// How far native and Python frames agree on the evaluator calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreement {
-    /// Each evaluator call is in both stacks.
+    /// Each evaluator call is in both the native and the Python stack.
     Whole,
-    /// There are more native calls at the root: of another interpreter, or of the stack below a greenlet.
+    /// There are more native calls at the root. These calls belong to another interpreter, or to the stack below a
+    /// greenlet.
     MoreNative,
     /// Some Python frames are not inside any native frame.
     None,
@@ -62,7 +63,7 @@ impl<'a> Out<'a> {
     }
 }
 
-/// The frames of the innermost evaluator call, and those of the calls around it.
+/// The frames of the innermost evaluator call, and the frames of the calls around it.
 fn innermost(items: &[Item]) -> (&[Item], &[Item]) {
     let first = items.iter().rposition(|item| item.boundary != 0);
     let (around, group) = items.split_at(first.unwrap_or(0));
@@ -70,7 +71,7 @@ fn innermost(items: &[Item]) -> (&[Item], &[Item]) {
 }
 
 impl Stacks<'_> {
-    /// Returns the merged stack, and how far both agree. `places` are the stack pointers of the native frames.
+    /// Returns the merged stack, and how far both stacks agree. `places` are the stack pointers of the native frames.
     pub(super) fn merge<'a>(
         &self,
         places: impl Iterator<Item = u64>,
@@ -84,12 +85,13 @@ impl Stacks<'_> {
             self.at_the_outermost(&mut out);
             return (out.finish(), Agreement::None);
         }
-        // The native frames of these calls are among the missing ones.
+        // The native frames of these calls are among the frames that are missing at the root.
         out.python(left);
         (out.finish(), agreement)
     }
 
-    /// Pairs by the addresses inside native frames. Returns the Python frames that are not inside any.
+    /// Pairs Python frames with native frames by the addresses inside native frames. Returns the Python frames that are not
+    /// inside any native frame.
     fn by_place(&self, places: impl Iterator<Item = u64>, out: &mut Out<'_>) -> (&[Item], Agreement) {
         let mut places = places.peekable();
         let mut left = self.items;
@@ -110,8 +112,8 @@ impl Stacks<'_> {
         (left, Agreement::Whole)
     }
 
-    /// Pairs by the number of calls: each runs one Python frame. If there are more native calls, the outer ones
-    /// belong to another thread state.
+    /// Pairs Python frames with native calls by counting, since each call runs one Python frame. If there are more native
+    /// calls than Python frames, the outer calls belong to another thread state.
     fn by_count(&self, out: &mut Out<'_>) -> (&[Item], Agreement) {
         let mut left = self.items;
         let mut calls = 0;
@@ -129,7 +131,7 @@ impl Stacks<'_> {
         (left, if is_whole { Agreement::Whole } else { Agreement::MoreNative })
     }
 
-    /// Puts all Python frames at the outermost native frame of the evaluator, for lack of a better place.
+    /// Inserts all Python frames at the outermost native frame of the evaluator, because no better place is known.
     fn at_the_outermost(&self, out: &mut Out<'_>) {
         let outermost = self.native.iter().rposition(|native| self.is_evaluator(*native));
         for (at, native) in self.native.iter().enumerate() {
@@ -155,8 +157,8 @@ mod tests {
 
     const EVALUATOR: [Range<u64>; 2] = [0x5000..0x6000, 0x1000..0x1100];
 
-    /// Letters are native frames: `E` is the evaluator, `C` its cold part. Python frames are numbers (`-` for a
-    /// hidden one), each with its boundary. Both are given leaf first.
+    /// Merges test stacks, which are given leaf first. In `native`, letters are native frames: `E` is the evaluator, `C`
+    /// its cold part. Python frames are numbers (`-` for a hidden frame), each with its boundary.
     fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, Agreement) {
         let address = |letter: char| match letter {
             'E' => 0x5800,
@@ -175,7 +177,7 @@ mod tests {
             .collect();
         let mut room = Box::new([Frame(0); MOST_MERGED]);
         let stacks = Stacks { native: &native, items: &items, is_partial, evaluator: &EVALUATOR };
-        // The leaf's frame is at 1000 to 1100, and so on.
+        // The leaf's frame is at addresses 1000 to 1100, the next frame at 1100 to 1200, and so on.
         let places = (0..native.len() as u64).map(|at| 1000 + 100 * at);
         let (frames, agreement) = stacks.merge(places, Out::new(&mut room));
         let name = |frame: &Frame| match frame.kind() {
@@ -195,7 +197,7 @@ mod tests {
     fn an_evaluator_call_is_replaced_by_its_python_frames() {
         let python = [("1", 0), ("-", 0), ("2", 1150), ("3", 1420)];
         assert_eq!(merged("aEbcEd", &python, false), sure("a12bc3d"));
-        // Whatever the native function is named.
+        // The name of the native function does not matter.
         assert_eq!(merged("axbcyd", &python, false), sure("a12bc3d"));
     }
 
@@ -223,7 +225,7 @@ mod tests {
         let python = [("1", SOMEWHERE), ("2", SOMEWHERE)];
         assert_eq!(merged("aEbEc", &python, false), sure("a1b2c"));
         assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), Agreement::MoreNative));
-        // Whichever part of the evaluator they were made from.
+        // The calls may be made from either part of the evaluator.
         assert_eq!(merged("aCbEc", &python, false), sure("a1b2c"));
     }
 

@@ -1,33 +1,32 @@
-//! Python frames: those that CPython keeps for the calling thread, read from memory and merged with the native
-//! ones.
+//! Python frames, which CPython keeps for the calling thread. They are read from memory and merged with the native frames.
 //!
-//! A walk calls a single Python function, which reads thread-local storage (and `find` one that returns the version
-//! string, before 3.11): none that takes the global lock, and none that counts references. The frames of a thread do
-//! not change while it is inside a call, whichever thread has the lock.
+//! A walk calls a single Python function, which reads thread-local storage (before 3.11, `find` also calls a function that
+//! returns the version string). No function is called that takes the GIL or counts references. The frames of a thread do
+//! not change while the thread is inside a call, whichever thread holds the GIL.
 //!
-//! * `find`: the interpreter of this process, its version and whether its frames can be read.
-//! * `layout`: the offsets of the fields to read, as data per version.
-//! * `read`: reading through pointers that may lead anywhere.
+//! * `find`: finds the interpreter of this process, its version and whether its frames can be read.
+//! * `layout`: lists the offsets of the fields to read, as data for each version.
+//! * `read`: reads through pointers that may lead to any address.
 //! * `code`: identifies code objects, and reads their names.
-//! * `walk`: walks along the frames.
-//! * `walks`: a cache of the thread's earlier walks.
-//! * `merge`: merges both kinds of frames to one stack.
+//! * `walk`: walks along the Python frames.
+//! * `walks`: caches the thread's earlier walks.
+//! * `merge`: merges native and Python frames to one stack.
 //!
 //! # What it relies on, and what it checks
 //!
-//! 1. A version whose layout is not known is not read, and neither is one that publishes another layout than its
-//!    version has (`layout`).
-//! 2. A pointer is followed only to pages that the kernel has reported readable (`read`). So a corrupted chain ends
-//!    the walk, and the recording of Python frames, but harms nothing.
-//! 3. A code object, its name, file and line table must have their types, which are compared by address when the
-//!    object is first met (`code`).
-//! 4. The native stack must agree. Since 3.11, the addresses on the C stack that frames refer to must be inside
-//!    native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`). If a stack
-//!    disagrees before any has agreed, Python frames are switched off.
-//! 5. When the interpreter is finalized, it frees other threads' frames. It sets a flag before that, and from then
-//!    on only the finalizing thread is read. A thread that the kernel preempts in the middle of a walk (about 50
-//!    ns), for as long as the interpreter takes from that flag to unmapping the thread's frames, would read freed
-//!    memory: not excluded.
+//! 1. Frames of a version whose layout is not known are not read, and neither are those of an interpreter that publishes a
+//!    different layout than its version has (`layout`).
+//! 2. A pointer is followed only to pages that the kernel has reported readable (`read`). So a corrupted chain of frames
+//!    ends the walk, and the recording of Python frames, but does no other harm.
+//! 3. A code object, its name, file and line table must have their expected types. The types are compared by address when a
+//!    walk first reaches the object (`code`).
+//! 4. The native stack must agree with the Python frames. Since 3.11, the addresses on the C stack to which frames refer
+//!    must be inside native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`). If a
+//!    stack disagrees before any stack has agreed, Python frames are switched off.
+//! 5. When the interpreter is finalized, it frees other threads' frames. It sets a flag before it frees them, and once the
+//!    flag is set, only the finalizing thread's frames are read. One case is not excluded: if the kernel preempts a thread
+//!    in the middle of a walk (about 50 ns) for as long as the interpreter takes from setting the flag to unmapping that
+//!    thread's frames, then the walk reads freed memory.
 
 mod code;
 mod find;
@@ -51,26 +50,27 @@ use walks::Walks;
 use super::{Captured, memory};
 use crate::record::{CodeId, Frame};
 
-/// Sets whether Python frames are recorded from now on. By default they are not.
+/// Sets whether Python frames are recorded from now on. By default Python frames are not recorded.
 pub fn want(wanted: bool) {
     find::want(wanted);
 }
 
-/// Why Python frames are missing although there is a Python. `None` if they are not, or if there is no Python.
+/// Why Python frames are missing although the process has an interpreter. `None` if they are not missing, or if there is no
+/// interpreter.
 pub fn off() -> Option<Off> {
     find::off()
 }
 
-/// The Python frames of the thread that created it.
+/// Walks the Python frames of the thread that created this value.
 #[derive(Debug)]
 pub(crate) struct Python {
     state: NonNull<State>,
     interpreter: &'static Interpreter,
-    /// The loader's unload count when the interpreter was last seen.
+    /// The loader's unload count when the interpreter was last seen to be loaded.
     unloads: u32,
 }
 
-/// Per-thread state, in its own mapping: touched only as far as the thread's stacks reach.
+/// Per-thread state, stored in its own mapping, whose pages are touched only as far as the thread's stacks reach.
 #[repr(C)]
 struct State {
     walk: Walk,
@@ -78,24 +78,24 @@ struct State {
     merged: [Frame; MOST_MERGED],
 }
 
-/// Result of a walk.
+/// Result of a walk along the Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// The frames are those of the cached walk with this number; the last walk is unchanged.
+    /// The frames are those of the cached walk with this number; the last walk itself is unchanged.
     Again(usize),
-    /// The frames are those of the last walk.
+    /// The frames are the same as in the last walk.
     Same,
-    /// The frames have changed.
+    /// The frames differ from those of the last walk.
     Other,
-    /// There is no Python frame: the thread is not Python's, or is not in Python code now.
+    /// There is no Python frame, because the thread is not Python's, or is not in Python code now.
     Nothing,
-    /// The frames could not be read: the chain is corrupted, or memory was refused.
+    /// The frames could not be read, because their chain is corrupted, or because the kernel refused memory.
     Lost,
 }
 
 /// A stack of native and Python frames.
 pub(crate) struct Merged<'a> {
-    /// The frames, leaf first.
+    /// The frames of the merged stack, leaf first.
     pub(crate) frames: &'a [Frame],
     /// Whether native and Python frames show the same evaluator calls.
     pub(crate) is_sure: bool,
@@ -103,12 +103,12 @@ pub(crate) struct Merged<'a> {
     pub(crate) is_cut: bool,
 }
 
-/// Whether any stack has agreed with its native frames.
+/// Whether any stack of Python frames has agreed with its native frames.
 static HAS_AGREED: AtomicBool = AtomicBool::new(false);
 
 impl Python {
-    /// Creates it for the calling thread, if there is a readable interpreter. Searches for one if objects were
-    /// loaded since.
+    /// Creates the state for the calling thread, if the process has a readable interpreter. Searches for an interpreter if
+    /// objects were loaded since the last search.
     #[cold]
     pub(crate) fn of_this_thread() -> Option<Self> {
         let interpreter = find::interpreter()?;
@@ -119,8 +119,8 @@ impl Python {
         Some(Self { state, interpreter, unloads: find::unloads() })
     }
 
-    /// Walks along the frames. `native` identifies the thread's native frames as far as they are known; `number`
-    /// assigns the number of a code object that is new to the thread.
+    /// Walks along the frames. `native` identifies the thread's native frames as far as they are known. `number` assigns a
+    /// number to a code object that is new to the thread.
     #[inline(always)]
     pub(crate) fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
@@ -138,7 +138,8 @@ impl Python {
         self.walk_anew(thread, number)
     }
 
-    /// Address of the calling thread's state; 0 if it has none, or if its state must not be read now.
+    /// Address of the calling thread's Python state; 0 if the thread has no such state, or if the state must not be read
+    /// now.
     #[inline(always)]
     fn readable_thread(&mut self) -> u64 {
         let is_usable = !find::is_off() && (find::unloads() == self.unloads || self.is_still_there());
@@ -150,7 +151,7 @@ impl Python {
     /// Walks along the frames without the cache of walks.
     #[cold]
     pub(crate) fn walk_plainly(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
-        // Read the state again: a native walk may have happened in between.
+        // Read the thread's state again, because a native walk may have happened in between.
         let thread = self.readable_thread();
         self.walk_anew(thread, number)
     }
@@ -162,8 +163,8 @@ impl Python {
         if walks.can_keep() { walks.keep(walk) } else { None }
     }
 
-    /// Walks along changed frames; `thread` is 0 if nothing may be read. Not inlined: it needs more registers than
-    /// are available.
+    /// Walks along changed frames; `thread` is 0 if no frame may be read. Not inlined, because this function needs more
+    /// registers than are available.
     #[inline(never)]
     fn walk_anew(&mut self, thread: u64, mut number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
@@ -201,18 +202,19 @@ impl Python {
         Found::Lost
     }
 
-    /// Number of frames at the root that the last walk shares with the one before, and the words that identify the
+    /// Number of frames at the root that the last walk shares with the walk before it, and the words that identify the
     /// other frames, outermost first.
     #[inline(always)]
     pub(crate) fn words(&self) -> (usize, impl Iterator<Item = u64>) {
-        // SAFETY: the state is mapped as long as `self` lives, and used by this thread only.
+        // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
-        // The start of evaluator calls is included: the same frames may belong to more or fewer calls.
+        // The word includes whether an evaluator call starts at the frame, because the same frames may belong to more or
+        // fewer calls.
         let word = |item: &walk::Item| item.frame.0 | u64::from(item.boundary != 0) << 63;
         (walk.kept, walk.items[walk.kept..walk.count].iter().map(word))
     }
 
-    /// Merges the frames of the last walk with those of `captured`, which must be from the same moment.
+    /// Merges the frames of the last walk with the frames of `captured`, which must be from the same moment.
     #[cold]
     pub(crate) fn merge(&mut self, captured: &Captured<'_>) -> Merged<'_> {
         let evaluator = &self.interpreter.evaluator;
@@ -226,7 +228,7 @@ impl Python {
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), Out::new(merged));
         match agreement {
             Agreement::Whole => HAS_AGREED.store(true, Ordering::Relaxed),
-            // Possible at the first launch of a program that launches only from greenlets.
+            // This agreement is possible at the first launch of a program that launches only from greenlets.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
             Agreement::None => find::switch_off(Off::Mismatch),
@@ -235,7 +237,7 @@ impl Python {
     }
 
     fn state(&mut self) -> &mut State {
-        // SAFETY: the state is mapped as long as `self` lives, and used by this thread only.
+        // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         unsafe { self.state.as_mut() }
     }
 }
@@ -244,14 +246,14 @@ impl Python {
 #[inline(always)]
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     let place = interpreter.runtime + u64::from(interpreter.layout.finalizing);
-    // SAFETY: a word of a variable of the interpreter, which is loaded.
+    // SAFETY: this word is part of a variable of the interpreter, which is loaded.
     let by = unsafe { (place as *const u64).read_volatile() };
     by != 0 && by != thread
 }
 
 impl Drop for Python {
     fn drop(&mut self) {
-        // SAFETY: the state is mapped as long as `self` lives, and unmapped here; its table is dropped once.
+        // SAFETY: the state is mapped until this statement unmaps it, and its table is dropped once.
         unsafe {
             (&raw mut (*self.state.as_ptr()).walk.table).drop_in_place();
             (*self.state.as_ptr()).walks.give_back();

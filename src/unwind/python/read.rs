@@ -1,23 +1,23 @@
 //! Reads memory through pointers that may be corrupted.
 //!
-//! A page is read in place once the kernel has reported it readable. Before that, and so whenever an object is
-//! first met, it is read through a copy that the kernel makes (`memory::copy_what_is_mapped`), which fails for
-//! unmapped memory. A page that was readable may have been unmapped since, but an intact chain of frames never
-//! leads there, because Python does not free its parts. The remaining risk is a chain that is both corrupted and
-//! leads to where frames once were.
+//! A page is read in place once the kernel has reported the page readable. Before that, and so whenever a walk first
+//! reaches an object, memory is read through a copy that the kernel makes (`memory::copy_what_is_mapped`), which fails for
+//! unmapped memory. A page that was readable may have been unmapped since, but an intact chain of frames never leads to
+//! such a page, because Python does not free memory that the chain uses. The remaining risk is a chain that is corrupted
+//! and also leads to memory where frames once were.
 
 use crate::unwind::memory;
 
-/// Bounds of user space addresses, without the first page.
+/// Bounds of user space addresses; the first page is excluded.
 const FIRST: u64 = 4096;
 const LAST: u64 = 1 << 47;
 
 /// Readable pages of the stacks and heaps that contain a thread's frames.
 #[repr(C)]
 pub(super) struct Pages {
-    /// Number of the page that was checked last.
+    /// Number of the page that was last checked.
     last: u64,
-    /// Page numbers, indexed by their lowest bits; 0 for a free slot.
+    /// Numbers of readable pages, indexed by their lowest bits; 0 for a free slot.
     readable: [u64; PAGES],
 }
 
@@ -25,7 +25,7 @@ const PAGES: usize = 1024;
 const PAGE_BITS: u32 = 12;
 
 impl Pages {
-    /// Whether `bytes` bytes (less than a page) may be read at `address`, which must be aligned as Python's objects
+    /// Whether `bytes` bytes (less than a page) may be read at `address`. The address must be aligned as Python's objects
     /// are.
     #[inline(always)]
     pub(super) fn hold(&mut self, address: u64, bytes: u32) -> bool {
@@ -58,7 +58,7 @@ impl Pages {
     }
 }
 
-/// Copies the memory at `address`. Returns false unless all of it is readable.
+/// Copies the memory at `address` to `to`. Returns false unless all of the memory is readable.
 pub(super) fn copy_into(address: u64, to: &mut [u8]) -> bool {
     // SAFETY: the slice is writable for its whole length.
     let copied = |to: &mut [u8]| unsafe { memory::copy_what_is_mapped(address, to.as_mut_ptr(), to.len()) };
@@ -77,7 +77,7 @@ mod tests {
     fn only_readable_pages_are_held() {
         let memory = memory::map(3 << PAGE_BITS).unwrap();
         let start = memory.as_ptr() as u64;
-        // SAFETY: the last of our three pages, which is not used any more.
+        // SAFETY: this is the last of our three pages, and it is not used any more.
         unsafe { libc::mprotect(memory.as_ptr().add(2 << PAGE_BITS).cast(), 4096, libc::PROT_NONE) };
         let mut pages = pages();
         for _ in 0..2 {
@@ -89,7 +89,7 @@ mod tests {
                 assert!(!pages.hold(nowhere, 8), "{nowhere:x}");
             }
         }
-        // SAFETY: the mapping is ours, and not referenced any more.
+        // SAFETY: the mapping is ours, and is not referenced any more.
         unsafe { memory::unmap(memory, 3 << PAGE_BITS) };
     }
 

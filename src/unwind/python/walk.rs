@@ -1,10 +1,10 @@
 //! Walks the Python frames of the calling thread, from the innermost one outwards.
 //!
-//! Only this thread pushes and pops its frames, it is inside a call, and each frame holds a reference to its code
-//! object: so the frames do not change, whichever thread has the global lock. The frames of the last walk are
-//! remembered, root first. While the same frames are at the same addresses, they are only compared. If the leaf
-//! differs, new frames are followed until they lead to a frame of the last walk: from there on all are compared
-//! again, with independent loads, and the frames that are unchanged up to the root are kept.
+//! Only the calling thread pushes and pops its own frames. The thread is inside a call, and each frame holds a reference to
+//! its code object, so the frames do not change, whichever thread holds the GIL. The frames of the last walk are stored,
+//! root first. While the same frames are at the same addresses, they are only compared. If the leaf differs, new frames are
+//! followed until they lead to a frame of the last walk. From that frame on, all frames are compared again, with
+//! independent loads, and the frames that are unchanged up to the root are kept.
 
 use super::code::{self, Description, Marks, Scratch, Table, Texts, version_of};
 use super::find::Interpreter;
@@ -14,14 +14,14 @@ use crate::record::{CodeId, Frame};
 use crate::unwind::MAX_FRAMES;
 use crate::unwind::memory::word;
 
-/// A frame of the walk.
+/// A Python frame as the walk found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct Item {
     /// The frame's link to the previous frame, together with the adjacent word of the frame itself: see
     /// [`layout::Frame::link`].
     link: u128,
-    /// Identifies the code object if it has no version number.
+    /// Marks that identify the code object if it has no version number.
     marks: Marks,
     /// Address of the frame.
     pub(super) at: u64,
@@ -29,13 +29,13 @@ pub(super) struct Item {
     holds: u64,
     pub(super) position: u64,
     /// For the first frame of an evaluator call, an address on the C stack inside the native frame of that call, or
-    /// [`SOMEWHERE`]; otherwise 0.
+    /// [`SOMEWHERE`]. For any other frame, 0.
     pub(super) boundary: u64,
-    /// The frame as recorded in stacks; 0 if it is hidden, as Python hides it too.
+    /// The frame as recorded in stacks; 0 if the frame is hidden, as Python hides it too.
     pub(super) frame: Frame,
-    /// The version number that Python gave the code object; 0 if none.
+    /// The version number that Python gave the code object; 0 if Python gave none.
     version: u32,
-    /// The owner byte, and, if a byte marks the first frame of a call, that byte too.
+    /// The owner byte of the frame. If a byte marks the first frame of a call, that byte too.
     owner: u16,
 }
 
@@ -44,7 +44,8 @@ const _: () = assert!(
     "Item grew: one, two lines of cache, is compared for each frame of each launch"
 );
 
-/// The code object in `holds`. Tag bits are masked only for layouts that may have them, which the compiler can see.
+/// The code object to which `holds` refers. Tag bits are masked only for layouts that may have such bits, so the compiler
+/// can omit the mask for others.
 #[inline(always)]
 fn code_of(holds: u64, layout: &Layout) -> u64 {
     match layout.frame.boundary {
@@ -54,20 +55,20 @@ fn code_of(holds: u64, layout: &Layout) -> u64 {
 }
 
 impl Item {
-    /// Whether this is a frame with this reference to its code object, at this position.
+    /// Whether the item is a frame with this reference to its code object, at this position.
     ///
     /// # Safety
     /// A frame must refer to that code object, or its address must have been readable when this item was filled.
     #[inline(always)]
     unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut Texts) -> bool {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that the code object's memory is readable.
         let is_same =
             holds == self.holds && position == self.position && unsafe { self.has_same_code(holds, layout) };
         // SAFETY: apart from its texts, the code object was just found to be the same.
         is_same && (self.version != 0 || unsafe { self.marks.have_same_texts(layout, texts) })
     }
 
-    /// Whether the frame is unchanged except for the texts of its code object: same previous frame, code object,
+    /// Whether the frame is unchanged except for the texts of its code object: it has the same previous frame, code object,
     /// position and owner.
     ///
     /// # Safety
@@ -75,44 +76,45 @@ impl Item {
     #[inline(always)]
     unsafe fn is_still(&self, layout: &Layout) -> bool {
         let layout::Frame { link, code, position, .. } = layout.frame;
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `at` is the address of a frame.
         let has_same_link = unsafe { pair(self.at + u64::from(link)) } == self.link;
         let is_linked = |part: u32| part == link || part == link + 8;
         has_same_link
             && (layout.frame.boundary == Boundary::Each || owner(self.at, layout) == self.owner)
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that `at` is the address of a frame.
             && (is_linked(code) || unsafe { word(self.at + u64::from(code)) } == self.holds)
             && (is_linked(position) || position_in(self.at, layout) == self.position)
             // SAFETY: the frame refers to this code object.
             && unsafe { self.has_same_code(self.holds, layout) }
     }
 
-    /// Whether the memory at its code object's address still contains that object, except for its texts.
+    /// Whether the memory at the code object's address still contains that object, except for its texts.
     ///
     /// # Safety
-    /// A frame must refer to it by this word, or its address must have been readable when this item was filled.
+    /// A frame must refer to the code object by this word, or the object's address must have been readable when this item
+    /// was filled.
     #[inline(always)]
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that the code object's memory is readable.
             0 => unsafe { self.marks.are_all_but_texts(code_of(holds, layout), layout) },
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that the code object's memory is readable.
             version => unsafe { version_of(code_of(holds, layout), layout) == version },
         }
     }
 }
 
-/// The sixteen bytes at an address.
+/// The sixteen bytes at this address.
 ///
 /// # Safety
-/// They must be readable.
+/// The sixteen bytes must be readable.
 #[inline(always)]
 unsafe fn pair(address: u64) -> u128 {
-    // SAFETY: the caller guarantees that they are readable; the read needs no alignment.
+    // SAFETY: the caller guarantees that the bytes are readable; the read needs no alignment.
     unsafe { (address as *const u128).read_unaligned() }
 }
 
-/// The owner byte of a readable frame; if a byte marks the first frame of a call, both bytes.
+/// The owner byte of a readable frame. If a byte marks the first frame of a call, both bytes.
 #[inline(always)]
 fn owner(frame: u64, layout: &Layout) -> u16 {
     let owner = frame + u64::from(layout.frame.owner);
@@ -120,7 +122,7 @@ fn owner(frame: u64, layout: &Layout) -> u16 {
         Boundary::Each => 0,
         // SAFETY: the caller has checked that the frame is readable.
         Boundary::Shim => unsafe { (owner as *const u8).read() }.into(),
-        // SAFETY: as above.
+        // SAFETY: the caller has checked that the frame is readable.
         Boundary::Flag(flag) => unsafe { ((frame + u64::from(flag)) as *const u16).read_unaligned() },
     }
 }
@@ -144,42 +146,42 @@ impl Item {
     }
 }
 
-/// A boundary whose place on the C stack is unknown.
+/// A boundary whose address on the C stack is unknown.
 pub(super) const SOMEWHERE: u64 = 1;
 
-/// Why a walk failed.
+/// The reason why a walk failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// A pointer to a frame or code object led to something else.
+    /// A pointer to a frame or code object led to other memory.
     Garbage,
-    /// The kernel refused memory.
+    /// The kernel refused to map memory.
     Memory,
 }
 
-/// State that a thread keeps between walks. Zeroes are valid, except for the table.
+/// State that a thread keeps between walks. Zeroed memory is valid, except for the table.
 #[repr(C)]
 pub(super) struct Walk {
     pub(super) table: Table,
-    /// Number of `items` that the last walk filled.
+    /// Number of `items` that the last walk filled in.
     pub(super) count: usize,
     pub(super) is_cut: bool,
-    /// Number of frames at the root that are the same as in the walk before, at the same positions.
+    /// Number of frames at the root that are the same as in the walk before the last, at the same positions.
     pub(super) kept: usize,
     pub(super) head: Head,
     pages: Pages,
     pub(super) texts: Texts,
-    /// The frames, root first.
+    /// The frames of the last walk, root first.
     pub(super) items: [Item; MAX_FRAMES],
-    /// Leaf first, during a walk.
+    /// The frames that a walk has followed so far, leaf first.
     links: [Link; MAX_FRAMES],
-    /// Index of the item that may be at an address, by [`place_of`] the address. A hint that must be checked.
+    /// Index of the item that may be at an address, by [`place_of`] the address. The index is a hint that must be checked.
     places: [u16; PLACES],
     scratch: Scratch,
 }
 
 const PLACES: usize = 256;
 
-/// Frames are aligned to eight bytes and longer than 64 bytes.
+/// The slot in `places` for the frame at this address. Frames are aligned to eight bytes and longer than 64 bytes.
 #[inline(always)]
 fn place_of(frame: u64) -> usize {
     (frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
@@ -197,27 +199,28 @@ struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Head {
-    /// 0 if the walk must not be compared with, because some memory that it passed was unreadable.
+    /// The thread state; 0 if no walk may be compared with this one, because some memory that this walk passed was
+    /// unreadable.
     pub(super) thread: u64,
     cframe: u64,
-    /// Address of the evaluator's frame around the outermost function; 0 if there is none.
+    /// Address of the evaluator's frame around the outermost function; 0 if there is no such frame.
     root: u64,
 }
 
-/// Frames and starting point of an earlier walk, with methods that check whether the thread is still in these
-/// frames.
+/// Frames and starting point of an earlier walk, with methods that check whether the thread is still in these frames.
 pub(super) struct Met<F> {
     pub(super) head: Head,
     pub(super) count: usize,
-    /// Returns a frame by its index from the root.
+    /// Function that returns a frame by its index from the root.
     pub(super) item: F,
 }
 
 impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
-    /// Whether the thread is in these frames: same addresses, and same functions except for their texts.
+    /// Whether the thread is still in these frames: frames at the same addresses, and the same functions except for their
+    /// texts.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
-        // Before 3.12 more is compared, and the offsets are passed as constants: ten instructions less per frame.
+        // Before 3.12 more fields are compared. The offsets are passed as constants, which saves ten instructions per frame.
         match interpreter.layout.version {
             0x0309 => self.are_still_by(const { &Layout::of_headers(0x0309) }, thread),
             0x030a => self.are_still_by(const { &Layout::of_headers(0x030a) }, thread),
@@ -247,31 +250,29 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
         item(count - 1).at == at && unsafe { self.changed(layout, &mut cframe) } == 0
     }
 
-    /// Number of frames from the root up to and including the innermost changed one; 0 if none has changed.
-    /// `cframe` is the innermost frame's evaluator call on entry, and that of the changed frame on return.
+    /// Number of frames from the root up to and including the innermost changed frame; 0 if no frame has changed. `cframe`
+    /// is the innermost frame's evaluator call on entry, and the changed frame's evaluator call on return.
     ///
     /// # Safety
-    /// All memory that the walk passed must have been readable, and the thread's frames must lead to the innermost
-    /// one.
+    /// All memory that the walk passed must have been readable, and the thread's frames must lead to the innermost frame.
     #[inline(always)]
     unsafe fn changed(&self, layout: &Layout, cframe: &mut u64) -> usize {
         // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
-        // SAFETY: as above.
+        // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
-        // All addresses are known in advance, and so is that each frame links to the next: no load waits for
-        // another.
+        // All addresses are known in advance, and so is which frame each frame links to, so no load waits for another.
         for index in (0..self.count).rev() {
             let item = (self.item)(index);
-            // SAFETY: a frame of the thread, because the frame before it links to it.
+            // SAFETY: this is a frame of the thread, because the frame before it links to it.
             if !unsafe { item.is_still(layout) } {
                 return index + 1;
             }
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
-                // The flag was just compared as part of the frame. In all other cases the call was readable, or
-                // nothing is compared.
+                // The flag was just compared as part of the frame. In all other cases the call was readable, or no field of
+                // the call is compared.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
@@ -297,10 +298,10 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
     /// As [`Met::changed`], for any version.
     ///
     /// # Safety
-    /// As for [`Met::changed`].
+    /// The conditions of [`Met::changed`] apply.
     #[inline(always)]
     unsafe fn changed_in(&self, layout: &Layout, cframe: &mut u64) -> usize {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees the conditions of [`Met::changed`].
         unsafe {
             match layout.version {
                 0x030b => self.changed(const { &Layout::of_headers(0x030b) }, cframe),
@@ -312,7 +313,7 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
 }
 
 impl Walk {
-    /// Whether the thread is in the frames of the last walk: same addresses, same functions.
+    /// Whether the thread is in the frames of the last walk, with the same addresses and the same functions.
     #[inline(always)]
     pub(super) fn is_as_before(&mut self, interpreter: &Interpreter, thread: u64) -> bool {
         // SAFETY: the texts belong to code objects that were just found to be the same.
@@ -320,14 +321,14 @@ impl Walk {
             && unsafe { self.texts.are_as_before(&interpreter.layout) }
     }
 
-    /// The first `count` frames of the last walk, counted from the root.
+    /// The last walk's first `count` frames, counted from the root.
     #[inline(always)]
     fn met<'a>(&'a self, count: usize) -> Met<impl Fn(usize) -> &'a Item> {
         let items = &self.items[..count];
         Met { head: self.head, count: items.len(), item: move |index: usize| &items[index] }
     }
 
-    /// Walks, and returns whether the frames are the same as in the last walk. `number` assigns the number of a
+    /// Walks along the frames, and returns whether they are the same as in the last walk. `number` assigns a number to a
     /// code object that is new to the thread.
     #[inline(always)]
     pub(super) fn run(
@@ -336,7 +337,7 @@ impl Walk {
         thread: u64,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<bool, Broken> {
-        // Entries that refer to texts by number must be dropped together with the texts.
+        // Entries refer to texts by number, so the entries must be dropped together with the texts.
         if self.texts.are_full() {
             self.table = Table::new().ok_or(Broken::Memory)?;
             self.texts.clear();
@@ -360,24 +361,24 @@ impl Walk {
         Ok(is_same)
     }
 
-    /// Number of leading frames at the root, of the `joined` frames shared with the last walk, whose texts are
-    /// unchanged.
+    /// Number of frames, counted from the root, whose texts are unchanged, among the `joined` frames that are shared with
+    /// the last walk.
     #[inline(always)]
     fn see_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;
-        // SAFETY: all other marks of their code objects were just found unchanged.
+        // SAFETY: all other marks of the code objects were just found to be unchanged.
         let is_other =
             |item: &Item| item.version == 0 && !unsafe { item.marks.have_same_texts(layout, texts) };
         items[..joined].iter().position(is_other).unwrap_or(joined)
     }
 
-    /// Follows the frames to the root, or until all remaining frames are those of the last walk. Returns the number
-    /// of these shared frames, and the number of frames followed.
+    /// Follows the frames to the root, or until all remaining frames are those of the last walk. Returns the number of
+    /// these shared frames, and the number of frames that were followed.
     #[inline(always)]
     fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), Broken> {
         let layout = &interpreter.layout.frame;
         let last = self.head;
-        // Number of the last walk's frames that may still be reached.
+        // Number of frames of the last walk that this walk may still reach.
         let mut known = if last.thread == thread { self.count } else { 0 };
         let mut cframe = 0;
         let mut at = self.word(thread, interpreter.layout.thread)?;
@@ -387,15 +388,14 @@ impl Walk {
             at = if cframe == 0 { 0 } else { self.first_of(cframe, parts.bytes, parts.frame)? };
         }
         let (mut count, mut shims) = (0, 0);
-        // During the walk the head keeps the last walk's root, for comparison.
+        // During the walk, the head still contains the last walk's root, for comparison.
         let mut root = 0;
         (self.is_cut, self.head) = (false, Head { thread, cframe, root: last.root });
         while at != 0 {
             let place = usize::from(self.places[place_of(at)]);
-            // If a stack is too deep, its outermost frames are omitted: it must be followed up to that limit.
+            // If a stack is too deep, its outermost frames are omitted, so the stack must be followed up to that limit.
             if place < known && count + place < MAX_FRAMES && self.items[place].at == at {
-                // SAFETY: the frames led to one that the last walk reached, and all memory of that walk was
-                // readable.
+                // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was readable.
                 let left = unsafe { self.met(place + 1).changed_in(&interpreter.layout, &mut cframe) };
                 if left == 0 {
                     return Ok((place + 1, count));
@@ -410,9 +410,9 @@ impl Walk {
             if !self.pages.hold(at, layout.bytes) {
                 return Err(Broken::Garbage);
             }
-            // SAFETY: `layout.bytes` bytes of it are readable.
+            // SAFETY: `layout.bytes` bytes of the frame are readable.
             let byte = |offset: u32| unsafe { ((at + u64::from(offset)) as *const u8).read() };
-            // SAFETY: as above.
+            // SAFETY: `layout.bytes` bytes of the frame are readable.
             let next = unsafe { word(at + u64::from(layout.previous)) };
             if layout.boundary == Boundary::Shim && byte(layout.owner) >= OWNED_BY_EVALUATOR {
                 // In a corrupted chain the evaluator's frames may form a cycle.
@@ -422,7 +422,7 @@ impl Walk {
                 }
                 match self.links[..count].last_mut() {
                     Some(link) if link.boundary == 0 => link.boundary = at,
-                    // It belongs to a call without a function's frame, or is the outermost frame.
+                    // This frame belongs to a call without a function's frame, or is the outermost frame.
                     _ => root = at,
                 }
                 at = next;
@@ -454,7 +454,7 @@ impl Walk {
         Ok((0, count))
     }
 
-    /// Fills an item for the frame at `link`. Returns whether the last walk had the same frame there.
+    /// Fills an item for the frame at `link`. Returns whether the last walk had the same frame at this position.
     #[inline(always)]
     fn meet(
         &mut self,
@@ -468,15 +468,15 @@ impl Walk {
         let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
         let owner = owner(link.at, layout);
         let (holds, position) = (part(layout.frame.code), position_in(link.at, layout));
-        // SAFETY: as above; memory of the last walk's code object is read only if the frame still refers to that
-        // object.
+        // SAFETY: the frame is readable; memory of the last walk's code object is read only if the frame still refers to
+        // that object.
         let is_met =
             item < self.count && unsafe { self.items[item].is((holds, position), layout, &mut self.texts) };
         if !is_met {
             if layout.frame.boundary == Boundary::Each && part(TYPE as u32) != interpreter.types.frame {
                 return Err(Broken::Garbage);
             }
-            // SAFETY: as above.
+            // SAFETY: the frame was followed, so `bytes` bytes of it are readable.
             let holder = unsafe { ((link.at + u64::from(layout.frame.owner)) as *const u8).read() };
             let may_be_incomplete = holder != OWNED_BY_GENERATOR;
             self.fill(item, (holds, position), may_be_incomplete, interpreter, number)?;
@@ -485,12 +485,12 @@ impl Walk {
         let item = &mut self.items[item];
         let is_same = is_met && item.boundary == link.boundary;
         (item.at, item.boundary, item.owner) = (link.at, link.boundary, owner);
-        // SAFETY: as above.
+        // SAFETY: the frame was followed, so `bytes` bytes of it are readable.
         item.link = unsafe { pair(link.at + u64::from(layout.frame.link)) };
         Ok(is_same)
     }
 
-    /// Address and position of a thread's innermost frame.
+    /// Address and position of a thread's innermost Python frame.
     #[inline(always)]
     pub(super) fn innermost(&mut self, interpreter: &Interpreter, thread: u64) -> Option<(u64, u64)> {
         let layout = &interpreter.layout;
@@ -506,7 +506,7 @@ impl Walk {
         (self.count, self.kept) = (0, 0);
     }
 
-    /// The word at `offset` of an object, at an unverified address.
+    /// The word at `offset` of an object whose address is not verified.
     fn word(&mut self, object: u64, offset: u32) -> Result<u64, Broken> {
         self.first_of(object, offset + 8, offset)
     }
@@ -517,11 +517,11 @@ impl Walk {
         if !self.pages.hold(object, bytes) {
             return Err(Broken::Garbage);
         }
-        // SAFETY: `bytes` bytes of it are readable.
+        // SAFETY: `bytes` bytes of the object are readable.
         Ok(unsafe { word(object + u64::from(offset)) })
     }
 
-    /// Fills an item from scratch.
+    /// Fills an item without reusing anything of the last walk.
     #[inline(never)]
     fn fill(
         &mut self,
@@ -536,9 +536,9 @@ impl Walk {
         let known = self.table.get(place);
         let first = code.wrapping_add(u64::from(interpreter.layout.code.instructions));
         let into = match interpreter.layout.frame.unit {
-            // -1 if the frame has not started yet.
+            // The position is -1 if the frame has not started yet.
             Unit::Index(unit) => u64::from((position as i32).max(0) as u32 * unit),
-            // Likewise one unit before the first instruction.
+            // Likewise, the position is one unit before the first instruction if the frame has not started yet.
             Unit::Address => (position.wrapping_sub(first) as i64).max(0) as u64,
         };
         let is_incomplete = may_be_incomplete
@@ -563,8 +563,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Finds the code object in the thread's table; enters it if it is new, or if another object was at its
-    /// address.
+    /// Finds the code object in the thread's table. Adds the object if it is new, or if another object was at its address.
     fn find(
         &mut self,
         code: u64,
@@ -572,7 +571,7 @@ impl Walk {
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<u32, Broken> {
         let place = self.table.find(code);
-        // SAFETY: it was met at this address, and a frame holds a reference to it.
+        // SAFETY: an earlier walk reached a code object at this address, and a frame holds a reference to the object.
         match unsafe { self.table.get(place).is(code, &interpreter.layout, &mut self.texts) } {
             true => Ok(place),
             false => self.learn(code, interpreter, number),
@@ -614,15 +613,15 @@ pub(super) mod tests {
     /// Size in bytes of each synthetic object.
     const ROOM: u64 = 256;
 
-    /// A function that is being evaluated.
+    /// A function that is being evaluated in the synthetic interpreter.
     #[derive(Clone, Copy, Debug)]
     pub(in crate::unwind::python) struct Call {
         slot: usize,
         code: usize,
-        /// Number of evaluated instructions.
+        /// Number of instructions evaluated so far.
         position: u64,
         is_generator: bool,
-        /// Whether it is the first frame of an evaluator call.
+        /// Whether the function's frame is the first of an evaluator call.
         is_first: bool,
     }
 
@@ -630,7 +629,7 @@ pub(super) mod tests {
     pub(in crate::unwind::python) struct Made {
         pub(in crate::unwind::python) interpreter: Interpreter,
         memory: Box<[u64]>,
-        /// The calls, root first.
+        /// The calls that the synthetic thread is in, root first.
         pub(in crate::unwind::python) calls: Vec<Call>,
         has_root: bool,
         random: u64,
@@ -680,7 +679,7 @@ pub(super) mod tests {
             self.at(2 + 2 * SLOTS + number)
         }
 
-        /// A code object, its name, its line table or a path.
+        /// Address of a code object, its name, its line table or a path.
         fn code(&self, code: usize, part: usize) -> u64 {
             self.at(2 + 3 * SLOTS + part * CODES + code)
         }
@@ -801,7 +800,7 @@ pub(super) mod tests {
             self.calls.extend(call);
         }
 
-        /// Applies a random change, as a program may between two launches.
+        /// Applies a random change to the frames, as a program may between two launches.
         pub(in crate::unwind::python) fn go_on(&mut self) {
             let count = self.calls.len();
             let (leaf, any) = (count.saturating_sub(1), self.below(count));
@@ -823,7 +822,7 @@ pub(super) mod tests {
                     let code = self.below(CODES);
                     self.write_code(code);
                 }
-                // Python assigns a new version to a code object with another path.
+                // Python assigns a new version to a code object with a different path.
                 8 if self.interpreter.layout.code.version == 0 => {
                     self.text(self.code(0, 3), true, "/a/path/of/another/one")
                 }
@@ -850,20 +849,20 @@ pub(super) mod tests {
     impl Mapped {
         pub(in crate::unwind::python) fn new() -> Self {
             let walk = memory::map(size_of::<Walk>()).unwrap().cast::<Walk>();
-            // SAFETY: a fresh mapping of that size; all other fields are valid as zeroes.
+            // SAFETY: this is a fresh mapping of that size, and all other fields are valid as zeroes.
             unsafe { (&raw mut (*walk.as_ptr()).table).write(Table::new().unwrap()) };
             Self(walk)
         }
 
         pub(in crate::unwind::python) fn walk(&mut self) -> &mut Walk {
-            // SAFETY: it stays mapped until `drop`.
+            // SAFETY: the walk state stays mapped until `drop`.
             unsafe { self.0.as_mut() }
         }
     }
 
     impl Drop for Mapped {
         fn drop(&mut self) {
-            // SAFETY: the mapping and its table are dropped together with it, once.
+            // SAFETY: the mapping and the table in it are dropped once.
             unsafe {
                 (&raw mut (*self.0.as_ptr()).table).drop_in_place();
                 memory::unmap(self.0.cast(), size_of::<Walk>());
@@ -881,7 +880,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The full result of a walk.
+    /// The complete result of a walk.
     fn found(walk: &Walk) -> impl PartialEq + std::fmt::Debug + use<> {
         let item = |item: &Item| {
             let Item { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
@@ -895,7 +894,7 @@ pub(super) mod tests {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
-    /// All kinds of layouts, each with whether an evaluator frame is around the outermost function.
+    /// All kinds of layouts, each with whether a frame of the evaluator is around the outermost function.
     pub(in crate::unwind::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::of_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };
@@ -912,7 +911,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// Compares repeated walks with fresh ones. Returns the number of walks that kept frames although others had
+    /// Compares repeated walks with fresh walks. Returns the number of walks that kept frames although other frames had
     /// changed.
     fn compare(made: &mut Made, steps: usize) -> usize {
         let (mut again, mut numbers) = (Mapped::new(), Numbers::default());

@@ -1,15 +1,14 @@
 //! A cache of the thread's earlier Python walks, each identified by a number.
 //!
-//! A program launches from the same few hundred places again and again. If the thread's frames are those of a
-//! cached walk, nothing has to be looked up or hashed: the walk's number identifies all of it. A cached walk is
-//! verified frame by frame, as the last walk is, from the innermost one on; each comparison proves that the next
-//! frame may be read.
+//! A program launches from the same few hundred places again and again. If the thread's frames are those of a cached walk,
+//! no frame has to be looked up or hashed: the walk's number identifies them all. A cached walk is verified frame by frame,
+//! in the same way as the last walk, starting at the innermost frame; each comparison proves that the next frame may be
+//! read.
 //!
-//! Frames that walks share are stored once, as in a tree: so a look-up reads mostly the memory that the previous
-//! one read. It first tries the walk that last followed the previous two walks under these native frames; then
-//! those whose innermost frame has the thread's address and position. At most one walk is inserted per eight
-//! look-ups, and walks that are never hit make insertions more expensive; so programs whose walks do not repeat pay
-//! little.
+//! Frames that several walks share are stored once, as in a tree, so a look-up reads mostly the memory that the previous
+//! look-up read. A look-up first tries the walk that last followed the previous two walks under these native frames; then
+//! it tries the walks whose innermost frame has the thread's address and position. At most one walk is inserted per eight
+//! look-ups, and walks that are never hit make insertions more expensive, so programs whose walks do not repeat pay little.
 
 use std::ptr::NonNull;
 
@@ -18,36 +17,36 @@ use super::walk::{Head, Item, Met, Walk};
 use crate::unwind::memory;
 use crate::unwind::price::{Price, count_use, make_way};
 
-/// Number of cached walks per thread, 8-way set-associative: 800 KiB with their frames, of which a program touches
-/// the part that it uses.
+/// Number of cached walks per thread, in an 8-way set-associative cache. With their frames the walks take 800 KiB, of which
+/// a program touches only the part that it uses.
 pub(crate) const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Number of frames of all walks together. If they are used up, the cache is emptied.
+/// Maximum number of frames of all walks together. If this number is reached, the cache is emptied.
 const FRAMES: usize = 4096;
-/// Size of the hash table for finding frames.
+/// Number of slots in the hash table for finding frames.
 const PLACES: usize = 2 * FRAMES;
-/// Maximum number of frames per walk, and of texts that identify its code objects (see `code`).
+/// Maximum number of frames per walk, and maximum number of texts that identify the walk's code objects (see `code`).
 const MOST_FRAMES: usize = 80;
 const MOST_TEXTS: usize = 32;
-/// Size of the table that predicts a walk from the previous two and the native frames.
+/// Number of slots in the table that predicts a walk from the previous two walks and the native frames.
 const FOLLOWERS: usize = 1024;
-/// Maximum number of walks compared per look-up, in addition to the predicted one.
+/// Maximum number of walks compared per look-up, in addition to the predicted walk.
 const MOST_TRIED: usize = 4;
 
 /// The cached walks of one thread. Zeroed memory is an empty cache.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Walks {
-    /// Mapped when the first walk is inserted.
+    /// The cache's memory, which is mapped when the first walk is inserted.
     all: Option<NonNull<All>>,
-    /// Bytes of `all` in use.
+    /// Number of bytes of `all` in use.
     used: usize,
-    /// The last two walks that were hit or inserted.
+    /// Numbers of the last two walks that were hit or inserted.
     last: [u16; 2],
-    /// Identifies the thread's native frames as far as they are known.
+    /// Value that identifies the thread's native frames as far as they are known.
     native: usize,
-    /// Number of stored frames.
+    /// Number of frames of all walks that are stored.
     frames: usize,
     price: Price,
 }
@@ -57,19 +56,19 @@ struct All {
     sets: [Set; SETS],
     followers: [u16; FOLLOWERS],
     walks: [Kept; WALKS],
-    /// For each slot, the number of a frame plus 1; 0 for a free slot.
+    /// For each hash slot, the number of a frame plus 1; 0 for a free slot.
     places: [u16; PLACES],
     /// For each frame, the number of the frame around it plus 1; 0 for an outermost frame.
     around: [u16; FRAMES],
     frames: [Item; FRAMES],
 }
 
-/// The walks of one hash set.
+/// The cached walks of one hash set.
 #[repr(C)]
 struct Set {
     /// Hashes of the walks' innermost frames; 0 marks a free slot.
     tags: [u32; WAYS],
-    /// Recent hits per walk, at most 3; each insertion into the set subtracts one.
+    /// Number of recent hits per walk, at most 3; each insertion into the set subtracts one from every walk's number.
     uses: [u8; WAYS],
 }
 
@@ -77,11 +76,11 @@ struct Set {
 #[repr(C, align(64))]
 struct Kept {
     head: Head,
-    /// Number of frames; 0 for an empty entry.
+    /// Number of frames of the walk; 0 for an empty entry.
     count: u16,
     count_of_texts: u16,
     texts: [u16; MOST_TEXTS],
-    /// Numbers of the frames, root first.
+    /// Numbers of the walk's frames, root first.
     frames: [u16; MOST_FRAMES],
 }
 
@@ -89,14 +88,14 @@ const _: () =
     assert!(size_of::<Kept>() == 256, "Kept grew: one is read in each launch under functions of Python");
 
 impl Walks {
-    /// Sets the thread's native frames, as far as they are known. Called early, so that the value occupies no
+    /// Sets the thread's native frames, as far as they are known. Called early, so that the value does not occupy a
     /// register.
     #[inline(always)]
     pub(super) fn under(&mut self, native: usize) {
         self.native = native;
     }
 
-    /// Returns the number of the cached walk whose frames the thread is in, if there is one.
+    /// Returns the number of the cached walk whose frames the thread is in, if there is such a walk.
     #[inline(always)]
     pub(super) fn recognise(
         &mut self,
@@ -105,7 +104,7 @@ impl Walks {
         thread: u64,
     ) -> Option<usize> {
         let is_due = self.price.may_look();
-        // SAFETY: `keep` mapped them, they stay mapped as long as `self` lives, and only this thread uses them.
+        // SAFETY: `keep` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if !is_due {
             return None;
@@ -122,13 +121,13 @@ impl Walks {
         Some(number)
     }
 
-    /// Whether the back-off allows an insertion now.
+    /// Whether the back-off allows an insertion at this time.
     #[inline(always)]
     pub(super) fn can_keep(&self) -> bool {
         self.price.can_pay()
     }
 
-    /// Caches the last walk and returns its number. `None` if it cannot be cached.
+    /// Caches the last walk and returns its number. `None` if the walk cannot be cached.
     #[inline(never)]
     pub(super) fn keep(&mut self, walk: &Walk) -> Option<usize> {
         self.price.pay();
@@ -142,7 +141,7 @@ impl Walks {
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
             if self.all.is_none() {
-                // Reserving the memory is retried later, less and less often.
+                // A later insertion tries to reserve the memory again, less and less often.
                 self.price.raise();
                 return None;
             }
@@ -152,7 +151,7 @@ impl Walks {
             self.forget();
             self.price.raise();
         }
-        // SAFETY: mapped with this size, all-zero walks are valid, and only this thread uses them.
+        // SAFETY: the walks are mapped with this size, all-zero walks are valid, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         let mut kept = Kept {
             head: walk.head,
@@ -179,7 +178,7 @@ impl Walks {
     /// Empties the cache, for example because the texts that its entries refer to are dropped.
     #[cold]
     pub(super) fn forget(&mut self) {
-        // SAFETY: as in `recognise`.
+        // SAFETY: `keep` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
         if let Some(all) = self.all.map(|mut all| unsafe { all.as_mut() }) {
             all.sets.iter_mut().for_each(|set| set.tags = [0; WAYS]);
             all.walks.iter_mut().for_each(|kept| kept.count = 0);
@@ -188,24 +187,24 @@ impl Walks {
         self.frames = 0;
     }
 
-    /// Counts newly used memory. An upper bound: evicted entries are reused.
+    /// Counts newly used memory. The count is an upper bound, because evicted entries are reused.
     fn count(&mut self, bytes: usize) {
         let bytes = bytes.min(size_of::<All>() - self.used);
         memory::count(bytes);
         self.used += bytes;
     }
 
-    /// Releases the memory.
+    /// Releases the memory of the cache.
     pub(super) fn give_back(&mut self) {
         if let Some(all) = self.all.take() {
-            // SAFETY: `keep` mapped them with this size, and no reference to them is left.
+            // SAFETY: `keep` mapped the walks with this size, and no reference to them is left.
             unsafe { memory::give_back(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
         }
     }
 }
 
 impl All {
-    /// Whether the thread is in the frames of a walk.
+    /// Whether the thread is still in the frames of a cached walk.
     #[inline(always)]
     fn is(&self, number: usize, walk: &Walk, interpreter: &Interpreter, thread: u64) -> bool {
         let kept = &self.walks[number];
@@ -217,7 +216,7 @@ impl All {
             && unsafe { walk.texts.are_as_kept(texts, &interpreter.layout) }
     }
 
-    /// Finds the walk whose frames the thread is in, except for the one already tried.
+    /// Finds the walk whose frames the thread is in, other than the walk that was already tried.
     #[inline(never)]
     fn look(
         &self,
@@ -240,7 +239,7 @@ impl All {
         number
     }
 
-    /// The number of a frame inside the frame `around`; stores it if it is new.
+    /// The number of a frame inside the frame `around`. Stores the frame if it is new.
     fn frame(&mut self, item: &Item, around: u16, count: &mut usize) -> u16 {
         let mut place = mixed(item.at ^ u64::from(around), item.position) as usize % PLACES;
         while let Some(number) = self.places[place].checked_sub(1) {
@@ -286,8 +285,8 @@ fn mixed(one: u64, other: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Slot of the prediction for the walk that follows the last two under these native frames. One line of Python
-/// usually launches several kernels in a row, and the native frames distinguish them.
+/// Slot of the prediction for the walk that follows the last two walks under these native frames. One line of Python
+/// usually launches several kernels in a row, and the native frames distinguish these launches.
 #[inline(always)]
 fn follower(last: [u16; 2], native: usize) -> usize {
     (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1]) ^ native.wrapping_mul(389)) % FOLLOWERS
@@ -298,8 +297,8 @@ mod tests {
     use super::super::walk::tests::{Made, Mapped, Numbers, layouts, words};
     use super::*;
 
-    /// Simulates a thread that returns to earlier places or goes on, and compares each recognized walk with a fresh
-    /// one. Returns the number of recognized walks.
+    /// Simulates a thread that returns to earlier places or continues, and compares each recognized walk with a fresh walk.
+    /// Returns the number of recognized walks.
     fn compare(made: &mut Made, steps: usize) -> usize {
         let (mut mapped, mut walks, mut numbers) = (Mapped::new(), Walks::default(), Numbers::default());
         let (walk, thread) = (mapped.walk(), made.thread());

@@ -1,23 +1,24 @@
 //! Finds the cold part of a function: code that the compiler expects to run rarely, and moved elsewhere.
 //!
-//! No loaded table names it (`f.cold` is a local symbol), but it has its own unwind information. It is recognized
-//! by the branches between the two parts: from the function to an address outside any known function, and from
-//! there back into the function. The instructions are not decoded: nearly all byte sequences that only look like a
-//! branch lead to no code.
+//! No table that is loaded into memory names the cold part (`f.cold` is a local symbol), but it has its own unwind
+//! information. The cold part is recognized by the branches between the two parts: one from the function to an address
+//! outside any known function, and one from that address back into the function. The instructions are not decoded, because
+//! nearly all byte sequences that only look like a branch lead to no code.
 
 use std::ops::Range;
 
 use super::compile::function;
 use crate::unwind::loader::Object;
 
-/// Maximum number of branch targets examined. Real functions have one or two cold parts, and few apparent branches.
+/// Maximum number of branch targets examined. Real functions have one or two cold parts, and few byte sequences that look
+/// like branches.
 const MOST_PLACES: usize = 16;
 
-/// The cold part of the function `hot`. Call while the loader is held.
+/// The cold part of the function `hot`. Call while the loader's lock is held.
 pub(in crate::unwind) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>> {
     let mut places: [(Range<u64>, u32); MOST_PLACES] = std::array::from_fn(|_| (0..0, 0));
     for target in branches(object, hot)?.filter(|(target, _)| !hot.contains(target)) {
-        // An unconditional jump may be a function's tail call.
+        // Skip unconditional jumps, because an unconditional jump may be a function's tail call.
         let (target, true) = target else { continue };
         let Some(part) = function(object, target).filter(|part| !overlap(part, hot)) else { continue };
         let place = places.iter_mut().find(|(known, count)| *known == part || *count == 0);
@@ -27,7 +28,7 @@ pub(in crate::unwind) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<
     }
     let comes_back = |part: &Range<u64>| {
         let mut back = branches(object, part).into_iter().flatten();
-        // Other functions branch to `hot` too, but none into the middle of it.
+        // Other functions also branch to `hot`, but not into the middle of it.
         back.any(|(target, _)| target > hot.start && target < hot.end)
     };
     let found = places.iter().filter(|(part, count)| *count > 0 && comes_back(part));

@@ -1,7 +1,7 @@
-//! Compiles `.eh_frame` to rules, and, for the rare frame that no rule can describe, runs its unwind program in
-//! full.
+//! Compiles `.eh_frame` to rules. For the rare frame that no rule can describe, the frame's unwind program is run in full.
 //!
-//! All storage has a fixed size: a miss happens inside the host program, perhaps inside its allocator.
+//! All storage has a fixed size, because a miss of the rule table happens inside the host program, perhaps inside its
+//! allocator.
 
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ use crate::unwind::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Storage for one unwind program: rules for 18 registers (a frame that the kernel pushes has 17) and 6 remembered
-/// rows. A row is copied on the stack of the launching thread, which may be small.
+/// Storage for one unwind program: rules for 18 registers (a frame that the kernel pushes has 17) and 6 remembered rows. A
+/// row is copied on the stack of the launching thread, which may be small.
 pub(super) struct Room;
 
 impl UnwindContextStorage<usize> for Room {
@@ -32,7 +32,7 @@ impl EvaluationStorage<Bytes> for Room {
     type Result = [gimli::Piece<Bytes>; 1];
 }
 
-/// Maximum number of operations per expression. No unwind expression has more, except for an endless loop.
+/// Maximum number of operations per expression. No real unwind expression has more operations, except for an endless loop.
 const MOST_OPERATIONS: u32 = 256;
 
 /// The unwind information of one frame, and the row that applies to the requested address.
@@ -40,16 +40,16 @@ pub(super) struct Row<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
     pub(super) row: &'a UnwindTableRow<usize, Room>,
-    /// Whether this is a signal trampoline: its caller was interrupted and did not call.
+    /// Whether this frame is a signal trampoline, so that its caller was interrupted and did not call it.
     pub(super) is_signal: bool,
 }
 
-/// Runs unwind programs, in its own storage. One per thread.
+/// Runs unwind programs in storage of its own. Each thread has one compiler.
 pub(super) struct Compiler {
     context: UnwindContext<usize, Room>,
-    /// The program being run: stored here to save stack space.
+    /// The unwind program being run. It is stored in this struct to save stack space.
     found: Option<Found>,
-    /// The rules of generated code that the present walk compares with the code.
+    /// The rules of generated code that the present walk compares with the code in memory.
     pub(super) checks: Checks,
 }
 
@@ -64,8 +64,8 @@ impl Compiler {
         self.run(address)
     }
 
-    /// Runs the found program up to `address`. Not merged with the search: each takes 1 KiB of the stack, which may
-    /// be small.
+    /// Runs the found program up to `address`. This function is not merged with the search, because each takes 1 KiB of the
+    /// stack, which may be small.
     #[inline(never)]
     fn run(&mut self, address: u64) -> Option<Row<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;
@@ -88,8 +88,8 @@ impl Compiler {
     }
 }
 
-/// Whether `pc`, a return address without unwind information before it, is the first byte of a function. No call
-/// can have pushed such an address: it is the bottom of a stack that `makecontext` or similar code set up.
+/// Whether `pc`, a return address without unwind information before it, is the first byte of a function. No call can have
+/// pushed such an address, so the frame is the bottom of a stack that `makecontext` or similar code set up.
 #[inline(never)]
 pub(super) fn is_made_by_hand(object: &Object, pc: u64) -> bool {
     description(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
@@ -103,7 +103,7 @@ pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
 
 type Description = FrameDescriptionEntry<Bytes>;
 
-/// A description, and its section.
+/// The description of a function's frame (an FDE), and the section that contains it.
 type Found = (EhFrame<Bytes>, BaseAddresses, Description);
 
 /// Stores the result of [`description`] in `place`.
@@ -132,7 +132,7 @@ fn description(object: &Object, address: u64) -> Option<Found> {
     Some((section, bases, fde))
 }
 
-/// Finds the description without a binary search table.
+/// Finds a function's description without a binary search table.
 #[cold]
 #[inline(never)]
 fn listed(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Description> {
@@ -140,7 +140,8 @@ fn listed(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Opti
 }
 
 impl Row<'_> {
-    /// Converts this row to a rule. Not merged with the code that runs the program, which needs stack space itself.
+    /// Converts this row to a rule. This function is not merged with the code that runs the program, because that code
+    /// needs stack space itself.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {
@@ -157,13 +158,13 @@ impl Row<'_> {
         self.step(pc, is_exact).or_else(|| self.realigned()).unwrap_or(Rule::SLOW)
     }
 
-    /// The row as a plain step, if that describes it fully.
+    /// The row as a plain step, if a plain step describes the row fully.
     fn step(&self, pc: u64, is_exact: bool) -> Option<Rule> {
         let (from_bp, offset) = match self.row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RSP => (false, *offset),
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RBP => (true, *offset),
             CfaRule::RegisterAndOffset { .. } => return None,
-            // The linker's rule for the PLT: constant for a given pc.
+            // This is the linker's rule for the PLT, whose result is constant for a given pc.
             CfaRule::Expression(_) if !is_exact => return None,
             CfaRule::Expression(expression) => (false, self.constant_above_rsp(expression, pc)?),
         };
@@ -177,8 +178,8 @@ impl Row<'_> {
         Some(Rule::step(from_bp, i32::try_from(offset).ok()?, saved))
     }
 
-    /// The frame of a function that realigned its stack and stored its CFA in memory: CFA = `*(rbp + n)` with rbp
-    /// saved at `*rbp`. 5 to 11 % of the code of the large GPU libraries.
+    /// The rule for a function that realigned its stack and stored its CFA in memory: CFA = `*(rbp + n)`, with rbp saved at
+    /// `*rbp`. Such functions are 5 to 11 % of the code of the large GPU libraries.
     fn realigned(&self) -> Option<Rule> {
         let CfaRule::Expression(cfa) = self.row.cfa() else { return None };
         let offset = self.offset_then_deref(cfa, X86_64::RBP)?;
@@ -186,7 +187,8 @@ impl Row<'_> {
         (self.offset_only(&saved, X86_64::RBP)? == 0).then(|| Rule::realigned(offset))
     }
 
-    /// Whether this is the frame that the Linux kernel pushes, with the registers at their offsets in `sigcontext`.
+    /// Whether this is the frame that the Linux kernel pushes for a signal, with the registers at their offsets in
+    /// `sigcontext`.
     fn is_kernel_frame(&self) -> bool {
         let at = |register, offset| match self.row.register(register) {
             Some(RegisterRule::Expression(saved)) => {
@@ -219,7 +221,8 @@ impl Row<'_> {
         (end.is_none()).then(|| register_offset(&first, register))?
     }
 
-    /// `n`, if the expression evaluates to `rsp + n` at this `pc` for any rsp; tried with two values.
+    /// `n`, if the expression evaluates to `rsp + n` at this `pc` for any rsp. The expression is evaluated with two values
+    /// of rsp.
     fn constant_above_rsp(&self, expression: &UnwindExpression<usize>, pc: u64) -> Option<i64> {
         let at = |rsp: u64| {
             let registers = |register| match register {

@@ -1,8 +1,7 @@
-//! Walks another thread's stack, from a copy of it and of the thread's registers that the kernel made at one
-//! moment.
+//! Walks another thread's stack, from copies of the stack and of the thread's registers that the kernel made at one moment.
 //!
-//! The thread has continued to run since, so no word is read from the original: words outside the copy are unknown,
-//! and the stack is cut there.
+//! The thread has continued to run since the copy was made, so no word is read from the original stack: words outside the
+//! copy are unknown, and the stack is cut where the copy ends.
 
 use std::ptr::NonNull;
 
@@ -30,7 +29,8 @@ unsafe impl Send for OfCopies {}
 #[repr(C)]
 struct Room {
     flags: ContextFlags,
-    /// The loader's unload count at the last look, and whether objects had been unloaded since the look before.
+    /// The loader's unload count at the last look, and whether objects had been unloaded between the last look and the one
+    /// before.
     unloads: u32,
     is_unsure: bool,
     count: usize,
@@ -51,16 +51,16 @@ impl OfCopies {
     }
 
     pub(in crate::unwind) fn look(&mut self) {
-        // SAFETY: the room is mapped as long as `self` lives, and used only through `self`.
+        // SAFETY: the room is mapped as long as `self` lives, and is used only through `self`.
         let room = unsafe { self.0.as_mut() };
         let unloads = loader::current().unloads();
         room.is_unsure = unloads != std::mem::replace(&mut room.unloads, unloads);
     }
 
-    /// Walks from the point where a thread had these registers (in DWARF order). `stack` is the memory above its
-    /// stack pointer.
+    /// Walks from the point at which a thread had these registers (in DWARF order). `stack` is the memory above the
+    /// thread's stack pointer.
     pub(in crate::unwind) fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) -> Captured<'_> {
-        // SAFETY: as above.
+        // SAFETY: the room is mapped as long as `self` lives, and is used only through `self`.
         let room = unsafe { self.0.as_mut() };
         room.walk(registers, stack);
         room.flags.0 |= if room.is_unsure { ContextFlags::GUESSED } else { 0 };
@@ -70,7 +70,7 @@ impl OfCopies {
 
 impl Drop for OfCopies {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new`; its fields need no drop, and nothing refers to it.
+        // SAFETY: `new` created the mapping; its fields need no drop, and nothing refers to it.
         unsafe { memory::unmap(self.0.cast(), size_of::<Room>()) };
     }
 }
@@ -94,12 +94,13 @@ impl Room {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], counts: Counts) {
         let at = Interrupted(registers);
-        // Not in user space code, but for example in the vsyscall page of old: nothing is looked up there.
+        // This address is not in user space code, but for example in the vsyscall page of old kernels, so it is not looked
+        // up.
         if check(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // This runs on a thread of ours, where a system call per frame of generated code does not matter.
+        // This walk runs on a thread of ours, on which a system call per frame of generated code does not matter.
         self.compiler.checks = Checks::all();
         let mut words = Copied { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, None);
@@ -147,12 +148,12 @@ impl Beginning for Interrupted<'_> {
     }
 }
 
-/// The copied words of a stack, from a stack pointer upwards.
+/// The copied words of a stack, from the stack pointer upwards.
 struct Copied<'a> {
-    /// The stack pointer.
+    /// Stack pointer of the interrupted thread.
     base: u64,
     stack: &'a [u8],
-    /// The value of rbp at `base`.
+    /// Value of rbp when the stack pointer was `base`.
     bp: u64,
 }
 
@@ -184,13 +185,13 @@ impl Words for Copied<'_> {
             return None;
         }
         let slot = cfa.wrapping_sub(saved);
-        // Directly after the `pop` that restored rbp, unwind information still locates rbp in the popped slot.
+        // Directly after the `pop` that restored rbp, the unwind information still locates rbp in the popped slot.
         let was_popped = sp == self.base && (sp.saturating_sub(RED_ZONE)..sp).contains(&slot);
         let saved = if was_popped { self.bp } else { self.word(sp, slot)? };
         Some((saved, self.at(cfa - 8)?))
     }
 
-    /// Accepts a signal on this stack; there is no copy of any other.
+    /// Accepts a signal frame that leads to this stack, because there is no copy of any other stack.
     fn enter(&mut self, from: u64, sp: u64) -> Result<(), End> {
         if sp > from && self.at(sp).is_some() { Ok(()) } else { Err(End::Lost) }
     }

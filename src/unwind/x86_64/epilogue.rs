@@ -1,29 +1,29 @@
-//! Unwinding of code without unwind information that returns directly after its call: the instructions after the
-//! call reveal the caller.
+//! Unwinds code that has no unwind information and returns directly after its call: the instructions after the call reveal
+//! the caller.
 //!
-//! Code generated at run time often has neither unwind information nor a frame pointer. CPython's trampolines for
-//! `perf` are a call and an epilogue; so are thunks. Only code after a return address is read, so these are the
-//! instructions that will run.
+//! Code generated at run time often has neither unwind information nor a frame pointer. CPython's trampolines for `perf`
+//! consist of a call and an epilogue, and so do thunks. Only code after a return address is read, so the instructions that
+//! are read are those that will run.
 
 use super::super::memory::copy_what_is_mapped;
 
-/// How an epilogue leaves its frame, in words of eight bytes.
+/// How an epilogue leaves its frame, in words of eight bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epilogue {
-    /// Distance from the stack pointer to the caller's.
+    /// Distance from the frame's stack pointer to the caller's stack pointer.
     pub(super) words: u16,
-    /// Distance of the saved rbp below the caller's stack pointer; 1 if it was not saved.
+    /// Distance of the saved rbp below the caller's stack pointer; 1 if rbp was not saved.
     pub(super) saved: u16,
 }
 
-/// Maximum length of an epilogue: an instruction that releases stack space, six registers, a return.
+/// Maximum length of an epilogue in bytes: an instruction that releases stack space, pops of six registers, and a return.
 const LONGEST: usize = 24;
 
 impl Epilogue {
     pub(super) const MOST_WORDS: u16 = (1 << 9) - 1;
     pub(super) const MOST_SAVED: u16 = (1 << 5) - 1;
 
-    /// The epilogue after the call that returns to `pc`, if there is one.
+    /// The epilogue that follows the call returning to `pc`, if there is one.
     pub(super) fn behind(pc: u64) -> Option<Self> {
         let mut code = [0; LONGEST];
         // SAFETY: `code` is writable for its full length.
@@ -60,7 +60,7 @@ impl Epilogue {
             code = &code[length..];
             words += popped;
         }
-        // Plus the return address.
+        // Add the word of the return address.
         let words = words + 1;
         let saved = rbp.map_or(1, |at| words - at);
         let fits = words <= Self::MOST_WORDS.into() && saved <= Self::MOST_SAVED.into();
@@ -80,7 +80,7 @@ mod tests {
     fn an_epilogues_pops_locate_the_return_address() {
         // add $8, %rsp; ret: CPython's trampoline up to 3.12.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 8, 0xc3]), Some((2, 1)));
-        // pop %rbp; ret: later versions.
+        // pop %rbp; ret: CPython's trampoline of later versions.
         assert_eq!(read(&[0x5d, 0xc3, 0x90]), Some((2, 2)));
         // add $0x28, %rsp; pop %rbx; pop %rbp; pop %r12; ret: rbp is stored below r12 and the return address.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 0x28, 0x5b, 0x5d, 0x41, 0x5c, 0xc3]), Some((9, 3)));
@@ -104,11 +104,11 @@ mod tests {
             &[0x48, 0x83, 0xc4, 0xf8, 0xc3],
             // add $4, %rsp; ret
             &[0x48, 0x83, 0xc4, 4, 0xc3],
-            // leave; ret: a frame pointer
+            // leave; ret: code with a frame pointer
             &[0xc9, 0xc3],
             // mov %rax, %rsp; ret
             &[0x48, 0x89, 0xc4, 0xc3],
-            // add $0x10008, %rsp; ret: larger than the limit
+            // add $0x10008, %rsp; ret: a frame larger than the limit
             &[0x48, 0x81, 0xc4, 8, 0, 1, 0, 0xc3],
             &[0x48, 0x81, 0xc4, 8, 0x40, 0, 0, 0xc3],
             // jmp

@@ -1,72 +1,73 @@
-//! Back-off for checks that the rules of generated code still match its instructions.
+//! Back-off for the checks whether the rules of generated code still match the code's instructions.
 //!
-//! The rule for code without unwind information comes from its instructions (see `epilogue`), and a program may replace
-//! generated code at its address at any time. Only the kernel can read code safely, which costs a system call per frame: too
-//! much for every capture. So a thread checks the rules of a stack
+//! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), and a program may
+//! replace generated code at its address at any time. Only the kernel can read code safely, which costs a system call per
+//! frame. That is too much for every capture, so a thread checks the rules of a stack
 //!
-//! * in the first capture with such code, and after each check without a finding twice as many captures later, up to 4,096;
-//! * 64 times as often while the walk fails at or after such code, or gets from there to an address that no walk has seen
-//!   before, since an out-of-date rule leads into the middle of a frame;
+//! * in the first capture with such code, and after each check that found no replaced code again twice as many captures
+//!   later, up to 4,096;
+//! * 64 times as often while the walk fails at or after such code, or gets from such code to an address that no walk has
+//!   seen before, since an out-of-date rule leads into the middle of a frame;
 //! * in the next capture after a check that found replaced code.
 //!
-//! The stack is then walked a second time, without caches. Another thread's caches may depend on the old rule, so replacements
-//! are counted, and threads compare the count at stacks with such code. Until a check, a stack may be wrong from the replaced
-//! code on; like every stack with such code it is marked as guessed.
+//! After a check that found replaced code, the stack is walked a second time, without caches. Another thread's caches may
+//! depend on the old rule, so replacements are counted, and threads compare this count at stacks with such code. Until a
+//! check, a stack may be wrong from the replaced code on; like every stack with generated code it is marked as guessed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Number of replacements that any thread has found, modulo 2^32.
 static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Weight of a capture with a suspicious stack.
+/// Weight of a capture with a suspicious stack, compared with 1 for any other capture.
 const SUSPICIOUS: u32 = 64;
 /// Binary logarithm of the maximum number of captures between two checks.
 const MAX_BACK_OFF: u32 = 12;
 /// Maximum number of rules checked per walk.
 const MAX_CHECKS: u32 = 256;
 
-/// Back-off of one thread. Zeroed memory is valid.
+/// Back-off of one thread. Zeroed memory is a valid initial state.
 #[derive(Debug, Default)]
 pub(super) struct Recheck {
-    /// Captures since the last check.
+    /// Number of captures since the last check, by weight.
     captures: u32,
-    /// Binary logarithm of the captures from one check to the next.
+    /// Binary logarithm of the number of captures between two checks.
     back_off: u32,
-    /// Number of replacements that this thread's caches account for.
+    /// Number of replacements that this thread's caches already account for.
     replacements: u32,
     is_due: bool,
 }
 
-/// The rules of generated code in one walk.
+/// The checks of generated code's rules in one walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
     left: u32,
-    /// Number of rules that were out of date.
+    /// Number of checked rules that were out of date.
     found: u32,
-    /// Whether the walk met generated code.
+    /// Whether the walk reached generated code.
     pub(super) met_generated: bool,
-    /// Whether the walk used a rule without a check.
+    /// Whether the walk used a rule without checking it.
     is_trusting: bool,
-    /// Whether the walk met an address without a rule after that.
+    /// Whether the walk reached an address without a rule after it had used an unchecked rule.
     is_surprised: bool,
 }
 
 impl Recheck {
-    /// Counts a capture of a stack with generated code. Returns true if its rules must be checked.
+    /// Counts a capture of a stack with generated code. Returns true if the rules of that code must be checked.
     pub(super) fn count(&mut self, is_suspicious: bool) -> bool {
         self.captures = self.captures.saturating_add(if is_suspicious { SUSPICIOUS } else { 1 });
         self.is_due |= self.captures >= 1 << self.back_off;
         self.is_due || self.is_outdated()
     }
 
-    /// Whether another thread has found a replacement since.
+    /// Whether another thread has found a replacement that this thread's caches do not account for.
     fn is_outdated(&self) -> bool {
         self.replacements != REPLACEMENTS.load(Ordering::Acquire)
     }
 
-    /// Begins a walk without caches. Returns its checks, and whether another thread has found a replacement that this thread's
-    /// caches may depend on.
+    /// Begins a walk without caches. Returns the checks of this walk, and whether another thread has found a replacement
+    /// that this thread's caches may depend on.
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let replacements = REPLACEMENTS.load(Ordering::Acquire);
         let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
@@ -88,12 +89,12 @@ impl Recheck {
 }
 
 impl Checks {
-    /// Checks as many rules as a walk may check.
+    /// Creates the state of a walk that may check the maximum number of rules.
     pub(super) fn all() -> Self {
         Self { left: MAX_CHECKS, ..Self::default() }
     }
 
-    /// Whether to check one more rule.
+    /// Whether the walk may check one more rule.
     pub(super) fn take(&mut self) -> bool {
         self.met_generated = true;
         self.is_trusting |= self.left == 0;
@@ -102,23 +103,23 @@ impl Checks {
         is_left
     }
 
-    /// Reports that a checked rule is out of date, and so are all caches that depend on it.
+    /// Reports that a checked rule is out of date, and with it all caches that depend on the rule.
     pub(super) fn report_replacement(&mut self) {
         self.found += 1;
         REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether a rule was out of date.
+    /// Whether the walk found a rule that was out of date.
     pub(super) fn found_replacement(&self) -> bool {
         self.found > 0
     }
 
-    /// Reports that the walk met an address that has no rule yet.
+    /// Reports that the walk reached an address that has no rule yet.
     pub(super) fn met_new_address(&mut self) {
         self.is_surprised |= self.is_trusting;
     }
 
-    /// Whether an unchecked rule may have led a walk astray. `is_cut`: the walk was cut.
+    /// Whether an unchecked rule may have led a walk astray. `is_cut` tells whether the walk was cut.
     pub(super) fn are_suspicious(&self, is_cut: bool) -> bool {
         self.is_trusting && (self.is_surprised || is_cut)
     }
@@ -128,7 +129,7 @@ impl Checks {
 mod tests {
     use super::*;
 
-    /// Numbers of the captures that check; those in `replaced` find replaced code.
+    /// Returns the numbers of the captures that check; the captures in `replaced` find replaced code.
     fn checked(recheck: &mut Recheck, captures: u32, replaced: &[u32], is_suspicious: bool) -> Vec<u32> {
         let check = |capture: &u32| {
             recheck.count(is_suspicious) && {
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
         let mut recheck = Recheck::default();
-        // Another test of this process may find a replacement, which is a reason to walk again, but not to check.
+        // Another test of this process may find a replacement, which makes captures walk again, but not check.
         assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
         for _ in 0..MAX_BACK_OFF {
             recheck.back_off = MAX_BACK_OFF;

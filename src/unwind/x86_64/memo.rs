@@ -1,25 +1,27 @@
-//! The thread's last stack, and the check that its outer part is unchanged.
+//! The memo stores the thread's last stack, and checks which outer part of it is unchanged.
 //!
-//! An unwind is a function of the state it starts from (pc, sp, rbp), of the rules, and of the stack words that it
-//! reads. So if a new walk reaches a state that the last walk was in, and all words read from there to the root are
-//! unchanged, then the rest of the stack is the same, step by step. None of this is a heuristic. The rules:
+//! An unwind is a function of the state that it starts from (pc, sp, rbp), of the rules, and of the stack words that it
+//! reads. So if a new walk reaches a state that the last walk was in, and all words that the last walk read from that state
+//! to the root are unchanged, then the rest of the stack is the same, step by step. None of this is a heuristic. These are
+//! the rules:
 //!
-//! * The state must be *reached* by a walk, not merely found: words of returned frames often stay unchanged.
-//! * rbp counts only if it is *live*: if a rule further out reads it before another rule restores it. In code
+//! * A walk must *reach* the state. It is not enough to find the state in memory, because words of returned frames often
+//!   stay unchanged.
+//! * rbp counts only if it is *live*, that is, if a rule further out reads rbp before another rule restores it. In code
 //!   without frame pointers rbp is an ordinary register with a different value every time.
-//! * Words are verified from the root inwards, before the walk: independent loads, one exit. The walk then compares
-//!   one stack pointer per frame.
-//! * Frames below the stack pointer have returned, whatever their words contain.
-//! * The newest frames return first. So the words of a walk are recorded only when the next capture finds that all
-//!   frames outside them are unchanged, and only up to the first changed word. If stacks share nothing, the memo
+//! * Words are verified from the root inwards, before the walk, with independent loads and a single exit. The walk then
+//!   compares one stack pointer per frame.
+//! * Frames below the stack pointer have returned, whatever values their words have.
+//! * The newest frames return first. So the words of a walk are recorded only when the next capture finds that all frames
+//!   outside those words are unchanged, and only up to the first changed word. If stacks have no frames in common, the memo
 //!   therefore costs no more than a plain walk and needs no back-off.
-//! * Only words of the thread's own stack are kept, because that stack stays mapped. Other stacks are walked
-//!   plainly.
-//! * The instructions of generated code affect the walk too, but are not verified here: see `generated`.
-//! * A signal frame and the frame it interrupted are barriers: neither they nor any frame leafward of them are
-//!   kept. A stack is not kept at all if it has a frame that needs the slow walk (each of its captures is a slow
-//!   walk), if it was cut for any reason other than rbp, or if it is too deep.
-//! * When an object was loaded or unloaded, everything is dropped.
+//! * Only words of the thread's own stack are stored, because that stack stays mapped. Other stacks are walked without the
+//!   memo.
+//! * The instructions of generated code affect the walk too, but the memo does not verify them: see `generated`.
+//! * A signal frame and the frame it interrupted are barriers: neither of them, nor any frame leafward of them, is stored.
+//!   A stack is not stored at all if it has a frame that needs the slow walk (each capture of such a stack is a slow walk),
+//!   if it was cut for any reason other than rbp, or if it is too deep.
+//! * When an object is loaded or unloaded, the whole memo is dropped.
 
 use super::ADDRESS;
 use super::end::End;
@@ -31,65 +33,65 @@ use crate::unwind::bounds::Stack;
 use crate::unwind::counts::Counts;
 use crate::unwind::memory::word;
 
-/// A step reads at most two words in addition to the return address: rbp, and the CFA of a realigned frame. One
-/// more slot is a dummy for a word that does not matter.
+/// Maximum number of stored words. A step reads at most two words in addition to the return address: rbp, and the CFA of a
+/// realigned frame. One more slot is a dummy for a word that does not matter.
 const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
-/// The last stack of a thread. Zeroed memory becomes a valid memo by [`Memo::prepare`].
+/// The last stack of a thread. [`Memo::prepare`] turns zeroed memory into a valid memo.
 ///
-/// The data of one frame is spread over several arrays, because verification visits all frames on every capture and
-/// needs only 12 bytes per frame. The root is the last element, so frames that stay keep their index. Stack
+/// The data of one frame is spread over several arrays, because verification visits all frames on every capture and needs
+/// only 12 bytes per frame. The root is the last element, so frames that stay on the stack keep their index. Stack
 /// addresses are stored as offsets from the stack's low end.
 #[repr(C)]
 pub(super) struct Memo {
-    /// The loader state that the rules belong to.
+    /// The loader state to which the walk's rules belong.
     counts: Counts,
-    /// The address bits of a frame. Loaded from memory, because a compiler would rebuild the constant for every
-    /// four frames.
+    /// Mask of a frame's address bits. The mask is loaded from memory, because a compiler would rebuild the constant for
+    /// every four frames.
     mask: u64,
     /// The thread's own stack.
     stack: Stack,
-    /// Index of the leafmost frame that can be joined; `MAX_FRAMES` if there is none.
+    /// Index of the leafmost frame that a walk can join; `MAX_FRAMES` if there is no such frame.
     first: usize,
-    /// Number of words other than return addresses that were read from `first` to the root.
+    /// Number of words other than return addresses that the walk read from `first` to the root.
     word_count: usize,
-    /// Number of steps of the last walk, leafward of `first`, whose words are not recorded yet.
+    /// Number of steps of the last walk, leafward of `first`, whose words are not yet recorded.
     pending: usize,
-    /// How that walk ended.
+    /// The way in which the last walk ended.
     end: End,
     /// Whether the walk of this stack ended for lack of unwind information.
     is_cut: bool,
-    /// The captured frames. From `first` on they contain return addresses only.
+    /// The captured frames. From `first` on, these elements contain return addresses only.
     pub(super) frames: [Frame; MAX_FRAMES],
-    /// The frames' stack pointers. The word directly below each is the return address in `frames`.
+    /// The frames' stack pointers. The word directly below each stack pointer is the return address in `frames`.
     places: [u32; MAX_FRAMES],
     states: [State; MAX_FRAMES],
-    /// Words other than return addresses that steps read, root first: address, value and reading frame.
+    /// Words other than return addresses that steps read, root first: their addresses, values and reading frames.
     word_places: [u32; MAX_WORDS],
     word_values: [u64; MAX_WORDS],
     word_readers: [u16; MAX_WORDS],
 }
 
-/// The state at a frame, apart from pc and sp, that determines its callers.
+/// The state at a frame, other than pc and sp, that determines the frame's callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct State {
     bp: u64,
-    /// Number of other words read from here to the root, and three flags: whether `bp` affects any step from here
-    /// to the root, and the marks of those steps.
+    /// Number of words other than return addresses read from this frame to the root, and three flags: whether `bp` affects
+    /// any step from this frame to the root, and the marks of those steps.
     rest: u64,
 }
 
 /// The unchanged outer part of the last stack, and a cursor that detects when the current walk reaches it.
 pub(super) struct Standing<'a> {
     memo: &'a Memo,
-    /// The leafmost unchanged frame that the walk has not passed.
+    /// Index of the leafmost unchanged frame that the walk has not yet passed.
     next: usize,
-    /// Stack pointer of `next`.
+    /// Stack pointer of the frame `next`.
     limit: u64,
 }
 
-/// The caller that a step led to; the words of the step's frame are being recorded.
+/// The caller to which a step led; the words of the step's own frame are being recorded.
 #[derive(Clone, Copy, Debug)]
 struct Outer {
     pc: u64,
@@ -97,7 +99,7 @@ struct Outer {
     state: State,
 }
 
-/// Everything that determined a stack: its starting pc and sp, rbp if it matters, and the words read.
+/// Everything that determined a stack: the starting pc and sp, rbp if it matters, and the words that the walk read.
 pub(super) struct Read<'a> {
     pub(super) pc: u64,
     pub(super) sp: u64,
@@ -106,7 +108,7 @@ pub(super) struct Read<'a> {
 }
 
 impl Read<'_> {
-    /// Addresses of the words.
+    /// Addresses of the words that the walk read.
     pub(super) fn words(&self) -> impl Iterator<Item = u64> {
         let memo = self.memo;
         let callers = memo.places[memo.first + 1..].iter();
@@ -122,7 +124,7 @@ impl Memo {
         self.clear(Counts::default());
     }
 
-    /// Forgets the last stack and restarts in the loader state `counts`.
+    /// Forgets the last stack and starts anew in the loader state `counts`.
     pub(super) fn clear(&mut self, counts: Counts) {
         self.counts = counts;
         self.mask = ADDRESS;
@@ -133,7 +135,7 @@ impl Memo {
         self.is_cut = false;
     }
 
-    /// Forgets the last stack if its rules may be out of date.
+    /// Forgets the last stack if the rules of its walk may be out of date.
     #[inline(always)]
     pub(super) fn expire(&mut self, counts: Counts) {
         if self.counts != counts {
@@ -141,8 +143,8 @@ impl Memo {
         }
     }
 
-    /// Returns the unchanged part of the last stack for a capture at stack pointer `sp`. `steps` are those of the
-    /// last walk.
+    /// Returns the unchanged part of the last stack for a capture at stack pointer `sp`. `steps` are the steps of the last
+    /// walk.
     #[inline(always)]
     pub(super) fn verify(&mut self, steps: &[Step; MAX_FRAMES], sp: u64) -> Standing<'_> {
         if self.sp(self.first) < sp {
@@ -158,7 +160,7 @@ impl Memo {
         Standing { next, limit: self.sp(next), memo: self }
     }
 
-    /// Forgets frames that have returned, since the stack now ends above them and our own frames overwrite them.
+    /// Forgets frames that have returned: the stack now ends above these frames, and our own frames overwrite them.
     fn drop_below(&mut self, sp: u64) {
         while self.sp(self.first) < sp {
             self.first += 1;
@@ -172,16 +174,16 @@ impl Memo {
         let by_returns = self.first_standing_by_returns();
         let by_words = match self.word_readers[..self.word_count].get(self.count_standing_words()) {
             None => self.first,
-            // The frame that read a changed word is not valid any more; its caller is.
+            // The frame that read a changed word is not valid any more; the caller of that frame still is.
             Some(reader) => usize::from(*reader) + 1,
         };
         by_returns.max(by_words)
     }
 
-    /// The leafmost frame whose callers all have unchanged return addresses, up to the root.
+    /// The leafmost frame whose callers, up to the root, all have unchanged return addresses.
     #[inline(always)]
     fn first_standing_by_returns(&self) -> usize {
-        // The return address into the leafmost frame itself does not matter.
+        // The return address into the leafmost frame itself need not be unchanged.
         let callers = (self.first + 1).min(MAX_FRAMES)..MAX_FRAMES;
         let (some_places, places) = self.places[callers.clone()].as_rchunks::<4>();
         let (some_frames, frames) = self.frames[callers].as_rchunks::<4>();
@@ -201,7 +203,7 @@ impl Memo {
         at.saturating_sub(1).max(self.first)
     }
 
-    /// Number of other words, counted from the root, that are unchanged.
+    /// Number of words other than return addresses that are unchanged, counted from the root.
     #[inline(always)]
     fn count_standing_words(&self) -> usize {
         let places = &self.word_places[..self.word_count];
@@ -229,8 +231,8 @@ impl Memo {
         unsafe { word(address) }
     }
 
-    /// Takes over a walk of the thread's own stack that ended with `end` after `count` steps. Together with the
-    /// joined frames these are at most `MAX_FRAMES`.
+    /// Stores a walk of the thread's own stack that ended with `end` after `count` steps. The steps and the joined frames
+    /// together are at most `MAX_FRAMES`.
     #[inline(always)]
     pub(super) fn extend(&mut self, count: usize, end: End) {
         match end {
@@ -249,7 +251,7 @@ impl Memo {
         self.end = end;
     }
 
-    /// Records the words of the last walk now, not only when the next capture finds the outer frames unchanged.
+    /// Records the words of the last walk now, instead of waiting until the next capture finds the outer frames unchanged.
     pub(super) fn work_out_now(&mut self, steps: &[Step; MAX_FRAMES]) {
         let pending = std::mem::take(&mut self.pending);
         if let Some((leaf, _)) = steps[..pending].split_first() {
@@ -257,7 +259,7 @@ impl Memo {
         }
     }
 
-    /// Everything the last walk read, starting at its leaf, the frame `leaf`. `None` if part of it was not kept.
+    /// Everything that the last walk read, starting at its leaf, the frame `leaf`. `None` if part of it was not stored.
     pub(super) fn read_from(&self, leaf: usize) -> Option<Read<'_>> {
         let is_whole = self.first == leaf && leaf < MAX_FRAMES && self.pending == 0;
         is_whole.then(|| {
@@ -266,8 +268,8 @@ impl Memo {
         })
     }
 
-    /// Records the words of the pending steps (given leaf first), from the root up to the first step with a changed
-    /// word. Returns the leafmost recorded frame.
+    /// Records the words of the pending steps (which are given leaf first), from the root up to the first step with a
+    /// changed word. Returns the leafmost recorded frame.
     #[inline(never)]
     fn work_out(&mut self, steps: &[Step], sp: u64) -> usize {
         let end = self.end;
@@ -300,8 +302,8 @@ impl Memo {
         self.first
     }
 
-    /// Returns the state of a plain step to `outer`, and a nonzero value if one of its words has changed. Like the
-    /// step itself, it has no branch that depends on the rule.
+    /// Returns the state at the frame of a plain step to `outer`, and a nonzero value if one of the step's words has
+    /// changed. Like the step itself, this function has no branch that depends on the rule.
     #[inline(always)]
     fn work_out_plain(&mut self, step: &Step, outer: &Outer) -> (State, u64) {
         let bp_slot = outer.sp.wrapping_sub(step.rule.saved());
@@ -315,7 +317,7 @@ impl Memo {
         (state, bp_change | self.return_change(outer))
     }
 
-    /// As [`Memo::work_out_plain`], for a step that is the root or is not plain. `None` for a barrier.
+    /// As [`Memo::work_out_plain`], for a step that is not plain or that is the root. `None` for a barrier.
     #[cold]
     fn work_out_special(&mut self, step: &Step, outer: &Outer, end: End) -> Option<(State, u64)> {
         if step.rule.is_exact() {
@@ -339,7 +341,7 @@ impl Memo {
             Kind::Step | Kind::Unknown => {}
             Kind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), outer.sp),
         }
-        // Return addresses are compared per frame, but no frame exists beyond the root.
+        // Return addresses are compared per frame, but there is no frame beyond the root to compare with.
         if is_root {
             note(outer.sp.wrapping_sub(8), outer.pc);
         }
@@ -355,7 +357,7 @@ impl Memo {
         Some((State::new(step.bp, words, bp_is_live, marks), change))
     }
 
-    /// Records word number `at`, read by the next frame.
+    /// Records word number `at`, which the next frame read.
     #[inline(always)]
     fn note(&mut self, at: usize, address: u64, value: u64) {
         self.word_places[at] = address.wrapping_sub(self.stack.lo) as u32;
@@ -374,7 +376,7 @@ impl Memo {
         Outer { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
     }
 
-    /// The loader state that the rules belong to.
+    /// The loader state to which the walk's rules belong.
     pub(super) fn counts(&self) -> Counts {
         self.counts
     }
@@ -402,10 +404,10 @@ impl Memo {
 }
 
 impl State {
-    /// The state beyond the root.
+    /// The state of a walk that has gone beyond the root.
     const NOTHING: Self = Self { bp: 0, rest: 0 };
     const BP_IS_LIVE: u64 = 1 << 32;
-    /// Marks: a step was a guess; a step's code may be replaced.
+    /// Marks of a step: the step was a guess, and the step's code may be replaced.
     const IS_GUESSED: u64 = 1 << 33;
     const IS_GENERATED: u64 = 1 << 34;
 

@@ -1,5 +1,5 @@
-//! The unwinding engine for x86-64: a table with one compact rule per return address, and the walk that uses it.
-//! `memo` caches the thread's last stack, `trails` the sequences of rules that its walks followed.
+//! The unwinding engine for x86-64: a table with one compact rule per return address, and the walk that uses this table.
+//! `memo` caches the thread's last stack; `trails` caches the sequences of rules that the thread's walks followed.
 
 pub(super) mod cold;
 mod compile;
@@ -41,28 +41,29 @@ use crate::record::{ContextFlags, Frame};
 pub(super) use copied::OfCopies;
 pub(super) use whole::STACKS;
 
-/// Number of times a capture restarts because objects were unloaded during it.
+/// Maximum number of times that a capture is repeated because objects were unloaded during it.
 const ATTEMPTS: usize = 3;
 
-/// One thread's engine, in its own memory mapping.
+/// One thread's engine, stored in its own memory mapping.
 #[derive(Debug)]
 pub(super) struct Owned(NonNull<Engine>);
 
-/// Per-thread state for walking stacks. The large arrays come last and are touched only as far as stacks reach.
+/// Per-thread state for walking stacks. The large arrays come last, and their pages are touched only as far as stacks
+/// reach.
 #[repr(C)]
 pub(super) struct Engine {
-    /// Set while a capture runs: a signal handler may start another.
+    /// Set while a capture runs, because a signal handler may start another capture meanwhile.
     is_busy: Busy,
     checks_every_capture: bool,
     forgets: bool,
     /// Index of the leaf in `memo.frames`; the root is the last element.
     leaf: usize,
-    /// Index of the leafmost frame shared with the previous capture.
+    /// Index of the leafmost frame that this stack shares with that of the previous capture.
     joined: usize,
-    /// Number of frames that the previous capture returned, and this one.
+    /// Number of frames that the previous capture returned, and number that this capture returned.
     shown: [usize; 2],
     flags: ContextFlags,
-    /// Whether a cached stack may be returned by number, and the hint for finding it.
+    /// Whether a cached stack may be returned by its number, and the hint for finding that stack.
     tells: bool,
     hint: u64,
     /// Number of the cached stack that the last capture hit.
@@ -71,12 +72,12 @@ pub(super) struct Engine {
     whole: Whole,
     /// The thread's own stack.
     own: Stack,
-    /// Copy of the stack that the thread is on, if that is not its own.
+    /// Copy of the stack that the thread is on, if the thread is not on its own stack.
     copy: StackCopy,
-    /// Paths to the root of such stacks that earlier walks found.
+    /// Paths to the root that earlier walks of such other stacks found.
     routes: Routes,
     compiler: Compiler,
-    /// The steps that were walked, leaf first: those of the frames before `joined`.
+    /// The steps that were walked, leaf first: the steps of the frames leafward of `joined`.
     steps: [Step; MAX_FRAMES],
     memo: Memo,
     trails: Trails,
@@ -103,7 +104,7 @@ impl Owned {
     }
 
     pub(super) fn remember_stacks(&mut self, remember: bool) {
-        // SAFETY: as above.
+        // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         unsafe { self.0.as_mut() }.forgets = !remember;
     }
 
@@ -113,7 +114,7 @@ impl Owned {
         if !unsafe { stub::capture(self.0.as_ptr()) } {
             return Captured::NOTHING;
         }
-        // SAFETY: as above.
+        // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         unsafe { self.0.as_mut() }.captured(&skip)
     }
 
@@ -122,9 +123,9 @@ impl Owned {
         // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         let engine = unsafe { self.0.as_mut() };
         (engine.tells, engine.hint) = (!engine.forgets, hint);
-        // SAFETY: as above; the reference is not used after this line.
+        // SAFETY: the engine is mapped and belongs to this thread; the reference is not used after this line.
         let is_captured = unsafe { stub::capture(self.0.as_ptr()) };
-        // SAFETY: as above.
+        // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         let engine = unsafe { self.0.as_mut() };
         engine.tells = false;
         match engine.met {
@@ -136,7 +137,7 @@ impl Owned {
 
     #[inline(always)]
     pub(super) fn keep_last(&mut self) -> Option<usize> {
-        // SAFETY: as above.
+        // SAFETY: the engine is mapped as long as `self` lives, and only this thread uses it.
         let engine = unsafe { self.0.as_mut() };
         if engine.whole.can_keep() { engine.keep_last() } else { None }
     }
@@ -149,7 +150,7 @@ impl Drop for Owned {
         engine.copy.give_back();
         engine.routes.give_back();
         engine.whole.give_back();
-        // SAFETY: the mapping was made by `new`; its fields need no drop, and nothing refers to it.
+        // SAFETY: `new` created the mapping; its fields need no drop, and nothing refers to it.
         unsafe { memory::unmap(self.0.cast(), size_of::<Engine>()) };
     }
 }
@@ -160,13 +161,13 @@ impl Engine {
     /// # Safety
     /// `engine` must be valid and belong to the calling thread.
     unsafe fn capture(engine: *mut Self, entry: &Entry) -> bool {
-        // SAFETY: `engine` is valid by contract; the reference ends before one to the whole engine is created.
+        // SAFETY: `engine` is valid by contract; this reference ends before a reference to the whole engine is created.
         if unsafe { &(*engine).is_busy }.swap_here(true) {
             return false;
         }
         // SAFETY: only this thread uses the engine, and no other capture of it is running.
         unsafe { &mut *engine }.capture_idle(entry);
-        // SAFETY: as for the first reference.
+        // SAFETY: `engine` is valid by contract, and the reference to the whole engine has ended.
         unsafe { &(*engine).is_busy }.swap_here(false);
         true
     }
@@ -179,28 +180,28 @@ impl Engine {
         }
         if self.tells {
             let met = self.whole.recognise(entry, self.hint, counts, &mut self.recheck);
-            // A hit by rules of an older loader state proves nothing about the current code.
+            // A cache hit by rules of an older loader state proves nothing about the present code.
             self.met = met.filter(|_| counts::latest() == counts);
             if self.met.is_some() {
                 return;
             }
         }
         self.capture_once(entry, counts);
-        // A stack with code that may be replaced is always cut or guessed.
+        // A stack with code that may be replaced is always flagged as cut or guessed.
         if (self.flags.0 != 0) | (counts::latest() != counts) {
             self.confirm(entry, counts);
         }
     }
 
-    /// Captures a stack that is not the thread's own. Not inlined, because its frame would take room on that stack,
-    /// which may be small.
+    /// Captures a stack that is not the thread's own. This function is not inlined, because its frame would take room on
+    /// that stack, which may be small.
     #[inline(never)]
     fn capture_on_another_stack(&mut self, entry: &Entry, counts: Counts) {
         self.capture_elsewhere(entry, counts);
         self.confirm(entry, counts);
     }
 
-    /// Captures again if the result may not be the present stack.
+    /// Captures again if the first result may differ from the present stack.
     #[cold]
     #[inline(never)]
     fn confirm(&mut self, entry: &Entry, mut counts: Counts) {
@@ -218,7 +219,7 @@ impl Engine {
                 self.capture_once_more(entry, counts);
             }
         }
-        // Objects are loaded and unloaded all the time. Hold the loader for one capture.
+        // Objects are loaded and unloaded all the time, so hold the loader's lock for one capture.
         if loader::hold(|counts| self.capture_once_more(entry, counts)).is_none() {
             self.memo.clear(counts);
             self.flags.0 |= ContextFlags::GUESSED;
@@ -242,7 +243,7 @@ impl Engine {
             _ => MAX_FRAMES,
         };
         if walked.count > joined {
-            // The stack has more than `MAX_FRAMES` frames: the outermost are omitted, and no part is shared with
+            // The stack has more than `MAX_FRAMES` frames, so the outermost frames are omitted, and no part is shared with
             // the last stack.
             self.memo.clear(counts);
             return self.capture_once_more(entry, counts);
@@ -250,7 +251,7 @@ impl Engine {
         self.keep(&walked, joined, counts);
     }
 
-    /// If rules or caches may be out of date, captures a stack with replaceable code again.
+    /// Captures a stack with replaceable code again if rules or caches may be out of date.
     #[cold]
     #[inline(never)]
     fn look_again(&mut self, entry: &Entry, counts: Counts) {
@@ -271,8 +272,8 @@ impl Engine {
         self.recheck.end(checks);
     }
 
-    /// Captures a stack other than the thread's own, or the own one if a signal handler's stack leads back to it:
-    /// without the memo, along a known route or through a copy.
+    /// Captures without the memo, along a known route or through a copy. Used for a stack other than the thread's own, and
+    /// for the thread's own stack if a signal handler's stack leads back to it.
     #[inline(never)]
     fn capture_elsewhere(&mut self, entry: &Entry, counts: Counts) {
         self.memo.clear(counts);
@@ -281,7 +282,7 @@ impl Engine {
         self.keep(&walked, MAX_FRAMES, counts);
     }
 
-    /// Walks through a copy, and offers the path to `routes`.
+    /// Walks through a copy of the stack, and offers the path to `routes`.
     #[cold]
     #[inline(never)]
     fn walk_copy(&mut self, entry: &Entry, counts: Counts) -> Walked {
@@ -294,7 +295,7 @@ impl Engine {
         walked
     }
 
-    /// Stores the path of a walk, starting at the step where no stored path matched.
+    /// Stores the path of a walk, starting at the step from which on no stored path matched.
     #[inline(always)]
     fn remember(&mut self, lost: Option<usize>, walked: &Walked, counts: Counts) {
         let steps = lost.and_then(|lost| self.steps[..walked.count].get(lost..)).unwrap_or_default();
@@ -304,7 +305,7 @@ impl Engine {
         }
     }
 
-    /// Caches the last stack, if all of it may be cached, and returns its number.
+    /// Caches the last stack, if the whole stack may be cached, and returns its number.
     #[cold]
     #[inline(never)]
     fn keep_last(&mut self) -> Option<usize> {
@@ -312,7 +313,7 @@ impl Engine {
         self.whole.keep(&self.memo, self.leaf, self.hint, self.memo.counts())
     }
 
-    /// Captures again, on either kind of stack. Not inlined, since it is rare.
+    /// Captures again, on either kind of stack. This function is not inlined, since it is rarely called.
     #[cold]
     #[inline(never)]
     fn capture_once_more(&mut self, entry: &Entry, counts: Counts) {
@@ -323,7 +324,7 @@ impl Engine {
         }
     }
 
-    /// Converts the steps of a walk to frames, leafward of the frames that it joined.
+    /// Converts the steps of a walk to frames, which are leafward of the frames that the walk joined.
     #[inline(always)]
     fn keep(&mut self, walked: &Walked, joined: usize, counts: Counts) {
         self.joined = joined;
@@ -414,11 +415,11 @@ impl Join for Nowhere {
     }
 }
 
-/// A flag shared by a thread and its own signal handlers; other threads never access it.
+/// A flag that a thread shares with its own signal handlers; other threads never access the flag.
 struct Busy(AtomicBool);
 
 impl Busy {
-    /// Sets the flag and returns its previous value. Compilers move no access across the call.
+    /// Sets the flag and returns its previous value. The compiler moves no memory access across this call.
     #[inline(always)]
     fn swap_here(&self, busy: bool) -> bool {
         compiler_fence(Ordering::SeqCst);

@@ -8,7 +8,7 @@ use super::stub::Entry;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
     values: [u64; 17],
-    /// Bit n is set if register n is known.
+    /// Bit mask of the known registers: bit n is set if register n is known.
     known: u32,
 }
 

@@ -1,18 +1,18 @@
-//! A cache of the paths that walks took on stacks other than the thread's own (coroutines), so that a walk along
-//! the same path reads the stack in place. Copying such a stack through the kernel (`unwind::copy`) costs a launch
-//! at least 2 us: the call itself, the cache lines it evicts, and the return predictions it spoils. Programs whose
-//! coroutines take turns launch from the same few places in each coroutine.
+//! A cache of the paths (routes) that walks took on stacks other than the thread's own (coroutines), so that a walk along
+//! the same path reads the stack in place. Copying such a stack through the kernel (`unwind::copy`) costs a launch at least
+//! 2 us: for the call itself, for the cache lines that the call evicts, and for the return predictions that it spoils.
+//! Programs whose coroutines take turns launch from the same few places in each coroutine.
 //!
-//! A route is the result of a walk through a copy that took plain steps only and reached the root: each frame's
-//! offset above the first frame, its return address and its rule. Which stack it was is not part of the route, so
-//! thousands of coroutines that do the same share one. A route is kept once it has been seen twice.
+//! A route is the result of a walk through a copy that took plain steps only and reached the root. It consists of each
+//! frame's offset above the first frame, return address and rule. A route does not include which stack was walked, so
+//! thousands of coroutines that do the same share one route. A route is stored once its path has been seen twice.
 //!
-//! All words of a route are on the page that our own frames reach up to: no thread can unmap that page without
-//! crashing us. A stack of more than one page is copied each time. Asking the kernel whether a page is readable
-//! would cost a tenth of a copy, but the page may be unmapped between the answer and the read, if memory that looks
-//! like the earlier stack is no longer in use.
+//! All words of a route are on the page that our own frames reach up to, and no thread can unmap that page without crashing
+//! us. A stack of more than one page is copied each time. Asking the kernel whether a page is readable would cost a tenth
+//! of a copy, but the page may be unmapped between the kernel's answer and the read, if memory that looks like the earlier
+//! stack is no longer in use.
 //!
-//! If the stack differs from the route, the walk starts over through a copy.
+//! If a stack differs from the route, the walk starts over through a copy.
 
 use std::hint::select_unpredictable;
 use std::ptr::NonNull;
@@ -24,7 +24,7 @@ use super::walk::{Step, Walked};
 use crate::unwind::counts::Counts;
 use crate::unwind::memory;
 
-/// Number of cached routes: 256 KiB, of which a program touches the part that it uses, on threads with such stacks.
+/// Number of cached routes. The cache has 256 KiB, and only the part in use is touched, on threads with such stacks.
 const ROUTES: usize = 128;
 /// Maximum number of frames per route.
 const LONGEST: usize = 84;
@@ -37,14 +37,16 @@ pub(super) struct Routes(Option<NonNull<[Route; ROUTES]>>);
 #[derive(Debug)]
 #[repr(C)]
 struct Route {
-    /// Address of the first frame, and the stack pointer's offset in its page: stacks start at page boundaries.
+    /// Address of the first frame, and the stack pointer's offset in its page. The offset suffices, because stacks start at
+    /// page boundaries.
     place: u64,
     offset: u64,
-    /// Offset of the outermost frame's end from the first frame; of its stack pointer if it has no return address.
+    /// Offset of the outermost frame's end from the first frame; if the outermost frame has no return address, the offset
+    /// of its stack pointer.
     top: u64,
     /// The loader's unload count when the route was stored.
     unloads: u32,
-    /// Number of frames. 0 if the path was seen only once.
+    /// Number of frames; 0 if the path was seen only once.
     len: u32,
     frames: [Known; LONGEST],
 }
@@ -56,17 +58,17 @@ const _: () = assert!(size_of::<Route>() == 2048, "a page holds two routes");
 #[repr(C)]
 struct Known {
     place: u64,
-    /// Offset above the first frame.
+    /// Offset of the frame above the first frame.
     above: u64,
     rule: Rule,
 }
 
 impl Routes {
-    /// Walks along the route that starts at `entry` and writes the steps, leaf first. `None` if there is no route,
-    /// or if the stack differs from it.
+    /// Walks along the route that starts at `entry`, and writes the steps, leaf first. `None` if there is no such route, or
+    /// if the stack differs from the route.
     #[inline]
     pub(super) fn follow(&self, entry: &Entry, counts: Counts, steps: &mut [Step]) -> Option<Walked> {
-        // SAFETY: `learn` mapped them zeroed, and they stay mapped as long as `self` lives.
+        // SAFETY: `learn` mapped the routes zeroed, and they stay mapped as long as `self` lives.
         let routes = unsafe { self.0?.as_ref() };
         let (place, sp) = (entry.pc, entry.sp());
         let route = &routes[home(place, sp)];
@@ -77,14 +79,14 @@ impl Routes {
         Some(Walked { count: route.len as usize, end, is_guessed: false, is_plain: false })
     }
 
-    /// Records the result of a walk through a copy; the second time, as a usable route.
+    /// Records the result of a walk through a copy. The second record of the same path makes it a usable route.
     #[inline(never)]
     pub(super) fn learn(&mut self, steps: &[Step], end: End, counts: Counts) {
         let Some((first, top)) = steps.first().zip(top(steps, end)) else { return };
         if self.0.is_none() {
             self.0 = memory::map(size_of::<[Route; ROUTES]>()).map(NonNull::cast);
         }
-        // SAFETY: mapped with this size, all-zero routes are valid, and only this thread uses them.
+        // SAFETY: the routes are mapped with this size, all-zero routes are valid, and only this thread uses them.
         let Some(routes) = self.0.as_mut().map(|routes| unsafe { routes.as_mut() }) else { return };
         let route = &mut routes[home(first.pc, first.sp)];
         if !route.begins(first.pc, first.sp, counts) {
@@ -98,23 +100,23 @@ impl Routes {
         }
     }
 
-    /// Releases the memory.
+    /// Releases the memory of the routes.
     pub(super) fn give_back(&mut self) {
         if let Some(routes) = self.0.take() {
-            // SAFETY: `learn` mapped them with this size, and no reference to them is left.
+            // SAFETY: `learn` mapped the routes with this size, and no reference to them is left.
             unsafe { memory::unmap(routes.cast(), size_of::<[Route; ROUTES]>()) };
         }
     }
 }
 
-/// End address of a walk's outermost frame, if the walk may become a route.
+/// End address of the walk's outermost frame, if the walk may become a route.
 fn top(steps: &[Step], end: End) -> Option<u64> {
     let (root, others) = steps.split_last()?;
     let first = steps.first()?;
     let top = match end {
         End::ZeroReturn(top) if root.rule.is_plain() => top,
         End::Bottom => root.sp,
-        // This end depends on the value of rbp only, and reads no memory.
+        // This kind of end depends only on the value of rbp, and reads no memory.
         End::NoInformation
             if root.rule.kind() == Kind::Unknown
                 && !root.rule.may_be_replaced()
@@ -131,14 +133,14 @@ fn top(steps: &[Step], end: End) -> Option<u64> {
     (is_plain && is_even(top) && is_near && steps.len() <= LONGEST).then_some(top)
 }
 
-/// End of the page that contains the word below `sp`, where our own frames are.
+/// End of the page that contains the word below `sp`, and so contains our own frames.
 #[inline(always)]
 fn end_of_page(sp: u64) -> u64 {
     sp.next_multiple_of(PAGE)
 }
 
-/// Whether rbp cannot point to a saved rbp, for a frame at `sp`: without unwind information it is then not
-/// followed.
+/// Whether rbp cannot point to a saved rbp, for a frame at `sp`. If so, rbp is not followed in code without unwind
+/// information.
 fn is_no_pointer(bp: u64, sp: u64) -> bool {
     !bp.is_multiple_of(8) || bp < sp
 }
@@ -162,8 +164,8 @@ impl Route {
                 return None;
             }
             *step = Step { pc: place, sp, bp, rule: known.rule };
-            // SAFETY: `learn` keeps only routes whose words are in our own frames or on the page that those frames
-            // reach up to.
+            // SAFETY: `learn` keeps only routes whose words are in our own frames or on the page that our own frames reach
+            // up to.
             let (saved, pc) = unsafe { (memory::word(cfa - known.rule.saved()), memory::word(cfa - 8)) };
             (place, bp) = (pc, select_unpredictable(known.rule.restores_bp(), saved, bp));
         }
@@ -172,12 +174,13 @@ impl Route {
         if place == root.place { self.end(root.rule, (sp, bp), first + self.top, counts) } else { None }
     }
 
-    /// How the outermost frame, at `sp`, ends the walk. `None` if it does not end as it did before.
+    /// How the outermost frame, at `sp`, ends the walk. `None` if the walk does not end as the stored walk did.
     #[inline(always)]
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), top: u64, counts: Counts) -> Option<End> {
         match rule.kind() {
             Kind::End => Some(End::Bottom),
-            // SAFETY: as in `follow`.
+            // SAFETY: `learn` keeps only routes whose words are in our own frames or on the page that our own frames reach
+            // up to.
             Kind::Step if cfa_by(rule, sp, bp) == top && unsafe { memory::word(top - 8) } == 0 => {
                 Some(End::ZeroReturn(top))
             }
@@ -189,7 +192,7 @@ impl Route {
     }
 }
 
-/// The caller's stack pointer, for a frame that a plain rule leaves.
+/// The caller's stack pointer, for a frame with a plain rule.
 #[inline(always)]
 fn cfa_by(rule: Rule, sp: u64, bp: u64) -> u64 {
     select_unpredictable(rule.is_bp_based(), bp, sp).wrapping_add_signed(rule.offset())
@@ -210,8 +213,8 @@ mod tests {
     const FIRST: u64 = 0x1000;
     const WORDS: usize = 2 * PAGE as usize / 8;
 
-    /// Two pages of a stack and one page above them, with an entry right below `sp`. From `sp` on there are frames
-    /// of 16 bytes, each of which returns into the next one's code.
+    /// Two pages of a stack and one page above them, with an entry right below `sp`. From `sp` on there are frames of 16
+    /// bytes, each of which returns into the code of the next frame.
     struct Stack {
         memory: NonNull<u8>,
         sp: u64,
@@ -233,7 +236,7 @@ mod tests {
         /// Writes the word `at` words above the stack pointer.
         fn set(&mut self, at: usize, word: u64) {
             assert!(at < WORDS);
-            // SAFETY: the word is in the mapping.
+            // SAFETY: the word is inside the mapping.
             unsafe { (self.sp as *mut u64).add(at).write(word) };
         }
 
@@ -265,7 +268,7 @@ mod tests {
         Rule::step(false, 16, 1)
     }
 
-    /// The result of a walk of the stack through a copy.
+    /// The result of walking the stack through a copy.
     fn walked(stack: &Stack, frames: usize) -> (Vec<Step>, End) {
         let step = |at| Step { pc: FIRST + at, sp: stack.sp + 16 * at, bp: 0, rule: rule() };
         ((0..frames as u64).map(step).collect(), End::ZeroReturn(stack.sp + 16 * frames as u64))
@@ -302,10 +305,10 @@ mod tests {
         let (steps, end) = walked(&stack, 6);
         let steps: Vec<_> = steps.iter().map(|step| (step.pc, step.sp)).collect();
         assert_eq!(followed(&routes, &stack, Counts::default()), Some((steps, end)));
-        // A different stack with the same contents.
+        // This is a different stack with the same contents.
         let other = Stack::new(6, 0);
         assert_eq!(followed(&routes, &other, Counts::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
-        // After an unload the address may hold other code.
+        // After an unload, other code may be at the address.
         assert_eq!(followed(&routes, &stack, Counts::new(0, 1)), None);
         routes.give_back();
     }
@@ -339,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_route_never_reads_past_the_stack_pointers_page() {
-        // The outermost frame's return address is the last word of the first page, the first of the second, or
+        // The outermost frame's return address is the last word of the first page, the first word of the second page, or
         // further up.
         for (above, is_route) in [(0, true), (8, false), (64, false)] {
             let stack = Stack::new(6, above);

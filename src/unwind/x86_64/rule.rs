@@ -7,38 +7,39 @@
 //! +------+--------------+----+----+---------------+---------------------------------+
 //! ```
 //!
-//! A *step* rule (kind 0) covers nearly all code: the canonical frame address (CFA, the caller's stack pointer) is
-//! `rsp + offset`, or `rbp + offset` with BP set; the return address is at `CFA - 8`; and rbp was saved at
-//! `CFA - 8k`, or not at all if k is 1: so the word at `CFA - 8k` is readable in any case, and the walk needs no
-//! branch. The other kinds cover the rest. The module epoch is that of the code's object, in the same bits as in a
-//! frame. EX is set only in the copy of a rule that a walk stores: the frame was interrupted and did not call.
+//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is `rsp +
+//! offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`, or did
+//! not save it if k is 1; so the word at `CFA - 8k` is readable in any case, and the walk needs no branch. The other kinds
+//! cover the remaining code. The module epoch is that of the code's object, in the same bits as in a frame. EX is set only
+//! in the copy of a rule that a walk stores, and means that the frame was interrupted and did not call.
 
 use super::epilogue::Epilogue;
 use crate::record::{Frame, ModuleEpoch};
 
-/// How a walk leaves a frame. See the module's drawing.
+/// A rule by which a walk leaves a frame. See the module's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Rule(pub(super) u64);
 
 const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one instruction");
 
-/// The kinds of rules. All but the plain step have the highest bit set: one branch on that bit separates them.
+/// The kinds of rules. All kinds but the plain step have the highest bit set, so that one branch on that bit separates
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     /// A plain step.
     Step = 0,
-    /// The outermost frame: its return address is undefined.
+    /// The outermost frame, whose return address is undefined.
     End = 8,
-    /// A frame that realigned its stack: CFA = `*(rbp + offset)`, rbp was saved at `*rbp`.
+    /// A frame that realigned its stack: CFA = `*(rbp + offset)`, and rbp was saved at `*rbp`.
     Realigned = 9,
-    /// A signal trampoline: the kernel left a `ucontext_t` at rsp, with the registers at the offsets below.
+    /// A signal trampoline: the kernel left a `ucontext_t` at rsp, which has the registers at the offsets below.
     Signal = 10,
-    /// No unwind information. The offset field contains the load count at which that was found, and the field `k`
-    /// describes how the epilogue after the call leaves the frame (`epilogue`), if there is one.
+    /// A frame without unwind information. The offset field contains the load count at which the lack was found. The field
+    /// `k` describes how the epilogue after the call leaves the frame (`epilogue`), if there is one.
     Unknown = 11,
-    /// Anything else: the walk starts over with all registers.
+    /// Any other frame: the walk starts over with all registers.
     Slow = 12,
 }
 
@@ -57,10 +58,11 @@ const SAVED_SHIFT: u32 = 32;
 const SAVED: u64 = 0x3fff;
 
 impl Rule {
-    /// Maximum value of a step's `saved`: 128 KiB below the CFA.
+    /// Maximum value of a step's `saved`, so that rbp is at most 128 KiB below the CFA.
     pub(super) const MOST_SAVED: u16 = SAVED as u16;
 
-    /// CFA = rsp + `offset`, or rbp + `offset` if `from_bp`; rbp saved at CFA - 8 `saved`, 1 = not saved.
+    /// Creates the rule of a step. The CFA is rsp + `offset`, or rbp + `offset` if `from_bp`. The caller's rbp was saved at
+    /// CFA - 8 * `saved`; a `saved` of 1 means that rbp was not saved.
     pub(super) fn step(from_bp: bool, offset: i32, saved: u16) -> Self {
         debug_assert!(saved <= Self::MOST_SAVED);
         let base = if from_bp { BP } else { 0 };
@@ -72,7 +74,7 @@ impl Rule {
         Self(self.0 & !(EPOCH << EPOCH_SHIFT) | (u64::from(epoch.0) & EPOCH) << EPOCH_SHIFT)
     }
 
-    /// Returns the frame for address `pc`, which is left by this rule. Like a step, without a branch: rules and
+    /// Returns the frame for address `pc`, which this rule leaves. Like a step, this function has no branch: rules and
     /// frames have the epoch in the same bits, and the rule's mark of an exact address only has to be shifted.
     #[inline(always)]
     pub(super) fn frame(self, pc: u64) -> Frame {
@@ -81,17 +83,17 @@ impl Rule {
         Frame(pc & ((1 << EPOCH_SHIFT) - 1) | self.0 & (EPOCH << EPOCH_SHIFT) | exact)
     }
 
-    /// CFA = `*(rbp + offset)`.
+    /// Creates the rule of a realigned frame: CFA = `*(rbp + offset)`.
     pub(super) fn realigned(offset: i32) -> Self {
         Self((Kind::Realigned as u64) << KIND_SHIFT | u64::from(offset as u32))
     }
 
-    /// No unwind information was found when `loads` objects had been loaded.
+    /// Creates the rule of code for which no unwind information was found when `loads` objects had been loaded.
     pub(super) fn unknown(loads: u32) -> Self {
         Self((Kind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
     }
 
-    /// As [`Rule::unknown`], for a frame that an epilogue leaves.
+    /// As [`Rule::unknown`], for a frame that this epilogue leaves.
     pub(super) fn unknown_with(loads: u32, Epilogue { words, saved }: Epilogue) -> Self {
         const _: () =
             assert!(SAVED == (Epilogue::MOST_WORDS as u64 + 1) * (Epilogue::MOST_SAVED as u64 + 1) - 1);
@@ -99,7 +101,7 @@ impl Rule {
         Self(Self::unknown(loads).0 | parts << SAVED_SHIFT)
     }
 
-    /// The epilogue passed to [`Rule::unknown_with`].
+    /// The epilogue that was passed to [`Rule::unknown_with`].
     pub(super) fn epilogue(self) -> Option<Epilogue> {
         let parts = (self.0 >> SAVED_SHIFT & SAVED) as u16;
         let places = Epilogue::MOST_SAVED + 1;
@@ -115,7 +117,7 @@ impl Rule {
         self.0 as i64 >= 0
     }
 
-    /// Whether this is a step out of a frame that called.
+    /// Whether this is a plain step out of a frame that called, and was not interrupted.
     #[inline(always)]
     pub(super) fn is_plain(self) -> bool {
         self.0 & (1 << 63 | EXACT) == 0
@@ -142,13 +144,13 @@ impl Rule {
         i64::from(self.0 as i32)
     }
 
-    /// Distance of the saved rbp below the CFA, in bytes. If rbp was not saved, the return address is there.
+    /// Distance of the saved rbp below the CFA, in bytes. If rbp was not saved, this is the distance of the return address.
     #[inline(always)]
     pub(super) fn saved(self) -> u64 {
         (self.0 >> SAVED_SHIFT & SAVED) * 8
     }
 
-    /// Whether the caller's rbp was saved, and is not the frame's own.
+    /// Whether the caller's rbp was saved, so that it may differ from the frame's own rbp.
     #[inline(always)]
     pub(super) fn restores_bp(self) -> bool {
         self.saved() > 8
@@ -163,8 +165,8 @@ impl Rule {
         }
     }
 
-    /// Address of the word that contains the caller's rbp, for a frame with this rbp whose caller's stack pointer
-    /// is `cfa`. `None` if the caller's rbp is the frame's own.
+    /// Address of the word that contains the caller's rbp, for a frame with the rbp `bp` whose caller's stack pointer is
+    /// `cfa`. `None` if the frame did not save rbp, so that the caller's rbp equals `bp`.
     pub(super) fn bp_slot(self, bp: u64, cfa: u64) -> Option<u64> {
         let below_cfa = |bytes: u64| (bytes > 8).then(|| cfa.wrapping_sub(bytes));
         match (self.kind(), self.epilogue()) {
@@ -174,14 +176,14 @@ impl Rule {
         }
     }
 
-    /// Whether the code of this frame may be replaced without a load or unload: code that has no unwind information
-    /// and is outside all objects, such as code that the program generates.
+    /// Whether the code of this frame may be replaced without a load or unload. This is true for code that has no unwind
+    /// information and is outside all objects, such as code that the program generates.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == Kind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
-    /// Returns this rule, marked if the frame's address is not a return address.
+    /// Returns this rule, with a mark if the frame's address is not a return address.
     pub(super) fn at_exact(self, is_exact: bool) -> Self {
         if is_exact { Self(self.0 | EXACT) } else { self }
     }
@@ -191,7 +193,7 @@ impl Rule {
         self.0 & EXACT != 0
     }
 
-    /// The load count at which a [`Kind::Unknown`] rule was created.
+    /// The load count at which this [`Kind::Unknown`] rule was created.
     pub(super) fn loads(self) -> u32 {
         self.0 as u32
     }
@@ -227,7 +229,7 @@ mod tests {
             // pop %rbp; ret and pop %rbp; pop %r12; ret
             (with(2, 2), Some(CFA - 16), false),
             (with(3, 3), Some(CFA - 24), false),
-            // A frame pointer.
+            // The frame uses a frame pointer.
             (Rule::unknown(7), Some(BP), true),
             (Rule::realigned(-8), Some(BP), true),
             (Rule::step(true, 16, 2), Some(CFA - 16), true),

@@ -1,7 +1,7 @@
 //! The walk with all registers, for stacks with a frame that no compact rule can describe.
 //!
-//! Such frames are rare (0.3 % of the code of the worst library, nearly all of it code that makes no call): the
-//! dynamic loader's lazy binding keeps its frame in rbx, and hand-written assembly follows no convention. The walk
+//! Such frames are rare (0.3 % of the code of the worst library, nearly all of it code that makes no call). For example,
+//! the dynamic loader's lazy binding keeps its frame in rbx, and hand-written assembly follows no convention. The walk
 //! starts over at the stub, whose registers are known, and runs every unwind program in full.
 
 use std::cell::RefCell;
@@ -19,12 +19,12 @@ use crate::unwind::counts::Counts;
 use crate::unwind::loader::Object;
 use crate::unwind::{MAX_FRAMES, find, known, notes};
 
-/// Result of leaving a frame.
+/// Result of leaving a frame in the slow walk.
 enum Left {
-    /// The caller's registers, and whether it was interrupted instead of calling.
+    /// The caller's registers, and whether the caller was interrupted instead of calling.
     To(Registers, bool),
     End(End),
-    /// There is no unwind information here.
+    /// The frame has no unwind information.
     Unknown,
 }
 
@@ -61,7 +61,7 @@ impl Walk<'_> {
         self.result(MAX_FRAMES, End::TooDeep, false)
     }
 
-    /// Leaves the frame. Also returns the epoch of its code's object.
+    /// Leaves the frame. Also returns the epoch of the object that contains the frame's code.
     fn leave(
         &mut self,
         registers: &Registers,
@@ -88,7 +88,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Continues as the plain walk does without unwind information.
+    /// Leaves a frame without unwind information in the same way as the plain walk.
     fn without_information(&mut self, registers: &Registers, is_exact: bool, words: &mut impl Words) -> Left {
         let cursor = Cursor::at(registers.pc(), registers.sp(), registers.bp(), is_exact);
         let rule = self.rule(cursor);
@@ -104,7 +104,8 @@ impl Walk<'_> {
     }
 }
 
-/// Applies one row to all registers. Not merged with the code that finds the row: each needs stack space.
+/// Applies one row to all registers. This function is not merged with the code that finds the row, because each needs stack
+/// space.
 #[inline(never)]
 fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Left {
     match row.row.register(X86_64::RA) {
@@ -133,7 +134,7 @@ fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Lef
             None => caller.forget(*register),
         }
     }
-    // Whatever the rules say, a frame's caller must be above the frame; only a signal leads to another stack.
+    // Whatever the rules state, a frame's caller must be above the frame; only a signal frame leads to another stack.
     let is_above = row.is_signal || words.borrow_mut().leads_on(registers.sp(), caller.sp());
     if is_above { Left::To(caller, row.is_signal) } else { Left::End(End::Lost) }
 }

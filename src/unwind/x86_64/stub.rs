@@ -1,7 +1,7 @@
-//! The entry point of a capture: saves the caller's registers before compiled code changes them.
+//! The entry point of a capture: saves the caller's registers before compiled code changes their values.
 //!
-//! After that, every start address is a return address, so the first frame is looked up like all others; and the
-//! callee-saved registers are in memory for the rare frame that needs more than rsp and rbp.
+//! With these registers saved, every start address is a return address, so the first frame is looked up like all other
+//! frames. The callee-saved registers are in memory for the rare frame that needs more than rsp and rbp.
 
 use super::Engine;
 
@@ -15,7 +15,7 @@ pub(super) struct Entry {
     pub(super) r12: u64,
     pub(super) rbx: u64,
     pub(super) rbp: u64,
-    /// Return address of the stub: the first frame.
+    /// Return address of the stub, which is in the first frame.
     pub(super) pc: u64,
 }
 
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C-unwind" fn capture(engine: *mut Engine) -> bool {
 }
 
 /// # Safety
-/// As for [`capture`]; `entry` must be the registers that the stub pushed.
+/// The conditions of [`capture`] apply, and `entry` must be the registers that the stub pushed.
 unsafe extern "C-unwind" fn enter(engine: *mut Engine, entry: *const Entry) -> bool {
     // SAFETY: `entry` is in the stub's frame, which outlives this call.
     let entry = unsafe { &*entry };

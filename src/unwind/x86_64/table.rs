@@ -1,20 +1,21 @@
 //! All rules compiled so far, in a hash table shared by all threads.
 //!
-//! Open addressing over 16-byte slots `{key, rule}`. The key is a *place*, the look-up address plus one, so that a
-//! return address is its own place (walks look up no address beyond 2^47). The upper bits contain the low 16 bits
-//! of the loader's unload count, so that an unload invalidates every older rule at once: its slot is then free for
-//! reuse. No thread waits for another:
+//! The table uses open addressing over 16-byte slots `{key, rule}`. The key is a *place*, the look-up address plus one, so
+//! that the place of a return address is the return address itself (walks look up no address beyond 2^47). The upper bits
+//! of the key contain the low 16 bits of the loader's unload count, so that an unload invalidates every older rule at once:
+//! the slots of older rules are then free for reuse. No thread waits for another:
 //!
-//! * A writer claims a slot by compare-and-swap, stores the rule, then the key with Release. It also claims a slot
-//!   that has this very key, to replace an *unknown* rule by a better one: otherwise a writer that is preempted
-//!   between reading the key and storing could leave a rule from before an unload under a key from after it.
-//! * A reader loads the key with Acquire, then the rule. While a slot's key has the present unload count, the slot
-//!   is not written again, except to replace an unknown rule.
-//! * A slot is reused only by a newer rule, after the count advanced. A reader that may have hit such a slot finds
-//!   the count changed at the end of its capture and starts over (see `Engine::capture_idle`), so one check per
-//!   capture replaces one per frame. All reads meanwhile were checked against the stack's bounds.
-//! * A table that fills up is replaced by one twice as large. The old one is never freed, for readers that still
-//!   use it: all old tables together are smaller than the new one.
+//! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer also claims a
+//!   slot that has this very key, to replace an *unknown* rule by a better one; otherwise a writer that is preempted
+//!   between reading the key and storing the rule could leave a rule from before an unload under a key from after the
+//!   unload.
+//! * A reader loads the key with Acquire, then the rule. While a slot's key has the present unload count, no writer writes
+//!   the slot again, except to replace an unknown rule.
+//! * Only a newer rule reuses a slot, after the count advanced. A reader that may have hit such a slot finds the count
+//!   changed at the end of its capture and starts over (see `Engine::capture_idle`), so one check per capture replaces one
+//!   check per frame. All reads of the capture were checked against the stack's bounds.
+//! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may still
+//!   use it; all old tables together are smaller than the new one.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -22,7 +23,7 @@ use super::rule::Rule;
 use crate::unwind::counts::Counts;
 use crate::unwind::memory;
 
-/// Number of slots of the first table: 128 KiB.
+/// Number of slots of the first table, which takes 128 KiB.
 const FIRST: usize = 8192;
 /// Maximum probe distance of a key from its home slot.
 const REACH: usize = 32;
@@ -30,7 +31,8 @@ const REACH: usize = 32;
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
-/// Hash multiplier. It is shifted so that the tag drops out: a walk need not wait for the tag.
+/// Hash multiplier. The multiplier is shifted so that the key's tag drops out of the hash, and a walk need not wait for the
+/// tag.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]
@@ -41,23 +43,23 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 16, "four rules fit a cache line");
 
-/// The header of a table; `capacity + REACH` slots follow it in memory.
+/// The header of a table. In memory, `capacity + REACH` slots follow the header.
 #[repr(C, align(64))]
 pub(super) struct Table {
-    /// Mask for the hash bits that are the home slot's byte offset from the first slot.
+    /// Mask for those bits of a hash that are the home slot's byte offset from the first slot.
     homes: u64,
-    /// The unload count above the 16 bits in the keys. A table serves one era only, so no tag recurs.
+    /// The unload count above the 16 bits in the keys. A table is used in one era only, so no tag recurs.
     era: u32,
-    /// The unload count that `live` refers to.
+    /// The unload count to which `live` refers.
     unloads: AtomicU32,
-    /// Number of rules stored under that count.
+    /// Number of rules that were stored under the unload count in `unloads`.
     live: AtomicU32,
 }
 
 static CURRENT: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
 static GROWING: AtomicBool = AtomicBool::new(false);
 
-/// The part of a key that distinguishes loader states.
+/// The part of a key that distinguishes loader states (the tag).
 #[inline(always)]
 fn tag(counts: Counts) -> u64 {
     u64::from(counts.unloads()) << 48
@@ -70,12 +72,12 @@ fn key(place: u64, counts: Counts) -> u64 {
     place | tag(counts)
 }
 
-/// Whether the key `found` is from before an unload that `key` accounts for.
+/// Whether the key `found` was written before an unload that `key` accounts for.
 fn is_older(found: u64, key: u64) -> bool {
     ((key >> 48) as u16).wrapping_sub((found >> 48) as u16) as i16 > 0
 }
 
-/// The present table, created by the first call. `None` if there is no memory for one.
+/// The present table, which the first call creates. `None` if there is no memory for a table.
 #[inline(always)]
 pub(super) fn current(counts: Counts) -> Option<&'static Table> {
     // SAFETY: a published table is never freed.
@@ -89,8 +91,8 @@ fn era(counts: Counts) -> u32 {
     counts.unloads() >> 16
 }
 
-/// Publishes a table of `capacity` in place of `old`, with the valid rules of `old`. Returns `None` if another
-/// thread is already doing it.
+/// Publishes a table of `capacity` slots in place of `old`, with the valid rules of `old`. Returns `None` if another thread
+/// is already replacing `old`.
 #[cold]
 fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'static Table> {
     if GROWING.swap(true, Ordering::Acquire) {
@@ -113,7 +115,7 @@ fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'sta
     published
 }
 
-/// Stores the rule for `place` for all threads, growing the table if necessary.
+/// Stores the rule for `place` for all threads, and grows the table if necessary.
 pub(super) fn remember(place: u64, rule: Rule, counts: Counts) {
     let Some(table) = current(counts) else { return };
     if table.put(key(place, counts), rule, counts) != Stored::Yes {
@@ -143,12 +145,12 @@ impl Table {
     fn reach(&self, key: u64) -> &[Slot] {
         let home = key.wrapping_mul(SPREAD) >> 32 & self.homes;
         let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
-        // SAFETY: `map` placed `capacity + REACH` slots after the header, and the home is one of the first
-        // `capacity`, at a multiple of the slot size.
+        // SAFETY: `map` placed `capacity + REACH` slots after the header, and the home is one of the first `capacity`
+        // slots, at a multiple of the slot size.
         unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), REACH) }
     }
 
-    /// The rule for `place` that was stored in the loader state `counts`.
+    /// The rule for `place` that was stored in the loader state `counts`, if any.
     #[inline(always)]
     pub(super) fn get(&self, place: u64, counts: Counts) -> Option<Rule> {
         let key = key(place, counts);
@@ -173,7 +175,7 @@ impl Table {
         None
     }
 
-    /// Stores `rule` under `key`, in the slot that has this key if there is one. May fail for lack of space: then
+    /// Stores `rule` under `key`, in the slot that has this key if there is one. The store may fail for lack of space; then
     /// the next walk compiles the rule again.
     pub(super) fn put(&self, key: u64, rule: Rule, counts: Counts) -> Stored {
         for slot in self.reach(key) {
@@ -181,8 +183,8 @@ impl Table {
             if found == key && slot.rule.load(Ordering::Acquire) == rule.0 {
                 return Stored::Yes;
             }
-            // A slot with this very key must be claimed too: since its key was read, a newer rule may have reused
-            // it.
+            // A slot with this very key must be claimed too, because a newer rule may have reused the slot after its key
+            // was read.
             let is_free = found == EMPTY || found == key || (found != CLAIMED && is_older(found, key));
             if is_free
                 && slot.key.compare_exchange(found, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -196,7 +198,8 @@ impl Table {
         Stored::No
     }
 
-    /// Counts a new rule of the present loader state. Racing threads may lose a count; it is only a hint.
+    /// Counts a new rule of the present loader state. Threads that race may lose a count, which is harmless because the
+    /// count is only a hint.
     fn count(&self, counts: Counts) -> usize {
         if self.unloads.swap(counts.unloads(), Ordering::Relaxed) != counts.unloads() {
             self.live.store(0, Ordering::Relaxed);
@@ -222,7 +225,7 @@ impl Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Yes,
-    /// Stored, but the table should grow.
+    /// The rule was stored, but the table should grow.
     HalfFull,
     No,
 }
@@ -233,7 +236,7 @@ mod tests {
 
     fn table(capacity: usize) -> &'static Table {
         let table = Table::map(capacity, 0).expect("memory for a table");
-        // SAFETY: it is mapped and never freed.
+        // SAFETY: the table is mapped and never freed.
         unsafe { &*table }
     }
 
@@ -295,7 +298,7 @@ mod tests {
             for thread in 0..4u64 {
                 scope.spawn(move || {
                     for n in 1..=2000 {
-                        // Half of the places are shared by all threads.
+                        // Half of the places are the same for all threads.
                         let place = if n % 2 == 0 { n << 4 } else { n << 4 | (thread + 1) << 30 };
                         table.put(key(place, now), rule(place >> 4), now);
                         let found = table.get(place, now);
@@ -310,15 +313,15 @@ mod tests {
     fn a_claimed_unwritten_slot_is_neither_read_nor_waited_for() {
         let (table, now) = (table(64), Counts::new(5, 1));
         let key = key(0x4000, now);
-        // As left by a thread that was preempted, or that does not exist in a forked child.
+        // Simulate a slot claimed by a thread that was preempted, or that does not exist in a forked child.
         table.reach(key)[0].key.store(CLAIMED, Ordering::Relaxed);
         assert_eq!(table.get(0x4000, now), None);
         assert_eq!(table.put(key, rule(1), now), Stored::Yes);
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
     }
 
-    /// Checks the protocol of captures: a rule that was read while no unload happened is one stored since the last
-    /// unload, even if all slots are constantly taken from older rules.
+    /// Checks the protocol of captures: if no unload happened while a rule was read, the rule was stored since the last
+    /// unload, even if all slots are constantly reused from older rules.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
         const PLACES: u64 = 40;
@@ -333,7 +336,7 @@ mod tests {
         let places = || (1..=PLACES).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Limited by one table's era.
+                // The count is limited by the era of one table.
                 for count in 0..60_000 {
                     unloads.store(count, Ordering::Release);
                     (1..=PLACES).for_each(store);

@@ -1,23 +1,24 @@
 //! A cache of the rule sequences that the thread's walks used, so that a walk along the same path needs no table
 //! look-ups.
 //!
-//! Each rule is found by a return address, and the next return address by that rule: a chain of dependent loads,
-//! most of which miss the L1 cache in a program that does anything between two captures. Yet a program launches
-//! from the same few hundred stacks, again and again. So the rules of a path are stored one after another, each
-//! with its return address: the next rule is available before the return address has been read, and the processor
-//! predicts that the two match and verifies it later. In steps of PyTorch this makes a capture a quarter faster.
+//! Each rule is found by a return address, and the next return address is found by that rule. This is a chain of dependent
+//! loads, most of which miss the L1 cache in a program that does anything between two captures. Yet a program launches from
+//! the same few hundred stacks, again and again. So the rules of a path are stored one after another, each with its return
+//! address. Then the next rule is available before the return address has been read: the processor predicts that the two
+//! match and verifies the match later. In PyTorch training steps, the cached paths make a capture a quarter faster.
 //!
-//! The cache cannot lead a walk astray. A rule is used only for the exact address that it was stored for, in the
-//! loader state that it was stored in: it then equals the rule in the table. When a walk leaves its path, it looks
-//! for one that starts there; if there is none, it uses the table from there on, and its path is stored if it is
-//! taken a second time. So stacks that never recur cost one look-up.
+//! The cache cannot lead a walk astray. A rule is used only for the exact address for which it was stored, in the loader
+//! state in which it was stored, so the cached rule equals the rule in the table. When a walk leaves its cached path, the
+//! walk looks for another cached path that starts at that point. If there is none, the walk uses the table for the rest of
+//! the stack, and the path from that point on is stored if a walk takes it a second time. So stacks that never recur cost
+//! one look-up.
 
 use super::rule::Rule;
 use crate::unwind::counts::Counts;
 
-/// Number of cached paths: 128 KiB, of which a program touches the part that it uses.
+/// Number of cached paths. The cache has 128 KiB, of which a program touches only the part that it uses.
 const WAYS: usize = 256;
-/// Maximum number of steps per path. A longer path continues in another entry.
+/// Maximum number of steps per path. A longer path continues in another entry of the cache.
 const LONGEST: usize = 30;
 
 /// The cached paths of one thread. Zeroed memory is an empty cache.
@@ -26,12 +27,12 @@ pub(super) struct Trails([Way; WAYS]);
 
 #[repr(C)]
 struct Way {
-    /// Start of the path. The stack pointer distinguishes paths that share code; it is only part of the key.
+    /// Start of the path. The key also contains the stack pointer, which distinguishes paths that share code.
     place: u64,
     sp: u64,
     /// The loader's unload count when the path was stored.
     unloads: u32,
-    /// Number of stored steps. 0 if the path was taken only once.
+    /// Number of stored steps; 0 if the path was taken only once.
     len: u32,
     /// Padding to 512 bytes.
     _unused: u64,
@@ -40,7 +41,7 @@ struct Way {
 
 const _: () = assert!(size_of::<Way>() == 512, "ways begin at cache lines");
 
-/// A rule and its return address.
+/// A rule and the return address for which it was stored.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Known {
@@ -48,19 +49,19 @@ struct Known {
     rule: Rule,
 }
 
-/// The path that leads one walk.
+/// The cached path that leads one walk.
 pub(super) struct Lead<'a> {
     trails: Option<&'a Trails>,
     unloads: u32,
     /// The rest of the path that the walk is on.
     rest: &'a [Known],
-    /// Number of steps after which no path was known.
+    /// Number of steps after which no cached path continued.
     lost: Option<usize>,
 }
 
 impl Trails {
-    /// Stores the path of a walk that lost its lead at this address and stack pointer, if it is taken a second
-    /// time. `rules` yields the return addresses from there on and their rules, which are plain.
+    /// Stores the path of a walk that lost its lead at this address and stack pointer, if a walk takes the path a second
+    /// time. `rules` yields the return addresses from that point on and their rules, which are plain.
     #[inline(never)]
     pub(super) fn keep(
         &mut self,
@@ -96,14 +97,14 @@ fn home(place: u64, sp: u64) -> usize {
 }
 
 impl<'a> Lead<'a> {
-    /// Creates the lead of a walk in the loader state `counts`. Without `trails` no path leads it.
+    /// Creates the lead of a walk in the loader state `counts`. Without `trails` no cached path leads the walk.
     #[inline(always)]
     pub(super) fn by(trails: Option<&'a Trails>, counts: Counts) -> Self {
         Self { trails, unloads: counts.unloads(), rest: &[], lost: None }
     }
 
-    /// Returns the rule for this address and stack pointer, which the walk reached after `count` steps, if a path
-    /// continues from there.
+    /// Returns the rule for this address and stack pointer, which the walk reached after `count` steps, if a cached path
+    /// continues from that point.
     #[inline(always)]
     pub(super) fn rule(&mut self, (place, sp): (u64, u64), count: usize) -> Option<Rule> {
         match self.rest {
@@ -115,7 +116,8 @@ impl<'a> Lead<'a> {
         }
     }
 
-    /// Looks for a path that starts here. After one miss, the table leads the walk from there on.
+    /// Looks for a cached path that starts at this address and stack pointer. After one miss, the table leads the rest of
+    /// the walk.
     #[inline(always)]
     fn begin(&mut self, trails: &'a Trails, (place, sp): (u64, u64), count: usize) -> Option<Rule> {
         let way = &trails.0[home(place, sp)];
@@ -128,12 +130,12 @@ impl<'a> Lead<'a> {
         Some(known.rule)
     }
 
-    /// A rule was just compiled. It may hold for this walk only, so do not store the path.
+    /// Discards the path, because a rule was just compiled that may hold for this walk only.
     pub(super) fn forget(&mut self) {
         (self.trails, self.rest, self.lost) = (None, &[], None);
     }
 
-    /// The step from which on no path was known.
+    /// The step from which on no cached path was known.
     #[inline(always)]
     pub(super) fn lost(self) -> Option<usize> {
         self.lost
@@ -157,15 +159,15 @@ mod tests {
         rule: Rule,
     }
 
-    /// `count` frames of 16 bytes each, the first at the address `from`.
+    /// A path of `count` frames of 16 bytes each, the first at the address `from`.
     fn way(from: u64, sp: u64, count: u64) -> Vec<Step> {
         let step =
             |at| Step { place: from + at, sp: sp + 16 * at, rule: Rule::step(false, 16 + at as i32, 1) };
         (0..count).map(step).collect()
     }
 
-    /// Number of leading steps whose rule is known (and checked here to be correct), and where the lead is lost
-    /// then.
+    /// Number of leading steps whose rule is cached (and checked to be correct by this function), and the step at which the
+    /// lead is then lost.
     fn led(trails: &Trails, steps: &[Step], counts: Counts) -> (usize, Option<usize>) {
         let mut lead = Lead::by(Some(trails), counts);
         let mut known = 0;
@@ -194,10 +196,10 @@ mod tests {
             keep(&mut trails, &steps, counts);
         }
         assert_eq!(led(&trails, &steps, counts), (12, None));
-        // After an unload the address may hold other code; a load invalidates nothing.
+        // After an unload the address may hold other code. A load invalidates no path.
         assert_eq!(led(&trails, &steps, Counts::new(0, 1)), (0, Some(0)));
         assert_eq!(led(&trails, &steps, Counts::new(1, 0)), (12, None));
-        // The same code at another depth is as often as not on another path.
+        // The same code at another stack depth is as often as not on another path.
         assert_eq!(led(&trails, &way(0x1000, 0x6000, 12), counts), (0, Some(0)));
     }
 

@@ -1,7 +1,7 @@
 //! The plain walk: one rule per frame, from the stub's caller to the root.
 //!
-//! It reads nothing but the stack, through [`Words`]. Frames that no compact rule can describe (see `rule`) are
-//! left to `slow`, which starts over with all registers.
+//! The walk reads nothing but the stack, through [`Words`]. Frames that no compact rule can describe (see `rule`) are left
+//! to `slow`, which starts over with all registers.
 
 use std::hint::select_unpredictable;
 
@@ -19,7 +19,7 @@ use crate::unwind::counts::Counts;
 use crate::unwind::loader::Object;
 use crate::unwind::{MAX_FRAMES, find, known, notes};
 
-/// A frame that the walk reached: the full state that determines its callers.
+/// A frame that the walk reached, with the full state that determines the frame's callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Step {
@@ -27,17 +27,17 @@ pub(super) struct Step {
     pub(super) pc: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// Rule by which the walk leaves the frame.
+    /// The rule by which the walk leaves the frame.
     pub(super) rule: Rule,
 }
 
 impl Step {
-    /// Copies the step word by word, in the widths in which the walk wrote it a moment ago. The wider loads that
-    /// compilers prefer would stall until those writes have left the processor's store buffer: 5 ns per frame.
+    /// Copies the step word by word, in the widths in which the walk wrote the step a moment ago. The wider loads that
+    /// compilers prefer would stall until those writes have left the processor's store buffer, which takes 5 ns per frame.
     #[inline(always)]
     pub(super) fn by_words(&self) -> Self {
         let read = |word: &u64| {
-            // SAFETY: a reference is valid to read.
+            // SAFETY: `word` is a reference, so it is valid to read.
             unsafe { std::ptr::from_ref(word).read_volatile() }
         };
         Self { pc: read(&self.pc), sp: read(&self.sp), bp: read(&self.bp), rule: Rule(read(&self.rule.0)) }
@@ -46,33 +46,33 @@ impl Step {
 
 /// A set of states from which on the rest of the stack is known.
 pub(super) trait Join {
-    /// Returns the known frame that `cursor` has reached, if any. Called for every frame, leaf first.
+    /// Returns the known frame that `cursor` has reached, if any. The walk calls this function for every frame, leaf first.
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
 }
 
 /// The results of a walk other than its steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walked {
-    /// Number of steps written.
+    /// Number of steps that the walk wrote.
     pub(super) count: usize,
     pub(super) end: End,
     /// Whether at least one step trusted a frame pointer for lack of unwind information.
     pub(super) is_guessed: bool,
-    /// Whether all steps were by rules, on the thread's own stack: the memo may store it.
+    /// Whether all steps followed rules, on the thread's own stack, so that the memo may store the walk.
     pub(super) is_plain: bool,
 }
 
-/// The position of a walk.
+/// The frame at which a walk is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
-    /// The key of its rule (see `table`): the return address, or the address of the interrupted instruction plus
+    /// The key of the frame's rule (see `table`): the return address, or the address of the interrupted instruction plus
     /// one.
     place: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// 1 if the frame was interrupted instead of calling. It is a full word, because a byte would be stored as a
-    /// byte but loaded together with its padding, which stalls until the store has left the store buffer: at least
-    /// 5 ns per frame.
+    /// 1 if the frame was interrupted instead of calling. This field is a full word, because a byte would be stored as a
+    /// byte but loaded together with its padding, and such a load stalls until the store has left the store buffer: at
+    /// least 5 ns per frame.
     exact: u64,
 }
 
@@ -83,7 +83,7 @@ impl Cursor {
         Self { place: pc.wrapping_add(exact), sp, bp, exact }
     }
 
-    /// The return address, or the interrupted instruction.
+    /// The return address into the frame, or the address of the interrupted instruction.
     #[inline(always)]
     pub(super) fn pc(&self) -> u64 {
         self.place.wrapping_sub(self.exact)
@@ -95,7 +95,7 @@ impl Cursor {
         self.exact != 0
     }
 
-    /// The epilogue after the frame's call, in the present code.
+    /// The epilogue after the frame's call, according to the present code.
     fn epilogue(&self) -> Option<Epilogue> {
         if self.is_exact() { None } else { Epilogue::behind(self.place) }
     }
@@ -106,9 +106,9 @@ impl Cursor {
     }
 }
 
-/// The state that a walk starts from.
+/// The state in which a walk starts.
 pub(super) trait Beginning {
-    /// The first frame.
+    /// Position of the walk at the first frame.
     fn cursor(&self) -> Cursor;
 
     /// The known registers of the first frame.
@@ -126,7 +126,7 @@ impl Beginning for Entry {
     }
 }
 
-/// The caller that a step led to, or the reason why the walk ends.
+/// The caller to which a step led, or the reason why the walk ends.
 pub(super) type Left = Result<Cursor, End>;
 
 /// The state of a walk, borrowed from the thread's engine.
@@ -135,7 +135,7 @@ pub(super) struct Walk<'a> {
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [Step; MAX_FRAMES],
     pub(super) is_guessed: bool,
-    /// The cached paths of earlier walks.
+    /// The cached paths that earlier walks of this thread took.
     pub(super) trails: Option<&'a Trails>,
     /// The step from which on no cached path led the walk.
     pub(super) lost: Option<usize>,
@@ -153,7 +153,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on, reading through `words`, until `join` knows the rest, and writes the steps, leaf
+    /// Walks from `entry` on, reading through `words`, until `join` knows the rest of the stack. Writes the steps, leaf
     /// first.
     #[inline(always)]
     pub(super) fn run<W: Words>(
@@ -166,7 +166,7 @@ impl Walk<'_> {
         if let Err(end) = words.begin(cursor.sp) {
             return self.result(0, end, false);
         }
-        // As often as not, this is the same stack as in the previous capture: prepare nothing more for it.
+        // As often as not, this stack is the same as in the previous capture, so prepare nothing more before this check.
         if let Some(frame) = join.reached(&cursor) {
             return self.result(0, End::Joined(frame), W::ARE_OWN);
         }
@@ -176,7 +176,7 @@ impl Walk<'_> {
         walked
     }
 
-    /// Walks from `entry` on, which `join` does not know.
+    /// Walks from `entry` on, which is not a state that `join` knows.
     #[inline(always)]
     fn run_by<W: Words>(
         &mut self,
@@ -222,7 +222,7 @@ impl Walk<'_> {
         Walked { count, end, is_guessed: self.is_guessed, is_plain }
     }
 
-    /// The rule for the address of `cursor`.
+    /// The rule for the address at `cursor`.
     pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
         let known = table::current(self.counts).and_then(|table| table.get(cursor.place, self.counts));
         match known {
@@ -231,7 +231,7 @@ impl Walk<'_> {
         }
     }
 
-    /// As [`Walk::compile`], for a walk that `lead` leads: `lead` does not learn rules that are new in this walk.
+    /// As [`Walk::compile`], for a walk that `lead` leads. `lead` does not learn rules that are new in this walk.
     #[cold]
     #[inline(never)]
     fn compile_beside(&mut self, lead: &mut Lead<'_>, cursor: Cursor) -> Rule {
@@ -240,7 +240,7 @@ impl Walk<'_> {
         self.compile(cursor)
     }
 
-    /// Compiles the rule for the address of `cursor`, and stores it for all threads.
+    /// Compiles the rule for the address at `cursor`, and stores the rule for all threads.
     #[cold]
     #[inline(never)]
     fn compile(&mut self, cursor: Cursor) -> Rule {
@@ -260,7 +260,7 @@ impl Walk<'_> {
             Some(epilogue) => Rule::unknown_with(counts.loads(), epilogue),
             None => Rule::unknown(counts.loads()),
         });
-        // A signal handler may be unable to get the epoch: the next capture asks again.
+        // A signal handler may be unable to get the epoch. Then the next capture asks for it again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
         self.compiler.checks.met_generated |= rule.may_be_replaced();
@@ -268,8 +268,8 @@ impl Walk<'_> {
         rule
     }
 
-    /// Returns `rule`, or compiles a new one if an object was loaded since, which may be at this address, or if the
-    /// code was replaced.
+    /// Returns `rule`, or compiles a new rule if an object was loaded since, because that object may be at this address, or
+    /// if the code was replaced.
     #[inline]
     fn up_to_date(&mut self, rule: Rule, cursor: Cursor, lead: &mut Lead<'_>) -> Rule {
         let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
@@ -280,7 +280,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the code that `rule` was compiled for has been replaced. False without a check.
+    /// Whether the code for which `rule` was compiled has been replaced. False if the code was not checked.
     #[cold]
     #[inline(never)]
     fn is_replaced(&mut self, rule: Rule, cursor: Cursor) -> bool {
@@ -294,7 +294,7 @@ impl Walk<'_> {
         is_replaced
     }
 
-    /// Leaves a frame without unwind information: by its epilogue, or by rbp if it can be a frame pointer at all.
+    /// Leaves a frame without unwind information, either by its epilogue, or by rbp if rbp can be a frame pointer at all.
     #[cold]
     #[inline(never)]
     pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
@@ -324,14 +324,14 @@ pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Resu
     if !bp.is_multiple_of(8) || bp < sp {
         return Err(End::NoInformation);
     }
-    // The upper word is read first: if it is readable, so is the lower one.
+    // The upper word is read first, because the lower word is readable if the upper one is.
     let pc = words.word(sp, bp.wrapping_add(8)).ok_or(End::NoInformation)?;
     let saved = words.word(sp, bp).ok_or(End::Lost)?;
     Ok((pc, bp.wrapping_add(16), saved))
 }
 
-/// Takes a plain step, without a branch that depends on the rule: stacks differ, and a misprediction costs more
-/// than the step.
+/// Takes a plain step, without a branch that depends on the rule: stacks differ, and a mispredicted branch costs more than
+/// the step.
 #[inline(always)]
 fn step(rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
     let base = select_unpredictable(rule.is_bp_based(), from.bp, from.sp);
@@ -350,14 +350,14 @@ fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
     arrive(pc, cfa, words.word(from.sp, from.bp).ok_or(End::Lost)?)
 }
 
-/// Continues at the code that a signal interrupted, whose registers the kernel saved; perhaps on another stack.
+/// Continues at the code that a signal interrupted, whose registers the kernel saved. This code may be on another stack.
 #[cold]
 #[inline(never)]
 fn interrupted(from: Cursor, words: &mut impl Words) -> Left {
     let mut saved = |offset| words.word(from.sp, from.sp.wrapping_add(offset)).ok_or(End::Lost);
     let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
     words.enter(from.sp, sp)?;
-    // An address of 0 comes from a call of a null pointer: libgcc ends here too.
+    // An address of 0 comes from a call of a null pointer. libgcc also ends the walk at such an address.
     check(pc, sp)?;
     Ok(Cursor { place: pc.wrapping_add(1), sp, bp, exact: 1 })
 }
@@ -368,8 +368,8 @@ fn arrive(pc: u64, sp: u64, bp: u64) -> Left {
     Ok(Cursor { place: pc, sp, bp, exact: 0 })
 }
 
-/// Whether the caller's `pc` can be code; its stack pointer is `sp`. 0 ends a stack, and user space addresses end
-/// at 2^47. Only addresses that pass are looked up.
+/// Checks whether the caller's `pc` can be code; `sp` is the caller's stack pointer. A `pc` of 0 ends a stack, and user
+/// space addresses end at 2^47. Only addresses that pass this check are looked up.
 #[inline(always)]
 pub(super) fn check(pc: u64, sp: u64) -> Result<(), End> {
     if pc.wrapping_sub(1) >> 47 == 0 {

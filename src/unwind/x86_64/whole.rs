@@ -1,20 +1,20 @@
-//! A cache of the thread's stacks, each stored as one hash over all words that a walk of it read.
+//! A cache of the thread's stacks. Each stack is stored as one hash over all words that a walk of the stack read.
 //!
-//! An unwind is a function of the state it starts from, of the rules, and of the words it reads (see `memo`). So if
-//! a capture starts in the same state as an earlier walk, and those words are unchanged, the stack is that of the
-//! walk and need not be walked or looked up again. Programs launch from the same few hundred stacks again and
-//! again.
+//! An unwind is a function of the state that it starts from, of the rules, and of the words that it reads (see `memo`). So
+//! if a capture starts in the same state as an earlier walk, and the words that this walk read are unchanged, then the
+//! stack is the same as the walk's and need not be walked or looked up again. Programs launch from the same few hundred
+//! stacks again and again.
 //!
-//! The words are hashed, not kept. A look-up then reads two bytes of cache memory per word, while the memo and the
-//! paths in `trails` take thirty. Whatever a launch evicts from the L1 cache, the program has to load again: in a
-//! step of PyTorch that takes as long as the walk itself. Four 64-bit hash lanes run side by side, so a stack with
-//! other words at the same addresses is mistaken for a cached one with probability 5e-20: at a million such
-//! look-ups per second, once in 500,000 years.
+//! The words are hashed, not stored. So a look-up reads two bytes of cache memory per word, while the memo and the paths in
+//! `trails` read thirty. The program has to load again whatever a launch evicts from the L1 cache, and in a training step
+//! of PyTorch this takes as long as the walk itself. Four 64-bit hash lanes run side by side, so a stack with other words
+//! at the same addresses is mistaken for a cached one with probability 5e-20. At a million such look-ups per second, that
+//! happens once in 500,000 years.
 //!
-//! Several stacks may start in one state. Their hashes distinguish them, and a hint (what is launched) narrows down
-//! which of them to try. The stack that last followed the previously hit one is tried first. While more than a third
-//! of the comparisons fail, only one look-up in sixteen is made; and at most one stack is inserted per eight captures.
-//! So stacks that never recur cost little.
+//! Several stacks may start in one state. Their hashes distinguish these stacks, and a hint (what is launched) narrows down
+//! which of them to try. The first stack tried is the one that last followed the previously hit stack. While more than a
+//! third of the comparisons fail, only one look-up in sixteen is made, and at most one stack is inserted per eight
+//! captures. So stacks that never recur cost little.
 
 use std::ptr::NonNull;
 
@@ -26,12 +26,12 @@ use crate::unwind::counts::Counts;
 use crate::unwind::memory::{self, word};
 use crate::unwind::price::{Price, count_use, make_way};
 
-/// Number of cached stacks per thread, 8-way set-associative: 512 KiB, of which a program touches the part that it
-/// uses.
+/// Number of cached stacks per thread, in an 8-way set-associative cache of 512 KiB, of which a program touches only the
+/// part that it uses.
 pub(crate) const STACKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Maximum number of words per stack, a multiple of the hash's block size.
+/// Maximum number of words per stack, which is a multiple of the hash's block size.
 const MOST_WORDS: usize = 58 * AT_A_TIME;
 const AT_A_TIME: usize = 8;
 /// Number of words that are compared before the full hash is computed.
@@ -43,9 +43,9 @@ const MOST_SUMS: usize = 4;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Whole {
-    /// Mapped when the first stack is inserted.
+    /// The cache's memory, which is mapped when the first stack is inserted.
     all: Option<NonNull<All>>,
-    /// Bytes of `all` in use.
+    /// Number of bytes of `all` in use.
     used: usize,
     /// Number of the stack that was hit last.
     last: usize,
@@ -59,15 +59,15 @@ struct All {
     stacks: [Stack; STACKS],
 }
 
-/// The stacks of one hash set.
+/// The cached stacks of one hash set.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Set {
-    /// Hashes of the stacks' beginnings; 0 marks a free slot.
+    /// Hashes of the stacks' starting states; 0 marks a free slot.
     tags: [u32; WAYS],
-    /// For each stack, the one that was hit next the last time.
+    /// For each stack, the stack that was hit next after its latest hit.
     followers: [u16; WAYS],
-    /// Recent hits per stack, at most 3; each insertion into the set subtracts one.
+    /// Number of recent hits per stack, at most 3; each insertion into the set subtracts one from every stack's number.
     uses: [u8; WAYS],
 }
 
@@ -75,44 +75,44 @@ struct Set {
 #[repr(C, align(64))]
 struct Stack {
     begins: Beginning,
-    /// rbp at the beginning, if it matters.
+    /// Value of rbp at the start of the stack, if that value matters.
     bp: u64,
     sum: [u64; 2],
     bp_matters: bool,
-    /// Whether a frame is in code that may be replaced.
+    /// Whether the stack has a frame in code that may be replaced.
     is_generated: bool,
-    /// Number of words.
+    /// Number of words that the stack's walk read.
     len: u16,
-    /// Sample words from the leaf half, where stacks with the same beginning usually differ.
+    /// Sample words from the leaf half of the stack, where stacks with the same beginning usually differ.
     probes: [u64; PROBES],
-    /// Addresses of the words, in words above the first frame's red zone.
+    /// Addresses of the words, in units of words above the low end of the first frame's red zone.
     places: [u16; MOST_WORDS],
 }
 
 const _: () = assert!(size_of::<Stack>() == 1024, "a stack begins at a cache line");
-/// Unit of memory accounting: the stacks of one set.
+/// Unit of memory accounting, in bytes: the size of the stacks of one set.
 const USED: usize = WAYS * size_of::<Stack>();
 
-/// The key of a cached stack: everything known before any word is read.
+/// The key of a cached stack, which is everything that is known about a stack before any word of it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct Beginning {
     place: u64,
     sp: u64,
     hint: u64,
-    /// The loader state that the rules belong to.
+    /// The loader state to which the walk's rules belong.
     counts: u64,
 }
 
 impl Beginning {
-    /// A beginning that no stack has.
+    /// A starting state that no stack has.
     const NOWHERE: Self = Self { place: 0, sp: 0, hint: 0, counts: 0 };
 
     fn new(place: u64, sp: u64, hint: u64, counts: Counts) -> Self {
         Self { place, sp, hint, counts: counts.as_word() }
     }
 
-    /// The set it belongs to, and its tag in that set.
+    /// The set that this starting state belongs to, and its tag in that set.
     #[inline(always)]
     fn home(&self) -> (usize, u32) {
         let mixed = (self.place ^ self.sp.rotate_left(32) ^ self.hint.rotate_left(16))
@@ -133,7 +133,7 @@ impl Whole {
         recheck: &mut Recheck,
     ) -> Option<usize> {
         let is_due = self.price.may_look();
-        // SAFETY: `keep` mapped them, they stay mapped as long as `self` lives, and only this thread uses them.
+        // SAFETY: `keep` mapped the stacks, they stay mapped as long as `self` lives, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if !is_due {
             return None;
@@ -172,19 +172,19 @@ impl Whole {
         None
     }
 
-    /// Whether the back-off allows an insertion now.
+    /// Whether the back-off allows an insertion at this time.
     #[inline(always)]
     pub(super) fn can_keep(&self) -> bool {
         self.price.can_pay()
     }
 
-    /// Caches the memo's stack, whose leaf is `leaf`, and returns its number. `None` if it cannot be cached.
+    /// Caches the stack in the memo, whose leaf is `leaf`, and returns its number. `None` if the stack cannot be cached.
     #[inline(never)]
     pub(super) fn keep(&mut self, memo: &Memo, leaf: usize, hint: u64, counts: Counts) -> Option<usize> {
         self.price.pay();
         let read = memo.read_from(leaf)?;
         let begins = Beginning::new(read.pc, read.sp, hint, counts);
-        // This takes 1 KiB of the program's stack, so avoid copies.
+        // A `Stack` takes 1 KiB of the program's stack, so avoid copies of it.
         let mut stack = Stack::beginning(begins, read.bp);
         stack.is_generated = memo.is_generated(leaf);
         if stack.fill(read.words()).is_none() {
@@ -194,11 +194,11 @@ impl Whole {
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
             if self.all.is_none() {
-                // Reserving the memory is retried later, less and less often.
+                // A later insertion tries to reserve the memory again, less and less often.
                 self.price.raise();
             }
         }
-        // SAFETY: mapped with this size, all-zero stacks are valid, and only this thread uses them.
+        // SAFETY: the stacks are mapped with this size, all-zero stacks are valid, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if all.is_first(&stack) {
             memory::count(USED);
@@ -212,19 +212,19 @@ impl Whole {
         Some(number)
     }
 
-    /// Evicts the stacks with frames in code that may be replaced.
+    /// Evicts all stacks with a frame in code that may be replaced.
     pub(super) fn forget_generated(&mut self) {
-        // SAFETY: as in `recognise`.
+        // SAFETY: `keep` mapped the stacks, they stay mapped as long as `self` lives, and only this thread uses them.
         let Some(all) = self.all.map(|mut all| unsafe { all.as_mut() }) else { return };
         let stacks = all.stacks.chunks_exact_mut(WAYS).zip(&all.sets);
         let used = stacks.filter(|(_, set)| set.tags != [0; WAYS]).flat_map(|(stacks, _)| stacks);
         used.filter(|stack| stack.is_generated).for_each(|stack| stack.begins = Beginning::NOWHERE);
     }
 
-    /// Releases the memory.
+    /// Releases the memory of the cache.
     pub(super) fn give_back(&mut self) {
         if let Some(all) = self.all.take() {
-            // SAFETY: `keep` mapped them with this size, and no reference to them is left.
+            // SAFETY: `keep` mapped the stacks with this size, and no reference to them is left.
             unsafe { memory::give_back(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
         }
     }
@@ -238,7 +238,7 @@ impl All {
         count_use(&mut self.sets[number / WAYS % SETS].uses[number % WAYS]);
     }
 
-    /// Whether `stack` is the first one in its set.
+    /// Whether `stack` is the first stack in its set.
     fn is_first(&self, stack: &Stack) -> bool {
         self.sets[stack.begins.home().0].tags == [0; WAYS]
     }
@@ -259,14 +259,15 @@ impl All {
 }
 
 impl Stack {
-    /// Creates a stack with this beginning, with rbp if it matters, and no words yet.
+    /// Creates a stack with this starting state, with rbp if it matters, and without words.
     fn beginning(begins: Beginning, bp: Option<u64>) -> Self {
         let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
         let (sum, probes, places) = ([0; 2], [0; PROBES], [0; MOST_WORDS]);
         Self { begins, bp, sum, bp_matters, is_generated: false, len: 0, probes, places }
     }
 
-    /// Records the addresses of the words that were read. `None` if they are too many or too far apart.
+    /// Records the addresses of the words that the walk read. `None` if there are too many words, or if they are too far
+    /// apart.
     fn fill(&mut self, words: impl Iterator<Item = u64>) -> Option<()> {
         let sp = self.begins.sp;
         let base = sp.wrapping_sub(RED_ZONE);
@@ -276,7 +277,7 @@ impl Stack {
             *self.places.get_mut(count)? = u16::try_from(place / 8).ok().filter(|_| place % 8 == 0)?;
             count += 1;
         }
-        // Sorted, so that each cache line of the stack is read once, from one end to the other.
+        // The addresses are sorted, so that each cache line of the stack is read once, from one end to the other.
         self.places[..count].sort_unstable();
         let last = *self.places[..count].last()?;
         let whole = count.next_multiple_of(AT_A_TIME);
@@ -286,8 +287,8 @@ impl Stack {
         Some(())
     }
 
-    /// Whether this is the stack that starts at `begins`. `None` if the key or a sample word differs, without
-    /// hashing.
+    /// Whether this is the stack that starts at `begins`. Returns `None`, without hashing, if the key or a sample word
+    /// differs.
     #[inline(always)]
     fn is(&self, begins: &Beginning, bp: u64) -> Option<bool> {
         let is_begun_so = self.begins == *begins && (self.bp == bp || !self.bp_matters);
@@ -302,16 +303,16 @@ impl Stack {
         std::array::from_fn(|probe| self.word(sp, self.places[len * (probe + 1) / (2 * PROBES + 1)]))
     }
 
-    /// The word at `place` of this stack, when it starts at `sp` as it did when it was first read.
+    /// The word at `place` of this stack, provided that the stack starts at `sp`, as it did when the word was first read.
     #[inline(always)]
     fn word(&self, sp: u64, place: u16) -> u64 {
         let base = sp.wrapping_sub(RED_ZONE);
-        // SAFETY: a walk starting at this stack pointer read the word at this address of the thread's own stack:
-        // memory above the stack pointer is in use, and our own frames are in the red zone below it.
+        // SAFETY: a walk that started at this stack pointer read the word at this address of the thread's own stack: memory
+        // above the stack pointer is in use, and our own frames are in the red zone below the stack pointer.
         unsafe { word(base.wrapping_add(8 * u64::from(place))) }
     }
 
-    /// Hash of the words' present values.
+    /// Hash of the present values of the stack's words.
     #[inline(always)]
     fn sum_up(&self, sp: u64) -> [u64; 2] {
         let at = |place: u16| self.word(sp, place);
@@ -326,7 +327,7 @@ impl Stack {
     }
 }
 
-/// Digits of pi.
+/// Seeds of the hash, which are digits of pi.
 const SEEDS: [u64; AT_A_TIME / 2] =
     [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
 
@@ -343,7 +344,7 @@ mod tests {
 
     const WORDS: usize = 21;
 
-    /// A stack of words; a capture starts below it.
+    /// A test stack of words; a capture starts below it.
     #[repr(C)]
     struct Place {
         below: [u64; 16],
@@ -359,7 +360,7 @@ mod tests {
     }
 
     impl Place {
-        /// The present stack, as if a walk had read every word.
+        /// The present test stack, as if a walk had read every word of it.
         fn stack(&self, hint: u64, bp: Option<u64>) -> Stack {
             let begins = Beginning::new(self.entry.pc, self.entry.sp(), hint, Counts::default());
             let words = self.words.iter().map(|word| std::ptr::from_ref(word).expose_provenance() as u64);
@@ -380,7 +381,7 @@ mod tests {
 
     fn keep_stack(whole: &mut Whole, stack: Stack) -> usize {
         let mut all = *whole.all.get_or_insert_with(|| memory::reserve(size_of::<All>()).unwrap().cast());
-        // SAFETY: mapped with this size, all-zero stacks are valid, and only this test uses them.
+        // SAFETY: the stacks are mapped with this size, all-zero stacks are valid, and only this test uses them.
         unsafe { all.as_mut() }.put(&stack).0
     }
 

@@ -1,7 +1,7 @@
-//! How a walk reads the stack that it is on: in place, or through a copy.
+//! Reads the stack that a walk is on, either in place or through a copy.
 //!
-//! Unwind information may be wrong, and return addresses may be any value, so each address that a walk requests is
-//! checked against the stack here. The module `unwind` explains why that is enough.
+//! Unwind information may be wrong, and return addresses may be any value, so this module checks each address that a walk
+//! requests against the stack. The module `unwind` explains why this check is enough.
 
 use super::end::End;
 use crate::unwind::bounds::Stack;
@@ -10,16 +10,16 @@ use crate::unwind::memory;
 
 /// The words of the stack that a walk is on.
 pub(super) trait Words {
-    /// Whether it is the thread's own stack.
+    /// Whether this stack is the thread's own.
     const ARE_OWN: bool;
 
-    /// Moves to the stack pointer at which a walk begins.
+    /// Moves to the stack that contains `sp`, the stack pointer at which a walk begins.
     fn begin(&mut self, sp: u64) -> Result<(), End>;
 
-    /// The word at `address`, if a frame at `sp` may have stored one there.
+    /// The word at `address`, if a frame at `sp` may have stored a word at that address.
     fn word(&mut self, sp: u64, address: u64) -> Option<u64>;
 
-    /// Whether `cfa` may be the stack pointer of the caller of a frame at `sp`, with a return address below it.
+    /// Whether `cfa` may be the stack pointer of the caller of a frame at `sp`, with a return address below `cfa`.
     fn leads_on(&mut self, sp: u64, cfa: u64) -> bool;
 
     /// Returns the word `saved` bytes (at least 8) below `cfa`, and the word directly below `cfa`. `None` if `cfa`
@@ -36,8 +36,8 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// The part of `stack`, the thread's own, above `sp`. `stack` contains `sp` and extends below it, where our own
-    /// frames are.
+    /// The part of `stack`, the thread's own stack, that is above `sp`. `stack` contains `sp` and extends below `sp`, where
+    /// our own frames are.
     #[inline(always)]
     pub(super) fn above(sp: u64, stack: Stack) -> Self {
         debug_assert!(stack.contains(sp));
@@ -56,7 +56,7 @@ impl Words for Own {
     #[inline(always)]
     fn word(&mut self, sp: u64, address: u64) -> Option<u64> {
         let is_there = (address >= sp.wrapping_sub(RED_ZONE)) & (address <= self.hi.wrapping_sub(8));
-        // SAFETY: every `sp` of a walk is at least the one that it began at, so the word is in the used part of the
+        // SAFETY: every `sp` of a walk is at least the `sp` at which the walk began, so the word is in the used part of the
         // thread's own stack.
         is_there.then(|| unsafe { memory::word(address) })
     }
@@ -69,13 +69,13 @@ impl Words for Own {
     #[inline(always)]
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
         let slot = cfa.wrapping_sub(saved);
-        // The slot is at or below the return address, so only one bound is left to check.
+        // The slot is at or below the return address, so only the lower bound is left to check.
         if !(self.leads_on(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
             return None;
         }
-        // SAFETY: as in `word`.
+        // SAFETY: the slot is in the used part of the thread's own stack, because both of its bounds were checked.
         let saved = unsafe { memory::word(slot) };
-        // SAFETY: likewise, because this word is between that slot and the CFA.
+        // SAFETY: this word is between the slot and the CFA, so it is in the used part of the thread's own stack too.
         Some((saved, unsafe { memory::word(cfa.wrapping_sub(8)) }))
     }
 

@@ -2,7 +2,7 @@
 
 use super::{LONGEST_LINES, LONGEST_TEXT};
 
-/// The description of a code object as bytes. It identifies the object in the whole process.
+/// The description of a code object as bytes. The description identifies the object in the whole process.
 ///
 /// ```text
 /// version:u16 0:u16 first_line:u32 file_length:u32 name_length:u32 file name lines
@@ -11,7 +11,7 @@ use super::{LONGEST_LINES, LONGEST_TEXT};
 pub(crate) struct Description<'a>(pub(crate) &'a [u8]);
 
 pub(super) const HEAD: usize = 16;
-/// A letter of the path or name takes at most four bytes.
+/// Maximum size of a description in bytes. A letter of the path or name takes at most four bytes.
 pub(super) const ROOM: usize = HEAD + 2 * 4 * LONGEST_TEXT + LONGEST_LINES;
 
 /// The parts of a [`Description`].
@@ -25,7 +25,7 @@ pub(crate) struct Parts<'a> {
 }
 
 impl<'a> Description<'a> {
-    /// Splits the description into its parts. `None` if it is malformed.
+    /// Splits the description into its parts. `None` if the description is malformed.
     pub(crate) fn parts(self) -> Option<Parts<'a>> {
         let (head, rest) = self.0.split_at_checked(HEAD)?;
         let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);

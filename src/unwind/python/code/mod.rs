@@ -1,20 +1,21 @@
-//! Code objects: identifies them, and reads their names.
+//! Code objects: this module identifies code objects, and reads their names.
 //!
-//! An address alone does not identify one: most short-lived functions get the address of a freed one. So a code
-//! object that was seen before is recognized by its address, by the addresses of its name, file and line table, its
-//! first line, and the version number that CPython gives each code object since 3.12, which is unique. Without a
-//! version number it is recognized by the contents of those objects: the hash that Python caches in the name, or
-//! the name's letters if 3.11 has not computed the hash; the whole path (once per walk and file); and length,
-//! beginning, middle and end of the line table. So a function is never shown under the name of a freed one at its
-//! address. Before 3.12, a function with the same name, file and first line as a freed one, all of whose parts have
-//! the same addresses, is mistaken for it if the line tables differ only between the compared places.
+//! An address alone does not identify a code object, because most short-lived functions get the address of a freed one. So
+//! a code object that was seen before is recognized by its address; by the addresses of its name, file and line table; by
+//! its first line; and by the version number that CPython gives each code object since 3.12, which is unique. A code object
+//! without a version number is recognized by the contents of its name, file and line table: the hash that Python caches in
+//! the name, or the name's letters if 3.11 has not computed the hash; the whole path (once per walk and file); and the
+//! length, beginning, middle and end of the line table. So a function is never shown under the name of a freed function at
+//! its address. Before 3.12 there is one exception: a function with the same name, file and first line as a freed function,
+//! all of whose parts have the same addresses, is mistaken for the freed function if the line tables differ only between
+//! the compared places.
 //!
-//! CPython 3.12 can notify about destroyed code objects (`PyCode_AddWatcher`), but a watcher must be registered
-//! with the global lock held, once per interpreter. That takes a pending call (`Py_AddPendingCall`), which runs in
-//! the middle of the program's code at an unpredictable time. Comparing the object's contents needs none of that.
+//! CPython 3.12 can notify about destroyed code objects (`PyCode_AddWatcher`), but a watcher must be registered by a thread
+//! that holds the GIL, once per interpreter. That takes a pending call (`Py_AddPendingCall`), which runs in the middle of
+//! the program's code at an unpredictable time. Comparing the object's contents needs neither a watcher nor the GIL.
 //!
-//! A new code object is copied through the kernel, the type of each part is checked, and a description is stored.
-//! Its memory is not read again unless it still has the same addresses.
+//! A new code object is copied through the kernel, the type of each part is checked, and a description is stored. The
+//! memory of a code object is not read again unless the object still has the same addresses.
 
 mod description;
 mod read;
@@ -29,12 +30,13 @@ pub(super) use read::{Scratch, read};
 pub(super) use table::Table;
 pub(super) use texts::Texts;
 
-/// Maximum number of letters stored of a name or path.
+/// Maximum number of letters of a name or path that are stored.
 const LONGEST_TEXT: usize = 1024;
-/// Maximum length of a line table: a longer one, of a function of about 10,000 lines, is omitted.
+/// Maximum length of a line table in bytes. A longer line table, of a function of about 10,000 lines, is omitted.
 const LONGEST_LINES: usize = 32 << 10;
 
-/// Marks that distinguish a code object from others at its address, if Python does not number them.
+/// Marks that distinguish a code object from other objects at its address, for versions in which Python does not number
+/// code objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Marks {
@@ -42,24 +44,24 @@ pub(super) struct Marks {
     file: u64,
     lines: u64,
     first_line: u64,
-    /// Length of the line table.
+    /// Length of the line table in bytes.
     length: u64,
-    /// Hash of the words below, the first line, and the line table's first word. Comparing each separately would
-    /// need as many more loads, and loads dominate the cost of a comparison.
+    /// Hash of the words whose offsets are below, of the first line, and of the line table's first word. Comparing each
+    /// word separately would need as many more loads, and loads dominate the cost of a comparison.
     words: u64,
     places: Places,
 }
 
-/// Offsets of the compared words, packed into one word that is loaded once.
+/// Offsets of the compared words, packed into one word that is read with a single load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 struct Places(u64);
 
 impl Places {
-    /// `of_name`: offsets of the second and third word of the name's letters, which together with the first are all
-    /// of it, if Python has not computed its hash, as often in 3.11; 0 if it has. `end_of_lines`: offset of the
-    /// line table's last word. `texts`: number in [`Texts`] of the path, and of the name if three words cannot
-    /// contain all of it.
+    /// `of_name`: offsets of the second and third word of the name's letters, which together with the first word contain
+    /// the whole name. They are used if Python has not computed the name's hash, as often in 3.11; 0 if Python has.
+    /// `end_of_lines`: offset of the line table's last word. `texts`: number in [`Texts`] of the path, and of the name if
+    /// three words cannot contain the whole name.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
@@ -89,19 +91,20 @@ impl Places {
 const _: () =
     assert!(size_of::<Marks>() <= 64, "Marks grew: they are compared for each frame of each launch");
 
-/// In versions before this, all names have a hash.
+/// In versions before this one, all names have a hash.
 const FIRST_WITHOUT_HASH: u16 = 0x030b;
 
-/// A line table length that does not occur: marks with it never match, so that the object is read anew each time.
+/// A line table length that does not occur. Marks with this length never match, so the object is read anew each time.
 const NEVER: u64 = u64::MAX;
-/// Stands in for the name and line table of such an object: no code object has them there, and it is readable.
+/// Stands in for the name and line table of an object with the length `NEVER`. No code object has its name or line table at
+/// this address, and the memory is readable.
 static NOTHING: [u64; 8] = [0; 8];
 
 impl Marks {
     /// The marks of a code object with these parts.
     ///
     /// # Safety
-    /// Each must be null, or a readable string or bytes object.
+    /// Each part must be null, or a readable string or bytes object.
     unsafe fn of(
         (name, file, lines): (u64, u64, u64),
         first_line: u32,
@@ -113,56 +116,58 @@ impl Marks {
         if name == 0 || lines == 0 {
             return of_nothing;
         }
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that each part is null or readable.
         let (of_name, texts) = unsafe {
             let of_name = words_of_name(name, layout);
             (of_name, texts.enter(file, if of_name.is_none() { name } else { 0 }, layout))
         };
         let Some(texts) = texts else { return of_nothing };
         let of_name = of_name.unwrap_or_default();
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that the line table is readable.
         let length = unsafe { memory::word(lines + layout::LENGTH) };
         let end_of_lines = length.saturating_sub(8).min(LONGEST_LINES as u64) as u16;
         let first_line = first_line.into();
         let places = Places::new(of_name, end_of_lines, texts);
         let marks = Self { name, file, lines, first_line, length, words: 0, places };
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that the name and the line table are readable.
         Self { words: unsafe { marks.read(first_line, layout) }, ..marks }
     }
 
     /// Whether the object at `code` has all of these marks except for the texts.
     ///
     /// # Safety
-    /// A frame must refer to the object, or, if it was met before, its memory must be readable.
+    /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory is
+    /// readable.
     #[inline(always)]
     pub(super) unsafe fn are_all_but_texts(&self, code: u64, layout: &Layout) -> bool {
-        // SAFETY: guaranteed by the caller; the parts were readable when the object that holds them was met.
+        // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached the
+        // object.
         unsafe {
-            // A shorter line table may end at the end of mapped memory: check its length before its words.
+            // A shorter line table may end at the end of mapped memory, so check its length before its words.
             self.has_same_objects(code, layout)
                 && memory::word(self.lines + layout::LENGTH) == self.length
                 && self.read(first_line_of(code, layout), layout) == self.words
         }
     }
 
-    /// Whether the path still has the same letters, and the name if it is compared with the path. `texts` caches
-    /// the results of this walk.
+    /// Whether the path still has the same letters. If the name is compared together with the path, whether the name has
+    /// too. `texts` caches the results of this walk.
     ///
     /// # Safety
     /// The texts must belong to a code object that has all other marks.
     #[inline(always)]
     pub(super) unsafe fn have_same_texts(&self, layout: &Layout, texts: &mut Texts) -> bool {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that the texts belong to a code object with all other marks.
         unsafe { texts.hold(self.places.texts(), layout) }
     }
 
-    /// Whether the object at `code` has the same parts, by address.
+    /// Whether the object at `code` has the same parts, compared by address.
     ///
     /// # Safety
-    /// It must be readable.
+    /// The object must be readable.
     #[inline(always)]
     unsafe fn has_same_objects(&self, code: u64, layout: &Layout) -> bool {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that the object is readable.
         let word = |at: u32| unsafe { memory::word(code + u64::from(at)) };
         let parts = &layout.code;
         word(parts.name) == self.name && word(parts.file) == self.file && word(parts.lines) == self.lines
@@ -171,11 +176,11 @@ impl Marks {
     /// Hash of the words of the name and the line table, and of the object's first line.
     ///
     /// # Safety
-    /// Both must be readable, and the line table must be as long as it was.
+    /// The name and the line table must be readable, and the line table must be as long as it was.
     #[inline(always)]
     unsafe fn read(&self, first_line: u64, layout: &Layout) -> u64 {
-        // SAFETY: guaranteed by the caller; both end with a zero byte, and objects are aligned to eight bytes. If
-        // the name is now shorter, at most the first bytes of the next object in its pool are read.
+        // SAFETY: the caller guarantees that both are readable. Both end with a zero byte, and objects are aligned to eight
+        // bytes. If the name is now shorter, at most the first bytes of the next object in its pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
         let places = self.places;
@@ -193,13 +198,14 @@ impl Marks {
     }
 }
 
-/// Offsets of the second and third of three words that together contain the whole name with its final zero byte, or
-/// 0 if Python has computed its hash. `None` if it has not, and the name has more than 23 letters or is not ASCII.
+/// Offsets of the second and third of three words that together contain the whole name with its final zero byte, or 0 if
+/// Python has computed the name's hash. `None` if Python has not computed the hash, and the name has more than 23 letters
+/// or is not ASCII.
 ///
 /// # Safety
-/// It must be a readable string.
+/// `name` must be a readable string.
 unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 2]> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that the name is a readable string.
     let word = |at: u64| unsafe { memory::word(name + at) };
     let (hash, length, state) = (word(layout::HASH), word(layout::LENGTH), word(layout::STATE));
     if hash != u64::MAX {
@@ -210,38 +216,40 @@ unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 2]> {
         .then(|| [last / 2, last].map(|at| (u64::from(layout.text.ascii) + at) as u16))
 }
 
-/// A code object that a thread has met.
+/// A code object that a walk of the thread has reached.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Known {
-    /// Address of the object; 0 for an empty slot of the table.
+    /// Address of the code object; 0 for an empty slot of the table.
     code: u64,
     pub(super) marks: Marks,
-    /// The version number that Python gave it; 0 if none.
+    /// The version number that Python gave the code object; 0 if Python gave none.
     pub(super) version: u32,
-    /// Its number in the process.
+    /// Number of the code object in this process.
     pub(super) number: u32,
     /// Number of instruction bytes before the first instruction at which a frame is complete.
     pub(super) traceable: u32,
 }
 
 impl Known {
-    /// Whether the object at `code` is the one that was met. `texts` caches the results of this walk.
+    /// Whether the object at `code` is the object of this entry. `texts` caches the results of this walk.
     ///
     /// # Safety
-    /// A frame must refer to the object, or, if it was met before, its memory must be readable.
+    /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory is
+    /// readable.
     #[inline(always)]
     pub(super) unsafe fn is(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
-        // Null matches an empty slot, but is not an object: a frame under construction has no code object yet.
+        // A null pointer would match an empty slot, but is not an object: a frame under construction has no code object
+        // yet.
         if self.code != code || code == 0 {
             return false;
         }
         match self.version {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that a frame refers to the object, or that its memory is readable.
             0 => unsafe {
                 self.marks.are_all_but_texts(code, layout) && self.marks.have_same_texts(layout, texts)
             },
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees that a frame refers to the object, or that its memory is readable.
             version => unsafe {
                 version_of(code, layout) == version
                     && self.marks.has_same_objects(code, layout)
@@ -251,22 +259,22 @@ impl Known {
     }
 }
 
-/// The version number that Python gave the code object, in versions that have them.
+/// The version number that Python gave the code object, in Python versions that have such numbers.
 ///
 /// # Safety
-/// It must be readable.
+/// The code object must be readable.
 #[inline(always)]
 pub(super) unsafe fn version_of(code: u64, layout: &Layout) -> u32 {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that the code object is readable.
     unsafe { memory::word(code + u64::from(layout.code.version)) as u32 }
 }
 
 /// First line of the code object.
 ///
 /// # Safety
-/// It must be readable.
+/// The code object must be readable.
 #[inline(always)]
 unsafe fn first_line_of(code: u64, layout: &Layout) -> u64 {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that the code object is readable.
     u64::from(unsafe { memory::word(code + u64::from(layout.code.first_line)) as u32 })
 }

@@ -1,4 +1,4 @@
-//! Reads a new code object, by copying it through the kernel, and writes its description.
+//! Reads a new code object by copying it through the kernel, and writes the object's description.
 
 use super::description::{Description, HEAD, ROOM};
 use super::texts::Texts;
@@ -19,7 +19,7 @@ struct Out<'a> {
     at: usize,
 }
 
-/// Reads the code object at `code`. `None` if there is none.
+/// Reads the code object at `code`. `None` if there is no code object at this address.
 pub(in crate::unwind::python) fn read<'a>(
     code: u64,
     layout: &Layout,
@@ -37,7 +37,7 @@ pub(in crate::unwind::python) fn read<'a>(
     let first_line = at(layout.code.first_line)? as u32;
     let traceable = match layout.code.traceable {
         0 => 0,
-        // The number counts instructions of two bytes.
+        // The number at this offset counts instructions of two bytes each.
         offset => (at(offset)? as u32).wrapping_mul(2),
     };
     let version = match layout.code.version {
@@ -45,7 +45,7 @@ pub(in crate::unwind::python) fn read<'a>(
         offset => at(offset)? as u32,
     };
     let mut out = Out { bytes: &mut scratch.bytes, at: HEAD };
-    // Parts that are unreadable or of another type, such as a program may put there, are treated as missing.
+    // A program may replace a part by an object of another type. Such parts, and unreadable parts, are treated as missing.
     let file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
     let file_length = out.at - HEAD;
     let name = if is_of(name, types.text) && out.text(name, layout) { name } else { out.unknown() };
@@ -57,7 +57,7 @@ pub(in crate::unwind::python) fn read<'a>(
         place.copy_from_slice(&number.to_ne_bytes());
     }
     let marks = match version {
-        // SAFETY: each is null, or an object of its type that was just read.
+        // SAFETY: each part is null, or an object of its type that was just read.
         0 => unsafe { Marks::of((name, file, lines), first_line, layout, texts) },
         _ => Marks { name, file, lines, first_line: first_line.into(), ..Marks::default() },
     };
@@ -65,7 +65,7 @@ pub(in crate::unwind::python) fn read<'a>(
     Some((known, Description(&bytes[..at])))
 }
 
-/// Whether there is an object of exactly this type.
+/// Whether there is an object of exactly this type at the address.
 fn is_of(object: u64, kind: u64) -> bool {
     let mut head = [0; 40];
     copy_into(object, &mut head) && word(&head, layout::TYPE) == Some(kind)
@@ -98,7 +98,7 @@ fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()
         }
         for letter in piece.chunks_exact(kind) {
             let letter = letter.iter().rev().fold(0, |letter, byte| letter << 8 | u32::from(*byte));
-            // Lone surrogates represent bytes of a non-UTF-8 path.
+            // Lone surrogates in a path represent its non-UTF-8 bytes.
             let letter = char::from_u32(letter).unwrap_or(char::REPLACEMENT_CHARACTER);
             each(letter.encode_utf8(&mut [0; 4]).as_bytes());
         }
@@ -130,7 +130,7 @@ impl Out<'_> {
         0
     }
 
-    /// Appends a line table, unless it is too long. Returns false if it is unreadable.
+    /// Appends a line table, unless it is too long. Returns false if the line table is unreadable.
     fn lines(&mut self, lines: u64) -> bool {
         let mut head = [0; 24];
         let length = copy_into(lines, &mut head).then(|| word(&head, layout::LENGTH)).flatten();
@@ -156,7 +156,7 @@ mod tests {
         let types = Types { code: 77, text: 78, bytes: 79, frame: 80 };
         let layout = Layout::of(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
         let memory = memory::map(size_of::<Scratch>()).unwrap();
-        // SAFETY: a mapping of that size; zeroes are valid.
+        // SAFETY: this is a mapping of that size, and zeroes are valid.
         let scratch = unsafe { memory.cast::<Scratch>().as_mut() };
         let mut texts = Texts::for_test();
         let words = [1u64; 64];

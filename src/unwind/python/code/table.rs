@@ -1,4 +1,4 @@
-//! A hash table of the code objects that a thread has met, by address.
+//! A hash table, by address, of the code objects that a thread's walks have reached.
 
 use std::ptr::NonNull;
 
@@ -6,10 +6,11 @@ use super::Known;
 use crate::unwind::memory;
 
 const FIRST_PLACES: usize = 256;
-/// Maximum number of slots: 2.5 MiB, for 16,384 code objects. A thread that meets more forgets them all.
+/// Maximum number of slots: 2.5 MiB, for 16,384 code objects. If a thread's walks reach more code objects, the table
+/// forgets them all.
 const MOST_PLACES: usize = 1 << 15;
 
-/// The code objects that a thread has met.
+/// The code objects that a thread's walks have reached.
 #[derive(Debug)]
 pub(in crate::unwind::python) struct Table {
     places: NonNull<Known>,
@@ -29,7 +30,7 @@ impl Table {
         unsafe { self.places.add(place as usize).as_ref() }
     }
 
-    /// Slot of the code object at `code`, or the empty slot where it belongs.
+    /// Slot of the code object at `code`, or the empty slot in which to store that object.
     #[inline]
     pub(in crate::unwind::python) fn find(&self, code: u64) -> u32 {
         let mask = self.capacity - 1;
@@ -47,13 +48,13 @@ impl Table {
         self.get(place).code == 0
     }
 
-    /// Whether one more entry requires [`Table::make_room`], which moves the entries.
+    /// Whether one more entry requires a call of [`Table::make_room`], which moves the entries.
     pub(in crate::unwind::python) fn is_full(&self) -> bool {
         2 * (self.used + 1) > self.capacity
     }
 
-    /// Makes room, keeping either all entries or none. Old slot numbers stay in range, but may refer to another
-    /// code object. Returns false if the kernel refuses the memory.
+    /// Makes room for more entries, and keeps either all present entries or none of them. Old slot numbers stay in range,
+    /// but may refer to another code object. Returns false if the kernel refuses the memory.
     #[cold]
     pub(in crate::unwind::python) fn make_room(&mut self) -> bool {
         let keeps = 2 * self.capacity <= MOST_PLACES;
@@ -68,7 +69,7 @@ impl Table {
 
     pub(in crate::unwind::python) fn set(&mut self, place: u32, known: Known) {
         self.used += usize::from(self.is_empty(place));
-        // SAFETY: as in `get`; `&mut self` excludes other readers.
+        // SAFETY: slot numbers are always below the capacity; `&mut self` excludes other readers.
         unsafe { self.places.add(place as usize).write(known) };
     }
 }

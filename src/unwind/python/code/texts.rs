@@ -1,65 +1,65 @@
-//! Paths, and names without a cached hash: detects whether their contents have changed.
+//! Detects whether the contents of paths, and of names without a cached hash, have changed.
 
 use super::LONGEST_TEXT;
 use crate::unwind::memory;
 use crate::unwind::python::layout::{self, Layout};
 
-/// Texts that are compared at most once per walk: paths, which many functions share, and names that Python has not
-/// hashed.
+/// Texts that are compared at most once per walk: paths, which many functions share, and names whose hash Python has not
+/// computed.
 #[repr(C)]
 pub(in crate::unwind::python) struct Texts {
     /// Number of walks so far.
     walk: u64,
     count: usize,
-    /// For each pair, the last walk in which it was found unchanged.
+    /// For each pair of texts, the last walk in which the pair was found unchanged.
     seen: [u64; MOST_TEXTS],
-    /// The pairs compared in the last walk, each once.
+    /// Numbers of the pairs compared in the last walk, each listed once.
     of_walk: [u16; MOST_TEXTS],
     count_of_walk: usize,
     all: [Pair; MOST_TEXTS],
 }
 
-/// Addresses of a path and a name, either of which may be null, and their contents.
+/// Addresses of a path and a name, either of which may be null, and the contents of both.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Pair {
     path: u64,
     name: u64,
     marks: u64,
-    /// Number of stored letters of the path; 0 if the hash must be compared instead.
+    /// Number of stored letters of the path; 0 if the path's hash must be compared instead.
     count: u64,
     letters: [u8; MOST_LETTERS],
 }
 
-/// Longer paths are compared by their hash, at three times the cost.
+/// Maximum number of letters stored of a path. Longer paths are compared by their hash, at three times the cost.
 const MOST_LETTERS: usize = 224;
 
 const MOST_TEXTS: usize = 2048;
 
 impl Texts {
-    /// Starts a new walk: the texts may have changed.
+    /// Starts a new walk, in which any text may have changed.
     #[inline(always)]
     pub(in crate::unwind::python) fn forget(&mut self) {
         self.walk += 1;
         self.count_of_walk = 0;
     }
 
-    /// Whether there is no room for another pair.
+    /// Whether there is no room for another pair of texts.
     pub(in crate::unwind::python) fn are_full(&self) -> bool {
         self.count >= MOST_TEXTS
     }
 
-    /// Removes all pairs. Callers that hold numbers of pairs must drop them.
+    /// Removes all pairs. Callers that hold the numbers of pairs must drop these numbers.
     pub(in crate::unwind::python) fn clear(&mut self) {
         (self.count, self.count_of_walk) = (0, 0);
     }
 
-    /// Returns the number of this pair of texts. `None` if there are too many.
+    /// Returns the number of this pair of texts. `None` if there are too many pairs.
     ///
     /// # Safety
-    /// Each must be null or a readable string.
+    /// Each text must be null or a readable string.
     pub(super) unsafe fn enter(&mut self, path: u64, name: u64, layout: &Layout) -> Option<u16> {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that each text is null or a readable string.
         let marks = unsafe { marks_of_both(path, name, layout) };
         let is_same = |known: &Pair| (known.path, known.name, known.marks) == (path, name, marks);
         if let Some(at) = self.all[..self.count].iter().position(is_same) {
@@ -72,7 +72,7 @@ impl Texts {
         let pair = &mut self.all[self.count];
         (pair.path, pair.name, pair.marks, pair.count) = (path, name, marks, 0);
         if path != 0 && name == 0 {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that the path is a readable string.
             unsafe { pair.keep_letters(layout) };
         }
         self.count += 1;
@@ -80,7 +80,7 @@ impl Texts {
         Some(self.count as u16 - 1)
     }
 
-    /// Records that this pair is unchanged in this walk.
+    /// Records that this pair of texts is unchanged in this walk.
     fn see(&mut self, at: usize) {
         if self.seen[at] == self.walk {
             return;
@@ -97,35 +97,35 @@ impl Texts {
         &self.of_walk[..self.count_of_walk.min(MOST_TEXTS)]
     }
 
-    /// Whether the pairs with these numbers are unchanged.
+    /// Whether the pairs of texts with these numbers are unchanged.
     ///
     /// # Safety
-    /// Each must be a string, or at least readable memory.
+    /// Each text must be a string, or at least readable memory.
     #[inline(always)]
     pub(in crate::unwind::python) unsafe fn are_as_kept(&self, numbers: &[u16], layout: &Layout) -> bool {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that each text is readable.
         numbers.is_empty() || unsafe { self.have_same_letters(numbers, layout) }
     }
 
     /// Whether all texts of the last walk are unchanged.
     ///
     /// # Safety
-    /// Each must be a string, or at least readable memory.
+    /// Each text must be a string, or at least readable memory.
     #[inline(always)]
     pub(in crate::unwind::python) unsafe fn are_as_before(&self, layout: &Layout) -> bool {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that each text is readable.
         unsafe { self.are_as_kept(self.of_walk(), layout) }
     }
 
-    /// As [`Texts::are_as_kept`], for at least one pair. Not inlined, so that it takes no register from the empty
-    /// case.
+    /// As [`Texts::are_as_kept`], but requires at least one number. Not inlined, so that this function does not take a
+    /// register if there are no numbers.
     ///
     /// # Safety
-    /// As for [`Texts::are_as_kept`].
+    /// The conditions of [`Texts::are_as_kept`] apply.
     #[inline(never)]
     unsafe fn have_same_letters(&self, numbers: &[u16], layout: &Layout) -> bool {
         for at in numbers {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that each text is readable.
             if !unsafe { self.all[usize::from(*at) % MOST_TEXTS].are_as_before(layout) } {
                 return false;
             }
@@ -133,7 +133,7 @@ impl Texts {
         true
     }
 
-    /// Whether the pair with this number is unchanged.
+    /// Whether the pair of texts with this number is unchanged.
     ///
     /// # Safety
     /// The number must be from [`Texts::enter`]; each text must be a string, or at least readable memory.
@@ -141,18 +141,18 @@ impl Texts {
     pub(super) unsafe fn hold(&mut self, number: u16, layout: &Layout) -> bool {
         // SAFETY: numbers are less than the count, which is at most the array's length.
         let seen = unsafe { *self.seen.get_unchecked(usize::from(number)) };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that the number is from [`Texts::enter`] and that each text is readable.
         seen == self.walk || unsafe { self.look(number, layout) }
     }
 
-    /// Compares a pair. If it is unchanged, it is not compared again in this walk.
+    /// Compares a pair of texts. If the pair is unchanged, it is not compared again in this walk.
     ///
     /// # Safety
-    /// As for [`Texts::hold`].
+    /// The conditions of [`Texts::hold`] apply.
     #[inline(never)]
     unsafe fn look(&mut self, number: u16, layout: &Layout) -> bool {
         let at = usize::from(number) % MOST_TEXTS;
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that each text is readable.
         let are_same = unsafe { self.all[at].are_as_before(layout) };
         if are_same {
             self.see(at);
@@ -162,60 +162,61 @@ impl Texts {
 }
 
 impl Pair {
-    /// Whether both texts are unchanged.
+    /// Whether both texts of the pair are unchanged.
     ///
     /// # Safety
-    /// Each must be a string, or at least readable memory.
+    /// Each text must be a string, or at least readable memory.
     #[inline(always)]
     unsafe fn are_as_before(&self, layout: &Layout) -> bool {
         match self.count {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that each text is readable.
             0 => unsafe { marks_of_both(self.path, self.name, layout) == self.marks },
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees that the path is readable.
             _ => unsafe { self.has_same_letters(layout) },
         }
     }
 
-    /// Stores the path's letters, if they are ASCII, at least eight and at most `MOST_LETTERS`.
+    /// Stores the path's letters, if they are ASCII, and at least eight and at most `MOST_LETTERS`.
     ///
     /// # Safety
     /// The path must be a readable string.
     unsafe fn keep_letters(&mut self, layout: &Layout) {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that the path is a readable string.
         let word = |at: u64| unsafe { memory::word(self.path + at) };
         let (count, is_ascii) = (word(layout::LENGTH), word(layout::STATE) >> 6 & 1 != 0);
         if is_ascii && (8..=MOST_LETTERS as u64).contains(&count) {
             let from = (self.path + u64::from(layout.text.ascii)) as *const u8;
-            // SAFETY: the string has `count` letters there.
+            // SAFETY: the string has `count` letters at this address.
             unsafe { from.copy_to_nonoverlapping(self.letters.as_mut_ptr(), count as usize) };
             self.count = count;
         }
     }
 
-    /// Whether the path has the stored letters.
+    /// Whether the letters of the path are the same as the stored letters.
     ///
     /// # Safety
     /// The path must be a string, or at least readable memory.
     #[inline(always)]
     unsafe fn has_same_letters(&self, layout: &Layout) -> bool {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that the path is readable.
         if unsafe { memory::word(self.path + layout::LENGTH) } != self.count {
             return false;
         }
-        // A string that is not ASCII has a pointer there, which does not equal letters.
+        // A non-ASCII string has a pointer at this offset, and the pointer's bytes do not equal the stored letters.
         let theirs = self.path + u64::from(layout.text.ascii);
         let ours = self.letters.as_ptr() as u64;
-        // SAFETY: guaranteed by the caller; our copy is as long, and a path has at least eight letters.
+        // SAFETY: the caller guarantees that the path is readable; our copy is as long, and a path has at least eight
+        // letters.
         unsafe {
             match self.count {
-                // Most paths, without a loop.
+                // Most paths have this length, and are compared without a loop.
                 33..=64 => are_same::<32>(theirs, ours) && self.has_same_end(theirs, ours),
                 _ => self.has_same_end(theirs, ours) && self.has_same_beginning(theirs, ours),
             }
         }
     }
 
-    /// Whether all letters but the last 32 are the same, 32 at a time.
+    /// Whether all letters except for the last 32 are the same. Compares 32 letters at a time.
     ///
     /// # Safety
     /// `count` letters must be readable at both addresses.
@@ -223,7 +224,7 @@ impl Pair {
     unsafe fn has_same_beginning(&self, theirs: u64, ours: u64) -> bool {
         let mut at = 32;
         while at < self.count {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that `count` letters are readable at both addresses.
             if !unsafe { are_same::<32>(theirs + at - 32, ours + at - 32) } {
                 return false;
             }
@@ -232,14 +233,14 @@ impl Pair {
         true
     }
 
-    /// Whether the last letters are the same: 32, or all if there are fewer.
+    /// Whether the last 32 letters are the same. If there are fewer letters, all are compared.
     ///
     /// # Safety
     /// `count` letters must be readable at both addresses, and `count` must be at least eight.
     #[inline(always)]
     unsafe fn has_same_end(&self, theirs: u64, ours: u64) -> bool {
         let (their_end, our_end) = (theirs + self.count, ours + self.count);
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `count` letters, at least eight, are readable at both addresses.
         unsafe {
             match self.count {
                 32.. => are_same::<32>(their_end - 32, our_end - 32),
@@ -253,34 +254,35 @@ impl Pair {
 /// Whether `BYTES` bytes are the same at both addresses.
 ///
 /// # Safety
-/// They must be readable, and must not be written meanwhile.
+/// The bytes must be readable, and must not be written during the call.
 #[inline(always)]
 unsafe fn are_same<const BYTES: usize>(one: u64, other: u64) -> bool {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that the bytes are readable and not written during the call.
     unsafe { *(one as *const [u8; BYTES]) == *(other as *const [u8; BYTES]) }
 }
 
 /// Hash of two strings.
 ///
 /// # Safety
-/// Each must be null, a string, or at least readable memory.
+/// Each text must be null, a string, or at least readable memory.
 #[inline(never)]
 unsafe fn marks_of_both(path: u64, name: u64, layout: &Layout) -> u64 {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that each text is null or readable.
     let of = |text: u64| unsafe { marks_of_letters(text, layout) };
     if name == 0 { of(path) } else { of(path).rotate_left(32) ^ of(name) }
 }
 
-/// Hash of a string: of all letters up to the limit, two words at a time, without a dependency between the steps.
+/// Hash of a string. It covers all letters up to the limit, two words at a time, without a dependency between the steps.
 ///
 /// # Safety
-/// It must be null, a string, or at least readable memory.
+/// `text` must be null, a string, or at least readable memory.
 #[inline(always)]
 unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {
         return 0;
     }
-    // SAFETY: guaranteed by the caller; a string ends with a zero byte, and objects are aligned to eight bytes.
+    // SAFETY: the caller guarantees that the text is readable; a string ends with a zero byte, and objects are aligned to
+    // eight bytes.
     let word = |at: u64| unsafe { memory::word(text + at) };
     let (length, state) = (word(layout::LENGTH).min(LONGEST_TEXT as u64), word(layout::STATE) as u32);
     let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);
@@ -288,7 +290,7 @@ unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
     let end = start + length * kind;
     let about = (length << 3 | kind) ^ 0xd6e8_feb8_6659_fd93;
     if end < start + 16 {
-        // Mask the bytes of the words that are past the end.
+        // Mask those bytes of the words that are past the end of the string.
         let word = |at: u64| match end.saturating_sub(at) {
             bytes @ 0..8 => word(at) & ((1 << (8 * bytes)) - 1),
             _ => word(at),
@@ -302,11 +304,11 @@ unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
         place = place.wrapping_add(0xa076_1d64_78bd_642f);
         at += 16;
     }
-    // These may overlap the words before.
+    // The last two words may overlap the words that were hashed before.
     marks.wrapping_add(mixed(word(end - 16), word(end - 8), place))
 }
 
-/// Combines two words, depending on their position.
+/// Combines two words in a way that depends on their position.
 #[inline(always)]
 fn mixed(one: u64, other: u64, place: u64) -> u64 {
     let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ place);
