@@ -60,7 +60,7 @@ pub struct WorkStats {
     /// Longest duration, in nanoseconds.
     pub max: u64,
     /// 50th, 95th and 99th percentile of the durations by nearest rank, in nanoseconds. Percentiles are exact up to
-    /// 1,024 and within 1 % beyond.
+    /// 1,024 ns, and within 1 % beyond.
     pub percentiles: [u64; 3],
 }
 
