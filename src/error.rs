@@ -9,7 +9,7 @@ use std::fmt;
 /// `Result` with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kind of an [`Error`]. The C interface returns it as a negative number.
+/// Kind of an [`Error`]. The C interface returns the kind as a negative number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -177,7 +177,7 @@ fn look() -> Result<()> {
     Ok(())
 }
 
-/// Returns the number that distinguishes our PID namespace from others.
+/// Returns the number that distinguishes our PID namespace from all other namespaces.
 fn own_namespace() -> Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino() as u32)

@@ -73,7 +73,7 @@ const MOST_FRAMES: usize = 127;
 const FRAMES_AT: usize = HEAD + 32;
 const KERNEL_AT: usize = FRAMES_AT + 8 * MOST_FRAMES;
 
-/// Parses a record; `None` if the record is not one of ours.
+/// Parses a record; `None` if our programs did not write the record.
 pub(crate) fn parse(bytes: &[u8]) -> Option<(Head, Record<'_>)> {
     let head = Head {
         pid: u32_at(bytes, 4)?,

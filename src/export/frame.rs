@@ -68,7 +68,7 @@ impl<'a> Label<'a> {
 
     /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. A narrow frame loses the end of its text, and
     /// its colour already marks a kernel. The text of a template kernel contains both the short and the full name;
-    /// `short_name_svg` turns them into the visible text and the tooltip.
+    /// `short_name_svg` turns the two names into the visible text and the tooltip.
     pub(super) fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {

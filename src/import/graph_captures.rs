@@ -52,7 +52,7 @@ pub(super) enum GraphRole {
 }
 
 impl GraphRole {
-    /// Role of the function `name`. `None` if it is unrelated to graphs.
+    /// Role of the function `name`. `None` if the function is unrelated to graphs.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             _ if name.contains("StreamBeginCapture") => Self::BeginCapture,

@@ -1,6 +1,6 @@
 //! Reads compressed traces with two threads: one thread inflates, and the other reads.
 //!
-//! Inflated bytes are not copied. The scanner reads them in the block into which they were inflated. If an event is
+//! Inflated bytes are not copied. The scanner reads the bytes in the block into which the first thread inflated them. If an event is
 //! split between two blocks, its first bytes are prepended to the second block.
 
 use std::fmt;

@@ -169,9 +169,9 @@ pub struct CpuOp<'a> {
     pub start: i64,
     /// End, in ns on the trace's clock.
     pub end: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
     /// External id, shared with the calls and GPU operations made inside this operator.
     pub external: Option<u64>,
@@ -188,15 +188,15 @@ pub struct CpuOp<'a> {
 /// A call of a Python function.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PythonFrame<'a> {
-    /// File, line and function, as the trace writes them.
+    /// File, line and function of the frame, in the form in which the trace writes them.
     pub name: Text<'a>,
     /// Time at which the function was entered.
     pub start: i64,
     /// Time at which the function returned.
     pub end: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
     /// Number of the Python frame.
     pub id: Option<u64>,
@@ -224,9 +224,9 @@ pub struct Begin<'a> {
     pub name: Text<'a>,
     /// Start, in ns on the trace's clock.
     pub time: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
     /// Correlation id, if the slice is a call.
     pub correlation: Option<u64>,
@@ -237,9 +237,9 @@ pub struct Begin<'a> {
 pub struct End<'a> {
     /// End, in ns on the trace's clock.
     pub time: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
 }
 
@@ -252,9 +252,9 @@ pub struct Flow<'a> {
     pub begins: bool,
     /// Time in ns on the trace's clock.
     pub time: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
 }
 
@@ -282,7 +282,7 @@ pub struct Sync<'a> {
 /// Name of a thread, or of a process if `thread` is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadName<'a> {
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
     /// Thread; `None` if the name belongs to the process itself.
     pub thread: Id<'a>,
@@ -299,7 +299,7 @@ pub struct Property<'a> {
     pub value: &'a [u8],
 }
 
-/// A stack with its weight.
+/// A stack with the weight of the stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Folded<'a> {
     /// Frames, root first, separated by `;`.
@@ -308,16 +308,16 @@ pub struct Folded<'a> {
     pub weight: u64,
 }
 
-/// A stack with its time.
+/// A stack with the time of the sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StackLine<'a> {
     /// Time of the sample, in ns on the trace's clock.
     pub time: i64,
     /// Name of the program.
     pub comm: Text<'a>,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: u32,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: u32,
     /// Processor; -1 if unknown.
     pub cpu: i32,

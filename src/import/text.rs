@@ -17,7 +17,7 @@ impl<'a> Text<'a> {
         Self { raw, escaped: false }
     }
 
-    /// Creates text from the inside of a JSON string. `escaped`: whether it may contain a backslash.
+    /// Creates text from the inside of a JSON string. `escaped` is whether the text may contain a backslash.
     pub fn json(raw: &'a [u8], escaped: bool) -> Self {
         Self { raw, escaped }
     }

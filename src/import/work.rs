@@ -12,7 +12,7 @@ pub(super) struct OpRecord {
     pub(super) end: i64,
     /// Correlation id; 0 if the operation has none.
     pub(super) correlation: u64,
-    /// Process of the operation; 0 if the trace does not give it.
+    /// Process of the operation; 0 if the trace does not give the process.
     pub(super) process: u32,
     /// Call that launched the operation.
     pub(super) call: Option<u32>,

@@ -24,7 +24,7 @@ pub struct Stack {
     pub process: i64,
     /// Thread that was captured.
     pub thread: i64,
-    /// Correlation id, if the probe could read it.
+    /// Correlation id, if the probe could read the id.
     pub correlation: Option<u64>,
     /// Frames of the stack, root first, as a number in the caller's table.
     pub frames: u32,
@@ -35,9 +35,9 @@ pub struct Stack {
 pub struct Launch {
     /// Start of the call, in ns.
     pub time: i64,
-    /// Process; `None` if the trace does not give it.
+    /// Calling process; `None` if the trace does not give the process.
     pub process: Option<i64>,
-    /// Thread; `None` if the trace does not give it.
+    /// Calling thread; `None` if the trace does not give the thread.
     pub thread: Option<i64>,
     /// Correlation id, which the launch's GPU work shares.
     pub correlation: u64,

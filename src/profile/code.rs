@@ -33,7 +33,7 @@ impl Profile {
         });
     }
 
-    /// Returns the function of a Python frame; `None` if its row was lost.
+    /// Returns the function of a Python frame; `None` if the function's row was lost.
     pub fn code(&self, id: CodeId) -> Option<Code<'_>> {
         self.codes.get(&id).map(|code| code.row(id))
     }

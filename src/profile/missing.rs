@@ -1,4 +1,5 @@
-//! Sums of a view's samples that have no stack or no time, by reason, and of losses. Every export uses these sums.
+//! Sums of those samples of a view that have no stack or no time, by reason, and sums of losses. Every export uses
+//! these sums.
 
 use super::sample::{Sample, Values, add_values};
 use super::{Profile, View};

@@ -277,7 +277,7 @@ impl Profile {
         &self.frames
     }
 
-    /// Returns the definition of a context; `None` if its row was lost.
+    /// Returns the definition of a context; `None` if the context's row was lost.
     pub fn context(&self, id: ContextId) -> Option<&Context> {
         self.contexts.get(&id)
     }
@@ -299,7 +299,7 @@ impl Profile {
         self.stacks.up(stack.0).map(FrameId)
     }
 
-    /// Returns the text of a label; `None` if its row was lost.
+    /// Returns the text of a label; `None` if the label's row was lost.
     pub fn label(&self, id: LabelId) -> Option<&str> {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
@@ -314,7 +314,7 @@ impl Profile {
         self.ranges.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
 
-    /// Returns the displayed name of a range, with its domain; `None` if its row was lost.
+    /// Returns the displayed name of a range, with the range's domain; `None` if the range's row was lost.
     pub fn range(&self, id: RangeId) -> Option<&str> {
         self.ranges.get(&id).map(|&id| self.strings.get(id))
     }
@@ -324,12 +324,12 @@ impl Profile {
         self.provenance.iter().map(|(what, text)| (*what, text.as_str()))
     }
 
-    /// Returns the process id and the name of the program; `None` if there was no process row.
+    /// Returns the process id and the name of the program; `None` if the profile received no process row.
     pub fn process(&self) -> Option<(u32, &str)> {
         self.process.map(|(id, name)| (id, self.strings.get(name)))
     }
 
-    /// Returns the name of a kernel as the tracer reported it; `None` if its row was lost.
+    /// Returns the name of a kernel as the tracer reported the name; `None` if the kernel's row was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(id).map(|name| self.strings.get(name.symbol))
     }
@@ -346,7 +346,7 @@ impl Profile {
         kernels
     }
 
-    /// Returns the name of a thread, if it is known.
+    /// Returns the name of a thread, if the name is known.
     pub fn thread(&self, id: ThreadId) -> Option<&str> {
         self.threads.get(&id).map(|&id| self.strings.get(id))
     }
@@ -381,7 +381,7 @@ impl Profile {
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops the samples of every view and the accompanying sums. They are missing until they are set again.
+    /// Drops the samples of every view and the accompanying sums. The view has no samples until they are set again.
     pub(crate) fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices) = (Vec::new(), Vec::new());
@@ -475,13 +475,13 @@ impl Profile {
         self.shown_contexts.insert(context, ShownId(node));
     }
 
-    /// Drops all displayed stacks, so that they can be set again.
+    /// Drops all displayed stacks, so that the caller can set them again.
     pub fn forget_shown(&mut self) {
         self.shown = Tree::default();
         self.shown_contexts.clear();
     }
 
-    /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for it.
+    /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for the context.
     pub fn shown(&self, context: ContextId) -> Option<ShownId> {
         self.shown_contexts.get(&context).copied()
     }

@@ -16,7 +16,7 @@ pub struct Activity {
     pub context: GpuContextId,
     /// Stream of that context.
     pub stream: StreamId,
-    /// Hardware channel; `None` if the tracer does not report it.
+    /// Hardware channel; `None` if the tracer does not report the channel.
     pub channel: Option<u32>,
     /// Start time; 0 if CUPTI did not collect the time.
     pub start: Nanos,

@@ -57,7 +57,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// All kinds, in the order in which the ledger prints them.
+    /// All kinds of loss, in the order in which the ledger prints the kinds.
     pub const ALL: [Self; 22] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,

@@ -157,7 +157,7 @@ pub enum Row<'a> {
     },
     /// Launch callbacks were switched on or off. While they are off, launches are not even counted.
     Told {
-        /// Whether launch callbacks are on from now on.
+        /// Whether launch callbacks are on after the switch.
         on: bool,
         /// Time of the switch, ns since 1970.
         time: Nanos,

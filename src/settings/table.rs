@@ -493,7 +493,7 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<Refused>) {
     }
 }
 
-/// Parses the files to write. Returns them in the order of [`Output::all`], without duplicates.
+/// Parses the files to write. Returns the outputs in the order of [`Output::all`], without duplicates.
 fn formats(value: &str) -> (Vec<Output>, Option<Refused>) {
     let all = Output::all();
     let understand =

@@ -87,7 +87,7 @@ pub enum Yield {
 /// Attribution of the work of PyTorch's backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backward {
-    /// The work is attributed to autograd's thread, which launched it.
+    /// The work is attributed to autograd's thread, which launched the work.
     #[default]
     Autograd,
     /// The work is attributed to the forward pass, if ranges identify the forward operator.

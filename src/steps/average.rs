@@ -325,7 +325,7 @@ fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOption
     to_averages(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names)
 }
 
-/// Averages as the original tool computes them. Every subtraction of that tool is also done here, so that even the
+/// Computes averages in the way of the original tool. Every subtraction of that tool is also done here, so that even the
 /// rounding noise is the same.
 fn average_in_floats(steps: &[&Step<'_>], names: &BareNames) -> Vec<Average> {
     let mut sums = vec![[0.0; 4]; steps[0].within.len()];

@@ -11,7 +11,7 @@ pub struct TracedOp {
     pub end: i64,
     /// Name of the operation, as a number in [`NameTable`].
     pub name: u32,
-    /// Device and stream; 0 if the trace does not give them.
+    /// Device and stream of the operation; 0 if the trace does not give the device or stream.
     pub stream: (u32, u32),
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Found {
     /// Kind and message of the refusal, if CUPTI refused.
     pub(super) refused: Option<(String, String)>,
     pub(super) notes: Vec<String>,
-    /// Version of the library, or the reason why it cannot be loaded.
+    /// Version of the library, or the reason why the library cannot be loaded.
     pub(super) library: Option<std::result::Result<String, String>>,
 }
 

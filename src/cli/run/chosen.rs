@@ -43,7 +43,7 @@ pub(super) fn window(text: &str) -> Result<Vec<Chosen>> {
     Ok(chosen)
 }
 
-/// Checks that the parts form a valid window. The error is the reason why they do not.
+/// Checks that the parts form a valid window. The error is the reason why the parts are invalid.
 fn fits(chosen: &[Chosen]) -> std::result::Result<(), String> {
     let word = |name: &str| WINDOW.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
     let has = |name: &str| chosen.iter().any(|(chosen, _)| chosen == name);
@@ -143,7 +143,7 @@ fn word(key: &str, value: &Value) -> Result<String> {
     })
 }
 
-/// Checks that the library would accept the values. The error is the reason why it would not.
+/// Checks that the library would accept the values. The error is the reason why the library would reject a value.
 fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
         return Err("a zero byte is in it, and no variable can have one".to_owned());

@@ -1,5 +1,6 @@
-//! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder made for the run
-//! (`src/session/about.rs` has their names). The processes may run as other users, and may leave anything there.
+//! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder
+//! made for the run (`src/session/about.rs` has the names of these files). The processes may run as other users, and
+//! may leave any files in the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -205,7 +206,7 @@ fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
     Ok(variables)
 }
 
-/// Files that the processes of a command left in the folder. The stem of its files names a session.
+/// Files that the processes of a command left in the folder. A session is named by the stem of the session's files.
 #[derive(Default)]
 pub(super) struct Left {
     pub(super) reports: Vec<Report>,
