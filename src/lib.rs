@@ -63,8 +63,8 @@
 //!
 //! # Inside
 //!
-//! gpuflame has two roles. Inside a CUDA process it *records*; inside that process or in any other it *explains*
-//! recordings. ARCHITECTURE.md describes both. Modules that are not listed in this documentation are for gpuflame's
+//! gpuflame has two roles. Inside a CUDA process it *records*; inside that process or elsewhere it *explains* what
+//! was recorded. ARCHITECTURE.md describes both. Modules that are not listed in this documentation are for gpuflame's
 //! own command, shared library and tests, and change without notice.
 
 #![deny(unsafe_code)]

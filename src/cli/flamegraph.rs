@@ -154,8 +154,8 @@ impl Flamegraph {
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.lines(before, console)?, self.lines(after, console)?);
-        // The options can rename only folded input, because recordings and traces are named here, with the same rules
-        // on both sides.
+        // Only folded input can have different names on the two sides, because recordings and traces are named here,
+        // with the same rules.
         if is_folded || is_folded_too {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }

@@ -224,8 +224,8 @@ impl Tips {
     }
 }
 
-/// Returns a capacity with room for more entries. A full table grows to twice its size, and during the copy three
-/// times that much is in use.
+/// Returns a capacity with room for more entries. A full table would double its size, and take three times its size
+/// while it is copied.
 fn and_some(count: usize) -> usize {
     count + count / 16 + 64
 }

@@ -1,8 +1,8 @@
 //! Post-processes `inferno`'s SVG so that kernels are drawn with short names and have full names in their tooltips.
 //!
-//! `inferno` knows only one name per frame. So `inferno` receives both names of a template kernel as one name. Frames are
-//! then merged by full name, and short names do not affect any sum. This writer rewrites the picture on its way to
-//! the file: the full name becomes the tooltip and the text for searches, and the short name becomes an attribute
+//! `inferno` knows only one name per frame. So `inferno` receives both names of a template kernel as one name. Frames
+//! are then merged by full name, and short names do not affect any sum. This writer rewrites the picture on its way
+//! to the file: the full name becomes the tooltip and the text for searches, and the short name becomes an attribute
 //! that the picture's script draws. The text of the frame also has the short name, for viewers that do not run the
 //! script, such as a page that shows the picture as an image.
 

@@ -1,7 +1,7 @@
 //! Reads compressed traces with two threads: one thread inflates, and the other reads.
 //!
-//! Inflated bytes are not copied. The scanner reads the bytes in the block into which the first thread inflated them. If an event is
-//! split between two blocks, its first bytes are prepended to the second block.
+//! Inflated bytes are not copied. The scanner reads the bytes in the block into which the first thread inflated them.
+//! If an event is split between two blocks, its first bytes are prepended to the second block.
 
 use std::fmt;
 use std::io::{BufReader, Cursor, ErrorKind, Read};

@@ -299,7 +299,7 @@ pub struct Property<'a> {
     pub value: &'a [u8],
 }
 
-/// A stack with the weight of the stack.
+/// A stack with its weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Folded<'a> {
     /// Frames, root first, separated by `;`.

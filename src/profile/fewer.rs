@@ -81,8 +81,8 @@ impl Profile {
         all - self.threads.len()
     }
 
-    /// Drops the displayed frames and the samples of every view. The next display rebuilds these frames and samples. Ids that are
-    /// positions may change.
+    /// Drops the displayed frames and the samples of every view. The next display rebuilds these frames and samples.
+    /// Ids that are positions may change.
     pub(crate) fn forget_what_was_shown(&mut self) {
         self.renumbered += 1;
         self.samples = BTreeMap::new();

@@ -57,7 +57,7 @@ pub fn add_values(sum: &mut Values, more: Values) {
 /// A mark at the root of a stack, for idle time at the edge of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Base {
-    /// Idle time from a window's opening to the first work in the window, attributed to the stack of that work.
+    /// Idle time from a window's opening to the first work in the window, attributed to the sample's stack.
     Opening,
     /// Idle time from the last work in a window to the window's end.
     Closing,
