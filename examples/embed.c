@@ -1,20 +1,21 @@
-/* Recording a part of a program: 100 launches before, 100 between gpuflame_start and gpuflame_stop, 100
- * after. The outputs hold the middle hundred; the ledger counts the others as outside.
+/* Records a part of a program: it makes 100 launches before gpuflame_start, 100 launches between gpuflame_start
+ * and gpuflame_stop, and 100 launches after gpuflame_stop. The outputs hold the middle hundred launches; the
+ * ledger counts the other launches as outside.
  *
- * Its launches are memsets, so that it needs no nvcc. From the repository's root, with CUDA installed:
+ * The launches are memsets, so that the program needs no nvcc. From the repository's root, with CUDA installed:
  *
  *     cargo build --release
  *     cc -std=c99 -O2 -g examples/embed.c -o embed -I include -I /usr/local/cuda/include \
  *         -L target/release -lgpuflame -L /usr/local/cuda/lib64 -lcudart -Wl,-rpath,$PWD/target/release
  *     ./embed
  *
- * Linked like this, gpuflame comes in at the first gpuflame_start, so the first hundred are no concern of
- * its ledger: 200 = matched 100 + outside 100. Injected, it sees all 300, and GPUFLAME_ENABLED=0 keeps the
- * window shut until gpuflame_start:
+ * If gpuflame is linked like this, it starts at the first gpuflame_start, so its ledger does not include the
+ * first hundred launches: 200 = matched 100 + outside 100. If gpuflame is injected, it sees all 300 launches, and
+ * GPUFLAME_ENABLED=0 keeps the window closed until gpuflame_start:
  *
  *     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so GPUFLAME_ENABLED=0 ./embed
  *
- * Without CUDA, on the simulated stack:
+ * Without CUDA, the program runs on the simulated CUDA stack:
  *
  *     libs=$(tests/gpusim/run --stage)
  *     cc -std=c99 -O2 -g examples/embed.c -o embed -I include -DGPUSIM -isystem tests/gpusim/include \
@@ -34,7 +35,7 @@
 
 enum { LAUNCHES = 100, BYTES = 1 << 20 };
 
-/* Returns whether it worked. */
+/* Returns whether the call succeeded. */
 static int check(cudaError_t error, const char *call)
 {
     if (error != cudaSuccess)
@@ -62,8 +63,9 @@ OWN_FRAME static int warm_up(void *memory)
     return good;
 }
 
-/* The part to look at. It need not wait for the GPU: what is launched here is followed to its end. Where
- * gpuflame cannot record, it says why, and the program goes on as it would without. */
+/* The part of the program to record. This function need not wait for the GPU, because gpuflame follows launched
+ * work to its end. If gpuflame cannot record, the function prints the reason, and the program continues as it
+ * would without gpuflame. */
 OWN_FRAME static int measure(void *memory)
 {
     ENTER();

@@ -1,5 +1,6 @@
-//! Recording a part of a Rust program: the crate says when, and what is done. Fifty launches before the window, a hundred in
-//! it and fifty after; in its middle it tells what there is so far, without stopping.
+//! Records a part of a Rust program: the crate's functions choose when to record, and name the work. The program
+//! makes fifty launches before the window, a hundred in the window and fifty after it. In the middle of the window it
+//! prints the results so far, without stopping the recording.
 //!
 //!     cargo run --release --example embed
 //!
@@ -7,8 +8,8 @@
 //!
 //!     cargo build --release --example embed && tests/gpusim/run target/release/examples/embed
 //!
-//! Nothing is injected: the crate is in the program. It finds CUDA and CUPTI by itself, and where there is none it says so,
-//! and the program runs on.
+//! Nothing is injected, because the crate is linked into the program. The crate finds CUDA and CUPTI by itself. If
+//! either is missing, the crate returns an error, and the program continues.
 #![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -29,7 +30,7 @@ fn warm_up(cuda: &Cuda, memory: *mut c_void) -> Result<(), String> {
     cuda.fill(memory)
 }
 
-/// The part to look at.
+/// The part of the program to record.
 #[inline(never)]
 fn measure(cuda: &Cuda, memory: *mut c_void) -> Result<(), String> {
     let window = gpuflame::window();
@@ -55,7 +56,7 @@ fn wind_down(cuda: &Cuda, memory: *mut c_void) -> Result<(), String> {
     cuda.synchronize()
 }
 
-/// The three functions of the CUDA runtime that this needs. A program has a crate for them.
+/// The three functions of the CUDA runtime that this example needs. A real program uses a crate for the runtime.
 struct Cuda {
     malloc: unsafe extern "C" fn(*mut *mut c_void, usize) -> c_int,
     fill: unsafe extern "C" fn(*mut c_void, c_int, usize, *mut c_void) -> c_int,
@@ -65,13 +66,13 @@ struct Cuda {
 impl Cuda {
     fn load() -> Result<Self, String> {
         let names = [c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so"];
-        // SAFETY: the CUDA runtime is made to be opened by any program.
+        // SAFETY: any program may load the CUDA runtime.
         let library =
             names.map(|name| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) });
         let library = library.into_iter().find(|library| !library.is_null());
         let library = library.ok_or("no libcudart.so: add the CUDA toolkit's lib64 to LD_LIBRARY_PATH")?;
         let symbol = |name: &CStr| {
-            // SAFETY: an open library and a C string.
+            // SAFETY: the handle is an open library, and the name is a C string.
             let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
             (!symbol.is_null()).then_some(symbol).ok_or(format!("libcudart.so has no {name:?}"))
         };
@@ -95,7 +96,7 @@ impl Cuda {
 
     fn allocate(&self, bytes: usize) -> Result<*mut c_void, String> {
         let mut memory = std::ptr::null_mut();
-        // SAFETY: it writes an address, for which there is room.
+        // SAFETY: the function writes an address, for which there is room.
         check(unsafe { (self.malloc)(&raw mut memory, bytes) }, "cudaMalloc")?;
         Ok(memory)
     }
@@ -110,7 +111,7 @@ impl Cuda {
     }
 
     fn synchronize(&self) -> Result<(), String> {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function takes no arguments.
         check(unsafe { (self.synchronize)() }, "cudaDeviceSynchronize")
     }
 }

@@ -1,5 +1,5 @@
-/* graph_decode.cu in plain C, so that it builds without nvcc: the same program (graph/program.h), but with
- * kernels that are names only. It is for the simulated CUDA stack, which gives a kernel a time and
+/* graph_decode.cu in plain C, so that it builds without nvcc: the same program (graph/program.h), but its kernels are only
+ * names. The program is for the simulated CUDA stack, which gives each kernel a duration and
  * computes nothing.
  *
  *     libs=$(tests/gpusim/run --stage)

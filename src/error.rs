@@ -1,31 +1,31 @@
 //! The error type of the crate: the failure, its location, and the user's next step.
 //!
-//! This module depends on no other: lower-level errors are converted in the module where they occur. An *absence* (a
-//! frame without a name, an activity without a launch) is not an error but a value of its own, kept and shown:
-//! `profile::Unnamed`, `record::Missing`.
+//! This module depends on no other module. Lower-level errors are converted in the module in which they occur. An
+//! *absence* (a frame without a name, an activity without a launch) is not an error but a separate value, which is
+//! stored and shown: `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;
 
 /// `Result` with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kind of an [`Error`]. The C interface returns it as a negative number.
+/// Kind of an [`Error`]. The C interface returns the kind as a negative number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// There is no NVIDIA driver (`libcuda.so.1`) in this process or on this machine.
     NoDriver,
-    /// There is no usable `libcupti`.
+    /// No usable `libcupti` was found.
     NoCupti,
-    /// CUPTI was found but refused to work: no GPU, driver too old, or in use by another profiler.
+    /// CUPTI was found but refused to work: there is no GPU, the driver is too old, or another profiler uses CUPTI.
     CuptiRefused,
-    /// A setting could not be understood.
+    /// A setting has an invalid value.
     Setting,
     /// Reading or writing a file failed.
     Io,
     /// A recording or a trace is malformed.
     Format,
-    /// The call is invalid in the present state (for example after the process began to exit).
+    /// The call is invalid in the present state, for example after the process began to exit.
     State,
 }
 

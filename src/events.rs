@@ -1,7 +1,7 @@
 //! All joined rows, sorted by time, for outputs that show single activities instead of sums.
 //!
-//! Unlike everything that runs inside an application, this grows with the number of activities (about 120 bytes each).
-//! The order of the rows does not depend on the order in which CUPTI's buffers arrived.
+//! Unlike everything that runs inside an application, this table grows with the number of activities (about 120 bytes
+//! each). The order of the rows does not depend on the order in which CUPTI's buffers arrived.
 
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{
@@ -12,44 +12,44 @@ use crate::record::{
 /// An activity and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinedActivity {
-    /// Activity.
+    /// The activity itself.
     pub activity: Activity,
-    /// Launch, or the reason why there is none.
+    /// Launch of the activity, or the reason why the launch is unknown.
     pub origin: Origin,
 }
 
 /// A call that started GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchCall {
-    /// Correlation id, which its activities share.
+    /// Correlation id, which the call's activities share.
     pub id: CorrelationId,
     /// Time, duration and context of the launch.
     pub launched: Launched,
-    /// Whether it has no activity.
+    /// Whether the launch has no activity.
     pub pending: bool,
 }
 
-/// A call that started no GPU work: it waited, recorded an event on a stream, or made a stream wait for one.
+/// A call that started no GPU work: it waited, recorded an event on a stream, or made a stream wait for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
-    /// Correlation id, which its event and synchronisation records share.
+    /// Correlation id, which the call's event and synchronisation records share.
     pub id: CorrelationId,
-    /// Start.
+    /// Start time of the call.
     pub time: Nanos,
-    /// Duration, in ns.
+    /// Duration of the call, in ns.
     pub duration: u64,
-    /// Calling stack.
+    /// Stack that made the call.
     pub context: ContextId,
-    /// Use of an event by the call; `None` if it waited.
+    /// Use of an event by the call; `None` if the call waited.
     pub event_use: Option<EventUse>,
 }
 
 /// An instant that the program marked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MarkedInstant {
-    /// Time.
+    /// Time of the instant.
     pub time: Nanos,
-    /// Thread.
+    /// Thread that marked the instant.
     pub thread: ThreadId,
     /// Text of the mark.
     pub text: String,
@@ -69,7 +69,8 @@ pub struct JoinedRows {
 }
 
 impl JoinedRows {
-    /// Sorts everything: activities by start (those without times first), calls by time. Call once, after the last row.
+    /// Sorts all rows: activities by start (activities without times first), calls by time. Call once, after the last
+    /// row.
     pub fn sort(&mut self) {
         self.activities.sort_unstable_by_key(|event| sort_key(&event.activity));
         self.marks.sort_unstable();
@@ -82,66 +83,66 @@ impl JoinedRows {
         }));
         let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
         self.calls.sort_unstable_by_key(key);
-        // A graph launch has many activities.
+        // A graph launch has many activities, each of which added the call.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
         self.devices = self.activities.iter().map(|it| (it.activity.context, it.activity.device)).collect();
         self.syncs.sort_unstable_by_key(|sync| (sync.start, sync.end, sync.correlation.0));
         self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));
         self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.event_use.is_some()));
         if !self.host_calls.is_empty() {
-            // A copy that waits for its completion is a launch, and already listed as one.
+            // A copy that waits for its completion is a launch, and is already listed as a launch.
             let launches: IdMap<u32, Nanos> =
                 self.calls.iter().map(|call| (call.id.0, call.launched.time)).collect();
             self.host_calls.retain(|call| launches.get(&call.id.0) != Some(&call.time));
         }
     }
 
-    /// Calls that started no GPU work, by time.
+    /// Returns the calls that started no GPU work, by time.
     pub fn host_calls(&self) -> &[HostCall] {
         &self.host_calls
     }
 
-    /// Records of events that were recorded on streams, by correlation id of the call.
+    /// Returns the records of events that were recorded on streams, by correlation id of the call.
     pub fn event_records(&self) -> &[EventRecord] {
         &self.event_records
     }
 
-    /// Records of waits, by time.
+    /// Returns the records of waits, by time.
     pub fn syncs(&self) -> &[Sync] {
         &self.syncs
     }
 
-    /// Records of waits that have times.
+    /// Returns the records of waits that have times.
     pub fn timed_syncs(&self) -> impl Iterator<Item = &Sync> {
         self.syncs.iter().filter(|sync| sync.start.0 != 0 && sync.end >= sync.start)
     }
 
-    /// Device of a context, if any work ran in it.
+    /// Returns the device of a context, if any work ran in the context.
     pub fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
         self.devices.get(&context).copied()
     }
 
-    /// All activities, by start.
+    /// Returns all activities, by start.
     pub fn activities(&self) -> &[JoinedActivity] {
         &self.activities
     }
 
-    /// All calls that started work or should have started some.
+    /// Returns all calls that started work or should have started work.
     pub fn calls(&self) -> &[LaunchCall] {
         &self.calls
     }
 
-    /// Unified memory records, by time.
+    /// Returns the unified memory records, by time.
     pub fn unified(&self) -> &[Unified] {
         &self.unified
     }
 
-    /// Instants that the program marked, by time.
+    /// Returns the instants that the program marked, by time.
     pub fn marks(&self) -> &[MarkedInstant] {
         &self.marks
     }
 
-    /// Earliest time of all calls, activities and marks; 0 if there is none.
+    /// Returns the earliest time of all calls, activities and marks; 0 if there are none.
     pub fn first_time(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
         let starts = self.activities.iter().map(|event| event.activity.start);
@@ -196,7 +197,7 @@ impl Sink for JoinedRows {
     }
 }
 
-/// Sort key: time and place, then the fields that distinguish two activities of the same time and place.
+/// Returns the sort key: time and place, then the fields that distinguish two activities of the same time and place.
 fn sort_key(activity: &Activity) -> impl Ord + use<> {
     let (start, end) = (activity.start, activity.end);
     let place = (activity.device, activity.context, activity.stream);
@@ -210,7 +211,7 @@ fn sort_key(activity: &Activity) -> impl Ord + use<> {
 }
 
 impl LaunchCall {
-    /// Whether its stack is known.
+    /// Whether the stack of the call is known.
     pub fn has_stack(&self) -> bool {
         self.launched.context != ContextId::NONE
     }

@@ -6,10 +6,10 @@
 //!
 //! # Recording
 //!
-//! [`start`] and [`stop`] open and close a window, [`window`] opens one for a scope; launches of any thread within it
-//! are recorded. [`range`] names the current work of a thread, and [`mark`] an instant. Files are written when the
-//! process exits, as configured by [`set_output`] and the `GPUFLAME_*` variables (`gpuflame settings` lists them).
-//! [`stats`] returns the results so far.
+//! [`start`] and [`stop`] open and close a window; [`window`] opens a window for a scope. Launches of any thread
+//! within a window are recorded. [`range`] names the current work of a thread, and [`mark`] names an instant.
+//! gpuflame writes files when the process exits, as configured by [`set_output`] and the `GPUFLAME_*` variables
+//! (`gpuflame settings` lists them). [`stats`] returns the results so far.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -35,8 +35,8 @@
 //!
 //! # Reading
 //!
-//! [`read`] explains a recording, or a trace from another tool; the result is a [`Run`], of which any view can be
-//! drawn in any format of sums.
+//! [`read`] explains a recording, or a trace from another tool. The result is a [`Run`], which can draw any view in
+//! any format of sums.
 //!
 //! ```
 //! # #[cfg(feature = "cli")]
@@ -63,9 +63,9 @@
 //!
 //! # Inside
 //!
-//! gpuflame lives twice. Inside a CUDA process it *records*; there or anywhere else it *explains*. ARCHITECTURE.md is
-//! the map. The modules that are not listed here are for gpuflame's own command, shared library and tests, and change
-//! without notice.
+//! gpuflame has two roles. Inside a CUDA process it *records*; inside that process or elsewhere it *explains* what
+//! was recorded. ARCHITECTURE.md describes both. Modules that are not listed in this documentation are for gpuflame's
+//! own command, shared library and tests, and change without notice.
 
 #![deny(unsafe_code)]
 
@@ -132,7 +132,7 @@ pub mod tracer;
 #[allow(unsafe_code)]
 pub mod unwind;
 
-/// Ledger of a run: launches and activities seen, matched and lost, as counts that must add up.
+/// Ledger of a run: counts of launches and activities that were seen, matched and lost. The counts must add up.
 pub mod ledger {
     pub use crate::explain::{Device, Host, Ledger, Stacks, Sum};
     pub use crate::graphs::NodeTally;

@@ -16,26 +16,27 @@ use crate::symbolize::{SymbolizeOptions, Symbolizer, Tied};
 /// Number of rows between two checks of the memory ceiling.
 const ROWS_PER_MEMORY_CHECK: usize = 4096;
 
-/// Options for reading a run: which samples to keep apart, and which frames to show.
+/// Options for reading a run: which samples to distinguish, and which frames to show.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// Whether samples are kept apart by stream, as needed to draw stream frames. Default: false.
+    /// Whether samples of different streams are kept separate, as needed to draw stream frames. Default: false.
     pub by_stream: bool,
-    /// Whether stacks include the frames inside CUDA's libraries and those below `main`. Default: false.
+    /// Whether stacks include the frames inside CUDA's libraries and the frames below `main`. Default: false.
     pub internal_frames: bool,
-    /// Whether a Python frame is shown with the executed line. Default: false, it is shown with the first line of its
-    /// function.
+    /// Whether a Python frame is shown with the executed line. Default: false, so that the frame is shown with the
+    /// first line of its function.
     pub python_lines: bool,
     /// Whether stacks with Python frames omit native frames. Default: false.
     pub python_only: bool,
-    /// Memory limit of the sums in bytes: beyond it, rare stacks are merged into "other" entries and the ledger has
-    /// their total. Default: unlimited.
+    /// Memory limit of the sums in bytes. Beyond the limit, rare stacks are merged into "other" entries, and the
+    /// ledger has the total of these entries. Default: unlimited.
     pub max_memory: Option<usize>,
     /// Whether work of a backward pass is attributed to the forward pass, for traces of torch.profiler and for
-    /// recordings with the ranges of `emit_nvtx`. Default: false, it stays where autograd launched it.
+    /// recordings with the ranges of `emit_nvtx`. Default: false, so that the work is attributed to autograd, which
+    /// launched it.
     pub backward_under_forward: bool,
-    /// Traces taken while the graphs that this run launches were captured; work of graphs is attributed to their
-    /// stacks. Default: none.
+    /// Traces taken while the graphs that this run launches were captured. Work of the graphs is attributed to the
+    /// stacks in these traces. Default: none.
     pub graph_captures: Vec<PathBuf>,
 }
 
@@ -50,14 +51,14 @@ pub struct Run {
 }
 
 /// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 and other tools, plain or
-/// gzipped, detected by content. `-` is standard input.
+/// gzipped. The format is detected by content. The path `-` is standard input.
 ///
-/// Code addresses are symbolized immediately, with the files that the recording names; frames without a name keep their
-/// address.
+/// Code addresses are symbolized immediately, with the files that the recording names. Frames for which no name is
+/// found keep their address.
 ///
 /// # Errors
-/// `Io` or `Format`, with cause, place and remedy, if nothing can be read. Of a damaged file the readable part is read,
-/// and [`Run::remarks`] lists the rest.
+/// `Io` or `Format`, with cause, place and remedy, if nothing can be read. If a file is damaged, its readable part is
+/// read, and [`Run::remarks`] lists the damage.
 pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     let path = path.as_ref();
     let opened = import::open(path)?;
@@ -82,8 +83,8 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
 }
 
 impl Run {
-    /// Explains and symbolizes the rows that `rows` emits. Also returns the result of `rows`. `sink` receives all
-    /// joined rows, before symbolization.
+    /// Explains and symbolizes the rows that `rows` emits. Also returns the result of `rows`. The joined rows are
+    /// passed to `sink` before symbolization.
     pub(crate) fn explained<T>(
         options: &ReadOptions,
         mut sink: impl Sink,
@@ -120,7 +121,7 @@ impl Run {
         Ok((Self { profile, ledger, unnamed, tied, remarks: Vec::new() }, result))
     }
 
-    /// Counts of everything seen, matched and lost.
+    /// Returns the counts of everything that was seen, matched and lost.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -128,7 +129,7 @@ impl Run {
     /// Writes `view` in the given format.
     ///
     /// # Errors
-    /// Errors of `out`; `Setting` for a format that consists of single activities, not of sums.
+    /// Errors of `out`; `Setting` if the format consists of single activities, not of sums.
     pub fn draw(
         &self,
         view: &View,
@@ -139,17 +140,17 @@ impl Run {
         format.draw(&self.profile, view, options, out)
     }
 
-    /// Number of code frames without a name, by reason.
+    /// Returns the number of code frames without a name, by reason.
     pub fn unnamed(&self) -> &BTreeMap<Unnamed, u64> {
         &self.unnamed
     }
 
-    /// Remarks about the file: a sentence for each thing that is damaged or missing.
+    /// Returns remarks about the file: one sentence for each damaged or missing part.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
 
-    /// Stacks, samples, names: the input of all formats.
+    /// Returns the profile: stacks, samples and names, the input of all formats.
     #[doc(hidden)]
     pub fn profile(&self) -> &Profile {
         &self.profile

@@ -1,11 +1,11 @@
-//! The bytes of a file, mapped: of a library of a gigabyte only its symbols are read.
+//! The bytes of a file, mapped into memory. Of a library of a gigabyte, only the symbols are read.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
-/// A file's bytes. They are those of the file as it is: whoever cuts it short meanwhile ends us, as it would end the
-/// program that has it mapped.
+/// A file's bytes, mapped without a copy. If another process truncates the file meanwhile, this program is killed, as
+/// would be any program that has the file mapped.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     start: NonNull<u8>,
@@ -15,7 +15,7 @@ pub(crate) struct Bytes {
 impl Bytes {
     pub(crate) fn of(file: &File) -> std::io::Result<Self> {
         let length = file.metadata()?.len() as usize;
-        // SAFETY: a new mapping, of an open file, anywhere; an empty one is refused by the kernel.
+        // SAFETY: this creates a new mapping of an open file at any address; the kernel refuses an empty mapping.
         let start = unsafe {
             libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
         };
@@ -27,14 +27,14 @@ impl Bytes {
     }
 
     pub(crate) fn get(&self) -> &[u8] {
-        // SAFETY: `length` bytes are mapped there, until this is dropped.
+        // SAFETY: `length` bytes are mapped at `start` until this value is dropped.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has a slice of it any more.
+        // SAFETY: this value owns the mapping, and no slice of the mapping exists any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

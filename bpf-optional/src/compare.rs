@@ -1,5 +1,5 @@
-//! Two accounts of the same launches, held against each other one by one: what probes saw from outside, and what the
-//! library inside recorded.
+//! Compares two accounts of the same launches one by one: the launches that probes saw from outside, and the launches
+//! that the library recorded inside.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,21 @@ use crate::inside::{Id, Inside, Recorded};
 use crate::launched::{Launch, Seen};
 use crate::spaces::{Files, Place};
 
-/// How the stacks of one launch compare, leaf first, from the place that made the call.
+/// Result of comparing the two stacks of one launch, leaf first, from the place that made the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stacks {
-    /// The same frames, from the call to `main` or the thread's function.
+    /// Both stacks have the same frames, from the call to `main` or the thread's function.
     Same,
-    /// The same as far as the one from outside goes, which ends early: a frame pointer led nowhere.
+    /// Both stacks are the same as far as the outside stack goes. The outside stack ends early, because a frame
+    /// pointer led nowhere.
     EndsEarly,
-    /// The one from outside skips frames that keep no frame pointer; what it has is in the same order.
+    /// The outside stack skips frames that keep no frame pointer. Its remaining frames are in the same order.
     Skips,
-    /// The library could not take its whole, and says so.
+    /// The library could not capture its complete stack, and has marked the stack as truncated.
     CutInside,
-    /// From the same place, but a frame pointer led to what is no code.
+    /// Both stacks start at the same place, but a frame pointer led to an address that is not code.
     Astray,
-    /// They are of different calls.
+    /// The stacks belong to different calls.
     Differ,
 }
 
@@ -28,7 +29,7 @@ impl Stacks {
     pub(crate) const ALL: [Self; 6] =
         [Self::Same, Self::EndsEarly, Self::Skips, Self::CutInside, Self::Astray, Self::Differ];
 
-    /// Whether both can be true.
+    /// Whether both stacks can be right.
     pub(crate) fn agree(self) -> bool {
         self != Self::Differ
     }
@@ -45,39 +46,41 @@ impl Stacks {
     }
 }
 
-/// What became of the comparison.
+/// Result of comparing all launches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Verdict {
-    /// Launches that either side has: by id, and those of outside that have none.
+    /// Number of launches that either side has: launches with an id count once, and outside launches without an id
+    /// count as well.
     pub(crate) launches: u64,
-    /// Of outside; of inside; in both with the same thread, order and stack.
+    /// Launches seen outside; launches recorded inside; and launches on both sides with the same thread, order and
+    /// stack.
     pub(crate) probe: u64,
     pub(crate) inside: u64,
     pub(crate) agree: u64,
-    /// Outside alone: with an id, and without.
+    /// Launches seen only outside: with an id, and without an id.
     pub(crate) probe_only: u64,
     pub(crate) without_id: u64,
-    /// Inside alone.
+    /// Launches recorded only inside.
     pub(crate) inside_only: u64,
-    /// In both, but on another thread, or not in the same place in the order of their thread.
+    /// Launches on both sides that have another thread, or another position in the order of their thread.
     pub(crate) other_thread: u64,
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<Stacks, u64>,
-    /// How much later the library has the launches, in nanoseconds, in order.
+    /// Delays, in nanoseconds and sorted, between the outside time of a launch and its time in the library.
     pub(crate) later: Vec<i64>,
-    /// A launch whose stacks differ, to be shown.
+    /// A launch whose stacks differ, to show as an example.
     pub(crate) example: Option<Id>,
 }
 
 impl Verdict {
-    /// Whether the two say the same. Launches that failed, or that the library counts as lost, are no difference.
+    /// Whether both accounts agree. Launches that failed, or that the library counts as lost, are not a difference.
     pub(crate) fn holds(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0
     }
 }
 
-/// Compares. `ahead`: how much the realtime clock is ahead of the monotonic one.
+/// Compares the launches. `ahead` is how much the realtime clock is ahead of the monotonic clock.
 pub(crate) fn compare(seen: &Seen, inside: &Inside, ahead: i64) -> Verdict {
     let mut verdict = Verdict { inside: inside.launches.len() as u64, ..Verdict::default() };
     let outermost: Vec<&Launch> = seen.launches.iter().filter(|launch| !launch.nested).collect();
@@ -110,7 +113,8 @@ pub(crate) fn compare(seen: &Seen, inside: &Inside, ahead: i64) -> Verdict {
     verdict
 }
 
-/// Launches that stand elsewhere among those of their thread when the library's times count.
+/// Returns launches whose position among the launches of their thread differs if they are sorted by the library's
+/// times.
 fn out_of_order(outer: &BTreeMap<Id, &Launch>, inside: &Inside) -> std::collections::HashSet<Id> {
     type Times = (u64, u64, Id);
     let mut threads: BTreeMap<(u32, u32), Vec<Times>> = BTreeMap::new();
@@ -123,7 +127,7 @@ fn out_of_order(outer: &BTreeMap<Id, &Launch>, inside: &Inside) -> std::collecti
     for mut launches in threads.into_values() {
         launches.sort_unstable_by_key(|(probe, ..)| *probe);
         let mut by_inside = launches.clone();
-        // Times that are equal keep their order.
+        // The sort is stable, so launches with equal times keep their order.
         by_inside.sort_by_key(|(_, inside, _)| *inside);
         let both = launches.iter().zip(&by_inside);
         wrong.extend(both.filter(|(one, other)| one.2 != other.2).map(|(one, _)| one.2));
@@ -131,14 +135,14 @@ fn out_of_order(outer: &BTreeMap<Id, &Launch>, inside: &Inside) -> std::collecti
     wrong
 }
 
-/// Compares the stacks of one launch. The first place of outside is the function itself, the second its caller, which is
-/// always right: it lies on the stack where the call has put it.
+/// Compares the stacks of one launch. The first place of the outside stack is the function itself. The second place
+/// is the function's caller, which is always right, because the call pushed it onto the stack.
 pub(crate) fn stacks(outer: &[Place], recorded: &Recorded, files: &Files) -> Stacks {
     let user: Vec<Place> =
         outer.iter().filter(|place| place.file != Place::KERNEL).skip(1).copied().collect();
     let inner = &recorded.stack;
     let Some(caller) = user.first() else { return Stacks::EndsEarly };
-    // Above the caller the library has frames of CUDA's own, where it could not leave them out.
+    // The library has frames of CUDA's own above the caller if it could not omit them.
     let Some(at) = inner.iter().position(|place| place == caller) else { return Stacks::Differ };
     if !inner[..at].iter().all(|place| is_cuda(*place, files)) {
         return Stacks::Differ;
@@ -166,16 +170,16 @@ pub(crate) fn stacks(outer: &[Place], recorded: &Recorded, files: &Files) -> Sta
     }
 }
 
-/// Whether these can be what frame pointers find below `main`: frames of the C library, and whatever lies behind those.
+/// Whether frame pointers can find these places below `main`: frames of the C library, and any frames after those.
 fn is_below_main(places: &[Place], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == Place::UNKNOWN || is_libc(*place, files))
 }
 
-/// A stack without what the C library has below `main` or a thread's function, which keeps no frame pointers.
+/// Returns a stack without the C library's frames below `main` or a thread's function, which keep no frame pointers.
 fn own<'a>(stack: &'a [Place], files: &Files) -> &'a [Place] {
     let is_libc = |place: &Place| is_libc(*place, files);
     let below = match stack {
-        // `_start` is the program's own, and called by nobody.
+        // `_start` belongs to the program, and no function calls it.
         [above @ .., last, _start] if is_libc(last) && !is_libc(_start) => &stack[..above.len() + 1],
         _ => stack,
     };

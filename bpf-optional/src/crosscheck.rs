@@ -1,4 +1,4 @@
-//! `gpuflame-bpf crosscheck`: a command is watched from outside and recorded inside, and the two accounts are compared.
+//! `gpuflame-bpf crosscheck`: watches a command from outside, records it inside, and compares the two accounts.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ const DIFFER: u8 = 1;
 const NOT_DONE: u8 = 2;
 
 impl Crosscheck {
-    /// Gives the exit code.
+    /// Runs the cross-check, and returns the exit code.
     pub(crate) fn run(&self) -> Result<u8> {
         let library = self.library()?;
         let folder = Folder::new()?;
@@ -106,7 +106,7 @@ fn environment(library: &Path, folder: &Path) -> Vec<(&'static str, OsString)> {
     ]
 }
 
-/// A folder for recordings, which goes when we do.
+/// A folder for recordings, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -124,7 +124,8 @@ impl Drop for Folder {
     }
 }
 
-/// How much the realtime clock is ahead of the monotonic one: of some tries the one that took least.
+/// Returns how much the realtime clock is ahead of the monotonic clock. Of several measurements, the one that took
+/// the least time is used.
 fn realtime_ahead() -> i64 {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -141,7 +142,7 @@ fn realtime_ahead() -> i64 {
     tries.min().map_or(0, |(_, ahead)| ahead)
 }
 
-/// Has two launches that follow each other on a thread, and have different stacks, change places.
+/// Swaps two consecutive launches on a thread that have different stacks.
 fn swap_two(inside: &mut Inside) {
     let ids: Vec<_> = inside.launches.keys().copied().collect();
     let pair = ids.windows(2).find(|pair| {
@@ -204,7 +205,7 @@ fn words(grade: &Grade) -> String {
     )
 }
 
-/// What `accuracy` makes its tables of.
+/// Prints the figures from which `accuracy` makes its tables.
 fn figures(verdict: &Verdict, seen: &Seen, inside: &Inside, ahead: i64) {
     for (way, name) in [(Way::Order, "order"), (Way::Nearest, "nearest")] {
         let Grade { launches, wrong_launches, wrong_stacks, nanos, wrong_nanos } =
@@ -215,7 +216,7 @@ fn figures(verdict: &Verdict, seen: &Seen, inside: &Inside, ahead: i64) {
     println(&format!("figure ids {} {differ}", verdict.stacks.values().sum::<u64>()));
 }
 
-/// A line of the answer.
+/// Prints a line of the result.
 #[expect(clippy::print_stdout, reason = "the answer is what standard output is for")]
 fn println(line: &str) {
     println!("{line}");

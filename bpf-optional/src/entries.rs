@@ -1,53 +1,54 @@
-//! Which functions of a file begin GPU work: those that probes are put on.
+//! Finds the functions of a file that begin GPU work, to which probes are attached.
 
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 
-/// What a probed function does.
+/// Effect of a probed function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// Starts kernels.
+    /// The function starts kernels.
     Launch,
-    /// Starts a graph.
+    /// The function starts a graph.
     Graph,
-    /// Copies or fills.
+    /// The function copies or fills memory.
     Copy,
-    /// Tells correlation ids: `gpuflame_launch_marker`.
+    /// The function passes correlation ids: `gpuflame_launch_marker`.
     Marker,
-    /// What the user named.
+    /// The user named the function.
     Named,
 }
 
-/// A function to put a probe on.
+/// A function to which a probe is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// Where its code lies in the file.
+    /// Offset of the function's code in the file.
     pub(crate) offset: u64,
 }
 
-/// What a file is to us.
+/// Properties of a file that matter for probing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) entries: Vec<Entry>,
     pub(crate) api: Api,
 }
 
-/// Whether calls that come out of the file are a part of a call that went into it.
+/// Part of the file that belongs to CUDA. Calls from that part are nested in a call into that part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Api {
-    /// None of CUDA's libraries.
+    /// The file is not one of CUDA's libraries.
     #[default]
     None,
-    /// All of it is CUDA's: `libcudart.so`, `libcuda.so`, `libcupti.so`.
+    /// The whole file belongs to CUDA: `libcudart.so`, `libcuda.so`, `libcupti.so`.
     Whole,
-    /// `libcudart_static.a` was linked into it: these ranges of the file are its functions, in order.
+    /// `libcudart_static.a` was linked into the file. These ranges of the file are the functions of that library, in
+    /// order.
     Parts(Vec<(u64, u64)>),
 }
 
 impl Api {
-    /// Whether code at `offset` of the file is CUDA's own.
+    /// Whether code at `offset` of the file belongs to CUDA.
     pub(crate) fn holds(&self, offset: u64) -> bool {
         match self {
             Self::None => false,
@@ -62,7 +63,7 @@ impl Api {
 
 const MARKER: &str = "gpuflame_launch_marker";
 
-/// Looks into a file that lies in `bytes`, for CUDA's functions and those that the user named.
+/// Searches a file whose contents are `bytes` for CUDA's functions and the functions that the user named.
 pub(crate) fn find(bytes: &[u8], named: &[&str]) -> Result<Found, object::Error> {
     let elf = ElfFile64::<Endianness>::parse(bytes)?;
     let symbols = functions(&elf);
@@ -77,7 +78,7 @@ pub(crate) fn find(bytes: &[u8], named: &[&str]) -> Result<Found, object::Error>
             _ => None,
         };
         let Some(kind) = kind else { continue };
-        // One function may have several names; one probe is enough.
+        // One function may have several names, but one probe is enough.
         if !entries.iter().any(|entry| entry.offset == symbol.offset) {
             entries.push(Entry { name: symbol.name.to_owned(), kind, offset: symbol.offset });
         }
@@ -90,11 +91,11 @@ pub(crate) fn find(bytes: &[u8], named: &[&str]) -> Result<Found, object::Error>
     Ok(Found { entries, api })
 }
 
-/// What a function of CUDA does that begins GPU work; `None` of all others.
+/// Returns the effect of a CUDA function that begins GPU work; `None` for all other functions.
 pub(crate) fn kind_of(symbol: &str) -> Option<Kind> {
     let bare = symbol.trim_start_matches('_');
     let verb = bare.strip_prefix("cuda").or_else(|| bare.strip_prefix("cu"))?;
-    // These only ask, describe, or run on the host.
+    // Functions with these words only query, describe, or run on the host.
     const OTHERS: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "Attribute", "Occupancy"];
     if OTHERS.iter().any(|word| verb.contains(word)) {
         None
@@ -109,7 +110,7 @@ pub(crate) fn kind_of(symbol: &str) -> Option<Kind> {
     }
 }
 
-/// The runtime, the driver, and what calls back from them.
+/// Whether the library is the runtime, the driver, or a library that calls back from them.
 fn is_cuda(name: &str) -> bool {
     ["libcudart.so", "libcuda.so", "libcupti.so"].iter().any(|library| name.starts_with(library))
 }
@@ -120,15 +121,15 @@ struct Function<'a> {
     size: u64,
 }
 
-/// A part of a file that is mapped: its first address, one past its last, and where it lies in the file.
+/// A mapped part of a file: its first address, one past its last address, and its offset in the file.
 pub(crate) type Segment = (u64, u64, u64);
 
-/// The parts of the file in `bytes`; none if it is no ELF file.
+/// Returns the mapped parts of the file in `bytes`; empty if the file is not an ELF file.
 pub(crate) fn segments(bytes: &[u8]) -> Vec<Segment> {
     ElfFile64::<Endianness>::parse(bytes).map(|elf| segments_of(&elf)).unwrap_or_default()
 }
 
-/// Where in the file an address of its own lies.
+/// Returns the file offset of an address in the file's own address space.
 pub(crate) fn offset(segments: &[Segment], address: u64) -> Option<u64> {
     let segment = segments.iter().find(|(start, end, _)| (*start..*end).contains(&address))?;
     Some(address - segment.0 + segment.2)
@@ -140,7 +141,7 @@ fn segments_of(elf: &ElfFile64<'_>) -> Vec<Segment> {
         .collect()
 }
 
-/// The functions that are defined in the file, by `.symtab` and `.dynsym`.
+/// Returns the functions that the file defines, from `.symtab` and `.dynsym`.
 fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<Function<'a>> {
     let segments = segments_of(elf);
     elf.symbols()
@@ -148,14 +149,15 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<Function<'a>> {
         .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
         .filter_map(|symbol| {
             let name = symbol.name().ok()?;
-            // A version may stand behind an `@`.
+            // A version may follow the name after an `@`.
             let name = name.split('@').next().unwrap_or(name);
             Some(Function { name, offset: offset(&segments, symbol.address())?, size: symbol.size() })
         })
         .collect()
 }
 
-/// Where the functions of a static runtime lie: its API, and what NVIDIA gave names without a meaning.
+/// Returns the ranges of a static runtime's functions: its API, and the functions to which NVIDIA gave meaningless
+/// names.
 fn parts(symbols: &[Function<'_>]) -> Vec<(u64, u64)> {
     let is_part = |name: &str| {
         name.starts_with("cuda") || name.starts_with("__cuda") || name.starts_with("libcudart_static_")
@@ -169,7 +171,7 @@ fn parts(symbols: &[Function<'_>]) -> Vec<(u64, u64)> {
     parts
 }
 
-/// The name that a library gives itself.
+/// Returns the name that a library gives itself.
 fn soname(elf: &ElfFile64<'_>) -> Option<String> {
     let endian = elf.endian();
     let (header, data) = (elf.elf_header(), elf.data());

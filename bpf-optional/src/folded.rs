@@ -1,4 +1,4 @@
-//! Writes what was seen, as folded stacks: a line for each stack, or, extended, one for each launch.
+//! Writes the launches as folded stacks: a line for each stack, or, in the extended form, a line for each launch.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,17 +9,17 @@ use crate::launched::{Launch, Seen};
 use crate::names::{self, Names};
 use crate::spaces::Place;
 
-/// What is written.
+/// Options of the output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
-    /// A line for each launch (`TIME COMM PID TID CPU main;cudaLaunchKernel;[correlation 7]`). Default: one for each
-    /// stack, with the number of its launches.
+    /// Whether to write a line for each launch (`TIME COMM PID TID CPU main;cudaLaunchKernel;[correlation 7]`).
+    /// Default: false, so that each stack has a line with the number of its launches.
     pub(crate) extended: bool,
-    /// Also calls that CUDA made as a part of others. Default: no.
+    /// Whether to include calls that CUDA made as a part of other calls. Default: false.
     pub(crate) nested: bool,
 }
 
-/// Writes all of it, and says how many launches that were.
+/// Writes all launches, and returns how many launches were written.
 pub(crate) fn write(seen: &Seen, options: Options, out: &mut impl Write) -> Result<usize> {
     let mut shown: Vec<&Launch> = seen.launches.iter().filter(|launch| is_shown(launch, options)).collect();
     shown.sort_by_key(|launch| launch.time);
@@ -51,7 +51,7 @@ fn is_shown(launch: &Launch, options: Options) -> bool {
     options.nested || !launch.nested
 }
 
-/// The stacks of these launches as text, by stack and probe.
+/// Returns the stacks of these launches as text, by stack and probe.
 fn texts(seen: &Seen, launches: &[&Launch]) -> BTreeMap<(u32, u32), String> {
     let mut names = Names::new();
     let mut texts = BTreeMap::new();
@@ -61,7 +61,8 @@ fn texts(seen: &Seen, launches: &[&Launch]) -> BTreeMap<(u32, u32), String> {
     texts
 }
 
-/// A stack that ends in the function's name as it was probed: of several names for one address the one meant.
+/// Returns a stack whose last frame is the function's name as it was probed. If one address has several names, the
+/// probed name is used.
 fn text(seen: &Seen, launch: &Launch, names: &mut Names) -> String {
     let places = seen.stacks.get(launch.stack);
     let kernel = places.iter().take_while(|place| place.file == Place::KERNEL).count();

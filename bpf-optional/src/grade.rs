@@ -1,35 +1,39 @@
-//! How good it is to tie stacks to kernels by time, as other tools do: tried on launches whose ids are known.
+//! Measures how reliably stacks can be matched to kernels by time, as other tools do. The measurement uses launches
+//! whose ids are known.
 
 use std::collections::HashMap;
 
 use crate::inside::{Id, Inside};
 use crate::launched::{Launch, Seen};
 
-/// A way to tie them.
+/// Method of matching stacks to launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// The nth stack belongs to the nth launch of the process: the tutorial's, where there are as many of both.
+    /// The nth stack belongs to the nth launch of the process. The tutorial does this if there are as many stacks as
+    /// launches.
     Order,
-    /// The launch nearest in time, at most 10 ms away: the tutorial's, where there are not.
+    /// A stack belongs to the launch nearest in time, at most 10 ms away. The tutorial does this if the numbers
+    /// differ.
     Nearest,
 }
 
-/// What came of it.
+/// Result of a method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grade {
     pub(crate) launches: u64,
-    /// Tied to the stack of another launch.
+    /// Number of launches matched to the stack of another launch.
     pub(crate) wrong_launches: u64,
-    /// And that stack is another one, so that its work is drawn in the wrong place.
+    /// Number of such launches for which the two stacks differ, so that their work is drawn in the wrong place.
     pub(crate) wrong_stacks: u64,
     pub(crate) nanos: u64,
-    /// How much GPU time that is.
+    /// GPU time of the work drawn in the wrong place, in ns.
     pub(crate) wrong_nanos: u64,
 }
 
 const TOLERANCE: u64 = 10_000_000;
 
-/// Grades a way. `ahead`: how much the realtime clock is ahead of the monotonic one, which is given to it exactly.
+/// Grades a method. `ahead` is how much the realtime clock is ahead of the monotonic clock; the method receives this
+/// exact value.
 pub(crate) fn grade(seen: &Seen, inside: &Inside, ahead: i64, way: Way) -> Grade {
     let mut processes: HashMap<u32, Vec<(Id, &Launch)>> = HashMap::new();
     for launch in seen.launches.iter().filter(|launch| !launch.nested) {
@@ -81,7 +85,7 @@ mod tests {
     use super::*;
     use crate::inside::Recorded;
 
-    /// Two threads whose calls begin as 1, 2 and are noticed inside as 2, 1.
+    /// Returns two threads whose calls begin in the order 1, 2 and are recorded inside in the order 2, 1.
     fn crossed() -> (Seen, Inside) {
         let (mut seen, mut inside) = (Seen::default(), Inside::default());
         for (id, probe, recorded, nanos) in [(1, 100, 900, 30), (2, 200, 300, 70), (3, 5_000, 5_100, 100)] {

@@ -1,4 +1,4 @@
-//! What libgpuflame.so recorded of the same processes, read from its recordings: the other half of a cross-check.
+//! Reads what libgpuflame.so recorded of the same processes: the other half of a cross-check.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -12,30 +12,30 @@ use crate::bytes::Bytes;
 use crate::entries::{self, Segment};
 use crate::spaces::{FileNumber, Files, Place};
 
-/// A launch as it was recorded.
+/// A launch as the library recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    /// `CLOCK_REALTIME`, ns.
+    /// Time of the launch on `CLOCK_REALTIME`, in ns.
     pub(crate) time: u64,
     pub(crate) tid: u32,
-    /// Leaf first, as places in files.
+    /// Stack of the launch, leaf first, as places in files.
     pub(crate) stack: std::rc::Rc<Vec<Place>>,
-    /// How good that is.
+    /// Whether the stack is complete.
     pub(crate) is_whole: bool,
-    /// What the GPU did for it: the first kernel's name, and the time of all of it.
+    /// GPU work of the launch: the first kernel's name, and the time of all its work.
     pub(crate) work: Option<(String, u64)>,
 }
 
-/// A process and a correlation id of it.
+/// A process id and a correlation id in that process.
 pub(crate) type Id = (u32, u32);
 
-/// What was recorded of all processes.
+/// The recorded launches of all processes.
 #[derive(Debug, Default)]
 pub(crate) struct Inside {
     pub(crate) launches: BTreeMap<Id, Recorded>,
-    /// Every way in which launches were lost, and how many.
+    /// Number of lost launches, by kind of loss.
     pub(crate) lost: BTreeMap<&'static str, u64>,
-    /// Launches while no window was open.
+    /// Number of launches made while no window was open.
     pub(crate) outside: u64,
     pub(crate) processes: usize,
 }
@@ -105,7 +105,7 @@ fn is_of_launches(loss: Loss) -> bool {
     matches!(loss, Loss::LaunchesDropped | Loss::LaunchesFailed | Loss::LaunchesCaptured | Loss::StacksNested)
 }
 
-/// The files that a process had mapped, as its recording names them.
+/// The files that a process had mapped, as the process's recording names them.
 struct Modules<'a> {
     files: &'a Files,
     modules: Vec<gpuflame::record::Module>,
@@ -140,7 +140,8 @@ impl Modules<'_> {
     }
 }
 
-/// The loader may name a file by another path than the kernel does (`/lib` for `/usr/lib`).
+/// Returns the known file for a path. The loader may use another path for a file than the kernel (`/lib` for
+/// `/usr/lib`).
 fn known(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
     let path = std::fs::canonicalize(path).ok()?;
     let bytes = Bytes::of(&File::open(&path).ok()?).ok()?;

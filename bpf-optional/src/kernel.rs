@@ -1,5 +1,5 @@
-//! The half that runs in the kernel: loaded, attached, asked, and gone when this is dropped. The kernel takes all of
-//! it back when the process ends, however it ends: nothing is pinned.
+//! The half that runs in the kernel. This module loads and attaches the programs, reads their records, and unloads
+//! them on drop. Nothing is pinned, so the kernel removes everything when the process ends, however it ends.
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
@@ -13,23 +13,25 @@ use gpuflame::{Error, ErrorKind, Result};
 use crate::entries::Kind;
 use crate::wire::{FileId, Record};
 
-/// Compiled from `bpf/probe.bpf.c` by `rebuild`, for x86-64.
+/// Programs that `rebuild` compiled from `bpf/probe.bpf.c` for x86-64.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/probe.bpf.o");
 
-/// What is watched.
+/// Options of watching.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watched {
-    /// Every process there is. Default: those that [`Kernel::follow`] names, and their children.
+    /// Whether to watch every process. Default: false, so that only the processes named by [`Kernel::follow`] and
+    /// their children are watched.
     pub(crate) all: bool,
-    /// Whether stacks of the kernel are taken too. Default: no.
+    /// Whether to take stacks of the kernel as well. Default: false.
     pub(crate) kernel_stacks: bool,
-    /// Copies and fills as well. Default: no; they are three quarters of all probes, each of which takes 100 ms to take away.
+    /// Whether to probe copies and fills as well. Default: false, because they are three quarters of all probes, and
+    /// removing a probe takes 100 ms.
     pub(crate) copies: bool,
-    /// How many MiB of records may wait to be read; a power of two. Default: 64.
+    /// Maximum size of unread records in MiB; a power of two. Default: 64.
     pub(crate) buffer_mib: Option<u32>,
 }
 
-/// What found no room in the buffer.
+/// Numbers of records dropped because the buffer was full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
     pub(crate) hits: u64,
@@ -37,7 +39,7 @@ pub(crate) struct Dropped {
     pub(crate) mappings: u64,
 }
 
-/// The programs, running.
+/// The loaded and running programs.
 pub(crate) struct Kernel {
     ebpf: Ebpf,
     events: RingBuf<MapData>,
@@ -50,7 +52,7 @@ impl std::fmt::Debug for Kernel {
 }
 
 impl Kernel {
-    /// Loads the programs, and attaches those that see mappings, and births of processes.
+    /// Loads the programs, and attaches the programs that see mappings and the creation of processes.
     pub(crate) fn load(watched: Watched) -> Result<Self> {
         look()?;
         let btf = Btf::from_sys_fs().map_err(|error| cannot("read the kernel's types", &error))?;
@@ -80,7 +82,7 @@ impl Kernel {
         Ok(Self { ebpf, events })
     }
 
-    /// Has this process, and all that it forks from now on, looked at.
+    /// Watches this process, and all processes that it forks from now on.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| lacks("FOLLOWED"))?;
         let mut followed: HashMap<_, u32, u8> =
@@ -88,7 +90,7 @@ impl Kernel {
         followed.insert(pid, 1, 0).map_err(|error| cannot("follow a process", &error))
     }
 
-    /// Has no process stopped for this file any more.
+    /// Stops no more processes because of mapping this file.
     pub(crate) fn know(&mut self, file: FileId) -> Result<()> {
         let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| lacks("KNOWN"))?;
         let mut known: HashMap<_, [u8; 16], u8> =
@@ -96,7 +98,7 @@ impl Kernel {
         known.insert(file.key(), 1, 0).map_err(|error| cannot("note a file", &error))
     }
 
-    /// Puts a probe on the function at `offset` of a file, in all processes that have it mapped.
+    /// Attaches a probe to the function at `offset` of a file, in all processes that have the file mapped.
     pub(crate) fn attach(&mut self, kind: Kind, file: &Path, offset: u64, probe: u64) -> Result<()> {
         let name = if kind == Kind::Marker { "marker" } else { "launch" };
         let point =
@@ -107,7 +109,7 @@ impl Kernel {
             .map_err(|error| cannot("attach a probe", &error))
     }
 
-    /// Hands over what there is, and says how many records that were.
+    /// Passes all available records to `each`, and returns the number of records.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
         while let Some(item) = self.events.next() {
@@ -117,12 +119,12 @@ impl Kernel {
         count
     }
 
-    /// Readable when there are records.
+    /// Returns a descriptor that is readable when records are available.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.events.as_raw_fd()
     }
 
-    /// What was dropped so far.
+    /// Returns the numbers of dropped records so far.
     pub(crate) fn dropped(&self) -> Result<Dropped> {
         let map = self.ebpf.map("DROPPED").ok_or_else(|| lacks("DROPPED"))?;
         let counts: PerCpuArray<_, u64> =
@@ -135,7 +137,7 @@ impl Kernel {
     }
 }
 
-/// Only to be sure that a record that is no record is not passed over in silence.
+/// Whether a record was parsed. An invalid record is detected here instead of being skipped silently.
 pub(crate) fn is_ours(record: &Option<(crate::wire::Head, Record<'_>)>) -> bool {
     debug_assert!(record.is_some(), "the programs in the kernel and src/wire.rs differ");
     record.is_some()
@@ -153,7 +155,7 @@ fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> 
     program(ebpf, name)
 }
 
-/// What this machine lacks, if anything, in words that say what would help.
+/// Checks whether this machine lacks anything that the programs need. The error says what would help.
 fn look() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err(refused("the probes are built for x86-64 only".into()));
@@ -175,13 +177,13 @@ fn look() -> Result<()> {
     Ok(())
 }
 
-/// What tells our namespace of processes from others.
+/// Returns the number that distinguishes our PID namespace from all other namespaces.
 fn own_namespace() -> Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino() as u32)
 }
 
-/// An error of the kernel's side in one line: what failed, by which errno, and what helps.
+/// Converts an error of the kernel to one line: the failed action, the errno, and the remedy.
 fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut last = error;
     let mut why = error.to_string();

@@ -1,4 +1,5 @@
-//! What the probes saw, kept small: a job may make millions of launches, from few places. 48 bytes a launch.
+//! The launches that the probes saw, in 48 bytes per launch, because a job may make millions of launches from few
+//! places.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +9,7 @@ use crate::spaces::{Files, Place};
 /// A probe that is attached.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
-    /// The function.
+    /// Name of the probed function.
     pub(crate) name: String,
     pub(crate) kind: Kind,
 }
@@ -16,41 +17,41 @@ pub(crate) struct Probe {
 /// A call that a probe saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// `CLOCK_MONOTONIC`, ns.
+    /// Time of the call on `CLOCK_MONOTONIC`, in ns.
     pub(crate) time: u64,
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
-    /// Into [`Seen::comms`].
+    /// Number of the thread name in [`Seen::comms`].
     pub(crate) comm: u32,
-    /// Into [`Seen::probes`].
+    /// Number of the probe in [`Seen::probes`].
     pub(crate) probe: u32,
-    /// Into [`Seen::stacks`].
+    /// Number of the stack in [`Seen::stacks`].
     pub(crate) stack: u32,
-    /// What CUPTI calls it, where the library inside said so.
+    /// CUPTI's correlation id of the call, if the library inside the process passed it on.
     pub(crate) correlation: Option<u32>,
-    /// Whether CUDA itself made the call, as a part of another.
+    /// Whether CUDA itself made the call, as a part of another call.
     pub(crate) nested: bool,
 }
 
 const _: () = assert!(size_of::<Launch>() == 48, "Launch grew: one is kept for every launch");
 
-/// All that was seen.
+/// All launches that were seen, and the tables that they refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) launches: Vec<Launch>,
     pub(crate) probes: Vec<Probe>,
     pub(crate) comms: Table<String>,
-    /// Leaf first.
+    /// Stacks, leaf first.
     pub(crate) stacks: Table<Vec<Place>>,
     pub(crate) files: Files,
-    /// Ids of copies and fills, where those are not probed.
+    /// Ids of copies and fills, if copies and fills are not probed.
     pub(crate) copies: HashSet<(u32, u32)>,
-    /// Ids that were told of a thread whose call no probe had seen.
+    /// Number of ids that arrived for a thread whose call no probe had seen.
     pub(crate) markers_alone: u64,
 }
 
-/// Values, each once, by number.
+/// Distinct values, each stored once and identified by a number.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     values: Vec<T>,

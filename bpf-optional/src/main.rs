@@ -1,7 +1,7 @@
-//! `gpuflame-bpf`: watches launches of GPU work from outside the process, by eBPF.
+//! `gpuflame-bpf`: watches launches of GPU work from outside the process, with eBPF.
 //!
-//! An independent witness of what gpuflame records inside, and a way to see launches of programs that it cannot get into.
-//! It needs root and a kernel with BTF, and no compiler.
+//! The program independently verifies what gpuflame records inside a process, and shows launches of programs into
+//! which gpuflame cannot be loaded. It needs root and a kernel with BTF, but no compiler.
 
 mod bytes;
 mod compare;
@@ -36,7 +36,7 @@ enum Verb {
     Crosscheck(crosscheck::Crosscheck),
 }
 
-/// It could not be done.
+/// Exit code if the work could not be done.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
@@ -53,8 +53,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// The watched command gets the signal actions and descriptors that this program got, before Rust's runtime changes them.
+/// Notes the signal actions and descriptors that this program inherited, before Rust's runtime changes them. The
+/// watched command gets the same actions and descriptors.
 #[used]
-// SAFETY: the C library calls what is in this section with arguments that this function ignores.
+// SAFETY: the C library calls the functions in this section with arguments that this function ignores.
 #[unsafe(link_section = ".init_array")]
 static NOTE_INHERITED: extern "C" fn() = gpuflame::host::child::note_inherited;

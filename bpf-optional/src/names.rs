@@ -1,4 +1,4 @@
-//! Names of places in files, each looked up once.
+//! Names of places in files; each place is looked up once.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use blazesym::symbolize::{Input, Sym, Symbolized, Symbolizer};
 
 use crate::spaces::{Files, Place};
 
-/// Looks up names.
+/// Looks up the names of places.
 #[derive(Debug)]
 pub(crate) struct Names {
     symbolizer: Symbolizer,
-    /// The frames of a place, the outermost first: inlined functions have their own.
+    /// Frames of a place, outermost first. Inlined functions have separate frames.
     known: HashMap<Place, Vec<String>>,
 }
 
@@ -20,7 +20,7 @@ impl Names {
         Self { symbolizer: Symbolizer::new(), known: HashMap::new() }
     }
 
-    /// The frames of `places`, which stand leaf first; the root comes first.
+    /// Returns the frames of `places`, root first. The `places` themselves are leaf first.
     pub(crate) fn frames(&mut self, files: &Files, places: &[Place]) -> Vec<String> {
         places.iter().rev().flat_map(|place| self.of(files, *place).to_owned()).collect()
     }
@@ -59,7 +59,7 @@ fn frames(symbol: &Sym<'_>) -> Vec<String> {
     outer.chain(symbol.inlined.iter().map(|inlined| &inlined.name)).map(|name| clean(name)).collect()
 }
 
-/// A name that does not end the frame or the line it stands in.
+/// Returns a name without characters that would end the frame or the line that contains the name.
 pub(crate) fn clean(name: &str) -> String {
     name.replace(';', ":").replace(['\n', '\r'], " ")
 }

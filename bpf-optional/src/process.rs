@@ -1,5 +1,5 @@
-//! Processes: a command that waits before its first instruction until it is followed, signals, and waiting for whatever
-//! comes first.
+//! Processes: a command that waits before its first instruction until it is watched, signals, and waiting for the
+//! first of several events.
 
 use std::ffi::OsString;
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gpuflame::{Error, ErrorKind, Result};
 
-/// A command that was started, and has not begun.
+/// A command whose process was started, but has not executed the program yet.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) pid: u32,
@@ -22,12 +22,12 @@ pub(crate) struct Held {
 /// A command that runs.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// Is at its end when the command is.
+    /// Pipe that reaches its end when the command ends.
     over: PipeReader,
     thread: JoinHandle<std::io::Result<ExitStatus>>,
 }
 
-/// Starts a command that waits: it is there, but has not become its program.
+/// Starts a command that waits: its process exists, but has not executed the program yet.
 pub(crate) fn hold(words: &[OsString], environment: &[(&str, OsString)]) -> Result<Held> {
     let (mut from_child, to_us) = std::io::pipe()?;
     let (from_us, go) = std::io::pipe()?;
@@ -35,11 +35,11 @@ pub(crate) fn hold(words: &[OsString], environment: &[(&str, OsString)]) -> Resu
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).envs(environment.iter().map(|(name, value)| (name, value)));
     let (say, hear) = (to_us.as_raw_fd(), from_us.as_raw_fd());
-    // SAFETY: in the child only getpid, write and read are called, which may be called there.
+    // SAFETY: the child calls only getpid, write and read, which are async-signal-safe.
     unsafe { command.pre_exec(move || wait_for_word(say, hear)) };
     let thread = std::thread::spawn(move || {
         let status = gpuflame::host::child::run(&mut command);
-        // The child has its own; ours tell the end.
+        // The child has its own copies; closing ours signals the end of the command.
         drop((to_us, from_us, ends));
         status
     });
@@ -53,14 +53,14 @@ pub(crate) fn hold(words: &[OsString], environment: &[(&str, OsString)]) -> Resu
     }
 }
 
-/// Says who we are, and waits until we may go on.
+/// Writes the child's process id, and waits for permission to continue.
 fn wait_for_word(say: RawFd, hear: RawFd) -> std::io::Result<()> {
-    // SAFETY: the descriptors are open: the child has them of its parent.
+    // SAFETY: the descriptors are open, because the child inherited them from its parent.
     unsafe {
         let pid = libc::getpid().to_ne_bytes();
         libc::write(say, pid.as_ptr().cast(), pid.len());
         let mut word = 0_u8;
-        // Who was to say it has ended: then nothing is run that nobody watches.
+        // If the parent has ended, the program is not executed, because no process would watch it.
         match libc::read(hear, (&raw mut word).cast(), 1) {
             1 => Ok(()),
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),
@@ -69,21 +69,21 @@ fn wait_for_word(say: RawFd, hear: RawFd) -> std::io::Result<()> {
 }
 
 impl Held {
-    /// Lets it become its program.
+    /// Lets the waiting process execute the program.
     pub(crate) fn go(mut self) -> Running {
-        // If it was killed meanwhile nobody reads this.
+        // If the process was killed meanwhile, the byte is never read, and the error does not matter.
         let _ = self.go.write_all(b"!");
         self.running
     }
 }
 
 impl Running {
-    /// Ready to be read once the command is over.
+    /// Returns a descriptor that becomes readable once the command has ended.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.over.as_raw_fd()
     }
 
-    /// How it ended.
+    /// Returns the exit status of the command.
     pub(crate) fn status(self, words: &[OsString]) -> Result<ExitStatus> {
         match self.thread.join() {
             Ok(status) => status.map_err(|error| not_started(words, &error)),
@@ -96,34 +96,34 @@ fn not_started(words: &[OsString], error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot run {}: {error}", words[0].display()))
 }
 
-/// Lets a stopped process go on.
+/// Resumes a stopped process.
 pub(crate) fn go_on(pid: u32) {
-    // SAFETY: kill takes any two numbers.
+    // SAFETY: kill accepts any two numbers.
     unsafe { libc::kill(pid as i32, libc::SIGCONT) };
 }
 
-/// Whether there is such a process.
+/// Whether a process with this id exists.
 pub(crate) fn is_there(pid: u32) -> bool {
     std::path::Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// A descriptor that is readable when the process has ended.
+/// Returns a descriptor that becomes readable when the process has ended.
 pub(crate) fn end_of(pid: u32) -> Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd as _;
-    // SAFETY: the call takes two numbers.
+    // SAFETY: the system call takes two numbers.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if descriptor < 0 {
         let error = std::io::Error::last_os_error();
         return Err(Error::new(ErrorKind::State, format!("process {pid}: {error}; is it still there?")));
     }
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new, and no other code owns it.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor as RawFd) })
 }
 
-/// Waits until one of the descriptors can be read, or a signal comes. Which can is answered.
+/// Waits until one of the descriptors is readable, or a signal arrives. Returns which descriptors are readable.
 pub(crate) fn wait<const N: usize>(descriptors: [RawFd; N]) -> [bool; N] {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: an array of N, which the call fills in.
+    // SAFETY: the pointer is to an array of N elements, which the call fills in.
     unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
     polled.map(|one| one.revents != 0)
 }
@@ -134,7 +134,7 @@ extern "C" fn note(_signal: i32) {
     ENOUGH.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT and SIGTERM end the recording and not us.
+/// Makes SIGINT and SIGTERM end the recording instead of this program.
 pub(crate) fn end_on_signals() {
     // SAFETY: all-zero is a valid `sigaction`; the handler stores to an atomic and does nothing else.
     unsafe {
@@ -146,7 +146,7 @@ pub(crate) fn end_on_signals() {
     }
 }
 
-/// Whether one of them came.
+/// Whether SIGINT or SIGTERM arrived.
 pub(crate) fn is_enough() -> bool {
     ENOUGH.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! `gpuflame-bpf record`: the stacks of launches, from outside.
+//! `gpuflame-bpf record`: records the stacks of launches from outside the process.
 
 use std::ffi::OsString;
 use std::io::{BufWriter, Write as _};
@@ -72,16 +72,16 @@ fn buffer(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// What a library inside is to be told so that it calls the marker.
+/// Variable that makes a library inside the process call the marker.
 pub(crate) const MARKER: &str = "GPUFLAME_LAUNCH_MARKER";
 
 impl Record {
-    /// Gives the exit code.
+    /// Records, and returns the exit code.
     pub(crate) fn run(&self) -> Result<u8> {
         if self.pid.is_none() && !self.all && self.command.is_empty() {
             return Err(Error::new(ErrorKind::Setting, "give a command, --pid or --all"));
         }
-        // What cannot be written is known before anything is run.
+        // An output that cannot be written is detected before the command is run.
         let mut out = self.out()?;
         let watched = Watched {
             all: self.all,
@@ -127,7 +127,7 @@ impl Record {
     }
 }
 
-/// Why there is nothing.
+/// Returns the reason why there are no launches.
 fn nothing(command: &[OsString], code: u8) -> String {
     let what = match command.first() {
         Some(word) => format!("{} ended with {code} and", word.display()),
@@ -139,7 +139,7 @@ fn nothing(command: &[OsString], code: u8) -> String {
     )
 }
 
-/// The counts, as one line.
+/// Returns the counts, as one line.
 fn summary(seen: &Seen, dropped: &Dropped, written: usize) -> String {
     let outermost = seen.launches.iter().filter(|launch| !launch.nested).count();
     let known = seen.launches.iter().filter(|launch| launch.correlation.is_some()).count();
@@ -156,7 +156,7 @@ fn summary(seen: &Seen, dropped: &Dropped, written: usize) -> String {
     )
 }
 
-/// Runs a command, watched from before its first instruction to its end. Gives its exit code.
+/// Runs a command and watches it from before its first instruction to its end. Returns the exit code.
 pub(crate) fn until_over(
     watch: &mut Watch,
     command: &[OsString],
@@ -173,7 +173,7 @@ pub(crate) fn until_over(
         }
     }
     let status = running.status(command)?;
-    // What it had to say last.
+    // Reads the last records of the command.
     watch.read();
     Ok(gpuflame::host::child::code(status))
 }
@@ -206,9 +206,9 @@ fn until_interrupted(watch: &mut Watch) -> Result<u8> {
     Ok(0)
 }
 
-/// A line for the user.
+/// Prints a line for the user.
 pub(crate) fn say(text: &str) {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // A reader or a terminal that went away must not end the recording.
+    // If the reader or terminal of stderr has gone away, the recording must not end.
     let _ = std::io::stderr().write_all(format!("gpuflame-bpf: {line}\n").as_bytes());
 }

@@ -1,5 +1,6 @@
-//! Address spaces: which file lay where, so that an address can be told as a place in a file. They are followed as
-//! they change, since a process may have ended by the time names are looked up.
+//! Address spaces: which file was mapped at which addresses, so that an address can be converted to a place in a
+//! file. Changes of the mappings are followed as they happen, because a process may have ended by the time names are
+//! looked up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -7,10 +8,10 @@ use std::path::{Path, PathBuf};
 use crate::entries::Api;
 use crate::wire::FileId;
 
-/// A number of [`Files`].
+/// Number of a file in [`Files`].
 pub(crate) type FileNumber = u32;
 
-/// A place in a file, or what the numbers below say instead.
+/// A place in a file, or an address to which one of the special numbers below applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) file: FileNumber,
@@ -18,9 +19,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// An address that no file lies at: code made at run time, or a stack that was not one.
+    /// Number for addresses at which no file is mapped: code generated at run time, or an invalid stack.
     pub(crate) const UNKNOWN: FileNumber = u32::MAX;
-    /// An address of the kernel.
+    /// Number for addresses of the kernel.
     pub(crate) const KERNEL: FileNumber = u32::MAX - 1;
 }
 
@@ -33,12 +34,12 @@ pub(crate) struct Files {
 
 #[derive(Debug)]
 pub(crate) struct File {
-    /// What it is called.
+    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// What it can be opened by: another process may see another file under the path.
+    /// Path by which the file can be opened. Another process may see another file under `path`.
     pub(crate) open: PathBuf,
     pub(crate) api: Api,
-    /// Keeps `open` open.
+    /// Descriptor that keeps `open` valid.
     _held: Option<std::fs::File>,
 }
 
@@ -51,12 +52,12 @@ impl Files {
         self.files.get(number as usize)
     }
 
-    /// The file of that path.
+    /// Returns the file with that path.
     pub(crate) fn named(&self, path: &Path) -> Option<FileNumber> {
         self.files.iter().position(|file| file.path == path).map(|at| at as FileNumber)
     }
 
-    /// Takes in a file that `opened` has open.
+    /// Adds a file, which `opened` has open.
     pub(crate) fn add(&mut self, id: FileId, path: PathBuf, opened: std::fs::File, api: Api) -> FileNumber {
         let is_same = match (std::fs::metadata(&path), opened.metadata()) {
             (Ok(there), Ok(here)) => same(&there, &here),
@@ -78,7 +79,7 @@ impl Files {
 
 #[cfg(test)]
 impl Files {
-    /// One file, which nobody opens.
+    /// Returns a table of one file, which is never opened.
     pub(crate) fn of_one(path: &str) -> Self {
         let mut files = Self::default();
         files.add_one(path);
@@ -95,17 +96,17 @@ fn same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// What lies where in one process.
+/// Mappings of one process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Space {
-    /// By the first address: one past the last, where in the file, and which.
+    /// Mappings by first address, as one past the last address, the offset in the file, and the number of the file.
     mappings: BTreeMap<u64, (u64, u64, FileNumber)>,
-    /// Counts the changes.
+    /// Number of changes so far.
     pub(crate) version: u32,
 }
 
 impl Space {
-    /// A file is mapped: what lay there is gone.
+    /// Adds a mapping of a file. The new mapping replaces any older mappings at its addresses.
     pub(crate) fn map(&mut self, start: u64, end: u64, offset: u64, file: FileNumber) {
         let over: Vec<u64> = self
             .mappings
@@ -121,7 +122,7 @@ impl Space {
         self.version += 1;
     }
 
-    /// The place in a file that lies at `address`.
+    /// Returns the place in a file that is mapped at `address`.
     pub(crate) fn place(&self, address: u64) -> Place {
         match self.mappings.range(..=address).next_back() {
             Some((start, (end, offset, file))) if address < *end => {
@@ -132,7 +133,7 @@ impl Space {
     }
 }
 
-/// A line of `/proc/PID/maps` about code in a file.
+/// A line of `/proc/PID/maps` that describes code in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) start: u64,
@@ -142,7 +143,7 @@ pub(crate) struct Line {
     pub(crate) path: PathBuf,
 }
 
-/// The code that is mapped in a process right now.
+/// Returns the code that is mapped in a process at present.
 pub(crate) fn maps(pid: u32) -> std::io::Result<Vec<Line>> {
     let text = std::fs::read(Path::new("/proc").join(pid.to_string()).join("maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(line).collect())
@@ -157,7 +158,7 @@ fn line(line: &str) -> Option<Line> {
     let (major, minor) = words.next()?.split_once(':')?;
     let inode = words.next()?.parse().ok()?;
     let path = words.next()?.trim_start();
-    // The kernel's own number of a device: 12 bits and 20.
+    // This is the kernel's own number of a device: 12 bits for the major number and 20 bits for the minor number.
     let device = (hex(major)? << 20 | hex(minor)?) as u32;
     (is_code && path.starts_with('/')).then(|| Line {
         start: hex(start).unwrap_or(0),

@@ -1,5 +1,5 @@
-//! Reads what the kernel says as it comes: keeps launches, follows address spaces, and looks into every new file while
-//! the process that mapped it stands still.
+//! Reads the kernel's records as they arrive: stores launches, follows address spaces, and inspects every new file
+//! while the process that mapped the file is stopped.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Whether a file is meant: by its whole path, or by its name as far as it is given.
+    /// Whether `path` is the named file. The user gives the complete path, or the beginning of the file name.
     fn means(&self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if self.library.contains('/') {
@@ -42,11 +42,11 @@ pub(crate) struct Watch {
     copies: bool,
     spaces: HashMap<u64, Space>,
     seen: Seen,
-    /// The last launch of each thread, which a marker is about.
+    /// Index of the last launch of each thread, to which a marker refers.
     last: HashMap<u32, usize>,
-    /// Stacks as they come, of an address space at one of its versions.
+    /// Numbers of raw stacks, keyed by the address space and the version of that space.
     known: HashMap<(u64, u32, Vec<u8>), u32>,
-    /// What went wrong with a file, to be told once.
+    /// Problems with files, each to be reported once.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -57,17 +57,17 @@ impl Watch {
         Ok(Self { kernel, named, copies: watched.copies, spaces, seen, last, known, remarks: Vec::new() })
     }
 
-    /// Looks at a process from now on.
+    /// Watches a process from now on.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         self.kernel.follow(pid)
     }
 
-    /// Looks into all that a running process has mapped.
+    /// Inspects all files that a running process has mapped.
     pub(crate) fn look_into_process(&mut self, pid: u32) {
         self.whole_process(pid);
     }
 
-    /// The same, as an address space; empty if the process is gone.
+    /// Inspects all mapped files of a process, and returns its address space; empty if the process is gone.
     fn whole_process(&mut self, pid: u32) -> Space {
         let mut space = Space::default();
         for line in spaces::maps(pid).unwrap_or_default() {
@@ -78,7 +78,7 @@ impl Watch {
         space
     }
 
-    /// How many probes are attached to functions that begin GPU work, or that the user named.
+    /// Returns the number of probes that are attached to functions that begin GPU work, or that the user named.
     pub(crate) fn attached(&self) -> usize {
         self.seen.probes.iter().filter(|probe| probe.kind != Kind::Marker).count()
     }
@@ -92,9 +92,10 @@ impl Watch {
         Ok((self.seen, dropped, self.remarks))
     }
 
-    /// Takes in all that there is.
+    /// Processes all records that have arrived.
     pub(crate) fn read(&mut self) {
-        // The records of one round are copied out, so that files can be looked into between them.
+        // Mappings that stopped their process are copied out first, so that files can be inspected after the round of
+        // records.
         let mut stopped = Vec::new();
         let Self { kernel, spaces, seen, last, copies, known, .. } = self;
         let mut state = State { spaces, seen, last, copies: *copies, known };
@@ -120,10 +121,11 @@ impl Watch {
         }
     }
 
-    /// A file that was never seen is mapped, or a process has become another program.
+    /// Handles the mapping of a file that was never seen, or a process that has become another program.
     fn meet(&mut self, head: &Head, mapping: &Mapping) {
         let Mapping { start, end, offset, file, stopped } = *mapping;
-        // What was there before we were: a program that has the runtime inside is known by nothing else.
+        // Inspects files that were mapped before the watch began. This is the only way to find a program that
+        // contains the runtime.
         if !self.spaces.contains_key(&head.space) || end == 0 {
             let space = self.whole_process(head.pid);
             self.spaces.insert(head.space, space);
@@ -139,12 +141,12 @@ impl Watch {
             self.spaces.entry(head.space).or_default().map(start, end, offset, number);
         }
         if stopped {
-            // Its death in the meantime is the only way in which this fails.
+            // Resuming fails only if the process has died in the meantime.
             process::go_on(head.pid);
         }
     }
 
-    /// Attaches what the file at `line` has to be probed at. `None`: it is gone.
+    /// Attaches probes to the functions of interest in the file at `line`. Returns `None` if the file is gone.
     fn look_into(&mut self, pid: u32, line: &Line) -> Option<FileNumber> {
         if let Some(number) = self.seen.files.number(line.file) {
             return Some(number);
@@ -171,7 +173,7 @@ impl Watch {
         let named: Vec<&str> =
             self.named.iter().filter(|named| named.means(path)).map(|named| named.symbol.as_str()).collect();
         let bytes = Bytes::of(file)?;
-        // What is no ELF file has no functions that could be called.
+        // A file that is not an ELF file has no functions that could be called.
         let Ok(found) = entries::find(bytes.get(), &named) else { return Ok(Api::None) };
         let wanted = |kind| self.copies || kind != Kind::Copy;
         let entries: Vec<Entry> = found.entries.into_iter().filter(|entry| wanted(entry.kind)).collect();
@@ -185,7 +187,7 @@ impl Watch {
     }
 }
 
-/// What records change.
+/// State that records change.
 struct State<'a> {
     spaces: &'a mut HashMap<u64, Space>,
     seen: &'a mut Seen,
@@ -195,7 +197,8 @@ struct State<'a> {
 }
 
 impl State<'_> {
-    /// The space of a process that was there before we were is read when it is first needed.
+    /// Returns the address space of a process. For a process that ran before the watch began, the space is read when
+    /// it is first needed.
     fn space(&mut self, head: &Head) -> &mut Space {
         let files = &self.seen.files;
         self.spaces.entry(head.space).or_insert_with(|| as_it_is(head.pid, |file| files.number(file)))
@@ -225,7 +228,8 @@ impl State<'_> {
         }
     }
 
-    /// CUPTI calls back at the beginning of the outermost call, before calls within it begin.
+    /// Assigns a correlation id to a launch. CUPTI calls back at the beginning of the outermost call, before nested
+    /// calls begin.
     fn marker(&mut self, head: &Head, correlation: u32, is_copy: bool) {
         if is_copy && !self.copies {
             self.seen.copies.insert((head.pid, correlation));
@@ -247,10 +251,10 @@ impl State<'_> {
         }
     }
 
-    /// False: the file is not known.
+    /// Records a mapping. Returns false if the file is not known.
     fn mapped(&mut self, head: &Head, mapping: &Mapping) -> bool {
         if mapping.end == 0 {
-            // The space may have the number of one that is gone.
+            // The new space may have the number of a space that no longer exists.
             self.spaces.remove(&head.space);
             return false;
         }
@@ -271,7 +275,7 @@ impl State<'_> {
             wire::addresses(hit.kernel).map(|address| Place { file: Place::KERNEL, offset: address });
         let mut places: Vec<Place> = kernel.collect();
         places.extend(user(hit).into_iter().enumerate().map(|(at, address)| {
-            // All but the function itself are return addresses, which may lie behind the end of the caller.
+            // All addresses except the function's own are return addresses, which may be past the end of the caller.
             space.place(address - u64::from(at > 0))
         }));
         let number = self.seen.stacks.number(places);
@@ -280,8 +284,8 @@ impl State<'_> {
     }
 }
 
-/// The addresses of the user's stack. Before Linux 6.11 the kernel leaves out the caller of a function that is at its
-/// first instruction, where the frame pointer is still the caller's.
+/// Returns the addresses of the user stack. Before Linux 6.11 the kernel omits the caller of a function that is at
+/// its first instruction, because the frame pointer is still the caller's at that point.
 fn user(hit: &Hit<'_>) -> Vec<u64> {
     let mut addresses: Vec<u64> = wire::addresses(hit.user).filter(|address| *address != 0).collect();
     if hit.caller != 0 && addresses.get(1) != Some(&hit.caller) {
@@ -300,7 +304,7 @@ fn as_it_is(pid: u32, number: impl Fn(FileId) -> Option<FileNumber>) -> Space {
     space
 }
 
-/// The name of a thread: up to fifteen bytes, without blanks, which would end the column.
+/// Returns the name of a thread: up to fifteen bytes, without blanks, because a blank would end the column.
 fn comm(bytes: &[u8; 16]) -> String {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(bytes);

@@ -1,42 +1,42 @@
-//! What the programs in the kernel say, taken out of their bytes. The layout is `bpf/probe.h`'s; the two change
-//! together.
+//! Parses the records that the programs in the kernel write. `bpf/probe.h` defines the layout, so both files must
+//! change together.
 
-/// What stands at the beginning of every record.
+/// Header of every record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// The process, as it is called in our own namespace; 0 where it has no number there.
+    /// Process id in our own namespace; 0 if the process has no id there.
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
-    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Time on `CLOCK_MONOTONIC`, in nanoseconds.
     pub(crate) time: u64,
-    /// Names the address space.
+    /// Identifier of the address space.
     pub(crate) space: u64,
     pub(crate) comm: [u8; 16],
 }
 
-/// One record.
+/// A record of any kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
-    /// A call of a probed function begins.
+    /// A call of a probed function has begun.
     Hit(Hit<'a>),
-    /// The call that the thread is in has this correlation id.
+    /// Correlation id of the call that the thread is making.
     Marker { correlation: u32, is_copy: bool },
     /// Code of a file was mapped.
     Mapping(Mapping),
-    /// A process was born, with the mappings of its parent.
+    /// A process was created, with the mappings of its parent.
     Fork { child: u32, space: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hit<'a> {
-    /// Which probe.
+    /// Number of the probe.
     pub(crate) probe: u64,
-    /// Where the call returns to.
+    /// Address to which the call returns.
     pub(crate) caller: u64,
-    /// Return addresses, the innermost first, before them the function itself: eight bytes each.
+    /// Addresses of eight bytes each: the function itself, then the return addresses, innermost first.
     pub(crate) user: &'a [u8],
-    /// The same of the kernel.
+    /// Addresses of the kernel stack, in the same form.
     pub(crate) kernel: &'a [u8],
 }
 
@@ -44,14 +44,14 @@ pub(crate) struct Hit<'a> {
 pub(crate) struct Mapping {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Where in the file it begins.
+    /// Offset in the file at which the mapping begins.
     pub(crate) offset: u64,
     pub(crate) file: FileId,
-    /// The process waits for us to let it go on.
+    /// Whether the process is stopped and waits until we resume it.
     pub(crate) stopped: bool,
 }
 
-/// What the kernel knows a file by.
+/// Identity of a file, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
     pub(crate) inode: u64,
@@ -59,7 +59,7 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// As the map `KNOWN` has it.
+    /// Returns the key of the file in the map `KNOWN`.
     pub(crate) fn key(self) -> [u8; 16] {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&self.inode.to_ne_bytes());
@@ -73,7 +73,7 @@ const MOST_FRAMES: usize = 127;
 const FRAMES_AT: usize = HEAD + 32;
 const KERNEL_AT: usize = FRAMES_AT + 8 * MOST_FRAMES;
 
-/// Takes a record apart; `None` if it is none of ours.
+/// Parses a record; `None` if our programs did not write the record.
 pub(crate) fn parse(bytes: &[u8]) -> Option<(Head, Record<'_>)> {
     let head = Head {
         pid: u32_at(bytes, 4)?,
@@ -100,7 +100,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Head, Record<'_>)> {
 }
 
 fn hit(bytes: &[u8]) -> Option<Hit<'_>> {
-    // A negative number of bytes is why there are none.
+    // A negative number of bytes is an error code: the kernel could not take the stack.
     let taken = |at: usize| u32_at(bytes, at).map(|bytes| usize::try_from(bytes as i32).unwrap_or(0));
     let (user, kernel) = (taken(HEAD + 24)?, taken(HEAD + 28)?);
     Some(Hit {
@@ -111,7 +111,7 @@ fn hit(bytes: &[u8]) -> Option<Hit<'_>> {
     })
 }
 
-/// The addresses in bytes of eight each.
+/// Returns the addresses in `bytes`, which takes eight bytes for each address.
 pub(crate) fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.as_chunks().0.iter().map(|eight| u64::from_ne_bytes(*eight))
 }

@@ -1,12 +1,12 @@
-//! Lets the workload say where it stands, so that tests can hold gpuflame's stacks against it: what
-//! `call_site.h` is to the examples in C. Only the simulated CUDA stack listens; gpuflame needs none of it.
+//! Lets the workload report its current position, so that tests can compare gpuflame's stacks with it, like
+//! `call_site.h` for the C examples. Only the simulated CUDA stack uses the reports; gpuflame needs none of them.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;
 
-/// `frame!(decode)` at the top of `fn decode` keeps `demo::workload::decode` on this thread's path until
-/// the function returns. (It also keeps the last call of the function from becoming a jump.)
+/// `frame!(decode)` at the top of `fn decode` keeps `demo::workload::decode` on this thread's path until the function
+/// returns. (The macro also prevents the last call of the function from becoming a jump.)
 macro_rules! frame {
     ($function:path) => {
         let _frame = $crate::call_site::Frame::enter(concat!(module_path!(), "::", stringify!($function)));
@@ -34,26 +34,26 @@ impl Drop for Frame {
     }
 }
 
-/// `gpusim_site` of the simulated stack.
+/// Type of `gpusim_site`, a function of the simulated stack.
 type Witness = unsafe extern "C" fn(path: *const c_char);
 static WITNESS: OnceLock<Option<Witness>> = OnceLock::new();
 
-/// Looks for the witness in `libcuda.so.1`.
+/// Looks for the witness function `gpusim_site` in `libcuda.so.1`.
 ///
 /// # Safety
-/// `libcuda` is a handle from dlopen.
+/// `libcuda` must be a handle from dlopen.
 pub(crate) unsafe fn find_witness(libcuda: *mut c_void) {
-    // SAFETY: the caller's handle, and a C string.
+    // SAFETY: the handle is the caller's, and the name is a C string.
     let symbol = unsafe { libc::dlsym(libcuda, c"gpusim_site".as_ptr()) };
-    // SAFETY: where the symbol exists it is the function of tests/gpusim, of this type.
+    // SAFETY: if the symbol exists, it is the function of tests/gpusim, which has this type.
     let witness = unsafe { std::mem::transmute::<*mut c_void, Option<Witness>>(symbol) };
     WITNESS.get_or_init(|| witness);
 }
 
-/// Tells the witness this thread's path; to be called right before work is given to the GPU.
+/// Reports this thread's path to the witness function. Call right before submitting work to the GPU.
 pub(crate) fn tell() {
     let Some(Some(witness)) = WITNESS.get() else { return };
     let path = PATH.with_borrow(|path| CString::new(path.join(";"))).unwrap_or_default();
-    // SAFETY: a C string, copied before the call returns.
+    // SAFETY: the path is a C string, and the function copies it before it returns.
     unsafe { witness(path.as_ptr()) };
 }

@@ -1,8 +1,8 @@
-//! The part of the CUDA driver API that the demo needs, by dlopen as Rust programs do: building it asks
-//! for no toolkit, and where there is no driver it says so.
+//! The part of the CUDA driver API that the demo needs, loaded with dlopen as Rust programs do. Building the demo
+//! requires no toolkit. If there is no driver, the demo prints an error.
 //!
-//! One [`Gpu`] is one device's primary context, current on the thread that opened it. Nothing is freed:
-//! the process ends with its work, and the driver frees what it held.
+//! A [`Gpu`] is the primary context of one device, current on the thread that opened it. The demo frees nothing: the
+//! process ends when its work is done, and the driver then frees what the process held.
 
 use crate::Result;
 use crate::call_site::{self, frame};
@@ -25,14 +25,14 @@ pub(crate) struct Event(*mut c_void);
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel(*mut c_void);
 
-/// An argument of a kernel: all of ours are addresses or counts.
+/// An argument of a kernel. All arguments of our kernels are addresses or counts.
 #[derive(Clone, Copy)]
 pub(crate) enum Argument<'a> {
     Buffer(&'a Buffer),
     Count(u32),
 }
 
-/// `name: cuName(types)` makes a field of the function's type, filled by name.
+/// Macro for the function table: `name: cuName(types)` declares a field of the function's type, looked up by name.
 macro_rules! functions {
     ($($field:ident: $symbol:ident($($type:ty),*);)*) => {
         struct Api { $($field: unsafe extern "C" fn($($type),*) -> c_uint),* }
@@ -41,7 +41,7 @@ macro_rules! functions {
             fn load(libcuda: *mut c_void) -> Result<Api> {
                 Ok(Api { $($field: {
                     let name = concat!(stringify!($symbol), "\0");
-                    // SAFETY: an open library, and a C string.
+                    // SAFETY: the handle is an open library, and the name is a C string.
                     let symbol = unsafe { libc::dlsym(libcuda, name.as_ptr().cast()) };
                     if symbol.is_null() {
                         return Err(format!("libcuda.so.1 has no {}: the driver is too old", stringify!($symbol)));
@@ -82,24 +82,24 @@ functions! {
     );
 }
 
-/// Prints the first GPU's name and its driver's version, or says why there is none.
+/// Prints the first GPU's name and the driver's version, or the reason why there is no GPU.
 pub(crate) fn probe() -> Result<()> {
     let (api, device) = open()?;
     let mut name = [0 as c_char; 128];
-    // SAFETY: the buffer has the length it is said to have.
+    // SAFETY: the buffer has the length that the call receives.
     api.check("cuDeviceGetName", unsafe { (api.device_name)(name.as_mut_ptr(), 128, device) })?;
     let mut version = 0;
-    // SAFETY: writes one int.
+    // SAFETY: the function writes one int.
     api.check("cuDriverGetVersion", unsafe { (api.driver_version)(&mut version) })?;
-    // SAFETY: the driver ended the name with a zero, or the array still does.
+    // SAFETY: the driver terminated the name with a zero, or the zeroed array still contains one.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy();
     println!("{name} (CUDA {}.{})", version / 1000, version % 1000 / 10);
     Ok(())
 }
 
-/// Loads and initialises the driver; with CUDA_INJECTION64_PATH this is where gpuflame comes in.
+/// Loads and initialises the driver. If CUDA_INJECTION64_PATH is set, the driver loads gpuflame during this call.
 fn open() -> Result<(Api, c_int)> {
-    // SAFETY: loading the driver runs its initialisers, as any CUDA program does.
+    // SAFETY: loading the driver runs its initialisers, as in any CUDA program.
     let libcuda = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
     if libcuda.is_null() {
         return Err("there is no libcuda.so.1, so no NVIDIA driver is installed".to_owned());
@@ -107,16 +107,16 @@ fn open() -> Result<(Api, c_int)> {
     // SAFETY: the handle was just opened.
     unsafe { call_site::find_witness(libcuda) };
     let api = Api::load(libcuda)?;
-    // SAFETY: 0 is the only flag there is.
+    // SAFETY: 0 is the only valid flag.
     api.check("cuInit", unsafe { (api.init)(0) })?;
     let mut count = 0;
-    // SAFETY: writes one int.
+    // SAFETY: the function writes one int.
     api.check("cuDeviceGetCount", unsafe { (api.device_count)(&mut count) })?;
     if count == 0 {
         return Err("the driver sees no device".to_owned());
     }
     let mut device = 0;
-    // SAFETY: writes one int; there is a first device.
+    // SAFETY: the function writes one int, and a first device exists.
     api.check("cuDeviceGet", unsafe { (api.device)(&mut device, 0) })?;
     Ok((api, device))
 }
@@ -127,18 +127,18 @@ impl Api {
             return Ok(());
         }
         let mut name = std::ptr::null();
-        // SAFETY: writes one pointer, to a static string or NULL.
+        // SAFETY: the function writes one pointer, to a static string or NULL.
         unsafe { (self.error_name)(code, &mut name) };
         if name.is_null() {
             return Err(format!("{call} failed: {code}"));
         }
-        // SAFETY: not NULL, hence a C string that is never freed.
+        // SAFETY: the pointer is not NULL, hence points to a C string that is never freed.
         Err(format!("{call} failed: {}", unsafe { CStr::from_ptr(name) }.to_string_lossy()))
     }
 }
 
 impl Buffer {
-    /// Numbers `from..from + len` of it.
+    /// Returns the numbers `from..from + len` of the buffer.
     pub(crate) fn part(&self, from: usize, len: usize) -> Buffer {
         assert!(from + len <= self.len, "a part of a buffer lies inside it");
         Buffer { address: self.address + (from * size_of::<f32>()) as u64, len }
@@ -149,7 +149,7 @@ impl Buffer {
     }
 }
 
-/// The first device. Neither `Send` nor `Sync`: its context is current on one thread.
+/// The first device. `Gpu` is neither `Send` nor `Sync`, because its context is current on one thread.
 pub(crate) struct Gpu {
     api: Api,
     module: *mut c_void,
@@ -161,85 +161,86 @@ impl Gpu {
     pub(crate) fn open(ptx: &CStr) -> Result<Gpu> {
         let (api, device) = open()?;
         let (mut context, mut module) = (null_mut(), null_mut());
-        // SAFETY: writes one handle.
+        // SAFETY: the function writes one handle.
         api.check("cuDevicePrimaryCtxRetain", unsafe { (api.retain_context)(&mut context, device) })?;
         // SAFETY: the context was just retained, and is never released.
         api.check("cuCtxSetCurrent", unsafe { (api.set_context)(context) })?;
-        // SAFETY: writes one handle; the PTX ends with a zero, as text must.
+        // SAFETY: the function writes one handle, and the PTX ends with a zero, as text must.
         api.check("cuModuleLoadData", unsafe { (api.load_module)(&mut module, ptx.as_ptr().cast()) })?;
         Ok(Gpu { api, module, _one_thread: PhantomData })
     }
 
     pub(crate) fn kernel(&self, name: &CStr) -> Result<Kernel> {
         let mut kernel = null_mut();
-        // SAFETY: writes one handle; the module is never unloaded.
+        // SAFETY: the function writes one handle, and the module is never unloaded.
         let code = unsafe { (self.api.function)(&mut kernel, self.module, name.as_ptr()) };
         self.api.check("cuModuleGetFunction", code).map(|()| Kernel(kernel))
     }
 
-    /// One that waits for the copies of [`Gpu::write`], which return before the GPU has got everything.
+    /// Creates a stream that waits for the copies of [`Gpu::write`]. Those copies return before the GPU has received
+    /// all data.
     pub(crate) fn stream(&self) -> Result<Stream> {
         let (mut stream, blocking) = (null_mut(), 0);
-        // SAFETY: writes one handle.
+        // SAFETY: the function writes one handle.
         let code = unsafe { (self.api.create_stream)(&mut stream, blocking) };
         self.api.check("cuStreamCreate", code).map(|()| Stream(stream))
     }
 
     pub(crate) fn event(&self) -> Result<Event> {
         let (mut event, without_timing) = (null_mut(), 2);
-        // SAFETY: writes one handle.
+        // SAFETY: the function writes one handle.
         let code = unsafe { (self.api.create_event)(&mut event, without_timing) };
         self.api.check("cuEventCreate", code).map(|()| Event(event))
     }
 
     pub(crate) fn buffer(&self, len: usize) -> Result<Buffer> {
         let mut address = 0;
-        // SAFETY: writes one address.
+        // SAFETY: the function writes one address.
         let code = unsafe { (self.api.allocate)(&mut address, len * size_of::<f32>()) };
         self.api.check("cuMemAlloc", code).map(|()| Buffer { address, len })
     }
 
-    /// What `first` has been given up to now comes before what `then` is given from now on.
+    /// Makes the later work of stream `then` wait for all work submitted to stream `first` so far.
     pub(crate) fn order(&self, first: Stream, event: Event, then: Stream) -> Result<()> {
-        // SAFETY: handles of this context.
+        // SAFETY: both handles belong to this context.
         self.api.check("cuEventRecord", unsafe { (self.api.record_event)(event.0, first.0) })?;
-        // SAFETY: handles of this context; 0 is the default.
+        // SAFETY: both handles belong to this context, and 0 is the default flag.
         self.api.check("cuStreamWaitEvent", unsafe { (self.api.wait_event)(then.0, event.0, 0) })
     }
 
-    /// Returns when everything has run.
+    /// Returns when all submitted work has run.
     pub(crate) fn finish(&self) -> Result<()> {
         // SAFETY: a context is current.
         self.api.check("cuCtxSynchronize", unsafe { (self.api.synchronize)() })
     }
 
-    /// Copies `from` into the beginning of `to`; returns when `from` is needed no more.
+    /// Copies `from` into the beginning of `to`; returns when `from` is no longer needed.
     #[inline(never)]
     pub(crate) fn write(&self, to: &Buffer, from: &[f32]) -> Result<()> {
         frame!(Gpu::write);
         assert!(from.len() <= to.len, "it must fit");
         call_site::tell();
-        // SAFETY: both sides have that many bytes, and `from` has been read when the call returns.
+        // SAFETY: both sides have that many bytes, and the driver has read `from` when the call returns.
         let code = unsafe { (self.api.copy_in)(to.address, from.as_ptr().cast(), size_of_val(from)) };
         self.api.check("cuMemcpyHtoD", code)
     }
 
-    /// Copies the beginning of `from` into `to`, on `stream`; returns when that is done.
+    /// Copies the beginning of `from` into `to` on `stream`; returns when the copy is done.
     #[inline(never)]
     pub(crate) fn read(&self, to: &mut [f32], from: &Buffer, stream: Stream) -> Result<()> {
         frame!(Gpu::read);
         assert!(to.len() <= from.len, "it must fit");
         call_site::tell();
         let bytes = size_of_val(to);
-        // SAFETY: both sides have that many bytes, and `to` is borrowed until the copy is over, below.
+        // SAFETY: both sides have that many bytes, and `to` is borrowed until the stream is synchronized below.
         let code = unsafe { (self.api.copy_out)(to.as_mut_ptr().cast(), from.address, bytes, stream.0) };
-        // SAFETY: a stream of this context.
+        // SAFETY: the stream belongs to this context.
         let over = unsafe { (self.api.synchronize_stream)(stream.0) };
         self.api.check("cuMemcpyDtoHAsync", code)?;
         self.api.check("cuStreamSynchronize", over)
     }
 
-    /// Gives `stream` the work of copying `from` into the beginning of `to`.
+    /// Submits to `stream` a copy of `from` into the beginning of `to`.
     #[inline(never)]
     pub(crate) fn copy(&self, to: &Buffer, from: &Buffer, stream: Stream) -> Result<()> {
         frame!(Gpu::copy);
@@ -250,7 +251,7 @@ impl Gpu {
         self.api.check("cuMemcpyDtoDAsync", code)
     }
 
-    /// Gives `stream` the work of filling `buffer` with zeros.
+    /// Submits to `stream` a fill of `buffer` with zeros.
     #[inline(never)]
     pub(crate) fn clear(&self, buffer: &Buffer, stream: Stream) -> Result<()> {
         frame!(Gpu::clear);
@@ -260,10 +261,10 @@ impl Gpu {
         self.api.check("cuMemsetD8Async", code)
     }
 
-    /// Gives `stream` the work of running `kernel` with `threads` threads or a few more.
+    /// Submits to `stream` a launch of `kernel` with `threads` threads or a few more.
     ///
     /// # Safety
-    /// `arguments` are those that the kernel declares, and it stays inside the buffers.
+    /// `arguments` must match the kernel's declaration, and the kernel must stay inside the buffers.
     #[inline(never)]
     pub(crate) unsafe fn launch(
         &self,
@@ -274,14 +275,14 @@ impl Gpu {
     ) -> Result<()> {
         frame!(Gpu::launch);
         const BLOCK: u32 = 128;
-        // A count takes the first half of its word: CUDA runs on little-endian machines only.
+        // A count occupies the first half of its word, because CUDA runs on little-endian machines only.
         let mut values: Vec<u64> = arguments.iter().map(|argument| argument.word()).collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         call_site::tell();
         let blocks = threads.div_ceil(BLOCK);
-        // SAFETY: handles of this context; the driver copies the arguments before it returns, and the
-        // caller answers for their types.
+        // SAFETY: the handles belong to this context. The driver copies the arguments before it returns, and the
+        // caller guarantees their types.
         let code = unsafe {
             (self.api.launch)(
                 kernel.0,

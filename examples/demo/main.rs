@@ -1,13 +1,14 @@
-//! Everything in one command: `cargo run --release --example demo` profiles a small decode loop and
-//! shows what came of it.
+//! The complete example in one command: `cargo run --release --example demo` profiles a small decode loop and shows
+//! the result.
 //!
-//! It does what a user does by hand: start a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. The
-//! program is this one again, started with another argument: `probe` looks for a GPU, `workload` launches
-//! kernels. Without a GPU the workload runs on the simulated CUDA stack that the tests use, where kernels
-//! take a made-up time and compute nothing; stacks, files and ledger are as on a real one.
+//! The demo does what a user does by hand: it starts a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. That
+//! program is the demo itself, started with another argument: `probe` looks for a GPU, and `workload` launches
+//! kernels. Without a GPU, the workload runs on the simulated CUDA stack that the tests use. Simulated kernels take
+//! an invented time and compute nothing. Stacks, files and ledger are as on a real GPU.
 #![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
 
-/// Prints a line. Whoever read them may be gone, as `head` is: the files are there all the same.
+/// Prints a line. Errors are ignored, because the reader may be gone (as `head` is), and the files are written
+/// nevertheless.
 macro_rules! say {
     ($($line:tt)*) => {{
         use std::io::Write as _;
@@ -26,7 +27,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// An error is the line that the user gets: what, where, what next.
+/// Result whose error is the line that the user reads: the failure, its location, and the next step.
 type Result<T> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Records on the real stack where there is one, else, or if nothing came of it, on the simulated one.
+/// Records on the real CUDA stack if there is one. Otherwise, or if that fails, records on the simulated stack.
 fn demonstrate() -> Result<()> {
     let library = stage::find_library("libgpuflame.so")?;
     match probe()? {
@@ -65,8 +66,8 @@ fn demonstrate() -> Result<()> {
     show(&record(&library, Stack::Simulated)?.ok_or_else(nothing)?)
 }
 
-/// The GPU's name, or why there is none. In a process of its own: one that has initialised CUDA cannot be
-/// profiled from the start any more, nor forked.
+/// Returns the GPU's name, or the reason why there is no GPU. The probe runs in a separate process, because a process
+/// that has initialised CUDA can no longer be profiled from the start, and can no longer fork.
 fn probe() -> Result<std::result::Result<String, String>> {
     let output = myself("probe")?
         .env_remove("CUDA_INJECTION64_PATH")
@@ -83,7 +84,7 @@ fn probe() -> Result<std::result::Result<String, String>> {
 fn record(library: &Path, stack: Stack) -> Result<Option<String>> {
     let mut command = myself("workload")?;
     command.env("CUDA_INJECTION64_PATH", library).env("GPUFLAME_OUTPUT", "gpuflame-demo.%p");
-    // What a shell may have set for another program would leave this one without its files.
+    // Variables that a shell may have set for another program would prevent the workload from writing its files.
     for name in ["GPUFLAME_FORMATS", "GPUFLAME_ENABLED", "GPUFLAME_UNIT"] {
         command.env_remove(name);
     }
@@ -101,8 +102,8 @@ fn record(library: &Path, stack: Stack) -> Result<Option<String>> {
     Ok(new.map(|name| name.trim_end_matches(".csv").to_owned()))
 }
 
-/// The tables in the current folder. One of an earlier process with the same id may be among them; then
-/// gpuflame takes another name for its own.
+/// Returns the tables in the current folder. One of the tables may belong to an earlier process with the same id. In
+/// that case gpuflame chooses another name for its own table.
 fn tables() -> Result<BTreeSet<String>> {
     let folder = std::fs::read_dir(".").map_err(|e| format!("cannot read the current folder: {e}"))?;
     let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -1,7 +1,7 @@
-//! The program that is profiled: a decode loop, whose functions are what the flame graph should show.
-//! It computes next to nothing of interest, but on a real GPU it does compute.
+//! The program that is profiled: a decode loop, whose functions the flame graph should show. The results are
+//! meaningless, but on a real GPU the kernels do compute.
 //!
-//! Two streams: one computes; the other brings embeddings in and takes results out.
+//! The program uses two streams: one computes, and the other copies embeddings in and results out.
 
 use crate::Result;
 use crate::call_site::frame;
@@ -18,7 +18,7 @@ const CONTEXT: usize = PROMPT.len() + TOKENS;
 
 const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
 
-/// The command line's `workload`.
+/// Runs the workload, for the argument `workload` of the command line.
 #[inline(never)]
 pub(crate) fn run() -> Result<()> {
     frame!(run);
@@ -28,13 +28,13 @@ pub(crate) fn run() -> Result<()> {
     session.gpu.finish()
 }
 
-/// Matrices of WIDTH by WIDTH.
+/// A layer, consisting of matrices of WIDTH by WIDTH.
 struct Layer {
     query: Buffer,
     attention_out: Buffer,
     up: Buffer,
     down: Buffer,
-    /// CONTEXT rows of WIDTH, one for each position so far.
+    /// CONTEXT rows of WIDTH numbers, one row for each position so far.
     cache: Buffer,
 }
 
@@ -49,9 +49,9 @@ struct Session {
     copy: Stream,
     event: Event,
     layers: Vec<Layer>,
-    /// VOCABULARY rows of WIDTH.
+    /// VOCABULARY rows of WIDTH numbers.
     embeddings: Buffer,
-    /// The residual stream, and what the blocks need beside it: WIDTH each.
+    /// The residual stream, and the temporary vectors of the blocks, each of WIDTH numbers.
     x: Buffer,
     query: Buffer,
     mixed: Buffer,
@@ -98,7 +98,7 @@ fn load_layer(gpu: &Gpu, random: &mut Random) -> Result<Layer> {
     })
 }
 
-/// A matrix of random numbers, small enough that products with it do not grow.
+/// Uploads a matrix of random numbers, which are so small that products with the matrix do not grow.
 #[inline(never)]
 fn upload(gpu: &Gpu, rows: usize, random: &mut Random) -> Result<Buffer> {
     frame!(upload);
@@ -120,7 +120,7 @@ fn generate(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A new sequence: nothing is cached yet.
+/// Starts a new sequence with an empty cache.
 #[inline(never)]
 fn reset(session: &mut Session) -> Result<()> {
     frame!(reset);
@@ -158,7 +158,7 @@ fn forward(session: &mut Session, token: usize) -> Result<()> {
     Ok(())
 }
 
-/// On the copy stream, when `x` is free, and before anything computes with it.
+/// Embeds a token on the copy stream, after `x` is free and before any kernel computes with `x`.
 #[inline(never)]
 fn embed(session: &Session, token: usize) -> Result<()> {
     frame!(embed);
@@ -198,11 +198,12 @@ fn append_to_cache(session: &Session, layer: &Layer) -> Result<()> {
 fn matmul(session: &Session, out: &Buffer, x: &Buffer, matrix: &Buffer) -> Result<()> {
     frame!(matmul);
     let arguments = [Address(out), Address(x), Address(matrix), Count(WIDTH as u32)];
-    // SAFETY: as kernels.ptx declares them: two vectors and a square matrix.
+    // SAFETY: the arguments are as kernels.ptx declares them: two vectors and a square matrix.
     unsafe { session.gpu.launch(session.matmul, WIDTH as u32, session.compute, &arguments) }
 }
 
-/// Takes longer with every token: the cache grows. (Not on the simulated stack.)
+/// Runs the attention kernel. It takes longer with every token, because the cache grows. (Not on the simulated
+/// stack.)
 #[inline(never)]
 fn attend(session: &Session, layer: &Layer) -> Result<()> {
     frame!(attend);
@@ -214,7 +215,8 @@ fn attend(session: &Session, layer: &Layer) -> Result<()> {
         Count(length),
         Count(WIDTH as u32),
     ];
-    // SAFETY: as kernels.ptx declares them: two vectors and `length` rows, of which there are CONTEXT.
+    // SAFETY: the arguments are as kernels.ptx declares them: two vectors and `length` rows; the cache has CONTEXT
+    // rows.
     unsafe { session.gpu.launch(session.attention, WIDTH as u32, session.compute, &arguments) }
 }
 
@@ -222,7 +224,7 @@ fn attend(session: &Session, layer: &Layer) -> Result<()> {
 fn silu(session: &Session) -> Result<()> {
     frame!(silu);
     let arguments = [Address(&session.mixed), Count(WIDTH as u32)];
-    // SAFETY: as kernels.ptx declares them: a vector.
+    // SAFETY: the argument is as kernels.ptx declares it: a vector.
     unsafe { session.gpu.launch(session.silu, WIDTH as u32, session.compute, &arguments) }
 }
 
@@ -230,11 +232,11 @@ fn silu(session: &Session) -> Result<()> {
 fn accumulate(session: &Session) -> Result<()> {
     frame!(accumulate);
     let arguments = [Address(&session.x), Address(&session.out), Count(WIDTH as u32)];
-    // SAFETY: as kernels.ptx declares them: two vectors.
+    // SAFETY: the arguments are as kernels.ptx declares them: two vectors.
     unsafe { session.gpu.launch(session.accumulate, WIDTH as u32, session.compute, &arguments) }
 }
 
-/// The next token: where the result is largest.
+/// Returns the next token, which is the position of the largest result.
 #[inline(never)]
 fn sample(session: &Session) -> Result<usize> {
     frame!(sample);
@@ -245,11 +247,11 @@ fn sample(session: &Session) -> Result<usize> {
     Ok(largest.map_or(0, |(token, _)| token))
 }
 
-/// xorshift64* (Vigna 2016): the same numbers on every run.
+/// Random numbers by xorshift64* (Vigna 2016), which are the same on every run.
 struct Random(u64);
 
 impl Random {
-    /// In -1 to 1.
+    /// Returns a number between -1 and 1.
     fn next(&mut self) -> f32 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -1,8 +1,8 @@
-//! Measures communication between GPUs, and its *exposed* part: the time in which a GPU communicated and computed
-//! nothing. A job could be faster by that much if all communication overlapped with computation.
+//! Measures communication between GPUs, and its *exposed* part, which is the time in which a GPU communicated and did
+//! not compute. A job could be faster by the exposed time if all communication overlapped with computation.
 //!
-//! Kernels are recognised by name (or by marks in the trace), since nothing else identifies them. A communication
-//! kernel also waits for its peers; its duration does not separate waiting from moving data.
+//! Kernels are recognised by name (or by marks in the trace), because nothing else identifies them. A communication
+//! kernel also waits for its peers, and its duration does not distinguish waiting from moving data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::events::JoinedActivity;
 use crate::profile::{Place, add_to, saturating_sum};
 use crate::record::{CopyKind, DeviceId, Work};
 
-/// Lower-case parts of the names of communication kernels: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of
-/// frameworks' own (vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce).
+/// Lower-case parts of the names of communication kernels: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of the
+/// kernels in frameworks (vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce).
 const COMMUNICATION_WORDS: [&str; 22] = [
     "nccl",
     "rccl",
@@ -36,13 +36,13 @@ const COMMUNICATION_WORDS: [&str; 22] = [
     "alltoall",
     "userbuffers",
 ];
-/// Names that contain such a word although the kernel only reduces within a block or a warp.
+/// Names that contain a communication word although the kernel only reduces within a block or a warp.
 const WITHIN_GPU_WORDS: [&str; 3] = ["warpallreduce", "blockallreduce", "threadallreduce"];
 
 /// Criteria that identify communication kernels.
 #[derive(Clone, Debug, Default)]
 pub struct CommunicationFilter {
-    /// Parts of kernel names, in any case. If there are any, they replace all other criteria.
+    /// Parts of kernel names, matched case-insensitively. If there are patterns, they replace all other criteria.
     pub patterns: Vec<String>,
     /// Kernels that the trace marks as collectives.
     pub collectives: BTreeSet<String>,
@@ -58,7 +58,7 @@ impl CommunicationFilter {
         self.collectives.contains(name) || has_communication_word(&lower)
     }
 
-    /// Whether this work, named `name`, communicates. Copies between GPUs do, unless there are patterns.
+    /// Whether this work, named `name`, communicates. Copies between GPUs communicate, unless there are patterns.
     pub fn is_communication(&self, work: Work, name: &str) -> bool {
         match work {
             Work::Kernel(_) => self.is_communication_kernel(name),
@@ -77,7 +77,7 @@ fn has_communication_word(lower: &str) -> bool {
 /// Class of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkClass {
-    /// Moves data between GPUs.
+    /// Work that moves data between GPUs.
     Communication,
     /// Any other kernel.
     Computation,
@@ -85,7 +85,7 @@ pub enum WorkClass {
     Memory,
 }
 
-/// Communication and computation of a GPU, in ns. Concurrent work counts once.
+/// Communication and computation times of a GPU, in ns. Overlapping work counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Communication {
     /// Time in which any communication ran.
@@ -99,16 +99,17 @@ pub struct Communication {
 /// Communication launched by one stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackShare {
-    /// Sum of the durations of its operations.
+    /// Sum of the durations of the stack's communication operations.
     pub nanos: u64,
-    /// Number of its operations.
+    /// Number of the stack's communication operations.
     pub count: u64,
-    /// Share of the exposed time. Concurrent operations do not split it: the one that began first gets the time.
+    /// Stack's share of the exposed time. Concurrent operations do not split exposed time: the operation that began
+    /// first gets the time.
     pub exposed: u64,
 }
 
 impl StackShare {
-    /// Sum of both.
+    /// Returns the sum of `self` and `other`.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -176,7 +177,7 @@ impl Device {
 struct SpanUnion(Vec<(u64, u64)>);
 
 impl SpanUnion {
-    /// Adds a span that begins no earlier than the spans before.
+    /// Adds a span. It must not begin before the spans that were added earlier.
     fn add(&mut self, start: u64, end: u64) {
         match self.0.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
@@ -188,7 +189,8 @@ impl SpanUnion {
         saturating_sum(self.0.iter().map(|(start, end)| end - start))
     }
 
-    /// Length of its overlap with `from..to`. `first` is the index to search from; the spans asked for must ascend.
+    /// Returns the length of the union's overlap with `from..to`. `first` is the index at which the search begins, so
+    /// successive calls must pass ascending spans.
     fn overlap(&self, from: u64, to: u64, first: &mut usize) -> u64 {
         while self.0.get(*first).is_some_and(|(_, end)| *end <= from) {
             *first += 1;

@@ -1,4 +1,4 @@
-//! Measures launch delays: the time between the call that launched work and its start on the GPU.
+//! Measures launch delays: the time between the call that launched work and the start of the work on the GPU.
 
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{Activity, CorrelationId, IdMap, Work};
@@ -12,11 +12,11 @@ pub struct LaunchDelays(IdMap<Work, WorkDelays>);
 #[derive(Debug, Default)]
 pub struct WorkDelays {
     histogram: Histogram,
-    /// Sum, in ns.
+    /// Sum of the delays, in ns.
     pub sum: u64,
-    /// Maximum, in ns.
+    /// Maximum delay, in ns.
     pub max: u64,
-    /// Number of activities that began before their call: one of the two clocks is wrong.
+    /// Number of activities that began before their call, which shows that one of the two clocks is wrong.
     pub started_before_call: u64,
 }
 
@@ -28,17 +28,17 @@ impl LaunchDelays {
 }
 
 impl WorkDelays {
-    /// Number of delays, at least one.
+    /// Returns the number of delays, at least one.
     pub fn count(&self) -> u64 {
         self.histogram.count()
     }
 
-    /// Average, in ns.
+    /// Returns the average delay, in ns.
     pub fn average(&self) -> u64 {
         self.sum / self.count().max(1)
     }
 
-    /// The `percent`th percentile, in ns, within 0.8 %.
+    /// Returns the `percent`th percentile of the delays, in ns, within 0.8 %.
     pub fn percentile(&self, percent: u8) -> u64 {
         self.histogram.percentile(percent).min(self.max)
     }

@@ -1,4 +1,4 @@
-//! Checks a trace for doubtful figures: which ones, how many, and why they matter.
+//! Checks a trace for doubtful figures. Each finding tells which figures are doubtful, how many, and why they matter.
 
 use std::collections::HashMap;
 
@@ -8,36 +8,37 @@ use crate::join::{Origin, Tally};
 use crate::profile::{Profile, add_to};
 use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Missing, Nanos, StreamId};
 
-/// A check and its result.
+/// A check and the result of the check.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finding {
-    /// Stable name for programs.
+    /// Stable name of the check, for programs.
     pub id: &'static str,
-    /// Severity.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// Number of occurrences, for checks that count.
+    /// Number of occurrences, if the check counts occurrences.
     pub figures: Option<Figures>,
     /// Short description of the check.
     pub what: &'static str,
-    /// Why it matters, if anything was found.
+    /// Reason why the finding matters; empty if nothing was found.
     pub why: &'static str,
 }
 
 /// Severity of a finding, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Makes sums, links or orders wrong, for more than a thousandth of the operations or of the busy time.
+    /// The finding makes sums, links or orders wrong, for more than a thousandth of the operations or of the busy
+    /// time.
     Bad,
-    /// Worth knowing.
+    /// The finding is worth knowing.
     Note,
-    /// Checked for and not found.
+    /// The check looked for occurrences and found none.
     Absent,
-    /// A fact, not a problem.
+    /// The finding is a fact, not a problem.
     Fine,
 }
 
 impl Severity {
-    /// Word for reports.
+    /// Word for the severity in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Bad => "BAD",
@@ -48,12 +49,12 @@ impl Severity {
     }
 }
 
-/// A count and its total.
+/// A count of occurrences and the total that contains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// Number of occurrences.
     pub count: u64,
-    /// Total that they are part of; 0 if unknown.
+    /// Total that the occurrences are part of; 0 if unknown.
     pub of: u64,
 }
 
@@ -66,7 +67,7 @@ pub struct Evidence<'a> {
     pub tally: &'a Tally,
     /// Joined rows, sorted.
     pub events: &'a JoinedRows,
-    /// Link report, for traces of other tools.
+    /// Link report, if the trace comes from another tool.
     pub linked: Option<&'a LinkReport>,
     /// Number of records that could not be read.
     pub damaged: u64,
@@ -74,7 +75,7 @@ pub struct Evidence<'a> {
     pub writer_state: Option<WriterState>,
 }
 
-/// Runs all checks. The worst findings come first, the precision of times last.
+/// Runs all checks. The worst findings come first; the finding on the precision of times comes last.
 pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Evidence { events, linked, .. } = *evidence;
     let (launches, activities) = (&evidence.tally.launches, &evidence.tally.activities);
@@ -87,7 +88,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         start != 0 && end != 0 && end < start
     });
     let busy = evidence.profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
-    // Less than a thousandth, by number and by time, changes no picture.
+    // Less than a thousandth, by number and by time, does not visibly change a picture.
     let matters = |count: u64, of: u64, nanos: u64| match count.saturating_mul(1000) > of
         || nanos.saturating_mul(1000) > busy
     {
@@ -160,7 +161,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "launch_pending",
             "launches without an activity",
             Note,
-            // In a damaged file one count may come from its sums and the other from its rows.
+            // In a damaged file, one of the two counts may come from sums and the other from rows.
             launches.pending.saturating_sub(pending_at_end),
             launches.seen,
             "they failed, copied nothing, or their record was lost",
@@ -282,13 +283,13 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "the file was truncated or changed",
         ),
     ];
-    // Worst first.
+    // The worst findings come first.
     findings.sort_by_key(|finding| finding.severity);
     findings.push(precision_finding(events));
     findings
 }
 
-/// A finding with `severity` if `count` is not 0, else [`Severity::Absent`].
+/// Returns a finding with `severity` if `count` is not 0, else with [`Severity::Absent`].
 fn counted_finding(
     id: &'static str,
     what: &'static str,
@@ -303,12 +304,12 @@ fn counted_finding(
 
 /// Longest plausible duration of a piece of work, in ns.
 const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
-/// Smallest plausible distance of the first activity from the clock's zero, in ns: clocks count from 1970 or from the
-/// boot of the machine, and pass a minute soon.
+/// Smallest plausible distance of the first activity from the clock's zero, in ns. Clocks count from 1970 or from the
+/// boot of the machine, so they soon exceed a minute.
 const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
 
-/// Largest time value that means "not set". Traces of other tools have it at the 0 of their own clock, provided that
-/// this is long before everything else.
+/// Largest time value that means "not set". In traces of other tools that value corresponds to 0 on the trace's own
+/// clock, provided that this 0 is long before all other times.
 fn unset_bound(linked: Option<&LinkReport>, events: &JoinedRows) -> u64 {
     let Some(linked) = linked else { return 0 };
     let zero = u64::try_from(linked.offset).unwrap_or(0);
@@ -316,7 +317,7 @@ fn unset_bound(linked: Option<&LinkReport>, events: &JoinedRows) -> u64 {
     if begin.is_some_and(|begin| begin - zero > MIN_GAP_AFTER_ZERO_NS) { zero } else { 0 }
 }
 
-/// Whether waits are recorded, or there were no calls that wait. Our own recordings have them only on request.
+/// Whether waits are recorded, or no call waited. Our own recordings contain waits only on request.
 fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
     !profile.dependencies().is_empty()
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
@@ -347,22 +348,23 @@ fn count_pending_at_end(events: &JoinedRows) -> u64 {
     events.calls().iter().rev().take_while(|call| call.pending).count() as u64
 }
 
-/// Whether it begins before its launch.
+/// Whether the activity begins before its launch.
 fn starts_before_launch(event: &JoinedActivity) -> bool {
     let activity = &event.activity;
     activity.duration().is_some()
         && matches!(event.origin, Origin::Launch(launched) if activity.start < launched.time)
 }
 
-/// Number of overlaps, and their total time.
+/// Number of overlapping activities, and their total overlap time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Overlaps {
     count: u64,
     nanos: u64,
 }
 
-/// Finds activities that begin before the previous one on their stream has ended, except graph nodes, which may run
-/// concurrently. If a trace does not mark graph nodes, the activities of a launch with several count as such.
+/// Finds activities that begin before the previous activity on their stream has ended. Graph nodes are excepted,
+/// because they may run concurrently. If a trace does not mark graph nodes, a launch with several activities is taken
+/// for a graph launch.
 fn find_overlaps(events: &JoinedRows, per_launch: &ActivitiesPerLaunch) -> Overlaps {
     let is_node = |event: &JoinedActivity| {
         event.activity.graph.0 != 0 || launch_key(event).is_some_and(|launch| per_launch[&launch] > 1)
@@ -381,7 +383,7 @@ fn find_overlaps(events: &JoinedRows, per_launch: &ActivitiesPerLaunch) -> Overl
     overlaps
 }
 
-/// Reports whether all times are multiples of a microsecond.
+/// Reports whether all times in the trace are multiples of a microsecond.
 fn precision_finding(events: &JoinedRows) -> Finding {
     let fact = |severity, what, why| Finding { id: "precision", severity, figures: None, what, why };
     let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());

@@ -1,7 +1,7 @@
 //! The analyses draw conclusions from a profile and from joined rows: whether two runs differ by more than chance, how
 //! long launches waited, which rank delays the job, and which figures of a trace are doubtful.
 //!
-//! All results are data; the command prints them.
+//! All results are data, which the command prints.
 
 mod communication;
 mod delays;

@@ -1,10 +1,10 @@
 //! Finds the straggler: the rank of a job that the other ranks wait for.
 //!
-//! The rank that enters a collective last waits for no other rank, and all of them wait for it, whether its GPU had
-//! more work or its CPU was late with launches. So the straggler is the rank with the least communication time. If
-//! not all ranks communicate, it is the rank with the most work. A rank is named only if this is not chance: its
-//! steps must differ significantly from those of the other ranks, with at least ten steps on each side. Clocks of
-//! different ranks are never compared.
+//! The rank that enters a collective last waits for no other rank, and all other ranks wait for it, whether its GPU
+//! had more work or its CPU was late with launches. So the straggler is the rank with the least communication time.
+//! If not all ranks communicate, the straggler is the rank with the most work. A rank is named only if the difference
+//! is not due to chance: its steps must differ significantly from the steps of the other ranks, with at least ten
+//! steps on each side. Clocks of different ranks are never compared.
 
 use super::communication::CommunicationFilter;
 use super::welch::{Durations, differ_at_one_percent};
@@ -14,20 +14,20 @@ use crate::record::Work;
 /// GPU time of a rank, split into work and communication.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankTime {
-    /// Work other than communication, in ns.
+    /// Time of work other than communication, in ns.
     pub work: u64,
-    /// Kernels that move data between ranks, in ns; they spend most of it waiting.
+    /// Time of kernels that move data between ranks, in ns; most of this time is waiting.
     pub communication: u64,
-    /// Both, per step.
+    /// Work and communication per step.
     pub steps: StepTimes,
 }
 
 /// Durations of a rank's steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// Work other than communication.
+    /// Durations of work other than communication.
     pub work: Durations,
-    /// Communication.
+    /// Durations of communication.
     pub communication: Durations,
 }
 
@@ -35,7 +35,7 @@ pub struct StepTimes {
 const MIN_STEPS: u64 = 10;
 
 impl RankTime {
-    /// Adds steps, each given as (start, end). An operation is (start, duration, whether it communicates).
+    /// Adds steps, each given as (start, end). An operation is given as (start, duration, whether it communicates).
     pub fn add_steps(&mut self, ops: &mut [(u64, u64, bool)], steps: &[(u64, u64)]) {
         ops.sort_unstable();
         for &(begin, end) in steps {
@@ -49,7 +49,7 @@ impl RankTime {
         }
     }
 
-    /// Sum of both: windows or processes of one rank.
+    /// Returns the sum of `self` and `other`, which are windows or processes of one rank.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let steps = StepTimes {
@@ -70,27 +70,28 @@ impl RankTime {
 /// A rank compared with all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankComparison {
-    /// Difference from the median rank in percent, of the time that ranks are compared by. `None` if the median is 0.
+    /// Difference from the median rank in percent, of the time by which the ranks are compared. `None` if the median
+    /// is 0.
     pub to_median_percent: Option<f64>,
-    /// Whether it is the straggler.
+    /// Whether the rank is the straggler.
     pub verdict: Verdict,
 }
 
 /// Result of the comparison for one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not the straggler.
+    /// The rank is not the straggler.
     NotStraggler,
-    /// The straggler by communication: it communicates least, because the other ranks wait for it.
+    /// The rank is the straggler by communication: it communicates least, because the other ranks wait for it.
     OthersWait,
-    /// The straggler by work: it has the most work, and not all ranks communicate.
+    /// The rank is the straggler by work: it has the most work, and not all ranks communicate.
     MostWork,
-    /// A straggler by one of the criteria, but the difference may be chance or there are too few steps.
+    /// The rank is a straggler by one of the criteria, but the difference may be chance, or there are too few steps.
     Unsure,
 }
 
 impl Verdict {
-    /// Mark in reports.
+    /// Returns the mark for reports.
     pub fn mark(self) -> &'static str {
         match self {
             Self::NotStraggler | Self::Unsure => "",
@@ -100,7 +101,7 @@ impl Verdict {
     }
 }
 
-/// Compares the ranks; results are in the order of `ranks`.
+/// Compares the ranks. The results are in the order of `ranks`.
 pub fn compare_ranks(ranks: &[RankTime]) -> Vec<RankComparison> {
     let all_communicate = ranks.iter().all(|rank| rank.communication > 0);
     let compared = |rank: &RankTime| if all_communicate { rank.communication } else { rank.work };
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
     use crate::record::NameId;
 
-    /// Ten steps, each a tenth of `nanos`, alternately plus and minus `spread`.
+    /// Returns ten steps, each a tenth of `nanos`, alternately plus and minus `spread`.
     fn steps(nanos: u64, spread: u64) -> Durations {
         let mut durations = Durations::default();
         (0..10).for_each(|step| {

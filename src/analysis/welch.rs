@@ -1,12 +1,12 @@
-//! Tests whether the average durations of two runs differ by more than chance: Welch's t-test, two-sided, at a
-//! significance level of 0.001. It assumes that durations are independent of each other.
+//! Tests whether the average durations of two runs differ by more than chance, with Welch's t-test, two-sided, at a
+//! significance level of 0.001. The test assumes that durations are independent of each other.
 
-/// Count, sum and spread of durations, enough to compare their averages.
+/// Count, sum and spread of durations, which suffice to compare averages.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Durations {
     /// Number of durations.
     pub count: u64,
-    /// Sum, in ns.
+    /// Sum of the durations, in ns.
     pub nanos: u64,
     /// Sum of the squared distances from the mean.
     squares: f64,
@@ -21,7 +21,8 @@ impl Durations {
         self.squares += (nanos as f64 - before) * (nanos as f64 - self.mean());
     }
 
-    /// Sum of both. The spread is that within each, since two kinds of work have two means.
+    /// Returns the sum of `self` and `other`. Only the spread within each of them counts, because two kinds of work
+    /// have two means.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -31,7 +32,7 @@ impl Durations {
         }
     }
 
-    /// Average, in ns; 0 if there are none.
+    /// Returns the average, in ns; 0 if there are no durations.
     pub fn mean(self) -> f64 {
         self.nanos as f64 / self.count.max(1) as f64
     }
@@ -45,20 +46,20 @@ impl Durations {
 /// Result of comparing an average before and after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DurationChange {
-    /// Changed by more than chance.
+    /// The average changed by more than chance.
     Sure,
-    /// May be chance.
+    /// The change may be due to chance.
     Unsure,
     /// One side has fewer than five durations, too few for a conclusion.
     TooFew,
-    /// Did not exist before.
+    /// The kind of work did not occur before.
     New,
-    /// No longer exists.
+    /// The kind of work no longer occurs.
     Gone,
 }
 
 impl DurationChange {
-    /// Word for reports, in the column `sure`.
+    /// Returns the word for the column `sure` of reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Sure => "yes",
@@ -74,7 +75,7 @@ impl DurationChange {
 const MIN_DURATIONS: u64 = 5;
 /// Two-sided quantile of the normal distribution for a probability of 0.001.
 const Z_ONE_IN_1000: f64 = 3.2905;
-/// Two-sided quantile for a probability of 0.01.
+/// Two-sided quantile of the normal distribution for a probability of 0.01.
 const Z_ONE_IN_100: f64 = 2.5758;
 
 /// Whether two averages differ at a significance level of 0.01, two-sided.
@@ -94,19 +95,19 @@ pub fn compare_durations(before: Durations, after: Durations) -> DurationChange 
     }
 }
 
-/// Whether the means are farther apart than the t quantile that corresponds to the normal quantile `normal`.
+/// Whether the means are farther apart than the t quantile that corresponds to the normal quantile `z`.
 fn differs_beyond(before: Durations, after: Durations, z: f64) -> bool {
     let distance = (after.mean() - before.mean()).abs();
     let spread = (before.variance_of_mean() + after.variance_of_mean()).sqrt();
-    // Without any spread, every difference is significant.
+    // If there is no spread, every difference is significant.
     match spread > 0.0 {
         true => distance / spread > critical_t(degrees_of_freedom(before, after), z),
         false => distance > 0.0,
     }
 }
 
-/// Quantile of Student's t that corresponds to the normal quantile `z`, by the Cornish-Fisher expansion. It is 5 % too
-/// low for 4 degrees of freedom, and correct to 0.5 % from 8 on.
+/// Quantile of Student's t that corresponds to the normal quantile `z`, by the Cornish-Fisher expansion. The result
+/// is 5 % too low for 4 degrees of freedom, and correct to 0.5 % from 8 degrees on.
 fn critical_t(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / (4.0 * freedom);
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2));
@@ -115,7 +116,7 @@ fn critical_t(freedom: f64, z: f64) -> f64 {
     z + first + second + third
 }
 
-/// Welch-Satterthwaite degrees of freedom.
+/// Returns the degrees of freedom by Welch-Satterthwaite.
 fn degrees_of_freedom(a: Durations, b: Durations) -> f64 {
     let (of_a, of_b) = (a.variance_of_mean(), b.variance_of_mean());
     let parts = of_a.powi(2) / (a.count - 1) as f64 + of_b.powi(2) / (b.count - 1) as f64;
@@ -134,18 +135,18 @@ mod tests {
 
     #[test]
     fn quantiles_of_students_t_match_printed_tables() {
-        // From printed tables, p = 0.001, two-sided.
+        // Values from printed tables for p = 0.001, two-sided.
         for (freedom, table) in [(8.0, 5.041), (15.0, 4.073), (30.0, 3.646), (120.0, 3.373)] {
             let found = critical_t(freedom, Z_ONE_IN_1000);
             assert!((found - table).abs() < 0.005 * table, "{freedom}: {found}");
         }
-        // The same for p = 0.01.
+        // Values from printed tables for p = 0.01, two-sided.
         for (freedom, table) in [(8.0, 3.355), (18.0, 2.878), (120.0, 2.617)] {
             let found = critical_t(freedom, Z_ONE_IN_100);
             assert!((found - table).abs() < 0.005 * table, "{freedom}: {found}");
         }
         let freedom = degrees_of_freedom(durations(&[1, 2, 3, 4, 5]), durations(&[10, 20, 30, 40, 50]));
-        // Variances of the means: 0.5 and 50. 50.5^2 / (0.25/4 + 2500/4).
+        // The variances of the means are 0.5 and 50, so the result is 50.5^2 / (0.25/4 + 2500/4).
         assert!((freedom - 4.0796).abs() < 1e-3, "{freedom}");
     }
 

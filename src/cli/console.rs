@@ -8,12 +8,12 @@ use crate::error::{Error, ErrorKind};
 use crate::export::clean_line;
 use crate::host::patient;
 
-/// Result of a verb that could do its work.
+/// Result of a verb that completed its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Success: exit code 0.
     Clean,
-    /// Success, but with a finding that is a failure under `--strict` or the like: exit code 1.
+    /// Success, but with a finding that counts as a failure under `--strict` or a similar flag: exit code 1.
     Found,
     /// Exit code of a command that the verb ran.
     Status(u8),
@@ -26,8 +26,8 @@ pub(super) struct Console {
     pub(super) quiet: bool,
     /// Whether to accept a truncated file.
     pub(super) accept_cut: bool,
-    /// Maximum time that a line may wait for space in stderr; after that no further lines are written. None: no
-    /// limit.
+    /// Maximum time that printing a line may wait for space in stderr. After that time no further lines are written.
+    /// `None`: no limit.
     pub(super) patience: Option<Duration>,
 }
 
@@ -44,13 +44,13 @@ impl Console {
         self.print(error);
     }
 
-    /// Whether progress may be drawn, which blocks while stderr is full.
+    /// Whether progress may be drawn. Drawing blocks while stderr is full.
     pub(super) fn shows_progress(self) -> bool {
         !self.quiet && self.patience.is_none()
     }
 
-    /// A line that cannot be written (the reader or terminal is gone, the disk is full) is dropped: it must not
-    /// change the exit status of a verb.
+    /// Prints a line. A line that cannot be written (the reader or terminal is gone, the disk is full) is dropped,
+    /// because it must not change the exit status of a verb.
     fn print(self, text: &impl std::fmt::Display) {
         static IS_STALLED: AtomicBool = AtomicBool::new(false);
         let line = format!("gpuflame: {}\n", clean_line(&text.to_string()));

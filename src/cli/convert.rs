@@ -94,7 +94,7 @@ impl Convert {
         if let ("csv", Target::File(path)) = (format.word, &self.output)
             && path.extension().is_some()
         {
-            // Definitions of the stack ids in the file.
+            // This file has the definitions of the stack ids in the main file.
             let stacks = Target::File(path.with_extension("stacks.csv"));
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }
@@ -127,7 +127,7 @@ impl Convert {
         let ranks = match self.rank {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage("`--rank` is for one input")),
-            // Ranks only name folders here, so that files without a rank are numbered in order.
+            // Ranks only name folders in this case, so files without a rank are numbered in order.
             None => ranks::of(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::of(inputs, true, SameRank::Refused))?,
         };
@@ -142,7 +142,8 @@ impl Convert {
     }
 }
 
-/// Files of a data set, which get their names once all of them are complete; if dropped before, they are removed.
+/// Files of a data set. The files get their names once all of them are complete; if the set is dropped earlier, they
+/// are removed.
 #[derive(Default)]
 struct Partitions(Vec<(PathBuf, Draft)>);
 
@@ -175,7 +176,7 @@ impl Drop for Partitions {
     fn drop(&mut self) {
         for (partition, draft) in self.0.drain(..) {
             drop(draft);
-            // Only empty folders are removed, up to the run and the data set.
+            // Only empty folders are removed, up to the folders of the run and the data set.
             let _ = partition.ancestors().take(3).try_for_each(fs::remove_dir);
         }
     }
@@ -200,7 +201,7 @@ fn read(
     Ok((explained, events))
 }
 
-/// Parser for a format's word; the help lists all formats with their purpose.
+/// Parser for a format's word. The help lists all formats with their purpose.
 fn formats() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)

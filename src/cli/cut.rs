@@ -1,8 +1,8 @@
-//! Tests truncated recordings, as left by processes that are killed while writing: complete rows are read, and
-//! remarks about the rest are right. Which rows are complete is determined by walking over row lengths, without the
-//! reader.
+//! Tests truncated recordings, as left by processes that are killed while writing. Complete rows must be read, and
+//! remarks about the missing rest must be right. The tests determine which rows are complete by walking over row
+//! lengths, without the reader.
 //!
-//! `GPUFLAME_CUTS=1 cargo test --lib cut::` truncates at every byte of 100 KB, and takes a few minutes; CI truncates
+//! `GPUFLAME_CUTS=1 cargo test --lib cut::` truncates 100 KB at every byte, which takes a few minutes. CI truncates
 //! at a few hundred positions.
 
 use std::fs::{self, File};
@@ -37,7 +37,7 @@ fn mark(turn: u32) -> Mark {
     Mark { began: Nanos(0), time, interval_ms: 1000 + turn, open: u64::from(turn) * 3 }
 }
 
-/// Recording by a process that does not record rows.
+/// Returns the recording of a process that does not record rows.
 fn of_sums() -> Recording {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
@@ -55,7 +55,7 @@ fn of_sums() -> Recording {
     Recording { bytes, marked }
 }
 
-/// Recording by a process that records rows.
+/// Returns the recording of a process that records rows.
 fn of_rows() -> Recording {
     let (mut explain, mut marked) = (Explain::default(), Vec::new());
     let mut writer = Writer::new(Vec::new()).unwrap();
@@ -77,7 +77,7 @@ fn length(bytes: &[u8]) -> usize {
 /// Complete parts of a truncated recording.
 #[derive(Debug, Default)]
 struct Walked {
-    /// Number of rows, including those in chunks and chunks themselves.
+    /// Number of rows, including the rows in chunks and the chunks themselves.
     rows: usize,
     marks: usize,
     end: usize,
@@ -131,7 +131,7 @@ fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&Mark>) -> Vec<String> {
     [cut, ended].into_iter().flatten().collect()
 }
 
-/// Truncates the recording further and further. Rows count up to the cut, sums up to the last mark.
+/// Truncates the recording further and further. Rows must be read up to the cut, and sums up to the last mark.
 fn assert_all_cuts(name: &str, recording: &Recording, are_sums: bool) {
     let Recording { bytes, marked } = recording;
     assert!(bytes.len() >= LENGTH, "{}", bytes.len());

@@ -1,5 +1,5 @@
 //! `gpuflame diff`: slowdowns and speedups between two runs, in total, by kernel, by stack and by module, and whether
-//! they exceed chance.
+//! these changes exceed chance.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -95,7 +95,7 @@ impl Diff {
         Ok(Outcome::Clean)
     }
 
-    /// Builds a table with the largest changes first, in either direction.
+    /// Builds a table with the largest changes first, whether increases or decreases.
     fn table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
         names.sort();
@@ -123,13 +123,13 @@ fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
 
-/// Returns the share of `all` in `sums` whose names `other` contains as well.
+/// Returns the share of `all` in those `sums` whose names `other` also contains.
 fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
     let both = sums.iter().filter(|(name, _)| other.contains_key(*name));
     Cell::share(saturating_sum(both.map(|(_, one)| one.nanos)), all.nanos)
 }
 
-/// Table of the GPUs' time in both runs, in total and per step.
+/// Returns the table of the GPUs' time in both runs, in total and per step.
 fn times(before: &Run, after: &Run) -> Table {
     let mut table = Table::new("run", &["change_ns", "change_percent", "before_ns", "after_ns", "what"]);
     let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
@@ -187,9 +187,9 @@ type Sums = BTreeMap<String, Durations>;
 struct Run {
     kernels: Sums,
     stacks: Sums,
-    /// Sums by the modules in a stack; empty if no stack has any.
+    /// Sums by the modules in a stack; empty if no stack contains a module.
     modules: Sums,
-    /// Breakdown of its GPUs' time, in ns.
+    /// Breakdown of the run's GPU time, in ns.
     times: Vec<(&'static str, u64)>,
     /// Number of steps.
     steps: u64,
@@ -226,7 +226,7 @@ impl Run {
     }
 }
 
-/// Returns the breakdown of all GPUs' time; idle time by cause, if there is any.
+/// Returns the breakdown of all GPUs' time, including idle time by cause, if there is any.
 fn spent(profile: &Profile) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let mut times = vec![

@@ -1,4 +1,4 @@
-//! Turns a source into a profile with names, with the same join, sums and names as in the recorded process.
+//! Turns a source into a profile with names. Join, sums and names are the same as in the recorded process.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ pub(super) struct Explained {
     pub(super) unnamed: BTreeMap<Unnamed, u64>,
 }
 
-/// Reads `source` to its end and keeps sums only.
+/// Reads `source` to its end, and keeps only sums.
 pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Console) -> Result<Explained> {
     explain_sums_with(source, reading, console, ())
 }
 
-/// Like `explain_sums`, and shows `sink` everything that is joined.
+/// Like `explain_sums`, but also passes everything that is joined to `sink`.
 pub(super) fn explain_sums_with(
     source: &Source,
     reading: ReadOptions,
@@ -39,13 +39,13 @@ pub(super) fn explain_sums_with(
     explain_opened(source, source.open()?, &options, console, sink)
 }
 
-/// Returns the memory limit for sums, in bytes: the same as in the recorded process. Callers that keep single
-/// activities exceed it, and need the stack of every activity.
+/// Returns the memory limit for sums, in bytes, which is the same as in the recorded process. Callers that keep
+/// single activities exceed the limit, and need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
     Some(memory::ceiling(settings::from_environment().0.max_mem))
 }
 
-/// Reads `source` to its end; `sink` is shown everything that is joined, before names are available.
+/// Reads `source` to its end. Everything that is joined is passed to `sink`, before names are available.
 pub(super) fn explain(
     source: &Source,
     reading: &ReadOptions,
@@ -55,7 +55,8 @@ pub(super) fn explain(
     explain_opened(source, source.open()?, reading, console, sink)
 }
 
-/// Like `explain`, for a source that is open; the caller chooses what is kept separate and displayed.
+/// Like `explain`, for a source that is already open. The caller chooses which samples are distinguished and what is
+/// displayed.
 pub(super) fn explain_opened(
     source: &Source,
     opened: Opened,

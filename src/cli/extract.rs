@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::export::clean_line;
 use crate::steps::{Extract as Table, Ops, TimeRange};
 
-/// Number of operations to preview if the table goes to a file.
+/// Number of operations shown as a preview if the table is written to a file.
 const PREVIEW: usize = 5;
 
 /// Write the GPU operations that lie wholly in a stretch of time, by start.

@@ -1,5 +1,5 @@
-//! `gpuflame flamegraph`: draws a recording, a trace or folded stacks as a flame graph, or writes folded stacks; of
-//! one input, or of two in comparison.
+//! `gpuflame flamegraph`: draws a recording, a trace or folded stacks as a flame graph, or writes folded stacks. The
+//! input is one file, or two files to compare.
 
 use std::io::{IsTerminal, stdout};
 
@@ -154,7 +154,8 @@ impl Flamegraph {
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.lines(before, console)?, self.lines(after, console)?);
-        // Only folded input can be named differently: recordings and traces are named here, with the same rules.
+        // Only folded input can have different names on the two sides, because recordings and traces are named here,
+        // with the same rules.
         if is_folded || is_folded_too {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
@@ -193,7 +194,7 @@ impl Flamegraph {
         }
     }
 
-    /// Returns the stacks of one input, and whether they were folded by another tool.
+    /// Returns the stacks of one input, and whether another tool folded them.
     fn lines(&self, source: &Source, console: Console) -> Result<(Lines, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
@@ -223,7 +224,7 @@ impl Flamegraph {
     }
 }
 
-/// Explains how to record the data of `view`, if it is recorded only on request.
+/// Explains how to record the data of `view`, if that data is recorded only on request.
 fn on_request(view: &View) -> Option<&'static str> {
     let views = [
         (&WAITS, "it is recorded with GPUFLAME_FORMATS=gfr,wait"),
@@ -236,7 +237,7 @@ fn on_request(view: &View) -> Option<&'static str> {
     views.into_iter().find(|(known, _)| *known == view).map(|(_, advice)| advice)
 }
 
-/// Returns the view with this word.
+/// Returns the view that this word selects.
 pub(super) fn view(word: &str) -> std::result::Result<&'static View, String> {
     let words = || views::VIEWS.iter().map(|view| view.word).collect::<Vec<_>>().join(", ");
     views::view(word).ok_or_else(|| format!("there is no view `{word}`; use one of {}", words()))
@@ -246,7 +247,7 @@ fn is_folded(opened: &Opened) -> bool {
     matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded)
 }
 
-/// Reads folded stacks and adds up duplicates. Each line of extended folded stacks counts as one.
+/// Reads folded stacks and adds up duplicates. Each line of extended folded stacks counts as one occurrence.
 fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
     let mut stacks = Stacks { lines: Lines::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
     opened.read(&import::Options::default(), &mut stacks)?;

@@ -1,5 +1,5 @@
-//! `gpuflame gpuperf`: replaces the runner of eunomia's tutorial, with its options, file names and exit code, by our
-//! own verbs `run`, `convert` and `merge`. Needs no root, because stacks are captured inside the process.
+//! `gpuflame gpuperf`: replaces the runner of eunomia's tutorial by our own verbs `run`, `convert` and `merge`, with
+//! the runner's options, file names and exit code. No root is needed, because stacks are captured inside the process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -53,11 +53,11 @@ pub(super) struct Gpuperf {
     command: Vec<OsString>,
 }
 
-/// Exit code of shells for a command that was ended by SIGINT.
+/// Shells' exit code for a command that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
 impl Gpuperf {
-    /// `verb` runs another verb, given its words.
+    /// Runs this verb. `verb` runs another verb, given its command-line words.
     pub(super) fn run(
         &self,
         console: Console,
@@ -82,7 +82,7 @@ impl Gpuperf {
         Ok(Outcome::Status(code))
     }
 
-    /// Returns the words that record the command.
+    /// Returns the command-line words that record the command.
     fn recording(&self, folder: &Path) -> Vec<OsString> {
         let mut words = words(["run", "--formats", "gfr", "--output"]);
         words.push(folder.join("run.%p").into());
@@ -94,7 +94,7 @@ impl Gpuperf {
         words
     }
 
-    /// Returns the words of all conversions of the recording.
+    /// Returns the command-line words of all conversions of the recording.
     fn steps(&self, recording: &Path) -> Vec<Vec<OsString>> {
         let convert = |format: &str, to: &Path| {
             let mut words = words(["convert", "--to", format, "-i"]);
@@ -129,7 +129,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gpuflame-gpuperf-{}", std::process::id()));
-        // A `%` would be read as the start of a macro.
+        // A `%` in the folder's path would be read as the start of a macro.
         if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
             return Err(usage(format!("{} has a % in it; set TMPDIR to another folder", folder.display())));
         }
@@ -153,7 +153,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Remaining files are small, and are the system's to clear.
+        // Files that remain are small; the system clears them.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `gpuflame info`: the contents of a recording, how much of it is linked, and its losses.
+//! `gpuflame info`: the contents of a recording, how much of its GPU work is linked to launches, and its losses.
 
 use clap::Args;
 
@@ -114,7 +114,7 @@ fn devices(explained: &Explained) -> Table {
     table
 }
 
-/// Table of activities that no total includes, and of losses.
+/// Returns the table of losses, and of activities that no total includes.
 fn losses(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
     let Activities { untimed, repeated, of_no_call, .. } = explained.ledger.tally.activities;
@@ -127,7 +127,7 @@ fn losses(explained: &Explained) -> Table {
     loss("activities_repeated", repeated);
     loss("activities_of_no_call", of_no_call);
     loss("records_damaged", explained.facts.damaged);
-    // Launches captured into a graph are not losses: see the facts.
+    // Launches captured into a graph are not losses; the table of facts lists them.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);
     for (kind, count) in losses {
         loss(kind.label(), *count);

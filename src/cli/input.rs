@@ -20,9 +20,9 @@ use crate::profile::human;
 use crate::record::{Row, WindowEdge};
 use crate::run::ReadOptions;
 
-/// Files smaller than this are read before a user could notice a progress bar.
+/// Minimum file size for a progress bar, because smaller files are read before a user could notice the bar.
 const LONG: u64 = 32 << 20;
-/// Maximum number of unknown categories that are named.
+/// Maximum number of unknown categories that messages name.
 const MOST_CATEGORIES: usize = 5;
 /// Maximum number of separate remarks about a damaged file.
 const REMARKS: u64 = 3;
@@ -51,18 +51,18 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Facts found while reading, in addition to the rows.
+/// Facts found while reading a source, in addition to the rows.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// Kind of the source.
     pub(super) kind: Kind,
-    /// Number of records of a recording that could not be read.
+    /// Number of records of a recording that are unreadable.
     pub(super) damaged: u64,
     /// Whether a recording has sums instead of single activities.
     pub(super) is_of_sums: bool,
-    /// State of the process whose recording has no end row.
+    /// State of the process, if the recording has no end row.
     pub(super) writer_state: Option<WriterState>,
-    /// Link statistics of another tool's trace.
+    /// Link statistics, if the source is another tool's trace.
     pub(super) linked: Option<LinkReport>,
     /// Number of steps of a trace, or of windows of a recording.
     pub(super) steps: u64,
@@ -79,10 +79,10 @@ impl Facts {
         if self.is_of_sums { Err(sums_only(source)) } else { Ok(()) }
     }
 
-    /// Rejects a trace without GPU work, for which there is nothing to show.
+    /// Rejects a trace without GPU work, because no verb can show anything from it.
     ///
     /// # Errors
-    /// `Format`, with the categories that the trace has instead.
+    /// `Format`, with the categories that the trace contains instead.
     pub(super) fn need_work(&self, source: &Source) -> Result<()> {
         let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
         let names: Vec<_> =
@@ -104,10 +104,10 @@ impl Facts {
 }
 
 impl Source {
-    /// Calls `each` with every row of the source, which is open as `opened`. Remarks on damage in a recording.
+    /// Calls `each` with every row of the source, which is open as `opened`. Prints remarks on damage in a recording.
     ///
     /// # Errors
-    /// `Io` or `Format`, with the failure, its location and the next step, if nothing can be read.
+    /// `Io` or `Format`, with the failure, its location and the next step for the user, if nothing can be read.
     pub(super) fn rows(
         &self,
         opened: Opened,
@@ -158,7 +158,7 @@ impl Source {
         Ok(Facts { kind, damaged: 0, is_of_sums, writer_state, linked: Some(linked), steps, step_times })
     }
 
-    /// Opens the source, whatever its kind.
+    /// Opens the source, regardless of its kind.
     pub(super) fn open(&self) -> Result<Opened> {
         match self {
             Self::Stdin if io::stdin().is_terminal() => {
@@ -172,7 +172,7 @@ impl Source {
         }
     }
 
-    /// Calls `each` with every row of an open recording. Remarks on the first few damaged rows.
+    /// Calls `each` with every row of an open recording. Prints remarks on the first few damaged rows.
     pub(super) fn recording(
         &self,
         opened: Opened,
@@ -202,7 +202,7 @@ impl Source {
     }
 }
 
-/// Error of verbs that need single activities.
+/// Returns the error of verbs that need single activities.
 pub(super) fn sums_only(source: &Source) -> Error {
     let what = "has only sums, since its process did not end in the ordinary way: single activities are in recordings \
                 that were asked for (GPUFLAME_FORMATS=gfr); flamegraph, top, info, check, merge-ranks and recover read \
@@ -210,7 +210,7 @@ pub(super) fn sums_only(source: &Source) -> Error {
     Error::new(ErrorKind::Format, format!("{source}: {what}"))
 }
 
-/// Remarks on oddities of a trace that are not errors.
+/// Prints remarks on oddities of a trace that are not errors.
 pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
     if let Some(at) = seen.truncated_at {
         console.remark(format!("{source}: cut short behind byte {at}; read {} whole events", seen.events));
@@ -220,8 +220,8 @@ pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
     }
 }
 
-/// Describes the share of a backward pass's GPU time that is attributed to the forward pass, and its share of all GPU
-/// time.
+/// Describes how much of a backward pass's GPU time is attributed to the forward pass, and how much of all GPU time
+/// the backward pass takes.
 pub(super) fn backward_pass(backward: u64, attributed: u64, all: u64) -> String {
     let share = 100.0 * attributed as f64 / backward.max(1) as f64;
     let all = 100.0 * backward as f64 / all.max(1) as f64;
@@ -276,7 +276,7 @@ fn check(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(refuse("is a folder; name a file in it")),
-        // A pipe can be opened only once.
+        // A pipe can be opened only once, so it is not opened for the check.
         Ok(metadata) if !metadata.is_file() => Ok(()),
         Ok(_) => match std::fs::File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -301,7 +301,7 @@ impl Drop for Bar {
     }
 }
 
-/// Returns `options` with a progress bar, on a terminal and if reading takes long enough.
+/// Returns `options` with a progress bar, if stderr is a terminal and reading takes long enough.
 pub(super) fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
     let bytes = opened.size().unwrap_or(0);
     if !console.shows_progress() || bytes < LONG || !io::stderr().is_terminal() {

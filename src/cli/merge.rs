@@ -112,7 +112,7 @@ struct Cpu {
     /// Distinct stacks, with `;` between frames.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Stack ids by the raw bytes in the file: a job launches from few places, so that most lines are cache hits.
+    /// Stack ids by the raw bytes in the file. A job launches from few call sites, so most lines are cache hits.
     known: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
@@ -163,7 +163,7 @@ impl Sink for Cpu {
     }
 }
 
-/// Returns the frames, and the correlation id that the last one may hold.
+/// Splits the last frame off if it holds a correlation id. Returns the remaining frames, and the id if there is one.
 fn cut_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
     let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
     match std::str::from_utf8(&raw[at..]).ok().and_then(correlation) {
@@ -177,7 +177,7 @@ fn correlation(frame: &str) -> Option<u64> {
 }
 
 impl Cpu {
-    /// Adds a stack that was not seen in this form. `None` = no frame of the stack is shown.
+    /// Adds a stack that was not seen in this form. Returns `None` if no frame of the stack is shown.
     fn new_stack(&mut self, raw: &[u8], last: Option<u64>) -> Option<(u32, Option<u64>)> {
         let (text, inside) = self.frames(&String::from_utf8_lossy(raw));
         if text.is_empty() {
@@ -218,7 +218,7 @@ impl Cpu {
     }
 }
 
-/// GPU work, with the frame that represents it.
+/// GPU work, with the frame that represents the work.
 #[derive(Debug)]
 struct Work {
     frame: u32,
@@ -228,12 +228,12 @@ struct Work {
 #[derive(Default)]
 struct Gpu {
     launches: Vec<Launch>,
-    /// Kernels by correlation id, in file order; `others` holds copies and fills.
+    /// Kernels by correlation id, in file order. Copies and fills are in `others`.
     kernels: IdMap<u64, Vec<Work>>,
     others: Vec<Work>,
     frames: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Frame ids by kind and raw name in the file.
+    /// Frame ids by kind and raw name, as in the file.
     known: [HashMap<Vec<u8>, u32>; 3],
     count: u64,
     nanos: u64,
@@ -265,9 +265,9 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Moves launch times to the clock of the stacks. Some profilers write times relative to `baseTimeNanoseconds`,
-    /// some state a base but write absolute times: the base is added only if the launches overlap the stacks with it
-    /// and not without.
+    /// Moves launch times to the clock of the stacks. Some profilers write times relative to `baseTimeNanoseconds`;
+    /// others state a base but write absolute times. The base is therefore added only if the launches overlap the
+    /// stacks with the base and do not overlap them without it.
     fn meet(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) = (range(stacks, |stack| stack.time), self.launched())
         else {
@@ -349,7 +349,8 @@ fn number(id: Id<'_>) -> Option<i64> {
 
 type Lines = BTreeMap<String, Weight>;
 
-/// Returns every stack with the work of its launch, and the work without a stack, so that all GPU time is included.
+/// Returns every stack with the work of its launch, followed by the work without a stack, so that all GPU time is
+/// included.
 fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Method)>]) -> Lines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&Work>| {
@@ -379,9 +380,10 @@ fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Method)>]) -> Lines {
     lines
 }
 
-/// Reproduces the tutorial's first script: the nearest launch within the tolerance, and the first kernel with its id.
+/// Reproduces the tutorial's first script: each stack gets the nearest launch within the tolerance, and the first
+/// kernel with that launch's id.
 fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
-    // A later launch with the same id replaces the earlier one and keeps its position.
+    // A later launch with the same id replaces the earlier launch and keeps the earlier launch's position.
     let mut places: HashMap<u64, usize> = HashMap::new();
     let mut launches: Vec<(i64, usize, u64)> = Vec::new();
     for launch in gpu.launches.iter().filter(|launch| launch.correlation > 0) {
@@ -394,7 +396,7 @@ fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
     launches.sort_unstable();
     let nearest = |time: i64| {
         let at = launches.partition_point(|(start, ..)| *start < time);
-        // Among the preceding launches, the first one with the latest time.
+        // Of the preceding launches, the first one with the latest time is used.
         let before =
             at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
         let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));
@@ -416,7 +418,7 @@ fn range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
     Some((all.iter().map(&time).min()?, all.iter().map(&time).max()?))
 }
 
-/// Remarks on the share of matches and, if it is less than half, on the time ranges of the two clocks.
+/// Prints remarks on the share of matches. If less than half matched, also prints the time ranges of the two clocks.
 fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Console) {
     let (stacks, found) = (cpu.stacks.len() as u64, report.matched.iter().sum::<u64>());
     let with_stack = lines.iter().filter(|(line, _)| !line.starts_with("[no launch stack];"));
@@ -446,7 +448,7 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
     }
 }
 
-/// Remarks if matching by time is hardly better than chance.
+/// Prints a remark if matching by time is hardly better than chance.
 fn doubts(report: &Report, console: Console) {
     let guessed = report.matched[Method::Order as usize] + report.matched[Method::Time as usize];
     if report.matched[Method::Time as usize] > 0 && report.doubtful * 100 > guessed {

@@ -78,7 +78,7 @@ struct Rank {
     linked: (u64, u64),
     /// Kernels with their GPU time in ns, the heaviest first.
     kernels: Vec<(u64, String)>,
-    /// GPU time in ns of kernels that move data between ranks, by name.
+    /// GPU time in ns of kernels that move data between ranks, by kernel name.
     collectives: BTreeMap<String, u64>,
 }
 
@@ -97,7 +97,7 @@ impl MergeRanks {
             let mut ops = Ops::default();
             let explained = match explain_sums_with(source, self.names.reading(), console, &mut ops) {
                 Ok(explained) => explained,
-                // Continue with the other ranks; if none is readable, the last error explains why.
+                // Continues with the other ranks. If no rank is readable, the last error explains why.
                 Err(error) if sources.len() > 1 => {
                     console.remark(format!("{error}; rank {rank} is left out"));
                     damaged = Some(error);
@@ -184,7 +184,7 @@ impl MergeRanks {
     }
 }
 
-/// GPU time by launching stack, and the ranks where the stack occurs.
+/// GPU time by launching stack, and the ranks in which the stack occurs.
 type Stacks = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
 fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile, names: Names) {
@@ -252,7 +252,7 @@ fn table(all: &[Rank]) -> Table {
     table
 }
 
-/// A progress bar over the files, on a terminal.
+/// Creates a progress bar over the files, shown only on a terminal.
 fn watched(files: usize, console: Console) -> ProgressBar {
     if !console.shows_progress() || files < 2 || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -322,7 +322,8 @@ impl Sink for Ops {
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }
 
-/// Returns the collective in which the rank at `at` is furthest below the mean of the rest: there they wait for it.
+/// Returns the collective in which the rank at `at` is furthest below the mean of the other ranks. In that collective
+/// the other ranks wait for this rank.
 fn waited_in(all: &[Rank], at: usize) -> Option<&str> {
     let below = |name: &String| {
         let nanos = |rank: &Rank| rank.collectives.get(name).copied().unwrap_or(0);

@@ -1,8 +1,8 @@
-//! The `gpuflame` command, one file per verb. Each verb reads a recording or a trace, calls the same functions as the
-//! injected library, and writes their results; `run` creates recordings.
+//! The `gpuflame` command, with one file per verb. Each verb reads a recording or a trace, calls the same functions
+//! as the injected library, and writes the results. The verb `run` creates recordings.
 //!
-//! No code here computes the meaning of a profile, and none of it is in the shared library. Exit codes: 0 success, 1
-//! failure (or `check --strict` found something), 2 invalid command line.
+//! Code in this module does not compute the meaning of a profile, and the shared library does not contain this
+//! module. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid command line.
 
 mod check;
 mod console;
@@ -85,7 +85,7 @@ enum Verb {
     View(view::View),
 }
 
-/// Runs the command of this process.
+/// Runs the command line of this process.
 pub fn run() -> ExitCode {
     let command = match Command::try_parse() {
         Ok(command) => command,
@@ -124,7 +124,7 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Runs a verb as if these words had been typed.
+/// Runs a verb as if the user had typed these words.
 fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
     let all = std::iter::once(OsStr::new("gpuflame")).chain(words.iter().map(OsString::as_os_str));
     let mut command = Command::try_parse_from(all).map_err(|error| usage(error.to_string()))?;

@@ -1,7 +1,7 @@
-//! Runs every verb on randomly damaged recordings: none may panic, whatever the file contains.
+//! Runs every verb on randomly damaged recordings. No verb may panic, whatever the file contains.
 //!
-//! `GPUFLAME_MUTATIONS=50000 cargo test --lib mutated` takes half an hour; CI runs only a few. Files that made a verb
-//! panic are kept, and named at the end.
+//! `GPUFLAME_MUTATIONS=50000 cargo test --lib mutated` takes half an hour; CI runs only a few mutations. Files that
+//! made a verb panic are kept, and the test names them at the end.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ const TAG_CHUNK: u8 = 25;
 /// Turns in which a verb once panicked.
 const FOUND: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
 
-/// A recording of rows.
+/// Returns a recording of rows.
 fn of_rows() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     (0..5).for_each(|turn| a_turn(turn, &mut |row| writer.row(row).unwrap()));
@@ -26,7 +26,7 @@ fn of_rows() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Recording by a process that does not record rows.
+/// Returns the recording of a process that does not record rows.
 fn of_sums() -> Vec<u8> {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
@@ -61,7 +61,7 @@ fn mutate(bytes: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-/// Corrects the checksums, so that damage within chunks is reached.
+/// Corrects the checksums, so that the reader reaches the damage within chunks.
 fn mend(bytes: &mut [u8]) {
     let mut at = 16;
     while let Some(head) = bytes.get(at..at + 9) {

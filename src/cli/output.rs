@@ -1,4 +1,4 @@
-//! Output of a verb: stdout, or a file that gets its name once it is complete.
+//! Output of a verb: stdout, or a file that gets its final name once it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -33,11 +33,11 @@ impl Target {
         }
     }
 
-    /// Lets `content` write all output. An existing file is either replaced by the complete new one or left
-    /// unchanged.
+    /// Calls `content` to write the output. If the file already exists, the complete new file replaces it; on an
+    /// error the existing file stays unchanged.
     ///
     /// # Errors
-    /// Errors of `content`, and errors of the file, with its name.
+    /// Errors of `content`; errors of the file, with its name.
     pub(super) fn write(
         &self,
         console: Console,
@@ -49,7 +49,7 @@ impl Target {
                 let mut out = BufWriter::with_capacity(1 << 16, Stdout { closed: &mut closed });
                 let written = content(&mut out).and_then(|()| Ok(out.flush()?));
                 drop(out.into_parts());
-                // The reader has enough: `gpuflame top x | head`.
+                // A closed pipe is not an error, because the reader has enough: `gpuflame top x | head`.
                 if closed { Ok(()) } else { written }
             }
             Self::File(path) => {
@@ -61,7 +61,7 @@ impl Target {
     }
 }
 
-/// Standard output, and a flag that its reader is gone.
+/// Standard output, and a flag that is set if the reader is gone.
 struct Stdout<'a> {
     closed: &'a mut bool,
 }
@@ -84,8 +84,8 @@ fn refusal(path: &Path, error: Error) -> Error {
     error.within(format!("{} was not written", path.display()))
 }
 
-/// Writes a file that is either complete or absent. A device or a pipe is written directly, as are the targets of the
-/// kernel's own names (`/dev/stdout`, `/dev/fd/3`).
+/// Writes a file that is either complete or absent. A device or a pipe is written directly, and so are the targets of
+/// the kernel's own names (`/dev/stdout`, `/dev/fd/3`).
 fn whole_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     if is_special(path) {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);
@@ -102,7 +102,7 @@ fn is_special(path: &Path) -> bool {
         || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// Creates a file next to `path` that gets that name when it is published.
+/// Creates a file next to `path`. The file gets the name `path` when it is published.
 ///
 /// # Errors
 /// The folder does not exist, or is not writable.

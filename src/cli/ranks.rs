@@ -15,12 +15,12 @@ use crate::settings::ABOUT;
 use super::console::usage;
 use super::input::Source;
 
-/// Returns the rank of each source: as stated in the source itself, or the number in its path after the last `rank`,
-/// `worker` or `r`. A single source is rank 0.
+/// Returns the rank of each source: the rank that the source itself states, or the number in its path after the last
+/// `rank`, `worker` or `r`. A single source is rank 0.
 ///
 /// # Errors
-/// `Setting` if several sources have the same rank, unless an index next to them says that and `same_rank` permits
-/// it; or if not every source has a rank, unless `assume_order` is set.
+/// `Setting` if several sources have the same rank, unless an index next to the sources assigns that rank and
+/// `same_rank` permits it; `Setting` as well if a source has no rank, unless `assume_order` is set.
 pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     type Guess = fn(&Path) -> Option<u32>;
     let guesses: [Guess; 4] =
@@ -76,17 +76,17 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
 /// Treatment of several files that the index assigns to the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameRank {
-    /// Combined, as windows or processes of one run.
+    /// The files are combined, as windows or processes of one run.
     Together,
-    /// Rejected, because there is room for only one.
+    /// The files are rejected, because there is room for only one file.
     Refused,
 }
 
-/// Index file with the rank of each file next to it: `{"a.json": 0, "b.json": 0, "c.json": 1}`. Two files with the
-/// same rank are parts of one run.
+/// Name of the index file, which is next to the files and gives the rank of each: `{"a.json": 0, "b.json": 0,
+/// "c.json": 1}`. Two files with the same rank are parts of one run.
 const INDEX: &str = "ranks.json";
 
-/// Returns the ranks from an index next to the files, if it names all files.
+/// Returns the ranks from an index next to the files, if the index names all files.
 fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     let mut ranks = Vec::new();
     for source in sources {
@@ -104,8 +104,8 @@ fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     Ok(Some(ranks))
 }
 
-/// Returns the ranks from the files next to recordings (`x.set.json` for `x.gfr`), if every recording has one.
-/// Processes that were not given a rank are numbered in the order of their files.
+/// Returns the ranks from the files next to recordings (`x.set.json` for `x.gfr`), if every recording has such a
+/// file. Processes without a rank are numbered in the order of their files.
 fn beside(sources: &[Source]) -> Option<Vec<u32>> {
     let ranks = sources.iter().map(|source| match source {
         Source::File(path) => about(path),
@@ -136,12 +136,12 @@ fn same(ranks: &[u32]) -> Option<(usize, usize)> {
 
 /// Returns the rank that a trace states before its events.
 fn stated(path: &Path) -> Option<u32> {
-    // A pipe can be read only once.
+    // A pipe can be read only once, so it is not opened here.
     if path.is_file() { import::open(path).ok()?.rank() } else { None }
 }
 
 /// Returns the number after `word` in a path: `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`;
-/// `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The word must be separate: `h100_bert` has no rank.
+/// `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The word must be separate, so that `h100_bert` has no rank.
 fn behind(path: &Path, word: &str) -> Option<u32> {
     let text = path.to_string_lossy().to_ascii_lowercase();
     let is_word = |at: &usize| !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
@@ -156,7 +156,8 @@ fn digits(text: &str) -> Option<u32> {
     text[..end].parse().ok()
 }
 
-/// Returns all files below the folders in `sources`, sorted by name, and the other sources unchanged.
+/// Returns all files below the folders in `sources`, sorted by name; sources that are not folders are returned
+/// unchanged.
 ///
 /// # Errors
 /// An error if a folder cannot be listed or is empty.

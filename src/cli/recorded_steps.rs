@@ -1,4 +1,4 @@
-//! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces: activities
+//! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces. Activities
 //! become operations, and each window becomes a step.
 
 use crate::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
@@ -9,10 +9,10 @@ use crate::symbolize::kernel_name;
 pub(super) struct Events<'a, S> {
     sink: &'a mut S,
     names: IdMap<NameId, String>,
-    /// Opening time of the window that is still open.
+    /// Opening time of the window that is still open, if any.
     opened: Option<Nanos>,
     windows: u64,
-    /// Number of activities without usable times, which are skipped.
+    /// Number of activities that are skipped because they have no usable times.
     pub(super) untimed: u64,
 }
 

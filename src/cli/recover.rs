@@ -1,5 +1,5 @@
-//! `gpuflame recover`: writes the files that a process would have written at its exit, from the recording that it
-//! left.
+//! `gpuflame recover`: writes the files that a process would have written at its exit. The source is the recording
+//! that the process left.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -37,7 +37,7 @@ pub(super) struct Recover {
 
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // The files replace those of the library, and get the same permissions.
+        // The files replace the files of the library, and get the same permissions.
         file::make_for(settings::from_environment().0.file_mode);
         for input in &self.inputs {
             if recover(input, &Settings::default().formats, self.alive, console)?.is_none() {
@@ -55,8 +55,8 @@ pub(super) struct Recovered {
     pub(super) report: String,
 }
 
-/// Writes the files of a missing exit next to `input`. None: the process may still write them, and `alive` is not
-/// set.
+/// Writes the files of a missing exit next to `input`. Returns `None` if the process may still write the files and
+/// `alive` is not set.
 ///
 /// # Errors
 /// `Format` if nothing can be recovered, `Io` if a file cannot be written.
@@ -77,7 +77,7 @@ pub(super) fn recover(
     if facts.writer_state == Some(WriterState::Alive) && !alive {
         return Ok(None);
     }
-    // Outputs that list rows, and the recording itself, are not written.
+    // Outputs that list rows are not written, and neither is the recording itself.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::Drawn(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> = outputs.iter().map(|output| output.suffix()).chain([ABOUT.to_owned()]).collect();
@@ -111,9 +111,9 @@ pub(super) fn recover(
 /// Maximum number of names tried.
 const MOST_NUMBERS: u32 = 10_000;
 
-/// Returns `NAME.svg` and the other paths for `NAME.gfr`, or `NAME.1.svg` and so on if one of them is taken: by an
-/// interrupted exit, or by another process of that name, which may have written only a recording so far, or may be
-/// writing now. All paths get the same number.
+/// Returns `NAME.svg` and the other paths for `NAME.gfr`, or `NAME.1.svg` and so on if one of the paths is taken. A
+/// path may be taken by an interrupted exit, or by another process of that name, which may have written only a
+/// recording so far, or may be writing now. All paths get the same number.
 fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));

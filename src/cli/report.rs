@@ -58,7 +58,7 @@ pub(super) enum Cell {
     Nothing,
 }
 
-/// A table: its rows, and its column names for programs (people see `total_ns` as `total`).
+/// A table: rows, and column names for programs (people see `total_ns` as `total`).
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     name: &'static str,
@@ -89,7 +89,7 @@ impl Cell {
         if whole == 0 { Self::Nothing } else { Self::Share(100.0 * part as f64 / whole as f64) }
     }
 
-    /// Removes line breaks and terminal controls from names, which come from other people.
+    /// Removes line breaks and terminal controls from names, because names come from untrusted files.
     fn cleaned(self) -> Self {
         match self {
             Self::Text(text) => Self::Text(clean_line(&text).into_owned()),
@@ -100,7 +100,7 @@ impl Cell {
         }
     }
 
-    /// Returns the text for people, with the short names of kernels that have one; not truncated.
+    /// Returns the text for people. Kernels that have a short name are shown with it, and nothing is truncated.
     fn for_people(&self, short: &HashMap<&str, String>) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -118,7 +118,7 @@ impl Cell {
         }
     }
 
-    /// Returns the text for CSV, in which no cell is a formula for spreadsheets.
+    /// Returns the text for CSV. No cell of the text is a formula for spreadsheets.
     fn for_csv(&self) -> String {
         match self {
             Self::Text(text) => guarded(text).into_owned(),
@@ -182,11 +182,11 @@ fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Maximum number of characters of a name shown to people: C++ templates fill screens.
+/// Maximum number of characters of a name shown to people; longer C++ template names would fill screens.
 const LONGEST: usize = 110;
 
-/// Truncates long texts so that distinct texts stay distinct: texts that would become equal keep the place where they
-/// first differ, and are kept in full if even that does not distinguish them.
+/// Truncates long texts so that distinct texts stay distinct. Texts that would become equal keep the part in which
+/// they first differ. If even that part does not distinguish the texts, they are not truncated.
 fn cut_apart(lines: &mut [Vec<String>]) {
     let mut alike: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for text in lines.iter().flatten().filter(|text| text.chars().count() > LONGEST) {
@@ -213,13 +213,14 @@ fn cut_apart(lines: &mut [Vec<String>]) {
     }
 }
 
-/// Omits the middle, which is least informative: kernels begin, and stacks end, with the important part.
+/// Omits the middle of the text, which is least informative: the important part is at the beginning of kernel names
+/// and at the end of stacks.
 fn cut(text: &str) -> String {
     let tail = LONGEST - LONGEST / 2 - GAP.len();
     format!("{}{GAP}{}", chars(text, 0, LONGEST / 2), chars(text, text.chars().count() - tail, tail))
 }
 
-/// Keeps both ends, and a third piece around a place in the middle.
+/// Keeps both ends of the text, and a third piece around a position in the middle.
 fn cut_around(text: &str, place: usize) -> String {
     let piece = (LONGEST - 2 * GAP.len()) / 3;
     // Text before the difference gives context.
@@ -241,13 +242,13 @@ fn common_chars(texts: &BTreeSet<&str>) -> usize {
     first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count()
 }
 
-/// Returns a function that writes names in tables other than reports: safe for terminals and spreadsheets, or
-/// unchanged if the output of another tool must be reproduced exactly.
+/// Returns a function that writes names in tables other than reports. The function makes names safe for terminals and
+/// spreadsheets, or leaves them unchanged if the output of another tool must be reproduced exactly.
 pub(super) fn names(compat: bool) -> fn(&str) -> String {
     if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
 }
 
-/// Returns a column's name without its unit, which people see at each value.
+/// Returns a column's name without its unit. People see the unit at each value instead.
 fn head(column: &str) -> &str {
     column.strip_suffix("_ns").or_else(|| column.strip_suffix("_percent")).unwrap_or(column)
 }
@@ -387,17 +388,17 @@ mod tests {
         };
         let (begin, end) = ("b".repeat(90), "e".repeat(90));
         let of = |middle: &str| format!("{begin}{middle}{end}");
-        // Two gaps leave 104 of 110 characters: three pieces of 34. Both names have `<` as character 91, and eleven
-        // characters before the difference are shown.
+        // The two gaps leave 104 of 110 characters, for three pieces of 34 characters. Both names have `<` as
+        // character 91, and eleven characters before the difference are shown.
         let cut = |middle: &str| {
             let around = format!("{}{middle}{}", "b".repeat(10), "e".repeat(24 - middle.len()));
             format!("{}...{around}...{}", "b".repeat(34), "e".repeat(34))
         };
         let shown = rows(&[of("<float>"), of("<half>"), of("<float>"), "short".to_owned()]);
         assert_eq!(shown, [cut("<float>"), cut("<half>"), cut("<float>"), "short".to_owned()]);
-        // A name without similar ones keeps more of both ends.
+        // A name without similar names keeps more of both ends.
         assert_eq!(rows(&[of("<float>")]), [format!("{}...{}", "b".repeat(55), "e".repeat(52))]);
-        // Three names that differ at two places, too far apart to show both, are shown in full.
+        // Three names differ at two positions that are too far apart to show both, so the names are shown in full.
         let far = |one: &str, other: &str| of(&format!("{one}{}{other}", "m".repeat(60)));
         let three = [far("1", "1"), far("1", "2"), far("2", "1")];
         assert_eq!(rows(&three), three);

@@ -1,4 +1,4 @@
-//! `gpuflame stats`: the average step of an inference server, and where the GPU waits in it.
+//! `gpuflame stats`: the average step of an inference server, and the bubbles in which the GPU waits.
 
 use clap::{Args, ValueEnum};
 
@@ -104,7 +104,7 @@ impl Stats {
     }
 }
 
-/// Parses a number of milliseconds, as people write it; returns nanoseconds.
+/// Parses a number of milliseconds, as people write it. Returns nanoseconds.
 pub(super) fn millis(text: &str) -> Result<i64> {
     let number: f64 = text.parse().unwrap_or(f64::NAN);
     if !(0.0..=9e12).contains(&number) {

@@ -269,7 +269,7 @@ fn functions(profile: &Profile, names: Names, most: usize) -> Table {
     table
 }
 
-/// Work launched by a line of source.
+/// Work launched by a source line.
 #[derive(Default)]
 struct UnderLine {
     values: Values,
@@ -314,7 +314,7 @@ fn lines(profile: &Profile, names: Names, most: usize) -> Table {
     table
 }
 
-/// Returns the heaviest kernels first: `gemm`, `relu`, `add`, `4 more`.
+/// Returns the names of the heaviest kernels, heaviest first: `gemm`, `relu`, `add`, `4 more`.
 fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
     let mut sums: HashMap<Cow<'_, str>, u64> = HashMap::new();
     for (work, nanos) in kernels {
@@ -351,7 +351,7 @@ fn idle(profile: &Profile, names: Names, most: usize) -> Table {
     table
 }
 
-/// Sums these activities by name over all devices; returns the `most` heaviest.
+/// Sums the activities by name over all devices; returns the `most` heaviest sums.
 pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
@@ -378,7 +378,8 @@ pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -
     table
 }
 
-/// Delays from the launching call to the start on the GPU, per kind of work; largest total first.
+/// Returns the delays from the launching call to the start on the GPU, per kind of work, with the largest total
+/// first.
 fn delays(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);

@@ -1,4 +1,4 @@
-//! Reads a trace or a recording as events, with a progress bar if it takes long.
+//! Reads a trace or a recording as events, with a progress bar if reading takes long.
 
 use clap::Args;
 

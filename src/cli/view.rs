@@ -1,4 +1,4 @@
-//! `gpuflame view`: lists single activities as text, in order of time; or draws each stream in letters.
+//! `gpuflame view`: lists single activities as text, in order of time, or draws each stream as a line of letters.
 
 use std::io::Write;
 
@@ -67,7 +67,7 @@ enum Kind {
 
 /// Number of letters that represent the entire time.
 const WIDTH: usize = 80;
-/// Letters for the busy share of a stretch of the timeline, from none to all.
+/// Letters for the busy share of a stretch of the timeline, from entirely idle to entirely busy.
 const LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
 
 impl View {
@@ -136,7 +136,7 @@ impl View {
         let columns =
             &["start_ns", "duration_ns", "device", "stream", "correlation", "bytes", "name", "launched_by"];
         let mut table = Table::new("activities", columns);
-        // Ids of other tools' traces were renumbered: ours do not occur in the file.
+        // The ids of other tools' traces were renumbered, so our ids do not occur in the file.
         let has_ids = explained.facts.kind == import::Kind::Recording;
         for event in wanted.iter().take(self.most()) {
             let activity = &event.activity;
@@ -156,7 +156,7 @@ impl View {
     }
 }
 
-/// Describes the contents of a recording that are not activities.
+/// Describes the contents of a recording other than activities.
 fn beside(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));

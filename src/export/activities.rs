@@ -1,8 +1,10 @@
-//! The activity table: a CSV file with a row per activity, written as the join finds them. Only names are stored.
+//! The activity table: a CSV file with a row per activity, written in the order in which the join emits activities.
+//! Only names are stored.
 //!
-//! Rows are in the order in which activities were matched to their launch, which is nearly that of time. Unmatched
-//! activities have a row with the reason, and losses are counted in rows of kind `lost`. Launches without an activity
-//! have no row: the table of stacks (`stack_table`), to which `stack` and `created_stack` refer, counts them.
+//! Rows are in the order in which activities were matched to their launch, which is nearly the order of time. An
+//! unmatched activity has a row with the reason, and losses are counted in rows of kind `lost`. Launches without an
+//! activity have no row. The table of stacks (`stack_table`), to which `stack` and `created_stack` refer, counts
+//! these launches.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -57,7 +59,7 @@ const HEADER: [&str; 34] = [
     "reason",
 ];
 
-/// The same table, from stored rows.
+/// The activity table, written from stored rows.
 #[cfg(feature = "cli")]
 pub(super) static CSV: Format = Format::of_events(
     "csv",
@@ -80,7 +82,7 @@ pub(super) static CSV: Format = Format::of_events(
 #[derive(Debug)]
 pub struct ActivityTable<W: Write> {
     out: csv::Writer<W>,
-    /// Turns a symbol into the name to show.
+    /// Function that turns a symbol into the displayed name.
     show: fn(&str) -> String,
     names: IdMap<NameId, String>,
     /// Whether names were dropped.
@@ -91,7 +93,7 @@ pub struct ActivityTable<W: Write> {
 }
 
 impl<W: Write> ActivityTable<W> {
-    /// Starts the table. `show` turns a kernel's symbol, as CUPTI gave it, into the name in the table
+    /// Starts the table. `show` turns a kernel's symbol, as CUPTI reported it, into the name in the table
     /// (`symbolize::kernel_name`).
     ///
     /// # Errors
@@ -110,14 +112,14 @@ impl<W: Write> ActivityTable<W> {
                 self.names.entry(*id).or_insert_with(|| clean::cell(&(self.show)(text)).into_owned());
             }
             Row::Unified(unified) => self.unified(unified),
-            // A captured launch is not a loss: it runs as often as its graph is launched.
+            // A captured launch is not a loss, because it runs whenever its graph is launched.
             Row::Loss { loss: Loss::LaunchesCaptured, .. } => {}
             Row::Loss { loss, count } => self.lost(*loss, *count),
             _ => {}
         }
     }
 
-    /// Writes a row for a loss; its count is in the column `value`.
+    /// Writes a row for a loss, with the count in the column `value`.
     fn lost(&mut self, loss: Loss, count: u64) {
         self.field("lost");
         self.field(loss.label());
@@ -134,8 +136,8 @@ impl<W: Write> ActivityTable<W> {
         self.dropped_names = true;
     }
 
-    /// Writes a row for unified memory. It has no launch, since CUPTI gives none. Faults have their count in the column
-    /// `value`.
+    /// Writes a row for unified memory. The row has no launch, because CUPTI does not report one. For faults, the
+    /// column `value` holds their count.
     fn unified(&mut self, unified: &Unified) {
         let is_move = unified.kind.is_move();
         self.field("unified");
@@ -160,7 +162,7 @@ impl<W: Write> ActivityTable<W> {
         self.end();
     }
 
-    /// Returns the first error, once; the table is unusable after it.
+    /// Returns the first error, once. The table is unusable after an error.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take().map(table::error)
     }
@@ -168,7 +170,7 @@ impl<W: Write> ActivityTable<W> {
     /// Finishes the table and returns the writer.
     ///
     /// # Errors
-    /// The first error since the start; nothing was written after it.
+    /// The first error since the start. Nothing was written after that error.
     pub fn finish(mut self) -> Result<W> {
         if let Some(error) = self.failed.take() {
             return Err(table::error(error));
@@ -224,7 +226,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// Columns `grid_x` to `copies`.
+    /// Writes the columns `grid_x` to `copies`.
     fn detail(&mut self, detail: &Detail) {
         match detail {
             Detail::Kernel(kernel) => {
@@ -256,7 +258,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// Columns `stack` to `launch_duration_ns`.
+    /// Writes the columns `stack` to `launch_duration_ns`.
     fn launched(&mut self, launched: Launched) {
         match launched.context {
             ContextId::NONE => self.blank(1),
@@ -294,6 +296,6 @@ impl<W: Write> Sink for ActivityTable<W> {
         self.end();
     }
 
-    /// Ignored: the table of stacks counts launches without an activity.
+    /// Does nothing, because the table of stacks counts launches without an activity.
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }

@@ -1,8 +1,8 @@
 //! The activity table as Arrow (a Feather file), for pandas, polars, R and `gpuflame.read`, with the columns of
 //! [`super::columns`].
 //!
-//! The file has the layout of memory, so readers copy nothing. Texts are dictionaries with each text once. Losses
-//! are in the schema's metadata, under the same names as in Parquet.
+//! The file has the same layout as memory, so readers copy nothing. Text columns are dictionaries that hold each text
+//! once. Losses are in the schema's metadata, under the same names as in Parquet.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -24,7 +24,7 @@ use crate::record::IdMap;
 /// Number of rows per record batch.
 const ROWS_PER_BATCH: usize = 1 << 17;
 
-/// Arrow, with the names of the profile.
+/// The Arrow format, with the names of the profile.
 pub(super) static ARROW: Format = Format::of_events(
     "arrow",
     &[".arrow", ".feather"],
@@ -36,7 +36,7 @@ pub(super) static ARROW: Format = Format::of_events(
 fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
     let lines = || events.activities().iter().map(|event| Line { profile, callers: &callers, event });
-    // A file has one dictionary per column, which must be complete before the first row.
+    // A file has one dictionary per column, and the dictionary must be complete before the first row is written.
     let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| ColumnBuilder::new(name, column)).collect();
     lines().for_each(|line| columns.iter_mut().for_each(|column| column.add_text(&line)));
     let metadata = metadata(profile, events);
@@ -75,7 +75,7 @@ struct ColumnBuilder<'a> {
     column: &'a Column,
     /// Index of a key's text in the dictionary.
     places: IdMap<Key, i32>,
-    /// Index of a text; empty once the dictionary is complete.
+    /// Index of each text in the dictionary; empty once the dictionary is complete.
     known: HashMap<String, i32>,
     texts: Arc<StringArray>,
 }

@@ -26,7 +26,7 @@ pub(super) struct Source {
 }
 
 pub(super) struct Caller {
-    /// Name of the API call.
+    /// Name of the API call that the context made.
     pub(super) call: String,
     pub(super) thread: ThreadId,
     /// Name of the thread in the system; empty if unknown.
@@ -39,30 +39,30 @@ pub(super) struct Caller {
 pub(super) struct CallerFrame {
     /// Text for folded stacks.
     pub(super) text: String,
-    /// Text with everything that is allowed between two `;`, for formats that are read again: there a number at its
-    /// end is not a weight, and is folded on reading.
+    /// Text that keeps all characters that are allowed between two `;`, for formats that are read again. In such
+    /// formats a number at the end of the text is not a weight, and numbers are folded on reading.
     pub(super) exact: String,
     /// Source file; empty if unknown.
     pub(super) file: String,
-    /// Line; 0 if unknown.
+    /// Line in the source file; 0 if unknown.
     pub(super) line: u32,
-    /// Kind: `p` Python, `r` range, `c` call or code.
+    /// Kind of frame: `p` Python, `r` range, `c` call or code.
     pub(super) letter: char,
 }
 
 impl Caller {
-    /// Innermost frame with a known source: the calling function.
+    /// Returns the innermost frame with a known source, which is the calling function.
     pub(super) fn source(&self) -> Option<&CallerFrame> {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
     }
 
-    /// Kinds of its frames, a letter each; empty if all are call or code.
+    /// Returns the kinds of the caller's frames, a letter each; empty if all frames are call or code.
     pub(super) fn kinds(&self) -> String {
         let is_plain = self.frames.iter().all(|frame| frame.letter == 'c');
         if is_plain { String::new() } else { self.frames.iter().map(|frame| frame.letter).collect() }
     }
 
-    /// Stack for formats that are read again.
+    /// Returns the stack in the form for formats that are read again.
     pub(super) fn exact_stack(&self) -> String {
         self.frames.iter().map(|frame| frame.exact.as_str()).collect::<Vec<_>>().join(";")
     }
@@ -82,7 +82,7 @@ impl<'a> Callers<'a> {
         Rc::clone(callers.entry(context).or_insert_with(|| Rc::new(self.look_up(context))))
     }
 
-    /// Source location of the innermost frame that has one.
+    /// Returns the source location of the innermost frame with a known location.
     pub(super) fn source(&self, place: Place) -> Option<Rc<Source>> {
         let look_up = || {
             let it = source_line(self.profile, place, Names::Kept)?;

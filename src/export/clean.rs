@@ -1,4 +1,4 @@
-//! Cleans names for output: symbols come from arbitrary binaries and may contain anything.
+//! Cleans names for output, because symbols come from arbitrary binaries and may contain anything.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,7 @@ pub(super) fn text(name: &str) -> String {
     field(name).into_owned()
 }
 
-/// As [`text`], without a copy if the name is clean already, as nearly all are.
+/// As [`text`], but does not copy names that are already clean. Nearly all names are clean.
 pub(super) fn field(name: &str) -> Cow<'_, str> {
     if is_clean(name.as_bytes()) {
         return name.into();
@@ -48,7 +48,7 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// As [`field`], for a table that a spreadsheet might open, see [`guarded`].
+/// As [`field`], for a table that a spreadsheet might open; see [`guarded`].
 pub(crate) fn cell(name: &str) -> Cow<'_, str> {
     match field(name) {
         Cow::Borrowed(clean) => guarded(clean),
@@ -56,9 +56,9 @@ pub(crate) fn cell(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves, and before
-/// text that already looks like that. A reader recovers the text by removing one `'` if a `=`, `+`, `-` or `@`
-/// follows all of them.
+/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves, and before text
+/// that already looks like text with such a `'`. A reader recovers the text by removing one `'` if a `=`, `+`, `-` or
+/// `@` follows all leading `'`.
 pub(crate) fn guarded(clean: &str) -> Cow<'_, str> {
     let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
     if is_formula { format!("'{clean}").into() } else { clean.into() }
@@ -72,14 +72,15 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
 }
 
-/// Whether the name is clean, as nearly all are: testing character by character takes ten times as long. The loop
-/// has no early exit so that it compares many bytes at once.
+/// Whether the name is clean, as nearly all names are. Testing character by character takes ten times as long. The
+/// loop has no early exit, so that it compares many bytes at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);
     is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))
 }
 
-/// Whether it neither ends a line, nor controls a terminal, nor changes the direction of text, nor is invalid in XML.
+/// Whether `c` neither ends a line, nor controls a terminal, nor changes the direction of text, nor is invalid in
+/// XML.
 fn is_printable(c: char) -> bool {
     let ends_a_line = matches!(c, '\u{2028}' | '\u{2029}');
     !(c.is_control() || ends_a_line || turns(c) || matches!(c, '\u{fffe}' | '\u{ffff}'))
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(cell("gemm<float, 128>"), "gemm<float, 128>");
     }
 
-    /// Reads a cell as the comment at `guarded` specifies.
+    /// Decodes a cell as the comment at `guarded` specifies.
     fn read(cell: &str) -> &str {
         match cell.strip_prefix('\'') {
             Some(name) if name.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) => name,

@@ -1,4 +1,4 @@
-//! Colours of frames in pictures: by kind, slightly varied by name.
+//! Colours of frames in pictures: chosen by kind, slightly varied by name.
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 
@@ -11,22 +11,22 @@ use crate::record::hash_one;
 const BOTTOM_FRAME: &str = "";
 const BOTTOM_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
-/// Palette with a colour per frame.
+/// Returns a palette with a colour per frame.
 pub(super) fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> PaletteMap {
     let mut colors = PaletteMap::default();
     for label in labels {
         colors.insert(label.name_first(), color(label.text, label.kind));
     }
-    // Frames without an entry get a random colour.
+    // `inferno` gives frames without an entry a random colour.
     colors.insert(BOTTOM_FRAME, BOTTOM_COLOR);
     colors.insert(MERGED_FRAME, BOTTOM_COLOR);
     colors
 }
 
-/// Warm colours for kernels, yellow for graphs, blue for copies, purple for fills, grey for anything missing, teal
-/// for ranges, pale blue for Python functions and pale green for other CPU frames. Idle time is orange if the host
-/// was late, yellow while a launch was in flight, blue while work waited. The name varies the shade so that
-/// neighbours can be told apart.
+/// Returns warm colours for kernels, yellow for graphs, blue for copies, purple for fills, grey for anything missing,
+/// teal for ranges, pale blue for Python functions and pale green for other CPU frames. Idle time is orange if the
+/// host was late, yellow while a launch was in flight, blue while work waited. The name varies the shade, so that
+/// neighbouring frames can be distinguished.
 fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {

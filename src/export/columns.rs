@@ -16,7 +16,7 @@
 //! | `launch_ns`, `launch_duration_ns` | long | start and duration of the call |
 //! | `reason` | text | why it has no stack or no time; null if it has both |
 //!
-//! The stack of a graph node continues with `[graph]` and the stack that created the node. Rows are in order of time.
+//! The stack of a graph node continues with `[graph]` and the stack that created the node. Rows are sorted by time.
 
 use std::rc::Rc;
 
@@ -28,11 +28,11 @@ use crate::join::{Launched, Origin};
 use crate::profile::{Kind, Place, Profile};
 use crate::record::{Activity, ContextId, Detail, KernelDetail, Missing, Work};
 
-/// Function that gives a column its value for a row.
+/// Function that computes the value of a column for a row.
 pub(super) enum Column {
     Int(fn(&Line<'_>) -> Option<i32>),
     Long(fn(&Line<'_>) -> Option<i64>),
-    /// Key that determines the text: many rows share few keys.
+    /// Key that determines the text. Many rows share few keys, so each text is created once.
     Text(fn(&Line<'_>) -> Option<Key>),
 }
 
@@ -72,7 +72,7 @@ pub(super) const COLUMNS: [(&str, Column); 31] = [
     ("reason", Text(|line| line.reason())),
 ];
 
-/// Key that determines a text.
+/// Key that determines a text of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// Kind of the work.
@@ -85,17 +85,17 @@ pub(super) enum Key {
     ThreadName(ContextId),
     /// Stack of a context.
     Stack(ContextId),
-    /// Stack of a place that is not a plain context.
+    /// Stack of a place other than a plain context.
     Place(Place),
     /// Language of the innermost frame with a source.
     Language(&'static str),
     /// File of the innermost frame with a source.
     File(Place),
-    /// Reason why there is no stack, and whether there is no time.
+    /// Reason why the row has no stack, and whether it has no time.
     Reason(Option<Missing>, bool),
 }
 
-/// A row, with access to its names.
+/// A row, with access to the row's names.
 pub(super) struct Line<'a> {
     pub(super) profile: &'a Profile,
     pub(super) callers: &'a Callers<'a>,
@@ -157,7 +157,7 @@ impl Line<'_> {
         (stack.is_some() || is_untimed).then_some(Key::Reason(stack, is_untimed))
     }
 
-    /// Text of a key of this row.
+    /// Returns the text for a key of this row.
     pub(super) fn text(&self, key: Key) -> String {
         let caller = |context| -> Rc<Caller> { self.callers.get(context) };
         match key {

@@ -1,4 +1,4 @@
-//! Pictures of several profiles: the difference of two, or the ranks of a job side by side.
+//! Pictures of several profiles: the difference of two profiles, or the ranks of a job side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use crate::profile::views::GPU;
 /// Writes `STACK BEFORE AFTER` for each stack of either profile, the input format of differential flame graphs.
 ///
 /// # Errors
-/// What `out` reports.
+/// Errors of `out`.
 pub fn write_diff_folded(before: &Lines, after: &Lines, out: &mut dyn Write) -> Result<()> {
     for (when, lines) in [("before", before), ("after", after)] {
         for (loss, count) in lines.lost() {
@@ -32,11 +32,11 @@ pub fn write_diff_folded(before: &Lines, after: &Lines, out: &mut dyn Write) -> 
     Ok(())
 }
 
-/// Draws `after`, with stacks that grew in red and stacks that shrank in blue. Stacks that are gone have no width: swap
-/// the two profiles to see them.
+/// Draws `after`, with stacks that grew in red and stacks that shrank in blue. Stacks that disappeared have no width;
+/// swap the two profiles to see them.
 ///
 /// # Errors
-/// Errors of `out`; `Format` if `after` has no width.
+/// Errors of `out`; `Format` if the stacks of `after` have no weight.
 pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
     let all = merge_weights(before, after);
     let shift = svg::overflow_shift(before.total().max(after.total()), all.len());
@@ -47,8 +47,8 @@ pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mu
     draw(&mut inferno, &lines, after.total(), out)
 }
 
-/// Explains why two sets of folded stacks are not comparable, if they are not: kernels have short names on one side
-/// only, or no stack is on both sides although kernels are, as with `--all-frames` on one side.
+/// Explains why two sets of folded stacks are not comparable, if they are not. Either only one side has short kernel
+/// names, or no stack is on both sides although kernels are, as with `--all-frames` on one side only.
 pub fn explain_mismatch(before: &Lines, after: &Lines) -> Option<String> {
     let ([was, is], advice) = ([before, after].map(kernel_names), "compare recordings, or write both alike");
     for (short, whole, when, other) in [(&was, &is, "before", "after"), (&is, &was, "after", "before")] {
@@ -66,7 +66,7 @@ pub fn explain_mismatch(before: &Lines, after: &Lines) -> Option<String> {
     })
 }
 
-/// Names of all kernels, on any GPU.
+/// Returns the names of all kernels, on any GPU.
 fn kernel_names(lines: &Lines) -> BTreeSet<&str> {
     lines.labels().filter_map(Label::kernel).map(|(_, name)| name).collect()
 }
@@ -74,7 +74,7 @@ fn kernel_names(lines: &Lines) -> BTreeSet<&str> {
 /// Draws folded stacks, without a profile.
 ///
 /// # Errors
-/// Errors of `out`; `Format` if they have no width.
+/// Errors of `out`; `Format` if the stacks have no weight.
 pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
     let shift = svg::overflow_shift(lines.total(), lines.len());
     let line = |(stack, weight)| format!("{} {}", lines.name_first(stack), weight >> shift);
@@ -88,7 +88,7 @@ pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) ->
     draw(&mut inferno, &texts, lines.total(), out)
 }
 
-/// Subtitle: totals before and after, and the stacks that are not shown.
+/// Returns the subtitle: totals before and after, and the stacks that are not shown.
 fn difference_subtitle(before: &Lines, after: &Lines, unit: Unit) -> String {
     let (was, is) = (before.total(), after.total());
     let mut text = format!("{} before, {} after", show_weight(was, unit), show_weight(is, unit));

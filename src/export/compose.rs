@@ -1,5 +1,5 @@
-//! Composes stacks as frames, root first: the frames below a sample's stack, the stack, and the frames on top of it.
-//! All formats use it, so a stack is the same in each format.
+//! Composes stacks as frames, root first: the frames below a sample's stack, the stack, and the frames on top of the
+//! stack. All formats use this module, so a stack is the same in each format.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::record::{
     ContextId, Created, DeviceId, Frame as Captured, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
 };
 
-/// Frame between the launch of a graph and the stack that created its node.
+/// Frame between the launch of a graph and the stack that created the graph's node.
 const GRAPH: &str = "[graph]";
 
 /// Composes the stacks of a view.
@@ -32,7 +32,7 @@ impl<'a> Composer<'a> {
         Self { profile, view, graph, names, all_frames, roots: Roots::new(profile, view, options) }
     }
 
-    /// Samples of the view, followed by a sample per loss that affects the view.
+    /// Returns the samples of the view, followed by a sample per loss that affects the view.
     pub(super) fn samples(&self) -> impl Iterator<Item = Cow<'a, Sample>> + use<'a> {
         let (profile, view) = (self.profile, self.view);
         let is_shown = |loss| view.lost.iter().any(|(lost, _)| *lost == loss);
@@ -47,7 +47,7 @@ impl<'a> Composer<'a> {
         profile.samples(view).iter().map(Cow::Borrowed).chain(parts).chain(lost)
     }
 
-    /// All frames of a sample.
+    /// Returns all frames of a sample.
     #[cfg(feature = "cli")]
     pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
         let mut frames = self.below(sample);
@@ -56,9 +56,9 @@ impl<'a> Composer<'a> {
         frames
     }
 
-    /// Frames below the stack.
+    /// Returns the frames below the sample's stack.
     pub(super) fn below(&self, sample: &Sample) -> Vec<Frame<'a>> {
-        // The place of lost samples is unknown.
+        // The device and stream of lost samples are unknown.
         let is_lost = |tip| matches!(tip, Tip::Lost(_));
         let mut frames = match sample.leaf.tips().any(is_lost) {
             true => Vec::new(),
@@ -68,7 +68,7 @@ impl<'a> Composer<'a> {
         frames
     }
 
-    /// Frames of the stack.
+    /// Returns the frames of the stack at `place`.
     pub(super) fn stack(&self, place: Place) -> Vec<Frame<'a>> {
         match place {
             Place::Between { after, thread, before } if self.all_frames => {
@@ -78,7 +78,8 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Frames of a stack, leaf first, if it consists only of frames that the profile knows; `None` for any other stack.
+    /// Returns the frames of a stack, leaf first, if the stack consists only of frames that the profile knows;
+    /// otherwise `None`.
     pub(super) fn known(&self, place: Place) -> Option<impl Iterator<Item = ShownFrameId> + use<'a>> {
         let profile = self.profile;
         let Place::Context(context) = place else { return None };
@@ -87,12 +88,12 @@ impl<'a> Composer<'a> {
         profile.shown(context).filter(|_| is_whole).map(|shown| profile.shown_stack(shown))
     }
 
-    /// Frame that the profile knows.
+    /// Returns a frame that the profile knows.
     pub(super) fn known_frame(&self, id: ShownFrameId) -> Frame<'a> {
         known_frame(self.profile, id, self.names)
     }
 
-    /// Frame on top of the stack.
+    /// Returns a frame on top of the stack.
     pub(super) fn tip(&self, tip: Tip, device: Option<DeviceId>) -> Frame<'a> {
         let profile = self.profile;
         match tip {
@@ -117,8 +118,8 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Appends the frame text of a piece of work to `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`. Returns its
-    /// kind and the length of its tag.
+    /// Appends the frame text of a piece of work to `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`. Returns the
+    /// kind of the frame and the length of its tag.
     pub(super) fn push_work(&self, text: &mut String, work: Work, device: Option<DeviceId>) -> (Kind, usize) {
         let gpu = gpu(self.profile, device);
         let before = text.len();
@@ -140,15 +141,15 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// Sample of another view, reduced to time and count, with one more frame on top.
+/// Returns a sample of another view, reduced to time and count, with one more frame on top.
 fn with(sample: &Sample, tip: Option<Tip>) -> Sample {
     let tips: Vec<Tip> = sample.leaf.tips().chain(tip).collect();
     let [amount, count, ..] = sample.values;
     Sample { leaf: Leaf::new(&tips), stream: None, values: [amount, count, 0, 0], ..*sample }
 }
 
-/// Frames of `place`, root first: names if there are any, else addresses. Markers for missing frames, or for a missing
-/// stack, are frames too.
+/// Returns the frames of `place`, root first, by name if known, else by address. Markers for missing frames, or for a
+/// missing stack, are frames too.
 pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: Names) -> Vec<Frame<'_>> {
     let launched = |launch: Result<ContextId, Missing>| match launch {
         Ok(context) => context_frames(profile, context, names),
@@ -176,7 +177,8 @@ pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: 
     }
 }
 
-/// Frames shared by two calls, followed by the rest of each: at most `functions` frames, and the call.
+/// Returns the frames shared by two calls, followed by the frames of each call that the other lacks: at most
+/// `functions` frames, and the call itself.
 fn between(
     profile: &Profile,
     (after, thread, before): (ContextId, Option<ThreadId>, ContextId),
@@ -189,7 +191,7 @@ fn between(
     if thread.is_none() && is_call(&first) && is_call(&second) {
         return vec![Frame::new(Kind::Call, format!("[between {} and {}]", first[0].text, second[0].text))];
     }
-    // The calls themselves are never shared, even if they are equal.
+    // The two calls themselves are never shared, even if they are equal.
     let longest = first.len().min(second.len()).saturating_sub(1);
     let is_same = |(a, b): &(&Frame<'_>, &Frame<'_>)| a.text == b.text;
     let shared = first.iter().zip(&second).take(longest).take_while(is_same).count();
@@ -213,12 +215,12 @@ fn between(
 
 const BEFORE: &str = "[before] ";
 
-/// Frame with a mark before its name.
+/// Returns a frame with a mark before its name.
 fn marked<'a>(mark: &str, frame: Frame<'a>) -> Frame<'a> {
     Frame { text: format!("{mark}{}", frame.text).into(), tag: mark.len(), id: None, ..frame }
 }
 
-/// Stack that created a graph node, or the reason why it is unknown.
+/// Returns the stack that created a graph node, or the reason why that stack is unknown.
 fn creation(profile: &Profile, created: Created, names: Names) -> Result<Vec<Frame<'_>>, &'static str> {
     match created {
         Created::Context(context) if profile.context(context).is_some() => {
@@ -244,7 +246,8 @@ fn context_frames(profile: &Profile, context: ContextId, names: Names) -> Vec<Fr
     frames
 }
 
-/// Marker for frames missing below the root of a stack. A stack that was assembled from two has the marker inside.
+/// Returns the marker for frames missing below the root of a stack. A stack that was assembled from two stacks has
+/// the marker inside.
 fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
     let label = profile.context(context)?.flags.label()?;
     let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));
@@ -258,7 +261,7 @@ fn known_frame(profile: &Profile, id: ShownFrameId, names: Names) -> Frame<'_> {
     Frame { id: Some(id), ..Frame::new(shown.kind, name) }
 }
 
-/// Frame without a name.
+/// Returns a frame without a name.
 fn raw(profile: &Profile, frame: Captured) -> Frame<'_> {
     match frame.kind() {
         FrameKind::Native { address, .. } => Frame::new(Kind::Code, format!("0x{address:x}")),
@@ -272,12 +275,12 @@ fn raw(profile: &Profile, frame: Captured) -> Frame<'_> {
     }
 }
 
-/// Frame `[GPU_Idle host late]`, with the GPU's number if there are several.
+/// Returns the frame `[GPU_Idle host late]`, with the GPU's number if there are several GPUs.
 fn idle<'a>(profile: &Profile, cause: Cause, device: Option<DeviceId>) -> Frame<'a> {
     Frame::new(Kind::Idle(cause), format!("[{}_Idle {}]", gpu(profile, device), cause.label()))
 }
 
-/// `GPU`, or `GPU1` if several GPUs did work.
+/// Returns `GPU`, or `GPU1` if several GPUs did work.
 fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     match device {
         Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0).into(),
@@ -285,7 +288,7 @@ fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     }
 }
 
-/// Name of the API call of a context: its innermost frame that is not a range.
+/// Returns the name of the API call of a context, which is the context's innermost frame that is not a range.
 pub(super) fn call(profile: &Profile, context: ContextId) -> &str {
     let label = || {
         let frames = profile.stack(profile.context(context)?.stack);
@@ -298,7 +301,8 @@ pub(super) fn call(profile: &Profile, context: ContextId) -> &str {
     label().unwrap_or("[call unknown]")
 }
 
-/// Name of a piece of work on its own: the kernel's name, the direction of a copy, `memset`, or `graph`.
+/// Returns the name of a piece of work, without a stack: the kernel's name, the direction of a copy, `memset`, or
+/// `graph`.
 pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
@@ -311,17 +315,18 @@ pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     }
 }
 
-/// Unmodified frame texts of `place`, root first; for a graph node, of its launch and of the stack that created it.
+/// Returns the unmodified frame texts of `place`, root first. For a graph node, returns the frames of its launch and
+/// of the stack that created it.
 pub fn stack_names(profile: &Profile, place: Place) -> Vec<Cow<'_, str>> {
     folded_names(profile, place, Names::Kept)
 }
 
-/// As [`stack_names`], with numbers in names treated as `names` says.
+/// As [`stack_names`], but treats numbers in names as `names` requires.
 pub fn folded_names(profile: &Profile, place: Place, names: Names) -> Vec<Cow<'_, str>> {
     stack(profile, place, GraphStacks::Both, names).into_iter().map(|frame| frame.text).collect()
 }
 
-/// Place that an activity is attributed to.
+/// Returns the place to which an activity is attributed.
 #[cfg(feature = "cli")]
 pub fn event_place(event: &crate::events::JoinedActivity) -> Place {
     let launch = event.origin.context();

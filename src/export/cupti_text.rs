@@ -1,8 +1,9 @@
-//! The text format of the CUPTI tracer in eunomia's tutorial, so that its parser and merger work on our recordings.
+//! The text format of the CUPTI tracer in eunomia's tutorial, so that the tutorial's parser and merger work on our
+//! recordings.
 //!
-//! From stored rows, calls come first, then activities, then waits and recorded events, each sorted by time. While the
-//! application runs, each is written once it is known, a launch directly before its first activity. Kernels keep the
-//! names that CUPTI gave them; fields that the format has but were not recorded are 0.
+//! If the text is written from stored rows, calls come first, then activities, then waits and recorded events, each
+//! sorted by time. While the application runs, each record is written once it is known, and a launch directly before
+//! its first activity. Kernels keep the names that CUPTI reported. Fields of the format that were not recorded are 0.
 
 use std::io::Write;
 
@@ -32,7 +33,7 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
     "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
 );
 
-/// Maximum number of stacks whose caller is stored while the application runs (8 MiB); calls of other stacks have no
+/// Maximum number of stacks whose caller is stored while the application runs (8 MiB). Calls of other stacks have no
 /// name.
 pub(super) const MAX_CALLERS: usize = 1 << 18;
 
@@ -84,7 +85,7 @@ pub struct CuptiText<W> {
     names: IdMap<NameId, String>,
     /// Launch of the next activity.
     met: Option<Launched>,
-    /// Text of one row, which is written at once.
+    /// Text of one row. It is written at once.
     text: Vec<u8>,
     failed: Option<Error>,
 }
@@ -128,7 +129,7 @@ impl<W: Write> CuptiText<W> {
         self.names.shrink_to_fit();
     }
 
-    /// Returns the first error, once; the text is unusable after it.
+    /// Returns the first error, once. The text is unusable after an error.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
@@ -136,7 +137,7 @@ impl<W: Write> CuptiText<W> {
     /// Finishes the text and returns the writer.
     ///
     /// # Errors
-    /// The first error since the start; nothing was written after it.
+    /// The first error since the start. Nothing was written after that error.
     pub fn finish(self) -> Result<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
@@ -144,7 +145,7 @@ impl<W: Write> CuptiText<W> {
     /// Writes a call that waited or concerned an event.
     fn host_call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
-        // It is listed as a launch already.
+        // A call that starts work is already listed as a launch.
         if !label.is_some_and(|label| starts_work(label)) {
             self.call(id, begun, nanos, context);
         }
@@ -188,7 +189,7 @@ impl<W: Write> Sink for CuptiText<W> {
     }
 }
 
-/// Whether a waiting call of this name started work as well: then it is a launch.
+/// Whether a waiting call of this name also started work; such a call is a launch.
 pub(super) fn starts_work(name: &str) -> bool {
     name.contains("Memcpy") || name.contains("Memset")
 }
@@ -240,7 +241,7 @@ fn sync(sync: &Sync, text: &mut Vec<u8>) {
         _ => "UNKNOWN",
     };
     let (start, end) = (sync.start.0, sync.end.0);
-    // The form in which CUPTI's samples print absent values.
+    // CUPTI's samples print absent values in this form.
     let number = |id: Option<u32>| id.map_or_else(|| "-1".to_owned(), |id| id.to_string());
     let (stream, event) = (number(sync.stream.map(|id| id.0)), number(sync.event.map(|id| id.0)));
     say(

@@ -1,7 +1,8 @@
 //! The tree of a flame graph: frames by depth, with a weight where a stack ends.
 //!
-//! It is built once per file. Stacks stay shared in it, and a frame at which no stack ends or branches off takes 4
-//! bytes: writing a hundred thousand deep stacks costs that plus the text of one line, not of all lines at once.
+//! The tree is built once per file and keeps stacks shared. A frame at which no stack ends or branches off takes 4
+//! bytes. Writing a hundred thousand deep stacks costs these bytes plus the text of one line, not of all lines at
+//! once.
 
 use std::borrow::Cow;
 use std::io;
@@ -29,9 +30,9 @@ pub(super) struct Flame {
 
 #[derive(Clone, Copy, Default)]
 struct Node {
-    /// Weight of the stack that ends here, if one does.
+    /// Weight of the stack that ends at this node, if a stack ends at it.
     own: Option<u64>,
-    /// Weight of the frame and of everything above it.
+    /// Weight of the frame and of all frames above it.
     total: u64,
     /// Index of the first child in `order`, and the number of children.
     children: (u32, u32),
@@ -74,8 +75,9 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Calls `line` with each stack (frame texts from `text`, separated by `;`) and its weight. Subtrees lighter than
-    /// `lightest` are merged, one merged frame per parent. The depth is unlimited, because there is no recursion.
+    /// Calls `line` with each stack (frame texts from `text`, separated by `;`) and the stack's weight. Subtrees
+    /// lighter than `lightest` are merged, one merged frame per parent. The depth is unlimited, because the function
+    /// does not recurse.
     pub(super) fn lines<'a>(
         &'a self,
         lightest: u64,
@@ -119,7 +121,7 @@ impl Flame {
 /// A node whose children are being written.
 struct Level<'a> {
     left: &'a [NodeId],
-    /// Length of the path to it.
+    /// Length of the path to the node.
     path: usize,
     small: u64,
 }
@@ -131,13 +133,13 @@ fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
-/// Interned clean texts.
+/// Interned texts, cleaned for output.
 #[derive(Default)]
 struct Labels {
     texts: Strings,
     /// Kind and tag length of each text, by number.
     shapes: Vec<(Kind, usize)>,
-    /// Labels of frames that the profile knows: most frames, and they recur in every stack.
+    /// Labels of frames that the profile knows. Most frames are known, and they recur in every stack.
     known: Vec<Option<u32>>,
 }
 
@@ -156,7 +158,7 @@ impl Labels {
         (0..self.shapes.len() as u32).map(|label| self.get(label))
     }
 
-    /// Label of a frame that the profile knows; `made` creates the frame on its first occurrence.
+    /// Returns the label of a frame that the profile knows; `made` creates the frame on its first occurrence.
     fn of_known<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> Frame<'a>) -> u32 {
         let at = known.index();
         if at >= self.known.len() {
@@ -199,7 +201,7 @@ struct Tips {
 }
 
 impl Tips {
-    /// Label of a tip, created on its first occurrence.
+    /// Returns the label of a tip; creates the label on the tip's first occurrence.
     fn label(
         &mut self,
         labels: &mut Labels,
@@ -222,7 +224,8 @@ impl Tips {
     }
 }
 
-/// Room for some more: what is full takes twice as much, for a moment three times.
+/// Returns a capacity with room for more entries. A full table would double its size, and take three times its size
+/// while it is copied.
 fn and_some(count: usize) -> usize {
     count + count / 16 + 64
 }
@@ -231,7 +234,7 @@ fn and_some(count: usize) -> usize {
 struct Build {
     labels: Labels,
     tree: Tree,
-    /// What is known of each node of the tree, as far as weights have come to it.
+    /// Data of each node of the tree, as far as weights have reached the node.
     nodes: Vec<Node>,
     /// Nodes at which stacks end, by start node and place: most stacks have several samples.
     stacks: IdMap<(NodeId, PlaceKey), NodeId>,
@@ -240,8 +243,8 @@ struct Build {
     leaf_first: Vec<u32>,
 }
 
-/// A [`Place`] as words that are all initialised. Comparing two places may read the bytes that one of them does not use, and
-/// valgrind reports each branch that depends on those.
+/// A [`Place`] as words that are all initialised. Comparing two places may read bytes that one of the places does not
+/// use, and valgrind reports each branch that depends on such bytes.
 type PlaceKey = [u32; 4];
 
 fn place_key(place: Place) -> PlaceKey {
@@ -263,7 +266,8 @@ fn place_key(place: Place) -> PlaceKey {
 }
 
 impl Build {
-    /// With room for so many samples. Each work is a label of its own, as far as there are samples.
+    /// Creates a builder with capacity for `samples` samples. Each work has a separate label, so the number of
+    /// samples also bounds the labels.
     fn with_room(profile: &Profile, samples: usize) -> Self {
         let works = profile.works().iter().take(samples);
         let bytes = works.clone().map(|work| TAG + work_name(profile, work.work).len()).sum();
@@ -291,8 +295,8 @@ impl Build {
         *own = Some(own.unwrap_or(0).saturating_add(weight));
     }
 
-    /// Node at which a stack on top of `from` ends. Nearly all stacks consist only of frames that the profile knows:
-    /// for those no text is created just for the look-up.
+    /// Returns the node at which a stack on top of `from` ends. Nearly all stacks consist only of frames that the
+    /// profile knows, and for these frames no text is created for the look-up.
     fn stack(&mut self, from: NodeId, composer: &Composer<'_>, place: Place) -> NodeId {
         let Some(known) = composer.known(place) else { return self.path(from, composer.stack(place)) };
         let Self { labels, tree, leaf_first, .. } = self;
@@ -301,13 +305,13 @@ impl Build {
         tree.chain(from, leaf_first.iter().rev().copied())
     }
 
-    /// Node at which the tips on top of `from` end: the same few kernels recur on all stacks.
+    /// Returns the node at which the tips on top of `from` end. The same few kernels recur on all stacks.
     fn upon(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
         let Self { labels, tree, tips, .. } = self;
         tree.chain(from, sample.leaf.tips().map(|tip| tips.label(labels, composer, (tip, sample.device))))
     }
 
-    /// Node at which `frames` on top of `from` end.
+    /// Returns the node at which `frames` on top of `from` end.
     fn path(&mut self, from: NodeId, frames: Vec<Frame<'_>>) -> NodeId {
         let Self { labels, tree, .. } = self;
         let label = |frame: Frame<'_>| match frame.id {
@@ -346,7 +350,7 @@ fn children(tree: &Tree, ranks: &[u32], nodes: &mut [Node]) -> Vec<NodeId> {
 impl Flame {
     /// Computes the totals of all nodes.
     fn add_up(&mut self) {
-        // Lists parents before their children, then sums in reverse order.
+        // Parents are listed before their children, then the totals are summed in reverse order.
         let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
         let mut next = 0;
         while let Some(&(node, _)) = parents.get(next) {

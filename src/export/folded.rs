@@ -1,10 +1,10 @@
 //! Folded stacks: a line per stack, `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
 //!
-//! Every flame graph tool reads this format. Lines are sorted by their frames' whole names. Comments begin with `# `
-//! and never end with a number, because some readers look only at the last word.
+//! Every flame graph tool reads this format. Lines are sorted by the full names of their frames. Comments begin with
+//! `# ` and never end with a number, because some readers look only at the last word of a line.
 //!
-//! Template kernels have their short names. If two kernels of the file would share one, on any GPU, both keep their
-//! whole names, so that sums per kernel are the same with short and with whole names.
+//! Template kernels have short names. If two kernels of the file would share a short name, on any GPU, both keep
+//! their full names, so that sums per kernel are the same with short and with full names.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ use crate::error::Result;
 use crate::record::Loss;
 
 /// Folded stacks. The weights add up exactly to the view's total (microseconds are rounded line by line). Stacks
-/// without weight (launches without an activity, activities without times) have a line as well. An empty view gives
-/// an empty file.
+/// without weight (launches without an activity, activities without times) have a line as well. An empty view
+/// produces an empty file.
 pub static FOLDED: Format =
     Format::of_views("folded", &[".folded"], write, "A line for each stack and its GPU time (.folded)");
 
@@ -64,7 +64,7 @@ fn shown(weight: u64, is_micros: bool) -> u64 {
     if is_micros { weight / 1000 + u64::from(weight % 1000 >= 500) } else { weight }
 }
 
-/// Writes folded stacks without a profile; times in nanoseconds or microseconds.
+/// Writes folded stacks without a profile. Times are in nanoseconds or microseconds.
 ///
 /// # Errors
 /// Errors of `out`.

@@ -1,4 +1,4 @@
-//! The description of a file format: its name, its file extensions, and the function that writes it.
+//! The description of a file format: the format's name, its file extensions, and the function that writes it.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -15,22 +15,22 @@ use crate::profile::{Profile, View};
 
 /// A format of files.
 pub struct Format {
-    /// Word that selects it: lower case, no blanks.
+    /// Word that selects the format: lower case, no blanks.
     pub word: &'static str,
-    /// Purpose in one sentence, with its usual extension.
+    /// Purpose of the format in one sentence, with its usual extension.
     pub about: &'static str,
-    /// File extensions that select it, with the dot; the first is the default.
+    /// File extensions that select the format, with the dot; the first extension is the default.
     pub endings: &'static [&'static str],
-    /// Whether it is binary, and therefore never written to a terminal.
+    /// Whether the format is binary, and therefore never written to a terminal.
     pub is_binary: bool,
-    /// Function that writes it.
+    /// Function that writes the format.
     pub writes: Writes,
 }
 
 /// Input of a format, and the function that writes it.
 #[derive(Clone, Copy)]
 pub enum Writes {
-    /// The samples of a view; sums are sufficient.
+    /// The samples of a view, for which sums are sufficient.
     View(DrawView),
     /// Single activities, sorted.
     #[cfg(feature = "cli")]
@@ -44,7 +44,7 @@ pub type DrawView = fn(&Drawing<'_>, &mut dyn Write) -> Result<()>;
 #[cfg(feature = "cli")]
 pub type WriteEvents = fn(&Profile, &JoinedRows, &Options, &mut (dyn Write + Send)) -> Result<()>;
 
-/// A view to draw, possibly in several formats, which share the flame tree.
+/// A view to draw, possibly in several formats; all formats share the flame tree.
 pub struct Drawing<'a> {
     pub(super) profile: &'a Profile,
     pub(super) view: &'a View,
@@ -53,12 +53,12 @@ pub struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    /// Prepares `view` of `profile`. Nothing is computed yet.
+    /// Prepares `view` of `profile` for drawing. Nothing is computed yet.
     pub fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
         Self { profile, view, options, flame: OnceCell::new() }
     }
 
-    /// View.
+    /// Returns the view.
     pub fn view(&self) -> &'a View {
         self.view
     }
@@ -75,7 +75,7 @@ impl fmt::Debug for Drawing<'_> {
 }
 
 impl Format {
-    /// Creates a text format that is made from the samples of any view. The first of `endings` is the default.
+    /// Creates a text format that draws the samples of any view. The first of `endings` is the default extension.
     pub(super) const fn of_views(
         word: &'static str,
         endings: &'static [&'static str],
@@ -85,7 +85,7 @@ impl Format {
         Self { word, about, endings, is_binary: false, writes: Writes::View(write) }
     }
 
-    /// Creates a text format that is made from single activities.
+    /// Creates a text format that writes single activities.
     #[cfg(feature = "cli")]
     pub(super) const fn of_events(
         word: &'static str,
@@ -102,7 +102,7 @@ impl Format {
         Self { is_binary: true, ..self }
     }
 
-    /// Whether it is made from sums, and therefore supports any view.
+    /// Whether the format is made from sums, and therefore supports any view.
     pub fn is_of_views(&self) -> bool {
         matches!(self.writes, Writes::View(_))
     }
@@ -110,12 +110,12 @@ impl Format {
     /// Draws `view`.
     ///
     /// # Errors
-    /// Errors of `out`; `Setting` for a format that is not made from sums.
+    /// Errors of `out`; `Setting` if the format is not made from sums.
     pub fn draw(&self, profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
         self.write(&Drawing::new(profile, view, options), out)
     }
 
-    /// Draws a [`Drawing`], which may be drawn in other formats as well.
+    /// Writes a [`Drawing`], which other formats may draw as well.
     ///
     /// # Errors
     /// As [`Format::draw`].

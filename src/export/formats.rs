@@ -1,8 +1,8 @@
-//! The list of all formats; a new format is a line here.
+//! The list of all formats. A new format needs one line in this list.
 
 use super::format::Format;
 
-/// All formats. If a file extension fits two equally well, the first one is used.
+/// All formats. If a file extension fits two formats equally well, the first format is used.
 pub static FORMATS: &[&Format] = &[
     &super::folded::FOLDED,
     #[cfg(feature = "cli")]
@@ -28,11 +28,11 @@ pub static FORMATS: &[&Format] = &[
     &super::cupti_text::CUPTI_TEXT,
 ];
 
-/// Formats that a process writes about itself: all formats that the shared library has, even in a build that includes
-/// the command.
+/// Formats that a process writes about itself. These are all formats of the shared library, even in a build that
+/// includes the command.
 pub(crate) static LIVE: [&Format; 2] = [&super::folded::FOLDED, &super::svg::SVG];
 
-/// Format that `word` selects.
+/// Returns the format that `word` selects.
 pub fn format(word: &str) -> Option<&'static Format> {
     FORMATS.iter().copied().find(|format| format.word == word)
 }

@@ -1,4 +1,4 @@
-//! A frame as formats show it, and its text in the variants that they need.
+//! A frame as formats show it, and the variants of its text.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub(super) struct Frame<'a> {
     pub(super) text: Cow<'a, str>,
     /// Length of the tag at the start of the text: `[GPU_Kernel]` of `[GPU_Kernel]gemm`.
     pub(super) tag: usize,
-    /// Id in the profile, if it has one; source and module are stored there.
+    /// Id in the profile, if the frame has one. The profile stores source and module under this id.
     pub(super) id: Option<ShownFrameId>,
 }
 
@@ -24,13 +24,13 @@ impl<'a> Frame<'a> {
         Self { kind, text: text.into(), tag: 0, id: None }
     }
 
-    /// Text for formats that are read again, with everything that is allowed between two `;`: there a number at its
-    /// end is not a weight, and is folded on reading.
+    /// Returns the text for formats that are read again. The text keeps all characters that are allowed between two
+    /// `;`. In such formats a number at the end of the text is not a weight, and numbers are folded on reading.
     pub(super) fn exact(&self) -> String {
         clean::text(&self.text).replace(';', ":")
     }
 
-    /// Kind: `p` Python, `r` range, `c` call or code.
+    /// Returns the kind of frame as a letter: `p` Python, `r` range, `c` call or code.
     pub(super) fn letter(&self) -> char {
         match self.kind {
             Kind::Python => 'p',
@@ -40,13 +40,13 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Cleaned text of a frame, which is written in two forms.
+/// Cleaned text of a frame, which formats write in two forms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label<'a> {
     pub(super) kind: Kind,
-    /// Text in the form of folded stacks: the tag first.
+    /// Text in the form of folded stacks, with the tag first.
     pub(super) text: &'a str,
-    /// Length of the tag.
+    /// Length of the tag in `text`.
     pub(super) tag: usize,
 }
 
@@ -56,19 +56,19 @@ impl<'a> Label<'a> {
         Self { kind, text, tag }
     }
 
-    /// Text in the form of folded stacks.
+    /// Returns the text in the form of folded stacks.
     pub(super) fn text(self) -> Cow<'a, str> {
         self.text.into()
     }
 
-    /// Tag and whole name, if it is a kernel.
+    /// Returns the tag and the full name, if the frame is a kernel.
     pub(super) fn kernel(self) -> Option<(&'a str, &'a str)> {
         self.text.split_at_checked(self.tag).filter(|_| self.kind == Kind::Kernel)
     }
 
-    /// Text in the form of pictures: `gemm [GPU_Kernel]`. A narrow frame loses the end of its text, and the colour
-    /// already marks it as a kernel. A template kernel has both its short and its whole name, from which
-    /// `short_name_svg` makes the visible text and the tooltip.
+    /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. A narrow frame loses the end of its text, and
+    /// its colour already marks a kernel. The text of a template kernel contains both the short and the full name;
+    /// `short_name_svg` turns the two names into the visible text and the tooltip.
     pub(super) fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {

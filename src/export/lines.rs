@@ -1,5 +1,5 @@
 //! Folded stacks as data: several profiles merged, or stacks folded by another tool. The kinds of frames are stored
-//! with the stacks, so that a picture has the same colours as one drawn from a profile.
+//! with the stacks, so that a picture has the same colours as a picture drawn from a profile.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,14 +14,14 @@ use crate::record::Loss;
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     weights: BTreeMap<String, u64>,
-    /// Kind and tag length of each frame.
+    /// Kind and tag length of each frame, by the frame's text.
     frames: HashMap<String, (Kind, usize)>,
     lost: BTreeMap<Loss, u64>,
 }
 
 impl Lines {
-    /// Stacks of `view`, including those without weight. Weights are in nanoseconds, or in the unit that the options
-    /// select.
+    /// Returns the stacks of `view`, including stacks without weight. Weights are in nanoseconds, or in the unit that
+    /// the options select.
     pub fn of(profile: &Profile, view: &View, options: &Options) -> Self {
         let flame = Flame::of(profile, view, options);
         let mut lines = Self::default();
@@ -51,7 +51,7 @@ impl Lines {
         }
     }
 
-    /// Adds a line that was folded elsewhere; the kinds of its frames are derived from their text.
+    /// Adds a line that another tool folded. The kinds of its frames are derived from their text.
     pub fn add_folded(&mut self, stack: &str, weight: u64) {
         let frames: Vec<_> = stack.split(';').map(clean_frame).collect();
         let sum = self.weights.entry(frames.join(";")).or_default();
@@ -61,12 +61,12 @@ impl Lines {
         }
     }
 
-    /// Stacks and their weights.
+    /// Returns the stacks and their weights.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.weights.iter().map(|(stack, weight)| (stack.as_str(), *weight))
     }
 
-    /// Losses of the profiles that the stacks come from.
+    /// Returns the losses of the profiles that the stacks come from.
     pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.lost.iter().map(|(&loss, &count)| (loss, count))
     }
@@ -76,12 +76,12 @@ impl Lines {
         self.weights.is_empty()
     }
 
-    /// Number of stacks.
+    /// Returns the number of stacks.
     pub fn len(&self) -> usize {
         self.weights.len()
     }
 
-    /// Total weight.
+    /// Returns the total weight.
     pub(super) fn total(&self) -> u64 {
         self.weights.values().fold(0, |sum, weight| sum.saturating_add(*weight))
     }
@@ -90,7 +90,7 @@ impl Lines {
         self.weights.get(stack).copied()
     }
 
-    /// All distinct frames.
+    /// Returns all distinct frames.
     pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> {
         self.frames.keys().filter_map(|text| self.label(text))
     }
@@ -100,7 +100,7 @@ impl Lines {
         Some(Label::new(kind, text, tag))
     }
 
-    /// `stack` in the form of pictures.
+    /// Returns `stack` in the form that pictures show.
     pub(super) fn name_first(&self, stack: &str) -> String {
         let frames = stack.split(';');
         let drawn = frames.map(|text| self.label(text).map_or(text.into(), Label::name_first));
@@ -108,7 +108,7 @@ impl Lines {
     }
 }
 
-/// Kind and tag length of a frame in a folded file, as `FOLDED` writes them.
+/// Returns the kind and tag length of a frame in a folded file, as `FOLDED` writes frames.
 fn read(text: &str) -> (Kind, usize) {
     match text.strip_prefix("[GPU") {
         Some(rest) if rest.contains("_Kernel]") => (Kind::Kernel, text.find(']').map_or(0, |end| end + 1)),

@@ -1,18 +1,18 @@
-//! Folds counting numbers in names: `ProfilerStep#5` and `ProfilerStep#6` are the same step twice, and so are two
-//! objects at different addresses. Unfolded, they split a picture into a frame each, and no frame of one run is
-//! found in another.
+//! Folds counting numbers in names: `ProfilerStep#5` and `ProfilerStep#6` are the same step twice, and two addresses
+//! of objects are equally irrelevant. Without folding, each number splits a picture into a separate frame, and frames
+//! of one run do not match frames of another run.
 //!
-//! Folding replaces such a number by `N`. It happens when a view is drawn, and applies to names that people write
-//! (ranges, annotations, thread labels) and to Python's representation of objects; never to GPU work, code symbols,
-//! operators, files and lines, GPUs and streams, whose digits are part of the name (`AddBackward0`). Rows and
-//! recordings keep names unchanged.
+//! Folding replaces such a number by `N`. It takes place when a view is drawn. It applies to names that people write
+//! (ranges, annotations, thread labels) and to Python's representation of objects. It never applies to GPU work, code
+//! symbols, operators, files and lines, GPUs and streams, whose digits are part of the name (`AddBackward0`). Rows
+//! and recordings keep names unchanged.
 
 use std::borrow::Cow;
 
 use super::options::Names;
 use crate::profile::Kind;
 
-/// Words that mark the number after them as a counter.
+/// Words that mark the number after the word as a counter.
 const COUNTER_WORDS: [&str; 12] = [
     "step",
     "iter",
@@ -27,7 +27,7 @@ const COUNTER_WORDS: [&str; 12] = [
     "tid",
     "thread",
 ];
-/// Characters allowed between such a word and its number.
+/// Characters allowed between a counter word and its number.
 const COUNTER_SEPARATORS: &[u8] = b" _#:=";
 /// Minimum number of digits of an address.
 const MIN_ADDRESS_DIGITS: usize = 6;
@@ -56,8 +56,8 @@ pub(super) fn fold_name(kind: Kind, name: Cow<'_, str>, names: Names) -> Cow<'_,
     }
 }
 
-/// Offset of an object's representation in the name of a Python frame: `<built-in method f of X object at 0x7f...>`,
-/// on its own or after a file and line.
+/// Returns the offset of an object's representation in the name of a Python frame: `<built-in method f of X object at
+/// 0x7f...>`, either the whole name or after a file and line.
 fn find_repr(name: &str) -> Option<usize> {
     let after = name.find("): ").map_or(0, |at| at + 3);
     name[after..].starts_with('<').then_some(after)
@@ -72,11 +72,11 @@ fn fold_instance(name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Folds the numbers in the name, from byte `from` on.
+/// Folds the numbers in the name, starting at byte `from`.
 pub(super) fn fold_numbers(name: &str, from: usize) -> Cow<'_, str> {
     let bytes = name.as_bytes();
     let mut folded = String::new();
-    // Everything before `done` is in `folded` already.
+    // Everything before `done` has already been copied to `folded`.
     let mut done = 0;
     let mut at = from;
     while let Some(digits) = bytes[at..].iter().position(u8::is_ascii_digit).map(|ahead| at + ahead) {
@@ -100,7 +100,7 @@ pub(super) fn fold_numbers(name: &str, from: usize) -> Cow<'_, str> {
     Cow::Owned(folded)
 }
 
-/// End of the address that begins at `at` (`0x7f19a0c3d2e0`), if there is one.
+/// Returns the end of the address that begins at `at` (`0x7f19a0c3d2e0`), if an address begins there.
 fn address_end(bytes: &[u8], at: usize) -> Option<usize> {
     let digits = at + 2;
     let end = bytes[at..].starts_with(b"0x").then(|| end_of_run(bytes, digits, u8::is_ascii_hexdigit))?;
@@ -117,7 +117,7 @@ fn is_counter(name: &str, from: usize, digits: usize, end: usize) -> bool {
     is_id || before.ends_with('#') || ends_with_counter_word(before)
 }
 
-/// Whether `text` ends with one of the words and characters allowed after it.
+/// Whether `text` ends with a counter word, optionally followed by separator characters.
 fn ends_with_counter_word(text: &str) -> bool {
     let bytes = text.as_bytes();
     let gap = bytes.iter().rev().take_while(|byte| COUNTER_SEPARATORS.contains(byte)).count();
@@ -134,7 +134,7 @@ fn ends_with_counter_word(text: &str) -> bool {
         })
 }
 
-/// End of the run of bytes that `is` accepts.
+/// Returns the end of the run of bytes that `is` accepts.
 fn end_of_run(bytes: &[u8], from: usize, is: impl Fn(&u8) -> bool) -> usize {
     from + bytes[from..].iter().take_while(|byte| is(byte)).count()
 }

@@ -6,23 +6,24 @@ pub use crate::settings::{GraphStacks, Names, Root, Unit};
 /// Options for drawing a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Weight of a stack, for formats with a single weight. Default: nanoseconds, or the first value of the view.
+    /// Weight of a stack, for formats that have a single weight. Default: nanoseconds, or the first value of the
+    /// view.
     pub unit: Unit,
-    /// Title, for formats that have one. Default: the view's.
+    /// Title, for formats that have a title. Default: the view's title.
     pub title: Option<String>,
-    /// Name of the recorded program, for formats that include it. Default: `gpuflame`.
+    /// Name of the recorded program, for formats that include the name. Default: `gpuflame`.
     pub name: Option<String>,
-    /// Stacks of a graph node to show. Default: both.
+    /// Stacks to show for a graph node. Default: both stacks.
     pub graph: GraphStacks,
-    /// Root frames below all stacks. Default: none.
+    /// Frames added at the root of all stacks. Default: none.
     pub root: Vec<Root>,
-    /// Treatment of numbers in names. Default: they are folded.
+    /// Treatment of numbers in names. Default: numbers are folded.
     pub names: Names,
-    /// Whether the complete paths to both calls around an idle gap are shown, instead of only the first function
-    /// that they do not share. Default: false.
+    /// Whether to show the complete paths to both calls around an idle gap, instead of only the first function that
+    /// the paths do not share. Default: false.
     pub all_frames: bool,
-    /// Whether folded stacks have the whole names of kernels. Default: false, short names unless two kernels of the
-    /// file share one.
+    /// Whether folded stacks have the full names of kernels. Default: false, so that kernels have short names unless
+    /// two kernels of the file share a short name.
     pub whole_kernels: bool,
     /// Whether lines of single launches omit their last frame, `[correlation N]`. Default: false.
     pub without_correlation: bool,
@@ -35,7 +36,7 @@ impl Options {
 }
 
 impl Unit {
-    /// Index of the value of `view` that it shows.
+    /// Returns the index of the value of `view` that the options select.
     pub(super) fn value(self, view: &View) -> usize {
         match self {
             Self::Nanos | Self::Micros => 0,
@@ -43,7 +44,7 @@ impl Unit {
         }
     }
 
-    /// Whether it divides the values of `view` by a thousand, which it does only for nanoseconds.
+    /// Whether to divide the values of `view` by a thousand, as is done only for nanoseconds.
     pub(super) fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }

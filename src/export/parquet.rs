@@ -2,8 +2,8 @@
 //! lists the columns.
 //!
 //! Losses are in the file's key-value metadata (`gpuflame.lost.*`), as is the number of launches without an activity
-//! (`gpuflame.launches.pending`). `run` and `rank` are not columns: they are the names of the folders
-//! (`run=A/rank=3/`), which both tools read as columns.
+//! (`gpuflame.launches.pending`). `run` and `rank` are not columns but the names of the folders (`run=A/rank=3/`).
+//! DuckDB and Spark read these folder names as columns.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::record::IdMap;
 /// Number of rows per row group.
 const ROWS_PER_GROUP: usize = 1 << 17;
 
-/// Parquet, with the names of the profile.
+/// The Parquet format, with the names of the profile.
 pub(super) static PARQUET: Format = Format::of_events(
     "parquet",
     &[".parquet"],
@@ -92,7 +92,7 @@ fn write_column<W: Write + Send>(
     texts: &mut IdMap<Key, ByteArray>,
 ) -> std::result::Result<(), ParquetError> {
     let mut writer = group.next_column()?.expect("there is a column for each of the schema");
-    // Values are stored without gaps; the levels mark the rows that have one.
+    // Values are stored without gaps. The definition levels mark the rows that have a value.
     match column {
         Column::Int(get) => {
             let (values, levels) = split(lines.iter().map(get));

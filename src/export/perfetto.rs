@@ -1,8 +1,8 @@
-//! Perfetto's protobuf, with its native messages for GPU work: GPU work is on hardware queues (one per stream), kernels
-//! carry their grid and block, and every call refers to the work it submitted, which the viewer draws as flows. Calls
-//! have their source location, if known.
+//! Perfetto's protobuf, with its native messages for GPU work. GPU work is on hardware queues (one per stream),
+//! kernels carry their grid and block, and every call refers to the work that it submitted. The viewer draws these
+//! references as flows. Calls have their source location, if known.
 //!
-//! Field numbers are those of `protos/perfetto/trace/` in github.com/google/perfetto; the GPU extensions of
+//! Field numbers are those in `protos/perfetto/trace/` of github.com/google/perfetto. The GPU extensions of
 //! `InternedData` and `TrackEvent` are in `GpuInternedData` and `GpuTrackEvent`.
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ mod proto {
     pub(super) struct TrackEvent {
         #[prost(message, repeated, tag = "4")]
         pub(super) annotations: Vec<Annotation>,
-        /// 1: begin of a slice, 2: end, 3: instant.
+        /// Type of the event: 1 begins a slice, 2 ends a slice, 3 is an instant.
         #[prost(int32, optional, tag = "9")]
         pub(super) kind: Option<i32>,
         #[prost(uint64, optional, tag = "10")]
@@ -87,7 +87,7 @@ mod proto {
         pub(super) source_iid: Option<u64>,
         #[prost(message, optional, tag = "3000")]
         pub(super) correlation: Option<Correlation>,
-        /// 4: CUDA.
+        /// API number: 4 is CUDA.
         #[prost(int32, optional, tag = "3001")]
         pub(super) api: Option<i32>,
     }
@@ -160,7 +160,7 @@ mod proto {
         pub(super) iid: Option<u64>,
         #[prost(int32, optional, tag = "2")]
         pub(super) pid: Option<i32>,
-        /// 4: CUDA.
+        /// API number: 4 is CUDA.
         #[prost(int32, optional, tag = "3")]
         pub(super) api: Option<i32>,
     }
@@ -171,7 +171,7 @@ mod proto {
         pub(super) iid: Option<u64>,
         #[prost(string, optional, tag = "2")]
         pub(super) name: Option<String>,
-        /// 2: compute.
+        /// Category number: 2 is compute.
         #[prost(int32, optional, tag = "4")]
         pub(super) category: Option<i32>,
     }
@@ -249,17 +249,18 @@ mod proto {
 
 const CUDA: i32 = 4;
 const COMPUTE: i32 = 2;
-/// All packets belong to one sequence.
+/// Sequence id; all packets belong to one sequence.
 const SEQUENCE: u32 = 1;
-/// The first packet resets interned data; all other packets need it.
+/// Flag of the first packet, which resets interned data. All other packets need the interned data.
 const CLEARED: u32 = 1;
 const NEEDS_STATE: u32 = 2;
-/// The tag of `Trace.packet`: field 1, a message.
+/// Tag of `Trace.packet`: field 1, a message.
 const PACKET: u8 = 0x0a;
-/// Launch parameters of kernels; the iid is the index plus one.
+/// Names of the launch parameters of kernels; the iid of a name is its index plus one.
 const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shared_mem_dynamic"];
 
-/// Perfetto's protobuf. Times are nanoseconds since 1970. Activities without times have no place on a time line.
+/// Perfetto's protobuf. Times are nanoseconds since 1970. Activities without times are omitted, because they have no
+/// place on a time line.
 pub(super) static PERFETTO: Format = Format::of_events(
     "perfetto",
     &[".pftrace", ".perfetto-trace"],
@@ -292,17 +293,17 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     Ok(())
 }
 
-/// Numbers of interned data, from 1.
+/// Numbers of interned data, counted from 1.
 #[derive(Default)]
 struct InternedNames {
     events: BTreeMap<String, u64>,
     contexts: BTreeMap<(u32, u32), u64>,
-    /// Queues (device, context, stream) and, numbered after them, stages (names of kinds of work).
+    /// Numbers of queues (device, context, stream). Stages (names of kinds of work) are numbered after the queues.
     queues: BTreeMap<(u32, u32, u32), u64>,
     stages: BTreeMap<String, u64>,
     kernels: BTreeMap<NameId, u64>,
     stacks: BTreeMap<ContextId, u64>,
-    /// Callers: function, file and line.
+    /// Numbers of calling source lines: function, file and line.
     sources: BTreeMap<(String, String, u32), u64>,
 }
 
@@ -321,7 +322,7 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    /// Numbers everything that the events refer to, and writes the table of numbers.
+    /// Numbers all data that the events refer to, and writes the table of numbers.
     fn names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
         let activities = || events.activities().iter().map(|event| &event.activity);
         let names = &mut self.names;
@@ -384,7 +385,7 @@ impl<W: Write> Perfetto<'_, W> {
         })
     }
 
-    /// Writes the track of the process, which is 1, and the tracks of its threads.
+    /// Writes the track of the process, which is number 1, and the tracks of its threads.
     fn tracks(&mut self) -> Result<()> {
         let pid = Some(threads::process(self.callers.profile) as i32);
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
@@ -400,7 +401,7 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    /// Writes the losses as instants of the process at the beginning.
+    /// Writes the losses as instants of the process at the beginning of the trace.
     fn losses(&mut self, profile: &Profile, begin: Nanos) -> Result<()> {
         for (loss, count) in profile.lost() {
             let lost = proto::TrackEvent {
@@ -416,8 +417,8 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    /// Writes the instants that the program marked: on the marking thread, or on the process if that thread launched
-    /// nothing.
+    /// Writes the instants that the program marked, on the track of the marking thread. If that thread launched
+    /// nothing, the instant is on the track of the process.
     fn marks(&mut self, events: &JoinedRows) -> Result<()> {
         let threads = threads::of(self.callers.profile);
         for mark in events.marks() {
@@ -504,7 +505,7 @@ impl<W: Write> Perfetto<'_, W> {
     }
 }
 
-/// Calling function, file and line, if known.
+/// Returns the calling function, file and line, if known.
 fn source(caller: &Caller) -> Option<(String, String, u32)> {
     caller.source().map(|frame| (frame.text.clone(), frame.file.clone(), frame.line))
 }
@@ -520,7 +521,7 @@ fn queue(activity: &Activity) -> (u32, u32, u32) {
     (activity.device.0, activity.context.0, activity.stream.0)
 }
 
-/// Name of the stage: `Kernel`, `Memcpy HtoD`, `Memset`.
+/// Returns the name of the stage: `Kernel`, `Memcpy HtoD`, `Memset`.
 fn stage(activity: &Activity) -> String {
     match activity.detail {
         Detail::Kernel(_) => "Kernel".to_owned(),
@@ -551,7 +552,7 @@ fn fact(name: &str, value: impl std::fmt::Display) -> proto::Extra {
     proto::Extra { name: Some(name.to_owned()), value: Some(value.to_string()) }
 }
 
-/// Track of a thread; track 1 is the process.
+/// Returns the track of a thread; track 1 is the process.
 fn thread_track(thread: u32) -> u64 {
     u64::from(thread) + 2
 }

@@ -1,8 +1,8 @@
 //! pprof: the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope read.
 //!
-//! Samples have the values of their view. GPU time has `gpu_time` in nanoseconds, `launches` (activities), `bytes`, and
-//! `pending`, launches without an activity (yet). Frames are lines of functions without addresses, since GPU work has
-//! none and names are known already. The file is gzipped, as the format requires.
+//! Samples have the values of their view. GPU time has `gpu_time` in nanoseconds, `launches` (activities), `bytes`,
+//! and `pending`, the launches without an activity so far. Frames are lines of functions without addresses, because
+//! GPU work has no addresses and names are already known. The file is gzipped, as the format requires.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::profile::views::GPU;
 use crate::profile::{Measure, Profile, View};
 use crate::record::Missing;
 
-/// `profile.proto` of github.com/google/pprof, the fields that are used here.
+/// The fields of `profile.proto` in github.com/google/pprof that are used here.
 mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Profile {
@@ -58,7 +58,7 @@ mod proto {
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Sample {
-        /// Locations of the stack, leaf first.
+        /// Locations of the stack's frames, leaf first.
         #[prost(uint64, repeated, tag = "1")]
         pub(super) location_id: Vec<u64>,
         #[prost(int64, repeated, tag = "2")]
@@ -75,7 +75,7 @@ mod proto {
         pub(super) str: i64,
     }
 
-    /// A mapped file. Its flags tell readers not to symbolize it.
+    /// A mapped file. Its flags tell readers not to symbolize the file again.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub(super) struct Mapping {
         #[prost(uint64, tag = "1")]
@@ -125,7 +125,7 @@ mod proto {
     }
 }
 
-/// Gzipped pprof. The label `gpu` is the device of a sample; missing and lost work is in frames, as in every format,
+/// Gzipped pprof. The label `gpu` is the device of a sample. Missing and lost work is in frames, as in every format,
 /// and in comments.
 pub(super) static PPROF: Format = Format::of_views(
     "pprof",
@@ -137,7 +137,7 @@ pub(super) static PPROF: Format = Format::of_views(
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
-    // Without a name and a time in the header, so that the same profile gives the same bytes.
+    // The header has no name and no time, so that the same profile gives the same bytes.
     let mut gz = GzBuilder::new().write(out, Compression::default());
     gz.write_all(&message(profile, view, options).encode_to_vec())?;
     gz.finish()?;
@@ -197,7 +197,8 @@ fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile 
     }
 }
 
-/// Values of a sample. `pending` is the frame of launches without an activity, if those are counted separately.
+/// Returns the values of a sample. `pending` is the frame of launches without an activity, if such launches are
+/// counted separately.
 fn values(sample: &Stack, view: &View, pending: Option<Option<u32>>) -> Vec<i64> {
     let shown = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let mut values: Vec<i64> = sample.values[..view.values.len()].iter().map(|&value| shown(value)).collect();
@@ -209,7 +210,7 @@ fn values(sample: &Stack, view: &View, pending: Option<Option<u32>>) -> Vec<i64>
     values
 }
 
-/// String table; the format requires the empty string at index 0.
+/// String table. The format requires the empty string at index 0.
 struct Strings {
     all: Vec<String>,
     ids: HashMap<String, i64>,
@@ -255,7 +256,7 @@ impl Code<'_> {
         proto::Location { id, mapping_id: self.mapping(&frame.module), line }
     }
 
-    /// Id of a mapped file; 0 if there is none.
+    /// Returns the id of a mapped file; 0 if the frame has none.
     fn mapping(&mut self, module: &str) -> u64 {
         if module.is_empty() {
             return 0;
@@ -311,7 +312,7 @@ mod tests {
     use crate::profile::{Kind, Leaf, Place, Sample, ShownFrame, Source};
     use crate::record::{ContextFlags, ContextId, Module, ModuleEpoch, Row, ThreadId, Work};
 
-    /// `decode` is called from two lines of a file.
+    /// Returns a profile in which `decode` is called from two lines of a file.
     fn profile() -> Profile {
         let mut profile = Profile::default();
         let (epoch, path, build_id) = (ModuleEpoch(0), "/opt/app".into(), vec![0xab, 1]);

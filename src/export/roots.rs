@@ -1,4 +1,4 @@
-//! Root frames below all stacks: process, thread, GPU or stream.
+//! Frames at the root of all stacks: process, thread, GPU or stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,14 @@ use super::options::{Names, Options, Root};
 use crate::profile::{Kind, OTHER_THREADS, Place, Profile, Sample, View};
 use crate::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
-/// The requested roots, and the data that their names need.
+/// The requested root frames, and the data that their names need.
 pub(super) struct Roots<'a> {
     profile: &'a Profile,
     wanted: Vec<Root>,
     names: Names,
-    /// Names that several threads share.
+    /// Thread names that several threads share.
     shared_names: BTreeSet<&'a str>,
-    /// Numbers that several streams share.
+    /// Stream numbers that several streams share.
     shared_streams: BTreeSet<StreamId>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Roots<'a> {
 type Stream = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    /// Selects the roots that the options request and that samples of `view` have.
+    /// Selects the root frames that the options request and for which samples of `view` have data.
     pub(super) fn new(profile: &'a Profile, view: &View, options: &Options) -> Self {
         let has = |root: &Root| match root {
             Root::Process | Root::Thread => true,
@@ -45,7 +45,7 @@ impl<'a> Roots<'a> {
         Self { profile, wanted, names: options.names, shared_names, shared_streams }
     }
 
-    /// Frames, outermost first.
+    /// Returns the root frames of a sample, outermost first.
     pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
         let name = |root: &Root| match root {
             Root::Process => self.process(),
@@ -75,7 +75,7 @@ impl<'a> Roots<'a> {
         }
         let name = self.profile.thread(id).filter(|name| !name.is_empty());
         if self.names != Names::Kept {
-            // A thread's number differs in every run.
+            // The thread id is omitted, because it differs in every run.
             return match name {
                 Some(name) => format!("[thread {}]", numbers::fold_numbers(name, 0)),
                 None => "[thread N]".to_owned(),
@@ -99,7 +99,7 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// Names with more than one owner.
+/// Returns the names that have more than one owner.
 fn find_shared<O: PartialEq, N: Ord + Copy>(all: impl Iterator<Item = (O, N)>) -> BTreeSet<N> {
     let mut owners: BTreeMap<N, O> = BTreeMap::new();
     let mut shared = BTreeSet::new();

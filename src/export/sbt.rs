@@ -1,4 +1,4 @@
-//! TraceSmith's binary format, version 0.1, as its code reads it (its documentation differs).
+//! TraceSmith's binary format, version 0.1, as TraceSmith's code reads it (TraceSmith's documentation differs).
 //!
 //! ```text
 //! file     := header metadata events strings 255:u8
@@ -13,11 +13,11 @@
 //! text     := length:n byte[length]          n := LEB128
 //! ```
 //!
-//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are of type 2; the stack that
-//! created their graph node takes the place of their stack. Waits are of type 7 (stream), 8 (device) and 10 (event),
-//! calls that record an event on a stream of type 9; a wait for which CUPTI gives a record has the record's numbers
-//! and the stack of the call. Losses are named by events of type 0 (unknown), since the format has no place for
-//! them.
+//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are events of type 2. A kernel
+//! that is a graph node has the stack that created the node instead of its own stack. Waits are events of type 7
+//! (stream), 8 (device) and 10 (event); calls that record an event on a stream are events of type 9. If CUPTI gives a
+//! record for a wait, the event has the numbers of the record and the stack of the call. Events of type 0 (unknown)
+//! name the losses, because the format has no field for losses.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -34,7 +34,7 @@ use crate::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, Sync,
 const HEADER: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
 const HAS_STACKS: u32 = 2;
-/// File names of Python and range frames, which have no file.
+/// File names written for Python and range frames, which have no file.
 const PYTHON: &str = "<python>";
 const RANGE: &str = "<range>";
 /// Event flag: a stack follows.
@@ -54,7 +54,7 @@ mod kind {
     pub(super) const EVENT_SYNC: u8 = 10;
 }
 
-/// TraceSmith's binary format: events sorted by time, without activities that have no times.
+/// TraceSmith's binary format: events sorted by time. Activities without times are omitted.
 pub(super) static SBT: Format = Format::of_events(
     "sbt",
     &[".sbt"],
@@ -90,7 +90,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     for (_, event) in all {
         match event {
             Event::Call(call) => body.call(call),
-            // CUPTI's record of it is written instead.
+            // CUPTI's record of this wait is written instead of the call.
             Event::Host(call) if synced.contains_key(&call.id.0) => continue,
             Event::Host(call) => body.host_call(call),
             Event::Sync(sync) => {
@@ -149,7 +149,7 @@ impl Body<'_> {
     fn call(&mut self, call: &LaunchCall) {
         let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
         let caller = self.callers.get(call.launched.context);
-        // A call without a known stack would get a wrong one when the file is read again.
+        // A call without a known stack would get a wrong stack when the file is read again.
         let id = if call.has_stack() { call.id.0.into() } else { 0 };
         let name = clean::text(&caller.call);
         self.event(kind::LAUNCH, (time, duration), [0, 0, id], &name, Some(&caller));
@@ -169,7 +169,7 @@ impl Body<'_> {
         self.event(kind, (call.time.0, call.duration), [0, 0, call.id.0.into()], &name, Some(&caller));
     }
 
-    /// Writes CUPTI's record of a wait, with the stack of the call if known.
+    /// Writes CUPTI's record of a wait, with the stack of the call if the stack is known.
     fn sync(&mut self, sync: &Sync, device: u32, context: Option<ContextId>) {
         let kind = match sync.kind {
             SyncKind::STREAM => kind::STREAM_SYNC,
@@ -201,11 +201,11 @@ impl Body<'_> {
         caller.into_iter().for_each(|caller| self.stack(caller));
     }
 
-    /// Writes thread and frames, leaf first.
+    /// Writes the thread and the frames of the stack, leaf first.
     fn stack(&mut self, caller: &Caller) {
         self.numbers([caller.thread.0.into(), caller.frames.len() as u64]);
         for frame in caller.frames.iter().rev() {
-            // Python and range frames without a file have their kind in its place.
+            // A Python or range frame without a file has its kind in place of the file name.
             let file = match frame.letter {
                 'p' if frame.file.is_empty() => PYTHON,
                 'r' if frame.file.is_empty() => RANGE,
@@ -252,7 +252,7 @@ impl Body<'_> {
                 let shared = u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared);
                 self.numbers([shared, kernel.registers.into()]);
             }
-            // Eight numbers, like a kernel.
+            // A graph is written with eight numbers, like a kernel.
             Detail::Graph => self.numbers([0; 8]),
             Detail::Copy(_) | Detail::Set(_) => self.numbers([0, 0, activity.bytes()]),
         }
@@ -261,7 +261,7 @@ impl Body<'_> {
 
     fn head(&mut self, kind: u8, flags: u8, time: u64) {
         self.bytes.extend([kind, flags]);
-        // Times of a damaged recording may be arbitrary; all others ascend.
+        // The times of a damaged recording may be arbitrary. Times of all other recordings ascend.
         self.numbers([time.saturating_sub(self.last)]);
         self.last = self.last.max(time);
     }

@@ -1,26 +1,28 @@
-//! Shortens kernel names to the form that people use: `vectorized_elementwise_kernel<GeluCUDAKernelImpl>` for 250
-//! characters.
+//! Shortens kernel names to the form that people use: a name of 250 characters becomes
+//! `vectorized_elementwise_kernel<GeluCUDAKernelImpl>`.
 //!
-//! A template kernel is named by its function and, if a template argument gives it, by its computation: the
-//! innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. This is a
-//! rule over the demangler's output, without a list of kernels; names that cannot be parsed are unchanged. Several
-//! kernels may share a short name, so sums must use whole names.
+//! A template kernel is named by its function and, if a template argument gives it, by its computation, which is the
+//! innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. These rules
+//! apply to the demangler's output and need no list of kernels. Names that cannot be parsed are unchanged. Several
+//! kernels may share a short name, so sums must use the full names.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
-/// Maximum nesting depth of templates that are parsed: real ones have 12, and names come from arbitrary files.
+/// Maximum nesting depth of templates that are parsed. Real names have 12 levels, but names come from arbitrary
+/// files.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of distinct names compared: a picture has a few hundred, and this takes a megabyte.
+/// Maximum number of distinct names compared. A picture has a few hundred names, and comparing this many takes a
+/// megabyte.
 const MAX_NAMES: usize = 10_000;
 
-/// Short name of a kernel; `None` if it is not shorter.
+/// Returns the short name of a kernel; `None` if the short name is not shorter.
 pub(super) fn short_kernel(name: &str) -> Option<String> {
     shortened(name).filter(|short| short.len() < name.len())
 }
 
 fn shortened(name: &str) -> Option<String> {
-    // A name that is not a template is as long as its author chose.
+    // The author of a kernel that is not a template chose the length of its name.
     if !name.contains(['<', '(']) {
         return None;
     }
@@ -33,8 +35,8 @@ fn shortened(name: &str) -> Option<String> {
     Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
 }
 
-/// Short names, for human readers, of those `names` whose short name is unique. Empty if there are very many names:
-/// files that only programs read may be long.
+/// Returns the short names, for human readers, of those `names` whose short name is unique. Returns an empty map if
+/// there are very many names, because files that only programs read may keep long names.
 pub(crate) fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
@@ -55,7 +57,7 @@ pub(crate) fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap
     owners.into_iter().filter_map(|(short, whole)| Some((whole?, short))).collect()
 }
 
-/// Strips the return type of `void at::f<int>(int)`, or one that is a template.
+/// Strips the return type of `void at::f<int>(int)`, or a return type that is a template.
 fn without_return_type(name: &str) -> Option<&str> {
     let blanks = find_outside_brackets(name, b' ').filter(|at| !name[at + 1..].starts_with("const"));
     let Some(blank) = blanks.last() else { return Some(name) };
@@ -64,7 +66,7 @@ fn without_return_type(name: &str) -> Option<&str> {
     is_type.then(|| &name[blank + 1..])
 }
 
-/// Computation of a kernel, as given by an argument of its template.
+/// Computation of a kernel, as given by an argument of the kernel's template.
 struct Functor<'a> {
     name: &'a str,
     /// True for a lambda, a function or a type named like a functor; false for any other type.
@@ -97,7 +99,7 @@ struct Part<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Parses a path. `None` for other text: a number, `float const*`, `(Kind)1`.
+    /// Parses a path. Returns `None` for other text: a number, `float const*`, `(Kind)1`.
     fn parse(text: &'a str) -> Option<Self> {
         let mut path = Self { parts: Vec::new(), has_lambda: false };
         let mut rest = text;
@@ -112,7 +114,7 @@ impl<'a> Path<'a> {
                 path.parts.push(part);
                 rest = after;
             }
-            // Parameters, of the function around a lambda or of the kernel.
+            // Skips parameters of the function that contains a lambda, or of the kernel.
             while rest.starts_with('(') {
                 rest = &rest[closing_bracket(rest)?..];
             }
@@ -124,12 +126,12 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Part that gives it its name.
+    /// Returns the part that gives the path its name.
     fn naming_part(&self) -> Option<Part<'a>> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }
 
-    /// Name of the part; if it is only `kernel`, preceded by the part before it: `gemvx::kernel`.
+    /// Returns the name of the part. If that name is only `kernel`, the previous part precedes it: `gemvx::kernel`.
     fn distinct_name(&self, own: Part<'a>) -> String {
         let before = self.parts.iter().rev().skip_while(|part| part.name != own.name).nth(1);
         match before.filter(|_| own.name.eq_ignore_ascii_case("kernel")) {
@@ -138,14 +140,14 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Whether it belongs to a library of containers and layouts.
+    /// Whether the path belongs to a library of containers and layouts.
     fn is_in_data_library(&self) -> bool {
         matches!(self.parts[..], [Part { name: "std" | "cute", .. }, _, ..])
     }
 }
 
 impl<'a> Part<'a> {
-    /// Parses a name with its template arguments. Returns the remaining text as well.
+    /// Parses a name with its template arguments. Also returns the remaining text.
     fn parse(text: &'a str) -> Option<(Self, &'a str)> {
         let is_in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | '.' | '~' | '@' | '#');
         let mut end = text.find(|c| !is_in_name(c)).unwrap_or(text.len());
@@ -176,13 +178,13 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// Whether it is named like a function or functor.
+    /// Whether the part is named like a function or functor.
     fn is_function(self) -> bool {
         const WORDS: [&str; 5] = ["unctor", "ernel", "mpl", "Op", "_op"];
         WORDS.iter().any(|word| self.name.contains(word))
     }
 
-    /// Whether it is a type of data, of a memory layout or of an access method.
+    /// Whether the part is a type of data, of a memory layout or of an access method.
     fn is_data_type(self) -> bool {
         const NAMES: [&str; 14] = [
             "long",
@@ -225,7 +227,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Positions of `wanted` in `text` outside all brackets.
+/// Returns the positions of `wanted` in `text` outside all brackets.
 fn find_outside_brackets(text: &str, wanted: u8) -> impl Iterator<Item = usize> {
     let mut depths = BracketDepth::default();
     text.bytes()
@@ -234,14 +236,14 @@ fn find_outside_brackets(text: &str, wanted: u8) -> impl Iterator<Item = usize> 
         .map(|(at, _)| at)
 }
 
-/// Position after the bracket that closes the one at the start of `text`.
+/// Returns the position after the bracket that closes the bracket at the start of `text`.
 fn closing_bracket(text: &str) -> Option<usize> {
     let mut depths = BracketDepth::default();
     text.bytes().position(|byte| depths.next(byte) == 0).map(|at| at + 1)
 }
 
-/// Counter of open brackets. `operator<` and `->` contain no brackets; they occur in names of functions, and the only
-/// effect of counting them is that the name is not shortened.
+/// Counter of open brackets. `operator<` and `->` are not brackets but are counted as such. They occur in names of
+/// functions, and the only effect of counting them is that the name is not shortened.
 #[derive(Default)]
 struct BracketDepth {
     depth: usize,
@@ -265,8 +267,8 @@ impl BracketDepth {
 mod tests {
     use super::*;
 
-    /// Names as torch.profiler, Nsight Systems and our own demangler write them, from PyTorch, cuBLAS, cuDNN, CUB,
-    /// vLLM and NCCL.
+    /// The names are written as by torch.profiler, Nsight Systems and our own demangler, and come from PyTorch,
+    /// cuBLAS, cuDNN, CUB, vLLM and NCCL.
     #[test]
     fn a_short_name_consists_of_the_function_and_its_functor() {
         for (name, short) in [

@@ -6,20 +6,20 @@ use super::compose::stack;
 use super::options::{GraphStacks, Names};
 use crate::profile::{Kind, Place, Profile};
 
-/// A source line that made a call.
+/// A source line that contains a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine<'a> {
-    /// Function, as its frame is shown.
+    /// Function that contains the line, as its frame is shown.
     pub function: Cow<'a, str>,
     /// Programming language; empty if unknown.
     pub language: &'static str,
-    /// File, with its folder if known.
+    /// Source file, with its folder if known.
     pub file: &'a str,
-    /// Line.
+    /// Line number.
     pub line: u32,
 }
 
-/// Source line of the innermost frame that has one.
+/// Returns the source line of the innermost frame that has a source line.
 pub fn source_line(profile: &Profile, place: Place, names: Names) -> Option<SourceLine<'_>> {
     let mut frames = stack(profile, place, GraphStacks::Both, names);
     while let Some(frame) = frames.pop() {
@@ -47,7 +47,7 @@ const LANGUAGES: [(&str, &[&str]); 9] = [
 ];
 
 fn language(kind: Kind, file: &str) -> &'static str {
-    // Python code need not come from a file: `<string>`.
+    // Python code need not come from a file (`<string>`), so its language is known by the kind of frame.
     if kind == Kind::Python {
         return "Python";
     }

@@ -1,4 +1,5 @@
-//! speedscope's JSON: the stacks of all GPUs together, those of each GPU if there are several, and the losses, if any.
+//! speedscope's JSON: the stacks of all GPUs together, the stacks of each GPU if there are several, and the losses,
+//! if any.
 
 use std::io::Write;
 
@@ -9,7 +10,7 @@ use crate::error::Result;
 use crate::profile::{Measure, Profile, View, quoted, saturating_sum};
 use crate::record::DeviceId;
 
-/// Format of <https://www.speedscope.app>. Stacks without weight are omitted, since they would have no width.
+/// Format of <https://www.speedscope.app>. Stacks without weight are omitted, because they would have no width.
 pub(super) static SPEEDSCOPE: Format =
     Format::of_views("speedscope", &[".speedscope.json"], write, "speedscope's JSON (.speedscope.json)");
 
@@ -54,7 +55,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Writes the losses as a profile of its own, in which each kind of loss is a frame as wide as its count.
+/// Writes the losses as a separate profile, in which each kind of loss is a frame as wide as its count.
 fn losses(profile: &Profile, first_frame: usize, out: &mut dyn Write) -> Result<()> {
     let counts: Vec<u64> = profile.lost().map(|(_, count)| count).collect();
     if counts.is_empty() {
@@ -76,7 +77,7 @@ fn heading(view: &View) -> &'static str {
     if view == &crate::profile::views::GPU { "GPU time by stack" } else { view.title }
 }
 
-/// Value of a sample that is its weight.
+/// Index of the value that is a sample's weight.
 struct Weights {
     value: usize,
     unit: Measure,

@@ -21,13 +21,13 @@ pub(super) struct FrameRow {
     pub(super) name: String,
     /// Source file; empty if unknown.
     pub(super) file: String,
-    /// Line; 0 if unknown.
+    /// Line in the source file; 0 if unknown.
     pub(super) line: u32,
-    /// Mapped file; empty if there is none.
+    /// Mapped file that contains the frame's code; empty if there is none.
     pub(super) module: String,
 }
 
-/// A stack, root first, and its values on a device.
+/// A stack, root first, and the values of the stack on a device.
 pub(super) struct Stack {
     pub(super) frames: Vec<u32>,
     pub(super) device: Option<DeviceId>,
@@ -39,7 +39,7 @@ pub(super) struct Stack {
 pub(super) enum Granularity {
     /// A frame is a line of a function.
     Lines,
-    /// A frame is a function; its line is the smallest one seen.
+    /// A frame is a function; the frame's line is the smallest line that occurs.
     Functions,
 }
 
@@ -103,7 +103,7 @@ impl FrameTable {
         number
     }
 
-    /// Sorted frames, and the rank of each number.
+    /// Returns the sorted frames, and the rank of each frame number.
     fn into_sorted(self) -> (Vec<FrameRow>, Vec<u32>) {
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_unstable_by_key(|&at| &self.rows[at]);

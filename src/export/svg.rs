@@ -16,11 +16,11 @@ use crate::error::Result;
 use crate::profile::Measure;
 use crate::record::Loss;
 
-/// A picture. If no frame has any width, it explains why.
+/// A picture. If no frame has any width, the picture explains why.
 pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
 
-/// Frames narrower than one ten-thousandth of the picture are merged: no screen shows them, and it bounds the size of
-/// the file and the cost of drawing it, however many stacks there are.
+/// Frames narrower than one ten-thousandth of the picture are merged, because no screen shows them. The merge bounds
+/// the size of the file and the cost of drawing it, regardless of the number of stacks.
 const MIN_WIDTH_FRACTION: u64 = 10_000;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
@@ -54,7 +54,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     draw(&mut inferno, &lines, out)
 }
 
-/// Draws lines of folded stacks with `inferno`, kernels by their short names.
+/// Draws lines of folded stacks with `inferno`, and shows kernels by their short names.
 pub(super) fn draw(
     inferno: &mut flamegraph::Options<'_>,
     lines: &[String],
@@ -65,8 +65,8 @@ pub(super) fn draw(
     Ok(drawn.finish()?)
 }
 
-/// Number of bits by which weights must be reduced so that their sum cannot overflow in `inferno`: damaged
-/// recordings may contain any value.
+/// Returns the number of bits by which weights must be reduced so that their sum cannot overflow in `inferno`.
+/// Damaged recordings may contain any value.
 pub(super) fn overflow_shift(total: u64, lines: usize) -> u32 {
     let fits = total < 1 << 62;
     if fits { 0 } else { usize::BITS - lines.leading_zeros() + 1 }
@@ -78,7 +78,7 @@ pub fn draw_once() {
     let _ = draw(&mut inferno, &["a;b 1".to_owned()], &mut std::io::sink());
 }
 
-/// Appends the losses.
+/// Appends the losses to the subtitle.
 pub(super) fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) {
     let mut is_incomplete = false;
     for (loss, count) in lost {
@@ -90,7 +90,7 @@ pub(super) fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, 
     }
 }
 
-/// Look of all our pictures. `words` is the plural noun of the unit of counts.
+/// Returns the look of all our pictures. `words` is the plural noun for the unit of counts.
 pub(super) fn inferno_options<'a>(
     title: &str,
     subtitle: String,
@@ -111,7 +111,7 @@ pub(super) fn inferno_options<'a>(
     inferno
 }
 
-/// Writes a picture that states that there is nothing to draw. (`inferno` would return an error.)
+/// Writes a picture which states that there is nothing to draw. (`inferno` would return an error.)
 fn write_empty(title: &str, why: &str, subtitle: &str, out: &mut dyn Write) -> Result<()> {
     let text = |y: u32, size: u32, text: &str| {
         format!(

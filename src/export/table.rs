@@ -1,10 +1,10 @@
-//! The summary table as CSV: a row per kernel, copy direction or fill on each device, then rows for missing and lost
-//! work.
+//! The summary table as CSV. It has a row per kernel, copy direction or fill on each device, followed by rows for
+//! missing and lost work.
 //!
-//! The column `kind` distinguishes them: `kernel`, `copy`, `set` and `graph` rows add up to everything that ran; a
-//! `missing` row is the part of that (or the number of launches in addition to it) that has a reason instead of a
-//! stack, or no time; a `lost` row counts losses that left no other trace; a `unified` row is what moved in unified
-//! memory, in addition to everything else. There are no comments.
+//! The column `kind` distinguishes the rows. `kernel`, `copy`, `set` and `graph` rows add up to all work that ran. A
+//! `missing` row is the part of that work that has no time, or that has a reason instead of a stack; launches without
+//! an activity are counted in addition to that work. A `lost` row counts losses that left no other trace. A `unified`
+//! row is unified-memory traffic, in addition to everything else. The file contains no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -35,8 +35,8 @@ const HEADER: [&str; 14] = [
 ];
 
 /// Writes the summary table of `profile`, sorted by time (largest first), then name and device. `share_percent` is
-/// relative to the durations of all activities on all devices; `symbol` is a kernel's name as CUPTI gave it, which
-/// distinguishes overloads.
+/// relative to the durations of all activities on all devices. `symbol` is a kernel's name as CUPTI reported it,
+/// which distinguishes overloads.
 ///
 /// # Errors
 /// Errors of `out`.
@@ -68,7 +68,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A row of work, in reused buffers: tables may have a hundred thousand rows.
+/// A row of work. The buffers are reused, because tables may have a hundred thousand rows.
 #[derive(Default)]
 struct Row {
     fields: csv::ByteRecord,
@@ -120,7 +120,8 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
     row
 }
 
-/// Row for unified memory, which has no share of the time. For faults, `bytes` is empty and `count` is their number.
+/// Returns the row for unified memory, which has no share of the time. For faults, `bytes` is empty and `count` is
+/// the number of faults.
 fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     let mut row: [String; 14] = Default::default();
     row[0] = "unified".to_owned();
@@ -135,7 +136,7 @@ fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     row
 }
 
-/// Percentage with four decimal places.
+/// Returns a percentage with four decimal places.
 fn share(nanos: u64, total: u64) -> String {
     let mut text = String::new();
     push_share(&mut text, nanos, total);
@@ -144,12 +145,12 @@ fn share(nanos: u64, total: u64) -> String {
 
 fn push_share(text: &mut String, nanos: u64, total: u64) {
     let (nanos, total) = (u128::from(nanos), u128::from(total.max(1)));
-    // Formatting 128-bit numbers takes four times as long.
+    // 64-bit numbers are used if possible, because formatting 128-bit numbers takes four times as long.
     let share = u64::try_from((nanos * 2_000_000 + total) / (total * 2)).unwrap_or(u64::MAX);
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));
     text.push('.');
-    // Four digits, with a leading one that keeps the zeros.
+    // The leading digit is added so that zeros are kept, and then removed.
     text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 

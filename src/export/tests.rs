@@ -1,4 +1,4 @@
-//! Tests of files written from hand-made profiles, compared completely if they are small.
+//! Tests of files written from hand-made profiles. Small files are compared completely.
 
 #[cfg(feature = "cli")]
 use std::io::Read as _;
@@ -32,7 +32,7 @@ struct Sketch {
 }
 
 impl Sketch {
-    /// A profile of one device with kernels `gemm` (1) and `relu` (2).
+    /// Creates a profile of one device with kernels `gemm` (1) and `relu` (2).
     fn new() -> Self {
         let mut sketch = Self { devices: vec![0], ..Self::default() };
         sketch.profile.push(&Row::Name { id: NameId(1), text: "gemm" });
@@ -40,7 +40,7 @@ impl Sketch {
         sketch
     }
 
-    /// A context whose stack is shown as `stack`, root first.
+    /// Adds a context whose stack is shown as `stack`, root first.
     fn context(&mut self, id: u32, flags: u32, stack: &[&str]) -> &mut Self {
         let (id, flags) = (ContextId(id), ContextFlags(flags));
         self.profile.push(&Row::Context { id, thread: ThreadId(1), flags, frames: &[] });
@@ -55,7 +55,7 @@ impl Sketch {
         self
     }
 
-    /// A context whose stack is `decode`, at a line of a file.
+    /// Adds a context whose stack is `decode`, at a line of a file.
     fn located(&mut self, id: u32, file: &str, line: u32) -> &mut Self {
         self.context(id, 0, &[]);
         let profile = &mut self.profile;
@@ -156,7 +156,7 @@ fn contexts_that_look_the_same_share_a_line() {
     assert_eq!(folded(&profile, Unit::Nanos), "main;run;[GPU_Kernel]gemm 21\n");
 }
 
-/// Two nodes of a graph that was launched on one stack and created on another.
+/// Returns a profile of two nodes of a graph that was launched on one stack and created on another.
 fn graph() -> Profile {
     let node = |launch, created| Place::Node { launch, created };
     let (launch, made) = (Ok(ContextId(2)), Created::Context(ContextId(3)));
@@ -213,7 +213,7 @@ main;serve;step;cudaGraphLaunch;[graph];[graph node unknown];[timestamp not coll
     assert_eq!(shown(GraphStacks::Capture), capture);
 }
 
-/// The root of such a stack is that of the other part, which may be complete.
+/// The root of an assembled stack is the root of its other part, which may be complete.
 #[test]
 fn a_stack_assembled_from_two_gets_no_truncation_marker_at_its_root() {
     let mut sketch = Sketch::new();
@@ -281,7 +281,7 @@ fn microseconds_are_rounded_half_up_line_by_line() {
 }
 
 impl Sketch {
-    /// Like [`Sketch::done`], without the sums that would overflow.
+    /// Returns the profile like [`Sketch::done`], without the sums that would overflow.
     fn samples_only(&mut self) -> Profile {
         let mut profile = self.profile.clone();
         profile.set_samples(&GPU, self.samples.clone());
@@ -310,7 +310,7 @@ main;[GPU1_Memset] 40
     assert_eq!(folded(&profile, Unit::Nanos), expected);
 }
 
-/// Sums per kernel, by whole name; `short` maps short names that occur in the lines to whole ones.
+/// Returns the sums per kernel, by full name. `short` maps short names that occur in the lines to full names.
 fn sums<'a>(text: &'a str, short: &[(&'a str, &'a str)]) -> std::collections::BTreeMap<&'a str, u64> {
     let mut sums = std::collections::BTreeMap::new();
     for line in text.lines() {
@@ -338,7 +338,8 @@ fn short_names_leave_sums_per_kernel_unchanged_even_across_gpus() {
     }
     let profile = sketch.done();
     let text = folded(&profile, Unit::Nanos);
-    // By hand: one `gemm` on each GPU is two kernels; another kernel is called `relu`, but not in this picture.
+    // This case is computed by hand. One `gemm` on each GPU counts as two kernels; another kernel is called `relu`,
+    // but not in this picture.
     for line in ["main;a;[GPU0_Kernel]gemm<float> 10", "main;a;[GPU1_Kernel]gemm<half> 200"] {
         assert!(text.lines().any(|written| written == line), "{text}");
     }
@@ -529,7 +530,7 @@ fn activities_launched_outside_of_a_window_are_not_in_the_table() {
     assert_eq!(lines.len(), 1);
 }
 
-/// A disk with this many bytes left.
+/// A simulated disk with this many bytes left.
 struct Disk(usize);
 
 impl Write for Disk {
@@ -583,7 +584,7 @@ fn a_picture_for_visual_inspection() {
     eprintln!("{}", path.display());
 }
 
-/// Two GPUs; the second waited for the first.
+/// Returns a profile of two GPUs, of which the second waited for the first.
 fn idle() -> Profile {
     let mut sketch = Sketch::new();
     sketch.devices = vec![0, 1];
@@ -647,7 +648,7 @@ fn the_idle_picture_states_duration_and_causes() {
     assert!(text.contains("No GPU activity was recorded."));
 }
 
-/// A profile in which each view has a sample, and this loss is the only one.
+/// Returns a profile in which each view has a sample, and this loss is the only loss.
 #[cfg(feature = "cli")]
 fn of_all_views(loss: Loss, count: u64) -> Profile {
     let mut profile = Sketch::new()
@@ -674,7 +675,7 @@ fn losses_are_in_every_format_of_every_view_and_in_the_table() {
         .for_each(|row| join.push(row, &mut events));
     join.as_if_over(&mut events);
     events.sort();
-    // A number that does not occur in a file by chance.
+    // This number does not occur in a file by chance.
     let count = 918_273;
     for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::LaunchesCaptured) {
         let profile = of_all_views(loss, count);
@@ -703,7 +704,7 @@ fn losses_are_in_every_format_of_every_view_and_in_the_table() {
     }
 }
 
-/// Readable text of a file, unpacked.
+/// Returns the readable text of a file, unpacked.
 #[cfg(feature = "cli")]
 fn readable(bytes: &[u8]) -> String {
     let mut unpacked = Vec::new();
@@ -729,7 +730,7 @@ fn truncated_stacks_of_graph_nodes_are_composed_identically_in_all_formats() {
         .sample(node(4, 3), Leaf::work(GEMM), Some(0), 1, 3)
         .sample(node(2, 99), Leaf::work(GEMM), Some(0), 1, 4)
         .done();
-    // Two truncated stacks may have the same root. What a truncated and a complete stack share is unknown.
+    // Two truncated stacks may have the same root. The frames shared by a truncated and a complete stack are unknown.
     let both = "\
 [stack cut short];serve;step;cudaGraphLaunch;[graph];[graph node unknown];[GPU_Kernel]gemm 4
 [stack cut short];serve;step;cudaGraphLaunch;[graph];capture;cudaLaunchKernel;[GPU_Kernel]gemm 1

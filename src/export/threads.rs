@@ -4,7 +4,8 @@ use super::clean;
 use crate::profile::Profile;
 use crate::record::ThreadId;
 
-/// Process id, or else the smallest thread id: the main thread has the process's number and was there first.
+/// Returns the process id, or if that is unknown the smallest thread id. The main thread's id equals the process id,
+/// and the main thread was the first thread.
 pub(super) fn process(profile: &Profile) -> u32 {
     if let Some((process, _)) = profile.process() {
         return process;
@@ -14,7 +15,7 @@ pub(super) fn process(profile: &Profile) -> u32 {
     threads.map(|context| context.thread.0).min().unwrap_or(0)
 }
 
-/// All threads that launched, sorted, with their names.
+/// Returns all threads that launched work, sorted, with their names.
 pub(super) fn of(profile: &Profile) -> Vec<(ThreadId, String)> {
     let contexts = profile.contexts();
     let mut threads: Vec<_> = contexts

@@ -1,8 +1,8 @@
 //! Finds the call stacks: the slices that are open on a call's thread at the time of the call, outermost first.
 //!
-//! A slice is open from its start until its end, and at its start even if it has no length. Slices need not nest: a
-//! range that is entered in one function may outlive it, and is then part of stacks without that function. So a stack
-//! is derived from times alone, not from parents.
+//! A slice is open from its start until its end. A slice without length is open at its start. Slices need not nest: a
+//! range that is entered in one function may outlive that function, and is then part of stacks without the function.
+//! So a stack is derived from times alone, not from parents.
 
 use super::host_delays::HostDelays;
 use super::operator_links::{OperatorLinks, OperatorScope};
@@ -13,13 +13,14 @@ use super::work::CallRecord;
 pub(super) struct StackBuilder<'a> {
     pub(super) tree: &'a mut StackTree,
     pub(super) links: &'a mut OperatorLinks,
-    /// Delays of this thread.
+    /// Delays of the thread whose stacks are being built.
     pub(super) delays: &'a mut HostDelays,
 }
 
 impl StackBuilder<'_> {
-    /// Finds the stacks of the calls of one thread. Of two slices, the outer one begins earlier; if they begin
-    /// together it ends later, else has the lower class, else comes earlier in the file.
+    /// Finds the stacks of the calls of one thread. Of two open slices, the outer slice is the one that begins
+    /// earlier. If both begin together, the outer slice is the one that ends later, else the one of the lower class,
+    /// else the one earlier in the file.
     pub(super) fn build_thread(&mut self, mut slices: Vec<Slice>, calls: &mut [CallRecord]) {
         // A stable sort would need half as much memory again.
         slices.sort_unstable_by(|a, b| {
@@ -45,7 +46,7 @@ impl StackBuilder<'_> {
         self.delays.on_slices_end(i64::MAX, None, self.tree);
     }
 
-    /// Closes the slices that are over at `now`, in the order of their ends: for the times at which the thread was
+    /// Closes the slices that have ended at `now`, in the order of their ends. For the times at which the thread was
     /// late, the open slices must be known at every moment.
     fn close_one_by_one(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
@@ -70,7 +71,7 @@ impl StackBuilder<'_> {
         }
     }
 
-    /// Removes the slices that are over at `now`, which are usually the innermost ones.
+    /// Removes the slices that have ended at `now`, which are usually the innermost slices.
     fn close_slices(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while open.last().is_some_and(|innermost| innermost.slice.last_moment() < now) {
             open.pop();
@@ -78,7 +79,7 @@ impl StackBuilder<'_> {
         if open.last().is_none_or(|innermost| innermost.first_end >= now) {
             return;
         }
-        // A slice is over although slices inside it are still open.
+        // A slice may end although slices inside it are still open.
         let first = open.partition_point(|at| at.first_end >= now);
         for OpenSlice { slice, .. } in open.split_off(first) {
             if slice.last_moment() >= now {
@@ -94,9 +95,9 @@ impl StackBuilder<'_> {
 struct OpenSlice {
     slice: Slice,
     node: u32,
-    /// Earliest last moment among this slice and all slices that enclose it.
+    /// Earliest last moment of this slice and all slices that enclose it.
     first_end: i64,
-    /// State of the operators that enclose it.
+    /// State of the operators that enclose the slice.
     scope: OperatorScope,
 }
 
@@ -105,7 +106,8 @@ mod tests {
     use super::*;
     use crate::import::slices::FrameClass;
 
-    /// Labels of the stack of the last slice, which is a call. Slices are (start, end, class), labelled by index.
+    /// Returns the labels of the stack of the last slice, which is a call. Slices are (start, end, class), labelled
+    /// by index.
     fn stack(slices: &[(i64, i64, u8)]) -> Vec<u32> {
         let last = slices.len() - 1;
         let all = (0..).zip(slices).map(|(at, &(start, end, class))| {
@@ -124,11 +126,12 @@ mod tests {
 
     #[test]
     fn a_range_that_outlives_its_function_stays_in_stacks_without_it() {
-        // main, __enter__, the range that begins in it, a call in the range after __enter__.
+        // The slices are main, __enter__, the range that begins in __enter__, and a call in the range after
+        // __enter__.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (50, 60, 3)]), [0, 2, 3]);
-        // The same with another slice opened and closed in between.
+        // The slices are the same, with another slice opened and closed in between.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (30, 40, 2), (50, 60, 3)]), [0, 2, 4]);
-        // A call while both are open.
+        // The call is made while both slices are open.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (18, 60, 3)]), [0, 1, 2, 3]);
     }
 

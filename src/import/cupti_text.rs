@@ -1,5 +1,5 @@
-//! Reads the text that CUPTI's `activity_trace` samples, and tools derived from them, print: one record per line,
-//! continued on indented lines after it. Times are nanoseconds.
+//! Reads the text that CUPTI's `activity_trace` samples and tools derived from the samples print. Each record is a
+//! line, which continues on indented lines. Times are nanoseconds.
 //!
 //! ```text
 //! RUNTIME [ 10, 20 ] duration 10, "cudaLaunchKernel", cbid 211, processId 7, threadId 8, correlationId 3
@@ -33,7 +33,7 @@ pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCoun
     Ok(counts)
 }
 
-/// Passes a record to `sink` if its kind is known.
+/// Passes a record to `sink` if the kind of the record is known.
 fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
     let text = String::from_utf8_lossy(record);
     let kind = text.split_ascii_whitespace().next().unwrap_or_default();
@@ -52,7 +52,7 @@ fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
         return;
     }
     counts.events += 1;
-    // A name may contain anything, even text that looks like a field.
+    // The name is split off first, because it may contain anything, even text that looks like a field.
     let (name, fields) = split_quoted(&text);
     let fields = Fields(&fields);
     let Some((start, end)) = fields.times() else {
@@ -110,7 +110,7 @@ fn build_op<'a>(kind: &str, name: &'a str, fields: &Fields<'a>, start: i64, end:
     }
 }
 
-/// Text between the first and the last quote, and the record without it.
+/// Returns the text between the first and the last quote, and the record without that text.
 fn split_quoted(text: &str) -> (&str, String) {
     match (text.find('"'), text.rfind('"')) {
         (Some(first), Some(last)) if first < last => {
@@ -120,7 +120,7 @@ fn split_quoted(text: &str) -> (&str, String) {
     }
 }
 
-/// `key value` pairs separated by commas and brackets.
+/// Parser for `key value` pairs separated by commas and brackets.
 struct Fields<'a>(&'a str);
 
 impl<'a> Fields<'a> {
@@ -159,7 +159,7 @@ impl<'a> Fields<'a> {
         [(); 3].map(|()| words.next().and_then(|word| word.parse().ok()).unwrap_or(0))
     }
 
-    /// `[ start, end ]`, which is the first bracket of a record.
+    /// Returns the times in `[ start, end ]`, which is the first bracket of a record.
     fn times(&self) -> Option<(i64, i64)> {
         let (start, end) = self.0.split_once('[')?.1.split_once(']')?.0.split_once(',')?;
         Some((parse_integer(start.trim().as_bytes())?, parse_integer(end.trim().as_bytes())?))

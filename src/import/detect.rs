@@ -1,5 +1,5 @@
-//! Detects the format of a trace by its first bytes. For other files, the error describes the format it looks like and
-//! the way to convert it.
+//! Detects the format of a trace by its first bytes. If the format is unknown, the error describes the format that
+//! the file resembles and the way to convert the file.
 
 use super::Kind;
 use crate::error::{Error, ErrorKind, Result};
@@ -24,12 +24,13 @@ pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
     }
 }
 
-/// Whether the bytes after a `[` can be a JSON array of events. `[thread main];decode;gemm 12` is a folded stack.
+/// Whether the bytes after a `[` can be a JSON array of events. For example, `[thread main];decode;gemm 12` is a
+/// folded stack.
 fn is_array(rest: &[u8]) -> bool {
     matches!(rest.trim_ascii_start(), [] | [b'{' | b']', ..])
 }
 
-/// Describes files that only the end of their name identifies.
+/// Describes files that can be identified only by the end of their name.
 pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 10] = [
         (".svg", PICTURE_OR_TABLE),
@@ -83,7 +84,7 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
         ));
     }
     if has("\"process\"") && has("\"windows\"") && has("\"files\"") {
-        // `describe_by_name` has the full description.
+        // `describe_by_name` gives the full description.
         return Err(not_a_trace(
             "is the list of files that one run of gpuflame wrote; give one of those files",
         ));
@@ -91,15 +92,16 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
     if has("\"$schema\"") && has("speedscope") {
         return Err(not_a_trace("is a speedscope file, which gpuflame writes but does not read"));
     }
-    // The events may follow more metadata than `head` contains.
+    // More metadata than `head` contains may precede the events.
     Ok(Kind::Chrome)
 }
 
-/// Rank that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3, …`.
+/// Returns the rank that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3,
+/// …`.
 pub(super) fn find_rank(head: &[u8]) -> Option<u32> {
     let info = text_after(head, b"\"distributedInfo\"")?;
     let info = info.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{")?;
-    // Nested lists and objects, which have ranks of their own, come last.
+    // Nested lists and objects, which have other ranks, come last in the object.
     let flat = info.split(|byte| b"{}[".contains(byte)).next()?;
     let rank = text_after(flat, b"\"rank\"")?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
     let digits = rank.split(|byte| !byte.is_ascii_digit()).next()?;
@@ -111,7 +113,7 @@ fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     Some(&text[at + key.len()..])
 }
 
-/// Archives and compressions that we do not unpack.
+/// Detects archives and compressions that gpuflame does not unpack.
 fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
     let what = match head {
         [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first (`unzip FILE`)",
@@ -121,7 +123,7 @@ fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
         _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
             "is a Git LFS pointer, not the file itself; fetch the file (`git lfs pull`)"
         }
-        // A protobuf whose first field is a message, with the names of XPlane's planes in it.
+        // The file is a protobuf whose first field is a message that contains the names of XPlane's planes.
         [0x0a, ..]
             if [&b"/host:CPU"[..], b"/host:metadata", b"/device:"].iter().any(|name| has(head, name)) =>
         {
@@ -160,7 +162,7 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
     None
 }
 
-/// Whether `line` is one that CUPTI's `activity_trace` samples print.
+/// Whether CUPTI's `activity_trace` samples print lines such as `line`.
 fn is_cupti_line(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "RUNTIME",

@@ -16,14 +16,14 @@ pub(super) fn split_weight(line: &[u8]) -> Option<(&[u8], u64)> {
     (!frames.is_empty()).then_some((frames, weight))
 }
 
-/// Parses a line of six fields. The program's name may contain blanks, so its end is found by the three
+/// Parses a line of six fields. The program's name may contain blanks, so the end of the name is found by the three
 /// numbers that follow it.
 pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let time = parse_integer(words.next()?).filter(|&time| time >= 0)?;
     let comm_start = offset(line, words.next()?);
     let words: Vec<&[u8]> = words.collect();
-    // The first run of three numbers with a word after it.
+    // Finds the first run of three numbers with a word after it.
     let at = words.windows(3).position(|three| three.iter().all(|word| parse_integer(word).is_some()))?;
     let [process, thread, cpu] = [at, at + 1, at + 2].map(|at| parse_integer(words[at]));
     let frames = line[offset(line, words.get(at + 3)?)..].trim_ascii_end();
@@ -38,7 +38,7 @@ pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
     })
 }
 
-/// Offset of `part`, a subslice of `line`, within `line`.
+/// Returns the offset of `part`, a subslice of `line`, within `line`.
 fn offset(line: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - line.as_ptr() as usize
 }
@@ -58,8 +58,8 @@ pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCoun
     })
 }
 
-/// Reads extended folded stacks. As in the tool that defined the format, lines with fewer fields are skipped;
-/// [`ReadCounts::non_events`] counts them.
+/// Reads extended folded stacks. Lines with fewer fields are skipped, as in the tool that defined the format;
+/// [`ReadCounts::non_events`] counts the skipped lines.
 pub(super) fn read_extended(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCounts> {
     lines::for_each_line(input, |line: Line<'_>, counts| {
         if line.is_comment() {

@@ -1,18 +1,18 @@
 //! Attributes the operations of graph launches to the stacks that captured them, using traces that were taken during
 //! the capture.
 //!
-//! vLLM and sglang write one trace of the capture and more traces of the runs afterwards. In the latter a whole
-//! model is under one graph launch whose stack knows nothing of the graph's contents. Operations are matched to
-//! captured calls
+//! vLLM and sglang write one trace of the capture and more traces of the runs afterwards. In a trace of a run, a
+//! whole model is under one graph launch, and the stack of that launch does not show the graph's contents. Operations
+//! are matched to captured calls
 //!
-//! - by graph node id, if both files have it;
+//! - by graph node id, if both files have node ids;
 //! - by the whole sequence: the operations of a launch are those of one capture, by name and in order. If several
 //!   captures match, consecutive launches must match consecutive captures. Branches on several streams run in any
-//!   order, so each stream is matched as a sequence of its own;
-//! - by their number alone, if the captured calls do not name kernels. This is a guess, marked by the frame
-//!   [`GUESSED`].
+//!   order, so each stream is matched as a separate sequence;
+//! - by the number of operations alone, if the captured calls do not name kernels. Such a match is a guess, and the
+//!   frame [`GUESSED`] marks it.
 //!
-//! An operation that matches in more than one way, with different stacks, is left unattributed.
+//! An operation that matches in more than one way, with different stacks, is not attributed to any stack.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -24,7 +24,7 @@ use crate::record::{Detail, IdMap};
 
 /// Innermost frame of stacks that were matched by the number of operations alone.
 pub(super) const GUESSED: &str = "[guessed by count]";
-/// A capture may have one call without an operation per this many calls.
+/// Number of calls per missing operation: a capture may have one call without an operation per this many calls.
 const CALLS_PER_MISSING_OP: usize = 50;
 
 /// A call that takes part in graph capture or launch.
@@ -32,7 +32,7 @@ const CALLS_PER_MISSING_OP: usize = 50;
 pub(super) struct GraphCall {
     pub(super) call: u32,
     pub(super) role: GraphRole,
-    /// Kernel that it launches, as a number in the kernel name table.
+    /// Kernel that the call launches, as a number in the kernel name table.
     pub(super) kernel: Option<u32>,
     pub(super) stream: Option<u32>,
     pub(super) node: Option<u64>,
@@ -41,18 +41,18 @@ pub(super) struct GraphCall {
 /// Role of a call in graph capture or launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GraphRole {
-    /// Begins the capture of a stream.
+    /// The call begins the capture of a stream.
     BeginCapture,
-    /// Ends the capture.
+    /// The call ends the capture.
     EndCapture,
-    /// Launches work, or captures it.
+    /// The call launches work, or captures work into a graph.
     Work(OpKind),
-    /// Launches a graph.
+    /// The call launches a graph.
     Launch,
 }
 
 impl GraphRole {
-    /// Role of the function `name`. `None` if it is unrelated to graphs.
+    /// Role of the function `name`. `None` if the function is unrelated to graphs.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             _ if name.contains("StreamBeginCapture") => Self::BeginCapture,
@@ -84,7 +84,7 @@ pub(super) struct GraphCaptures {
 #[derive(Clone, Copy, Debug)]
 struct CapturedCall {
     kind: OpKind,
-    /// Kernel, as a number in `names`.
+    /// Kernel that the call launches, as a number in `names`.
     name: Option<u32>,
     stream: Option<u32>,
     stack: u32,
@@ -93,22 +93,22 @@ struct CapturedCall {
 /// GPU time of graph launches that was attributed to a capture, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCoverage {
-    /// All operations of graph launches.
+    /// Time of all operations of graph launches.
     pub total: u64,
-    /// Operations attributed to the stack that captured them.
+    /// Time of operations attributed to the stack that captured them.
     pub attributed: u64,
-    /// Attributed operations that were matched by their number alone.
+    /// Time of attributed operations that were matched by the number of operations alone.
     pub guessed: u64,
-    /// Operations that matched in more than one way.
+    /// Time of operations that matched in more than one way.
     pub ambiguous: u64,
 }
 
 /// Origin of an operation of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeOrigin {
-    /// Captured on this stack; the flag marks a guess.
+    /// The operation was captured on this stack; the flag marks a guess.
     CapturedBy(u32, bool),
-    /// Unknown.
+    /// The origin is unknown.
     Unknown,
 }
 
@@ -126,7 +126,7 @@ impl GraphCaptures {
         for graph_call in graph_calls {
             threads.entry(calls[graph_call.call as usize].thread).or_default().push(graph_call);
         }
-        // Captures ordered by start, across threads.
+        // Captures ordered by start time, across threads.
         let mut found: Vec<(i64, Vec<CapturedCall>)> = Vec::new();
         for own_calls in threads.values_mut() {
             own_calls.sort_by_key(|graph_call| calls[graph_call.call as usize].start);
@@ -139,7 +139,7 @@ impl GraphCaptures {
                     GraphRole::EndCapture => {
                         found.extend(open.take().filter(|(_, sequence)| !sequence.is_empty()))
                     }
-                    // A driver call nested in a runtime call belongs to the same launch.
+                    // A driver call nested in a runtime call belongs to the same launch as the runtime call.
                     GraphRole::Work(_) if call.start < busy_until => {}
                     GraphRole::Work(kind) => {
                         busy_until = call.end;
@@ -161,7 +161,8 @@ impl GraphCaptures {
         self.captures.extend(found.into_iter().map(|(_, sequence)| sequence));
     }
 
-    /// Records the stack that created a graph node. If two files use one id for different stacks, neither is used.
+    /// Records the stack that created a graph node. If two files use one node id for different stacks, neither stack
+    /// is used.
     pub(super) fn add_node(&mut self, node: u64, stack: u32) {
         let known = self.by_node.entry(node).or_insert(Some(stack));
         if *known != Some(stack) {
@@ -186,12 +187,13 @@ impl GraphCaptures {
         self.stacks[stack as usize].iter().map(|(name, class)| (&**name, *class))
     }
 
-    /// Number of captures, and of nodes known by id.
+    /// Number of captures, and number of nodes known by id.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.captures.len(), self.by_node.len())
     }
 
-    /// Attributes the operations of `launches`, which are graph launch calls. Returns the origins by index in `ops`.
+    /// Attributes the operations of `launches`, which are graph launch calls. Returns the origins of operations by
+    /// index in `ops`.
     pub(super) fn attribute(
         &self,
         launches: &[u32],
@@ -238,8 +240,8 @@ impl GraphCaptures {
         (origins, coverage)
     }
 
-    /// All graph launches by time, each with its candidate captures: captures that match the launch and agree with the
-    /// launches before and after.
+    /// Returns all graph launches by time, each with its candidate captures. A candidate matches the launch and
+    /// agrees with the launches before and after.
     fn graph_launches(
         &self,
         launches: &[u32],
@@ -256,7 +258,7 @@ impl GraphCaptures {
         let mut order: Vec<(u32, Vec<u32>)> =
             of_call.into_iter().filter(|(_, own_ops)| !own_ops.is_empty()).collect();
         order.sort_by_key(|(call, _)| (calls[*call as usize].thread, calls[*call as usize].start, *call));
-        // The capture traces number kernels differently.
+        // The capture traces use other kernel numbers.
         let names: HashMap<&str, u32> = self.names.texts().zip(0..).collect();
         let names: Vec<Option<u32>> = kernels.texts().map(|name| names.get(name).copied()).collect();
         let mut graph_launches: Vec<GraphLaunch> = order
@@ -279,7 +281,7 @@ impl GraphCaptures {
 
 /// A graph launch.
 struct GraphLaunch {
-    /// Operations, by time.
+    /// Operations of the launch, by time.
     ops: Vec<u32>,
     matches: Vec<CaptureMatch>,
 }
@@ -287,7 +289,7 @@ struct GraphLaunch {
 /// A capture that matches a launch.
 struct CaptureMatch {
     capture: usize,
-    /// For each operation, the stack that captured it, if there is only one.
+    /// For each operation, the stack that captured it. `None` if there are several such stacks.
     stacks: Vec<Option<u32>>,
     guessed: bool,
 }
@@ -319,7 +321,7 @@ fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     }
 }
 
-/// An operation, in the terms that captures are matched by.
+/// An operation, reduced to the properties by which captures are matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GraphWork {
     kind: OpKind,
@@ -344,7 +346,7 @@ impl GraphWork {
     }
 }
 
-/// Matches a launch against a capture. Returns the stacks of its operations, and whether they are a guess.
+/// Matches a launch against a capture. Returns the stacks of the operations, and whether the stacks are a guess.
 fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<Option<u32>>, bool)> {
     let missing_ops = sequence.len().checked_sub(works.len())?;
     let is_named = sequence.iter().any(|call| call.kind == OpKind::Kernel && call.name.is_some());
@@ -367,7 +369,7 @@ fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<
     for stream in streams {
         let own_ops: Vec<usize> = (0..works.len()).filter(|&at| works[at].stream == stream).collect();
         let branch: Vec<GraphWork> = own_ops.iter().map(|&at| works[at]).collect();
-        // A branch comes from one captured stream, if the calls name their streams.
+        // A branch comes from one captured stream, if the captured calls name their streams.
         let mut candidates = captured.iter().filter_map(|stream| {
             let sequence: Vec<&CapturedCall> =
                 sequence.iter().filter(|call| call.stream == *stream).collect();
@@ -435,7 +437,7 @@ mod tests {
 
     #[test]
     fn overlapping_branches_are_matched_stream_by_stream() {
-        // Captured 1 2 3 4, with 2 and 3 on two streams, and 3 ran first.
+        // Calls 1 2 3 4 were captured, with 2 and 3 on two streams; operation 3 ran first.
         let (stacks, _) =
             match_capture(&works(&[(1, 7), (3, 8), (2, 7), (4, 7)]), &sequence(&[1, 2, 3, 4])).unwrap();
         assert_eq!(stacks, [Some(0), Some(2), Some(1), Some(3)]);

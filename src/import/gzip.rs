@@ -1,7 +1,7 @@
-//! Reads compressed traces: one thread inflates, another reads.
+//! Reads compressed traces with two threads: one thread inflates, and the other reads.
 //!
-//! Inflated bytes are not copied: the scanner reads them in the block they were inflated into, and the few bytes of
-//! an event that is split between two blocks are prepended to the second one.
+//! Inflated bytes are not copied. The scanner reads the bytes in the block into which the first thread inflated them.
+//! If an event is split between two blocks, its first bytes are prepended to the second block.
 
 use std::fmt;
 use std::io::{BufReader, Cursor, ErrorKind, Read};
@@ -14,13 +14,14 @@ use super::json::buffer::{Buffer, RefillError, Source};
 use super::options::Options;
 use crate::error::Result;
 
-/// Size of a block, the unit that is passed between the threads, and the number of blocks.
+/// Size of a block and number of blocks. A block is the unit that is passed between the threads.
 const BLOCK_BYTES: usize = 256 << 10;
 const BLOCK_COUNT: usize = 32;
-/// Number of blocks that are returned together. The reading thread is the slower one, so the inflating thread waits
-/// for every block; waking it once per block costs more than returning sixteen at a time.
+/// Number of blocks that are returned together. The reading thread is slower, so the inflating thread waits for every
+/// block. Waking it once per block costs more than returning sixteen blocks at a time.
 const RETURN_BATCH: usize = BLOCK_COUNT / 2;
-/// Free space at the front of a block, for the unread bytes of the block before. Most events are smaller.
+/// Free space at the front of a block, for the unread bytes of the previous block. Most events are smaller than this
+/// space.
 const HEADROOM_BYTES: usize = 32 << 10;
 /// Number of compressed bytes per read.
 const INPUT_BYTES: usize = 128 << 10;
@@ -35,8 +36,8 @@ type InputReader = BufReader<CountingReader>;
 pub(super) enum Inflater {
     Gzip(Box<MultiGzDecoder<InputReader>>),
     Plain(InputReader),
-    /// A truncated stream: only this error is still to be returned. The second field is the number of compressed
-    /// bytes read.
+    /// A truncated stream, of which only this error is still to be returned. The second field is the number of
+    /// compressed bytes read.
     Truncated(Option<std::io::Error>, u64),
 }
 
@@ -61,12 +62,12 @@ impl Read for CountingReader {
 }
 
 impl Inflater {
-    /// Inflates `input`, which may be several gzip files in a row.
+    /// Inflates `input`, which may consist of several concatenated gzip files.
     pub(super) fn new(input: Box<dyn Read + Send>) -> Self {
         Self::Gzip(Box::new(MultiGzDecoder::new(Self::input(input))))
     }
 
-    /// Passes `input` through.
+    /// Passes `input` through unchanged.
     pub(super) fn plain(input: Box<dyn Read + Send>) -> Self {
         Self::Plain(Self::input(input))
     }
@@ -79,7 +80,7 @@ impl Inflater {
         matches!(self, Self::Gzip(_) | Self::Truncated(..))
     }
 
-    /// Replaces the stream, whose data has all been read, by one that only returns this error.
+    /// Replaces the stream, whose data has all been read, by a stream that only returns this error.
     pub(super) fn truncated(self, error: std::io::Error) -> Self {
         Self::Truncated(Some(error), self.bytes_read())
     }
@@ -109,7 +110,7 @@ impl Inflater {
         })
     }
 
-    /// Fills blocks until the end of the stream, an error, or until the reader is gone.
+    /// Fills blocks until the end of the stream, until an error, or until the reader is gone.
     fn fill_blocks(
         self,
         head: Vec<u8>,
@@ -142,7 +143,7 @@ impl Inflater {
                 None => {}
                 Some(Ok(())) => return,
                 Some(Err(error)) => {
-                    // The reader may be gone already.
+                    // Sending fails if the reader is already gone.
                     let _ = full.send(Err(error));
                     return;
                 }
@@ -164,7 +165,7 @@ impl Read for Inflater {
     }
 }
 
-/// The reading end of the two threads' exchange.
+/// The reading end of the exchange between the two threads.
 pub(super) struct BlockReader {
     blocks: Receiver<std::io::Result<Buffer>>,
     returns: SyncSender<Buffer>,
@@ -177,18 +178,18 @@ pub(super) struct BlockReader {
 }
 
 impl BlockReader {
-    /// Next block; `None` at the end.
+    /// Returns the next block; `None` at the end of the stream.
     fn next(&self) -> std::io::Result<Option<Buffer>> {
         self.blocks.recv().ok().transpose()
     }
 
-    /// Returns a block to be filled again. Buffers of another size are dropped.
+    /// Returns a block to the inflating thread to be filled again. Buffers of another size are dropped.
     fn return_block(&mut self, block: Buffer) {
         if block.size() == self.size {
             self.used.push(block);
         }
         if self.used.len() == RETURN_BATCH {
-            // At the end the inflating thread no longer receives them.
+            // At the end of the stream, the inflating thread no longer receives blocks.
             self.used.drain(..).for_each(|block| drop(self.returns.send(block)));
         }
     }

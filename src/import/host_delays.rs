@@ -1,9 +1,9 @@
 //! Finds the stacks that a thread was in while a GPU was idle because the thread had not yet launched its next work.
 //!
-//! The launch that ends a gap is only the victim of whatever its thread did before. So the part of a gap in which the
-//! host was late is split wherever the thread's innermost open slice changes. A slice that merely frames other slices
-//! (a range, a step) explains little, and no open slice explains nothing: there the piece is labelled with the slices
-//! before and after it.
+//! The launch that ends a gap is only the victim of what its thread did before. So the part of a gap in which the
+//! host was late is split whenever the thread's innermost open slice changes. A slice that merely frames other slices
+//! (a range, a step) explains little, and without an open slice nothing is explained. In these cases the piece of
+//! time is labelled with the slices before and after it.
 
 use super::name_table::NameTable;
 use super::slices::{FrameClass, ROOT, Slice, StackTree};
@@ -13,19 +13,20 @@ use crate::record::IdMap;
 
 /// Part of the name of Python's lock functions, which wait for another thread.
 const LOCK_FUNCTION: &str = "'acquire' of '_thread.";
-/// Frame added on top of such a function.
+/// Frame added on top of a lock function.
 const LOCK_WAIT: &str = "[waits for another thread]";
 
-/// The times at which one thread was late with a launch, and the stacks it was in. See the module's documentation.
+/// The times at which one thread was late with a launch, and the stacks that the thread was in. See the module's
+/// documentation.
 #[derive(Debug, Default)]
 pub(super) struct HostDelays {
     /// Requested spans of time, sorted and disjoint.
     spans: Vec<(i64, i64)>,
-    /// Index of the first span that is not over.
+    /// Index of the first span that has not ended.
     at: usize,
-    /// Current state of the thread, and its start.
+    /// Current state of the thread, and the start time of the state.
     state: (i64, SliceState),
-    /// Label of the slice that ended last, at the same depth.
+    /// Label of the slice that ended last, at the depth of the current state.
     before: Option<u32>,
     /// Stacks that the thread was in during the requested spans, as (start, stack). Each span ends with an entry for
     /// the empty stack.
@@ -36,9 +37,9 @@ pub(super) struct HostDelays {
 
 #[derive(Clone, Copy, Debug)]
 enum SliceState {
-    /// Inside the innermost slice of this stack.
+    /// The thread is inside the innermost slice of this stack.
     Working(u32),
-    /// In this stack, whose innermost slice merely frames other slices.
+    /// The thread is in this stack, whose innermost slice merely frames other slices.
     Framing(u32),
 }
 
@@ -48,7 +49,7 @@ impl Default for SliceState {
     }
 }
 
-/// All labels of a trace, and those of gaps between two slices.
+/// All labels of a trace, and the labels of gaps between two slices.
 #[derive(Debug, Default)]
 pub(super) struct GapLabels {
     labels: NameTable,
@@ -60,12 +61,12 @@ pub(super) struct GapLabels {
 const NO_LABEL: u32 = u32::MAX;
 
 impl GapLabels {
-    /// Starts from the labels of a trace.
+    /// Starts with the labels of a trace.
     pub(super) fn new(labels: NameTable) -> Self {
         Self { labels, ..Self::default() }
     }
 
-    /// Returns the labels of the trace, including the new ones.
+    /// Returns the labels of the trace, including the labels of gaps.
     pub(super) fn into_labels(self) -> NameTable {
         self.labels
     }
@@ -87,7 +88,7 @@ impl GapLabels {
         Some(label)
     }
 
-    /// Label of a wait for another thread, if the function `label` is such a wait.
+    /// Returns the label of a wait for another thread, if the function `label` is such a wait.
     fn lock_wait_label(&mut self, label: u32) -> Option<u32> {
         let is_wait =
             *self.lock_waits.entry(label).or_insert_with(|| self.labels.text(label).contains(LOCK_FUNCTION));
@@ -96,7 +97,7 @@ impl GapLabels {
 }
 
 impl HostDelays {
-    /// Creates the state for one thread; `spans` may be in any order and overlap.
+    /// Creates the state for one thread. `spans` may be in any order, and may overlap.
     pub(super) fn new(mut spans: Vec<(i64, i64)>, labels: GapLabels) -> Self {
         spans.sort_unstable();
         spans.dedup_by(|next, kept| {
@@ -114,7 +115,7 @@ impl HostDelays {
         self.spans.get(self.at).is_some_and(|(from, _)| *from < time)
     }
 
-    /// Handles the begin of a slice.
+    /// Handles the beginning of a slice.
     pub(super) fn on_slice_begin(&mut self, slice: &Slice, node: u32, tree: &mut StackTree) {
         if self.at == self.spans.len() {
             return;
@@ -130,7 +131,8 @@ impl HostDelays {
         }
     }
 
-    /// Handles the end of slices: `over` is the label of the innermost one, and the slice that is still open around it.
+    /// Handles the end of slices. `over` holds the label of the innermost ended slice, and the slice around it that
+    /// is still open.
     pub(super) fn on_slices_end(
         &mut self,
         time: i64,
@@ -143,7 +145,7 @@ impl HostDelays {
         self.state = (time, open.map_or_else(SliceState::default, |(node, class)| slice_state(node, class)));
     }
 
-    /// Records the state that lasts until `time`, at which the slice `next` begins.
+    /// Records the state that lasts until `time`, which is the start of the slice `next`.
     fn record_until(&mut self, time: i64, next: Option<u32>, tree: &mut StackTree) {
         let (since, state) = self.state;
         while let Some(&(from, to)) = self.spans.get(self.at)
@@ -173,7 +175,8 @@ fn slice_state(node: u32, class: FrameClass) -> SliceState {
     if class == FrameClass::Range { SliceState::Framing(node) } else { SliceState::Working(node) }
 }
 
-/// For each thread, the spans in which a GPU was idle and the thread had not yet launched the GPU's next work.
+/// Returns, for each thread, the spans in which a GPU was idle and the thread had not yet launched the GPU's next
+/// work.
 pub(super) fn delay_spans(ops: &[OpRecord], calls: &[CallRecord], threads: usize) -> Vec<Vec<(i64, i64)>> {
     let mut spans = vec![Vec::new(); threads];
     let called = |op: &OpRecord| op.call.map(|call| &calls[call as usize]);

@@ -5,7 +5,7 @@ use std::io::BufRead;
 use super::ReadCounts;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Longest line accepted; real traces stay far below.
+/// Maximum length of a line; lines of real traces are far shorter.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// A line without its line break.
@@ -16,12 +16,12 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Whether it is blank or starts with `#`.
+    /// Whether the line is blank or starts with `#`.
     pub(super) fn is_comment(&self) -> bool {
         matches!(self.bytes.trim_ascii_start(), [] | [b'#', ..])
     }
 
-    /// Creates an error about this line; `what` completes "line N has ...".
+    /// Creates an error about this line. `what` completes the sentence "line N has ...".
     pub(super) fn error(&self, what: &str) -> Error {
         Error::new(ErrorKind::Format, format!("line {} has {what}", self.number))
     }

@@ -1,5 +1,5 @@
-//! Links each operation to the call that launched it, by correlation id, within a process if the trace gives
-//! processes. [`LinkReport`] is the result in numbers, which users see as well.
+//! Links each operation to the call that launched it, by correlation id, and within a process if the trace gives
+//! processes. [`LinkReport`] counts the results; users see these numbers as well.
 
 use std::collections::BTreeSet;
 
@@ -33,39 +33,40 @@ pub struct LinkReport {
     pub launches_without_op: u64,
     /// Records of waits for an event, a stream or a device.
     pub sync_records: u64,
-    /// Steps of the profiler, or of the program as the trace has them.
+    /// Number of steps: the profiler's steps, or the program's steps as the trace has them.
     pub steps: u64,
-    /// Calls that wait, or make a stream wait.
+    /// Calls that wait, or that make a stream wait.
     pub wait_calls: u64,
     /// Kernels that the trace marks as parts of collectives, by name.
     pub collectives: BTreeSet<String>,
-    /// Steps as (start, end), on the clock of the rows; a step that several threads report is listed once.
+    /// Steps as (start, end), on the clock of the rows. A step that several threads report is listed once.
     pub step_times: Vec<(u64, u64)>,
-    /// Start of the last step, on the clock of the rows, if there are several.
+    /// Start of the last step on the clock of the rows, if there are several steps.
     pub last_step: Option<i64>,
-    /// GPU time launched by backward operators, and how much of that time is attributed to forward operators, in ns;
-    /// only if requested.
+    /// GPU time launched by backward operators, and the part of that time that is attributed to forward operators, in
+    /// ns. Present only if this attribution was requested.
     pub backward_ns: Option<(u64, u64)>,
-    /// Share of the graphs' GPU time that is attributed to stacks of capture traces; only if such traces were given.
+    /// Share of the graphs' GPU time that is attributed to stacks of capture traces. Present only if capture traces
+    /// were given.
     pub capture_coverage: Option<CaptureCoverage>,
-    /// Unknown categories with their number of events, the most frequent first.
+    /// Unknown categories with their number of events, the most frequent category first.
     pub unknown_categories: Vec<(String, u64)>,
-    /// Offset added to all times, so that none is below 1.
+    /// Offset added to all times, so that no time is below 1.
     pub offset: i64,
     /// Smallest correlation id of a call, and the earliest start of an operation with a launch.
     pub(super) first_linked: (u64, i64),
 }
 
 impl LinkReport {
-    /// Whether `op`, which has no call, was launched before the trace began: its id is smaller than that of any
-    /// call, or it starts before every operation that was launched within the trace.
+    /// Whether `op`, which has no call, was launched before the trace began. That is so if its id is smaller than the
+    /// ids of all calls, or if it starts before every operation that was launched within the trace.
     pub(super) fn launched_before(&self, op: &OpRecord) -> bool {
         let (first_id, first_start) = self.first_linked;
         (op.correlation != 0 && op.correlation < first_id) || op.start < first_start
     }
 }
 
-/// Links all operations, and counts them. `processes` is indexed by thread.
+/// Links all operations to calls, and counts the links. `processes` is indexed by thread.
 pub(super) fn link_operations(
     ops: &mut [OpRecord],
     calls: &mut [CallRecord],
@@ -108,8 +109,8 @@ fn count_links(ops: &[OpRecord], calls: &[CallRecord]) -> LinkReport {
     linked
 }
 
-/// Indices of calls, sorted by correlation id and then file order. A hash map would take eight times the memory, at the
-/// moment of peak memory use.
+/// Indices of calls, sorted by correlation id and then file order. A hash map would take eight times the memory, at
+/// the time when memory use is at its peak.
 struct CallIndex<'a> {
     sorted: Vec<u32>,
     /// Processes, indexed by thread.
@@ -127,8 +128,8 @@ impl<'a> CallIndex<'a> {
         Self { sorted, of_thread, processes }
     }
 
-    /// Finds the call with the operation's id: in the operation's own process, if that process has calls in the
-    /// trace. If several calls have the id, takes the last that began before the operation.
+    /// Finds the call with the operation's id, in the operation's own process if that process has calls in the trace.
+    /// If several calls have the id, returns the last call that began before the operation.
     fn find_call(&self, calls: &[CallRecord], op: &OpRecord) -> Option<u32> {
         let in_process = op.process != 0 && self.processes.contains_key(&op.process);
         let id = |at: &u32| calls[*at as usize].correlation;
@@ -146,7 +147,7 @@ impl<'a> CallIndex<'a> {
     }
 }
 
-/// Sort key of candidate calls: the greatest matches best.
+/// Returns the sort key of candidate calls. The call with the greatest key matches best.
 fn match_key(call: &CallRecord, op: &OpRecord) -> (bool, i64) {
     let began_before = call.start <= op.start;
     (began_before, if began_before { call.start } else { call.start.saturating_neg() })

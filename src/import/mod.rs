@@ -1,10 +1,10 @@
 //! The importers read traces written by torch.profiler, Paddle, vLLM, Nsight Systems, rocprofv3 and more tools as one
 //! stream of [`Event`]s, in file order, with times as exact nanoseconds.
 //!
-//! [`open()`] detects the format by content, [`Opened::read`] passes its events to a [`Sink`]. Nothing is stored, so
-//! files may be larger than memory. [`rows()`] links the events (a GPU operation, the call that launched it, the slices
-//! that were open on that thread) and emits the same rows that our own capture records; [`recording()`] reads those
-//! rows from a recording.
+//! [`open()`] detects the format by content, and [`Opened::read`] passes the file's events to a [`Sink`]. Events are
+//! not stored, so files may be larger than memory. [`rows()`] links the events (a GPU operation, the call that
+//! launched it, the slices that were open on the calling thread) and emits the same kinds of rows that our own
+//! capture records. [`recording()`] reads such rows from a recording.
 
 pub mod json;
 
@@ -49,7 +49,7 @@ pub use rows::rows;
 pub use text::Text;
 pub use trace_collector::TraceCollector;
 
-/// Parses a decimal number of microseconds into nanoseconds. `None` if `text` is not a number.
+/// Parses a decimal number of microseconds into nanoseconds. Returns `None` if `text` is not a number.
 pub(crate) fn json_micros(text: &str) -> Option<i64> {
     json::number::parse_micros(text.as_bytes()).map(|(nanos, _)| nanos)
 }

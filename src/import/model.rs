@@ -1,6 +1,6 @@
-//! The event model that every foreign trace is read into, whatever the tool and the format.
+//! The event model into which the readers of all foreign traces convert, regardless of tool and format.
 //!
-//! Events borrow from the reader's buffer. Times are nanoseconds on the trace's own clock, whose zero may be
+//! Events borrow from the reader's buffer. Times are nanoseconds on the trace's own clock. That clock's zero may be
 //! anywhere, so times may be negative. Fields that a trace does not provide are `None`.
 
 use super::Text;
@@ -9,15 +9,15 @@ use super::Text;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Work of a GPU: a kernel, a copy, a fill.
+    /// Work done by a GPU: a kernel, a copy or a fill.
     Op(Op<'a>),
-    /// A call of the runtime or the driver, including those that launched the GPU operations.
+    /// A call of the runtime or the driver, including the calls that launched GPU operations.
     Call(Call<'a>),
     /// An operator, a range or a step on the CPU.
     Cpu(CpuOp<'a>),
     /// A call of a Python function.
     Python(PythonFrame<'a>),
-    /// Start of a slice whose end is an event of its own.
+    /// Start of a slice whose end is a separate event.
     Begin(Begin<'a>),
     /// End of the innermost slice that is still open on the thread.
     End(End<'a>),
@@ -27,25 +27,25 @@ pub enum Event<'a> {
     Sync(Sync<'a>),
     /// Name of a process or a thread.
     Thread(ThreadName<'a>),
-    /// A property of the whole trace.
+    /// A property of the whole trace, as key and value.
     Property(Property<'a>),
     /// A line of a folded file: a stack and its weight, without times.
     Folded(Folded<'a>),
     /// A line of an extended folded file: a stack with its time.
     Stack(StackLine<'a>),
-    /// Any other event, such as a counter, with its category if it has one.
+    /// Any other event, such as a counter, with the event's category if it has one.
     Other(Text<'a>),
 }
 
 /// Process or thread of an event, which traces give as a number or as text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Id<'a> {
-    /// Not given.
+    /// The trace does not give the process or thread.
     #[default]
     None,
     /// A number, including a quoted one (`"25738"`) and one with a suffix (`"123(Python)"`).
     Number(i64),
-    /// Anything else (`Device_0`, `stream 7`).
+    /// Any other text (`Device_0`, `stream 7`).
     Text(Text<'a>),
 }
 
@@ -55,9 +55,9 @@ pub enum OpKind {
     /// A kernel.
     #[default]
     Kernel,
-    /// A copy; only its name may give the direction.
+    /// A copy. Only the name of the operation may tell the direction of the copy.
     Copy,
-    /// A fill.
+    /// A fill of memory with a value.
     Set,
 }
 
@@ -66,27 +66,28 @@ pub enum OpKind {
 pub struct Op<'a> {
     /// The kind of operation.
     pub kind: OpKind,
-    /// Name as written in the file.
+    /// Name of the operation, as written in the file.
     pub name: Text<'a>,
     /// Start, in ns on the trace's clock.
     pub start: i64,
-    /// End; before `start` if the trace has it that way.
+    /// End of the operation. The end is before `start` if the trace is malformed in that way.
     pub end: i64,
-    /// Process that launched it. Kineto does not give it: its process field of GPU work is the device.
+    /// Process that launched the operation. Kineto does not give this process: the process field of its GPU work
+    /// holds the device.
     pub process: Id<'a>,
-    /// The GPU.
+    /// GPU that ran the operation.
     pub device: Option<u32>,
-    /// Context on that device.
+    /// Context on that GPU.
     pub context: Option<u32>,
     /// Stream of that context.
     pub stream: Option<u32>,
-    /// Correlation id of the call that launched it. Several operations may share one.
+    /// Correlation id of the call that launched the operation. Several operations may share one id.
     pub correlation: Option<u64>,
-    /// External id: that of the CPU operator around the call.
+    /// External id of the CPU operator that encloses the launching call.
     pub external: Option<u64>,
-    /// Graph that it was launched by.
+    /// Graph whose launch started the operation.
     pub graph: Option<u32>,
-    /// Node of that graph.
+    /// Graph node that the operation belongs to.
     pub graph_node: Option<u64>,
     /// Bytes moved or set; 0 if unknown.
     pub bytes: u64,
@@ -98,17 +99,17 @@ pub struct Op<'a> {
     pub registers: u32,
     /// Shared memory in bytes per block.
     pub shared: u32,
-    /// Whether the trace marks it as part of a collective.
+    /// Whether the trace marks the operation as part of a collective.
     pub collective: bool,
-    /// Stack on which its graph node was created, as our own exports give it: all frames, root first, separated by `;`,
-    /// or a single frame that gives the reason why there is no stack.
+    /// Stack on which the operation's graph node was created, as our own exports give it: all frames, root first,
+    /// separated by `;`, or a single frame that gives the reason why there is no stack.
     pub created: Text<'a>,
-    /// Kinds of those frames, one letter each: `p` Python, `r` range, `c` call or code. A lone `f` means that `created`
-    /// is not a stack but the id of its innermost frame in the [`Property`] `stackFrames`.
+    /// Kinds of the frames in `created`, one letter each: `p` Python, `r` range, `c` call or code. A lone `f` means
+    /// that `created` is not a stack but the id of the stack's innermost frame in the [`Property`] `stackFrames`.
     pub created_kinds: Text<'a>,
-    /// Whether its exact times are among its arguments, as Paddle writes them.
+    /// Whether the operation's exact times are among its arguments, as Paddle writes them.
     pub in_args: bool,
-    /// Reason why it has no launch, in the word that our own exports use.
+    /// Reason why the operation has no launch, in the word that our own exports use.
     pub reason: Text<'a>,
 }
 
@@ -125,23 +126,23 @@ pub struct Call<'a> {
     pub process: Id<'a>,
     /// Calling thread.
     pub thread: Id<'a>,
-    /// Correlation id, which the GPU operations of this call share.
+    /// Correlation id that the call shares with its GPU operations.
     pub correlation: Option<u64>,
-    /// External id of the CPU operator around it.
+    /// External id of the CPU operator that encloses the call.
     pub external: Option<u64>,
-    /// Whether it is a driver call, which may be nested in a runtime call.
+    /// Whether the call is a driver call, which may be nested in a runtime call.
     pub driver: bool,
-    /// Whole stack, as our own exports give it: frames, root first, separated by `;`.
+    /// Complete stack of the call, as our own exports give it: frames, root first, separated by `;`.
     pub stack: Text<'a>,
-    /// Kinds of those frames, as in [`Op::created_kinds`].
+    /// Kinds of the frames in `stack`, as in [`Op::created_kinds`].
     pub stack_kinds: Text<'a>,
-    /// Kernel that it launches, if the trace gives it.
+    /// Kernel that the call launches, if the trace gives it.
     pub kernel: Text<'a>,
-    /// Stream that it launches on, if the trace gives it.
+    /// Stream on which the call launches work, if the trace gives it.
     pub stream: Option<u32>,
-    /// Graph node that it creates, if the trace gives it.
+    /// Graph node that the call creates, if the trace gives it.
     pub graph_node: Option<u64>,
-    /// Whether the trace marks it as a launch although it has no operation for it.
+    /// Whether the trace marks the call as a launch although the trace has no operation for the call.
     pub pending: bool,
 }
 
@@ -168,38 +169,38 @@ pub struct CpuOp<'a> {
     pub start: i64,
     /// End, in ns on the trace's clock.
     pub end: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
-    /// External id, which calls and GPU operations made inside it share.
+    /// External id, shared with the calls and GPU operations made inside this operator.
     pub external: Option<u64>,
-    /// Python functions that called it, innermost first, separated by `;`.
+    /// Python functions that called the operator, innermost first, separated by `;`.
     pub call_stack: Text<'a>,
-    /// Sequence number, which a forward operator and its backward operator share.
+    /// Sequence number that a forward operator shares with its backward operator.
     pub sequence: Option<u64>,
-    /// Whether its exact times are among its arguments.
+    /// Whether the operator's exact times are among its arguments.
     pub in_args: bool,
-    /// Thread of the forward operator, in the profiler's own numbering; backward operators only.
+    /// Thread of the forward operator, in the profiler's own numbering. Only backward operators have this field.
     pub forward_thread: Option<u64>,
 }
 
 /// A call of a Python function.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PythonFrame<'a> {
-    /// File, line and function, as the trace writes them.
+    /// File, line and function of the frame, in the form in which the trace writes them.
     pub name: Text<'a>,
-    /// Entry.
+    /// Time at which the function was entered.
     pub start: i64,
-    /// Return.
+    /// Time at which the function returned.
     pub end: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
-    /// Number of the frame.
+    /// Number of the Python frame.
     pub id: Option<u64>,
-    /// Number of the calling frame.
+    /// Number of the calling Python frame.
     pub parent: Option<u64>,
 }
 
@@ -217,17 +218,17 @@ pub enum SliceKind {
 /// Start of a slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Begin<'a> {
-    /// The kind of slice.
+    /// Kind of the slice.
     pub kind: SliceKind,
     /// Name as written in the file.
     pub name: Text<'a>,
     /// Start, in ns on the trace's clock.
     pub time: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
-    /// Correlation id, for calls.
+    /// Correlation id, if the slice is a call.
     pub correlation: Option<u64>,
 }
 
@@ -236,24 +237,24 @@ pub struct Begin<'a> {
 pub struct End<'a> {
     /// End, in ns on the trace's clock.
     pub time: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
 }
 
 /// Start or end of a flow from the forward pass to the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow<'a> {
-    /// Id that both ends share.
+    /// Id that the start and the end of the flow share.
     pub id: u64,
-    /// Whether this is the start, at the forward operator.
+    /// Whether this event is the start of the flow, at the forward operator.
     pub begins: bool,
     /// Time in ns on the trace's clock.
     pub time: i64,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: Id<'a>,
 }
 
@@ -266,33 +267,33 @@ pub struct Sync<'a> {
     pub start: i64,
     /// End, in ns on the trace's clock.
     pub end: i64,
-    /// The GPU.
+    /// GPU on which the wait took place.
     pub device: Option<u32>,
     /// Context of that device.
     pub context: Option<u32>,
     /// Stream that waited.
     pub stream: Option<u32>,
-    /// Event that was waited for, in CUPTI's numbering.
+    /// Event that the host or stream waited for, in CUPTI's numbering.
     pub event: Option<u32>,
-    /// Correlation id of the call.
+    /// Correlation id of the call that caused the wait.
     pub correlation: Option<u64>,
 }
 
 /// Name of a thread, or of a process if `thread` is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadName<'a> {
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: Id<'a>,
-    /// Thread; `None` if the process itself is named.
+    /// Thread; `None` if the name belongs to the process itself.
     pub thread: Id<'a>,
-    /// Name.
+    /// Name of the thread or process.
     pub name: Text<'a>,
 }
 
-/// A key of the whole trace with its value.
+/// A property of the whole trace: a key with its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Property<'a> {
-    /// Key.
+    /// Key of the property.
     pub key: Text<'a>,
     /// Value as written in the file (JSON).
     pub value: &'a [u8],
@@ -307,16 +308,16 @@ pub struct Folded<'a> {
     pub weight: u64,
 }
 
-/// A stack with its time.
+/// A stack with the time of the sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StackLine<'a> {
     /// Time of the sample, in ns on the trace's clock.
     pub time: i64,
     /// Name of the program.
     pub comm: Text<'a>,
-    /// Process, as the trace names it.
+    /// Process of the event, as the trace names the process.
     pub process: u32,
-    /// Thread, as the trace names it.
+    /// Thread of the event, as the trace names the thread.
     pub thread: u32,
     /// Processor; -1 if unknown.
     pub cpu: i32,
@@ -324,8 +325,8 @@ pub struct StackLine<'a> {
     pub frames: Text<'a>,
 }
 
-/// Kinds of events that a [`Sink`] requests. A reader may skip all other events without parsing them: most of a trace
-/// is arguments that no sink needs.
+/// Kinds of events that a [`Sink`] requests. A reader may skip all other events without parsing them, because most of
+/// a trace consists of arguments that no sink needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants(u16);
 
@@ -346,7 +347,7 @@ impl Wants {
     pub const NAMES: Self = Self(1 << 6);
     /// [`Event::Folded`] and [`Event::Stack`].
     pub const STACKS: Self = Self(1 << 7);
-    /// [`Event::Other`], once for each.
+    /// [`Event::Other`]; the reader reports every such event.
     pub const OTHER: Self = Self(1 << 8);
     /// [`Event::Begin`] and [`Event::End`].
     pub const EDGES: Self = Self(1 << 9);
@@ -357,13 +358,13 @@ impl Wants {
     /// Everything but [`Wants::OTHER`], [`Wants::FLOWS`] and [`Wants::EDGES`].
     pub const ALL: Self = Self(((1 << 8) - 1) | Self::DETAILS.0);
 
-    /// Union of the two.
+    /// Returns the union of `self` and `other`.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` is requested.
+    /// Whether all kinds in `other` are requested.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -371,7 +372,7 @@ impl Wants {
 
 /// A consumer of events, which arrive in file order.
 pub trait Sink {
-    /// Events that this sink needs. Called once; other events may arrive nevertheless.
+    /// Events that this sink needs. The reader calls this function once. Other events may arrive nevertheless.
     fn wants(&self) -> Wants {
         Wants::ALL
     }
@@ -390,12 +391,12 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// A sink that several threads can fill, each with the events of one part of the file. The result must equal that of
-/// one sink that receives all events.
+/// A sink that several threads can fill, each with the events of one part of the file. The joined result must equal
+/// the result of one sink that receives all events.
 pub trait Fork: Sink + Send + Sized {
     /// Creates an empty sink for a later part of the file.
     fn fork(&self) -> Self;
 
-    /// Appends the contents of `later`, whose part of the file follows this one.
+    /// Appends the contents of `later`. Its part of the file follows the part of `self`.
     fn join(&mut self, later: Self);
 }

@@ -1,9 +1,9 @@
-//! A table that interns the names of a trace: millions of events share a few hundred.
+//! A table that interns the names of a trace. Millions of events share a few hundred names.
 
 use super::Text;
 use crate::record::IdMap;
 
-/// Interned names: each is stored once and has a number.
+/// Interned names. Each name is stored once and has a number.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     texts: Vec<Box<str>>,
@@ -26,17 +26,17 @@ impl NameTable {
         number
     }
 
-    /// Text of a number that this table returned.
+    /// Returns the text for a number that this table returned.
     pub fn text(&self, number: u32) -> &str {
         &self.texts[number as usize]
     }
 
-    /// All texts, ordered by number.
+    /// Returns all texts, ordered by number.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(|text| &**text)
     }
 
-    /// Number of names.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.texts.len()
     }
@@ -46,7 +46,7 @@ impl NameTable {
         self.texts.is_empty()
     }
 
-    /// Adds the names of a later part of the file; returns their new numbers.
+    /// Adds the names of a later part of the file. Returns the new numbers of these names.
     pub(crate) fn append(&mut self, later: Self) -> Vec<u32> {
         let mut raw = vec![Box::<[u8]>::default(); later.texts.len()];
         later.numbers.into_iter().for_each(|(text, number)| raw[number as usize] = text);

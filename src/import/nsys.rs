@@ -1,5 +1,5 @@
-//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions, so only those that exist are
-//! queried.
+//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions, so only tables and columns
+//! that exist are queried.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use super::model::*;
 use super::{Id, ReadCounts, Text};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Columns to select, each with the SQL expression that replaces it if the table lacks the column.
+/// Columns to select. Each column has the SQL expression that replaces it if the table lacks the column.
 struct WantedColumns<'a>(&'a [(&'a str, &'a str)]);
 
 /// Reads the database at `path`.
 pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
-    // `immutable`: sqlite creates no lock or journal next to the user's file, whose folder may be read-only.
+    // With `immutable`, sqlite creates no lock or journal next to the user's file, whose folder may be read-only.
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let base = Connection::open_with_flags(sqlite_uri(path), flags).map_err(sqlite_error)?;
@@ -153,7 +153,7 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Reads push/pop ranges only: other kinds of ranges need not nest.
+    /// Reads push/pop ranges only, because other kinds of ranges need not nest.
     fn read_ranges(&mut self) -> Result<()> {
         let wanted =
             WantedColumns(&[("start", "NULL"), ("end", "NULL"), ("globalTid", "NULL"), ("eventType", "59")]);
@@ -226,8 +226,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Calls `take` with each row of `table`: the expression `first`, then the wanted columns. `take` returns
-    /// whether the row had usable times.
+    /// Calls `take` with each row of `table`. The row consists of the expression `first` and the wanted columns.
+    /// `take` returns whether the row had usable times.
     fn for_each_row(
         &mut self,
         table: &str,
@@ -274,7 +274,7 @@ fn sqlite_error(error: rusqlite::Error) -> Error {
     Error::new(ErrorKind::Format, format!("sqlite: {error}"))
 }
 
-/// Percent-encodes the path as a sqlite URI that opens the file unchanged.
+/// Returns the percent-encoded path as a sqlite URI that opens the file without modifying it.
 fn sqlite_uri(path: &Path) -> String {
     let mut uri = "file:".to_owned();
     for &byte in path.as_os_str().as_encoded_bytes() {
@@ -286,7 +286,8 @@ fn sqlite_uri(path: &Path) -> String {
     uri + "?mode=ro&immutable=1"
 }
 
-/// Process of a global id: its upper bits, which include the machine's number. The lowest 24 bits are the thread.
+/// Returns the process of a global id: the id's upper bits, which include the machine's number. The lowest 24 bits
+/// are the thread.
 fn process_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id >> 24))
 }

@@ -1,4 +1,5 @@
-//! Opens a trace: detects its format by content, never by name, and passes it to the reader for that format.
+//! Opens a trace. Detects the format by content, never by file name, and passes the trace to the reader for that
+//! format.
 
 use std::fmt;
 use std::fs::File;
@@ -15,8 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// JSON with a `traceEvents` array or a bare array of events: torch.profiler's Kineto, Paddle, and every other tool
-    /// that writes for Chrome's viewer. The dialect is decided per event.
+    /// JSON with a `traceEvents` array or a bare array of events: torch.profiler's Kineto, Paddle, and every other
+    /// tool that writes for Chrome's viewer. The reader decides the dialect for each event.
     Chrome,
     /// Sqlite export of Nsight Systems.
     Nsys,
@@ -35,7 +36,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Noun phrase for messages.
+    /// Returns a noun phrase for messages.
     pub fn description(self) -> &'static str {
         match self {
             Self::Chrome => "a JSON trace (Chrome, Kineto)",
@@ -66,7 +67,7 @@ pub struct Opened {
     source: Input,
 }
 
-/// Source of the bytes.
+/// Source of the trace's bytes.
 #[derive(Debug)]
 enum Input {
     File(File),
@@ -74,14 +75,14 @@ enum Input {
     Pipe { head: Vec<u8> },
 }
 
-/// Number of bytes examined to detect the format: more than the metadata that may precede the events.
+/// Number of bytes examined to detect the format, greater than the size of the metadata that may precede the events.
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// Opens the trace at `path`; `-` is standard input.
 ///
 /// # Errors
-/// `Io` if the file cannot be read, `Format` if it is not a known kind of trace; the message names the format that it
-/// resembles and the next step.
+/// `Io` if the file cannot be read; `Format` if the file is not a known kind of trace. The message names the format
+/// that the file resembles and the next step for the user.
 pub fn open(path: &Path) -> Result<Opened> {
     open_any(path)
         .map_err(|error| {
@@ -119,7 +120,7 @@ fn open_any(path: &Path) -> Result<Opened> {
         let (size, source) = (Some(metadata.len()), Input::File(file));
         return Ok(Opened { path: path_buf, kind, rank, size, source });
     }
-    // A named pipe or a device: bytes already read cannot be read again.
+    // The input is a named pipe or a device, so bytes that were already read cannot be read again.
     open_stream(path_buf, head, file)
 }
 
@@ -141,7 +142,8 @@ fn open_gzip(path: PathBuf, size: Option<u64>, input: Box<dyn Read + Send>) -> R
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
     let (kind, rank) = match (detect_kind_and_rank(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
-        // Truncated within the head: the events before the truncation are read first, then the error is returned.
+        // The file is truncated within the head. The events before the truncation are read first, then the error is
+        // returned.
         (Ok(detected), Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             rest = rest.truncated(error);
             detected
@@ -168,27 +170,28 @@ fn read_head(input: &mut impl Read) -> Result<Vec<u8>> {
 }
 
 impl Opened {
-    /// Format.
+    /// Returns the format of the trace.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Rank of the process that wrote it, if the file gives it before the events, as torch.profiler does.
+    /// Returns the rank of the process that wrote the trace, if the file gives the rank before the events, as
+    /// torch.profiler does.
     pub fn rank(&self) -> Option<u32> {
         self.rank
     }
 
-    /// Whether it is compressed with gzip.
+    /// Whether the trace is compressed with gzip.
     pub fn is_compressed(&self) -> bool {
         matches!(&self.source, Input::Gzip { rest, .. } if rest.is_gzip())
     }
 
-    /// Path, as a prefix for messages.
+    /// Returns the path, which messages use as a prefix.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Size of the file in bytes; `None` for a pipe.
+    /// Returns the size of the file in bytes; `None` for a pipe.
     pub fn size(&self) -> Option<u64> {
         self.size
     }
@@ -196,13 +199,13 @@ impl Opened {
     /// Passes all events to `sink`, in file order.
     ///
     /// # Errors
-    /// `Io` and `Format`, with the position. Events before the error have been passed to the sink.
+    /// `Io` and `Format`, with the position. Events before the error have already been passed to the sink.
     pub fn read(self, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
         let path = self.path.clone();
         self.read_with(options, sink).map_err(|error| error.within(path.display()))
     }
 
-    /// Like [`Opened::read`], with several threads if the file allows it.
+    /// Like [`Opened::read`], but uses several threads if the file allows it.
     ///
     /// # Errors
     /// As [`Opened::read`].

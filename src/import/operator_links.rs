@@ -2,13 +2,15 @@
 //! gradient they compute.
 //!
 //! Older profilers write the Python functions into the operator's arguments (`Call stack`) instead of emitting slices
-//! for them. They become frames between the enclosing operator and this one, without those that the two share.
+//! for the functions. The functions become frames between the enclosing operator and this operator. Functions that
+//! both operators have in their arguments are omitted.
 //!
-//! Backward operators run on a thread of their own, without any Python. On request their launches are attributed to the
-//! stack of the forward operator: forward stack, `[backward]`, backward operator. The two are linked by flows of the
-//! trace (`fwdbwd`), else by sequence number on the thread that the backward operator names; of several operators with
-//! one number, the last created the autograd node. Profilers number threads in their own way, so the thread is taken to
-//! be the one whose sequence numbers match best; if two match equally, nothing is linked.
+//! Backward operators run on a separate thread, without any Python. On request their launches are attributed to the
+//! stack of the forward operator: forward stack, `[backward]`, backward operator. A backward operator is linked to
+//! its forward operator by the trace's flows (`fwdbwd`), else by sequence number on the thread that the backward
+//! operator names. If several forward operators have the same number, the last one created the autograd node.
+//! Profilers number threads in their own way. The named thread is therefore taken to be the thread whose sequence
+//! numbers match best; if two threads match equally well, nothing is linked.
 
 use std::collections::HashMap;
 
@@ -22,11 +24,11 @@ pub(super) struct OperatorLinks {
     operators: Vec<Operator>,
     /// Python call stacks as lists of labels, outermost first.
     pub(super) python_stacks: Vec<Vec<u32>>,
-    /// Flows by id: thread and time of the start, and of the end.
+    /// Flows by id, as thread and time of the flow's start, and of its end.
     flows: IdMap<u64, [Option<(u32, i64)>; 2]>,
-    /// For each operator, its forward operator, or [`NONE`].
+    /// For each operator, the corresponding forward operator, or [`NONE`].
     forward_of: Vec<u32>,
-    /// Stacks, indexed by operator.
+    /// Stacks of operators, indexed by operator.
     stacks: Vec<u32>,
     /// Calls inside linked backward operators: call, operator, and the stack below the operator.
     linked_calls: Vec<(u32, u32, u32)>,
@@ -40,17 +42,17 @@ type Forward = HashMap<u64, HashMap<u32, Vec<(i64, u32)>>>;
 /// An operator and its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operator {
-    /// Number of its slice; operators are sorted by it.
+    /// Number of the operator's slice; operators are sorted by this number.
     pub(super) slice: u32,
     pub(super) thread: u32,
     pub(super) start: i64,
-    /// Python call stack, or [`NONE`].
+    /// Python call stack of the operator, or [`NONE`].
     pub(super) python_stack: u32,
-    /// Sequence number that it shares with its counterpart in the other pass.
+    /// Sequence number that the operator shares with its counterpart in the other pass.
     pub(super) sequence: Option<u64>,
-    /// Thread of its forward operator, in the profiler's numbering; 0 if it is not a backward operator.
+    /// Thread of the forward operator, in the profiler's numbering; 0 if this operator is not a backward operator.
     pub(super) forward_thread: u64,
-    /// Whether it belongs to the backward pass, even without a counterpart.
+    /// Whether the operator belongs to the backward pass, even if it has no counterpart.
     pub(super) is_backward: bool,
 }
 
@@ -59,7 +61,7 @@ pub(super) struct Operator {
 pub(super) struct OperatorScope {
     /// Python call stack of the innermost operator that has one.
     python_stack: u32,
-    /// Outermost backward operator that is linked, and the stack below it.
+    /// Outermost backward operator that is linked, and the stack below that operator.
     backward: (u32, u32),
     is_backward: bool,
 }
@@ -74,7 +76,7 @@ impl OperatorLinks {
         self.operators.push(operator);
     }
 
-    /// Operator of a slice, if it is one.
+    /// Returns the operator of a slice, if the slice is an operator.
     pub(super) fn find_operator(&self, slice: &Slice) -> Option<u32> {
         if self.operators.is_empty() || slice.class() == FrameClass::Call {
             return None;
@@ -88,8 +90,8 @@ impl OperatorLinks {
         self.flows.entry(id).or_default()[usize::from(!begins)] = Some((thread, time));
     }
 
-    /// Enters the slice of operator `number`, inside `outer` and on top of the stack `parent`. Returns the new
-    /// scope, and the stack including the operator's Python functions.
+    /// Enters the slice of operator `number`, inside `outer` and on top of the stack `parent`. Returns the new scope,
+    /// and the stack including the operator's Python functions.
     pub(super) fn enter_slice(
         &self,
         number: Option<u32>,
@@ -160,7 +162,7 @@ impl OperatorLinks {
         self.forward_of = forward_of;
     }
 
-    /// Forward operators by sequence number and thread, sorted by start.
+    /// Returns forward operators by sequence number and thread, sorted by start.
     fn forward_operators(&self) -> Forward {
         let mut forward = Forward::new();
         for (number, operator) in (0..).zip(&self.operators) {
@@ -173,7 +175,7 @@ impl OperatorLinks {
         forward
     }
 
-    /// Thread for each of the profiler's thread numbers: the one that has most of the sequence numbers.
+    /// Returns, for each of the profiler's thread numbers, the thread that has most of the sequence numbers.
     fn forward_threads(&self, forward: &Forward) -> HashMap<u64, u32> {
         let mut votes: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
         for operator in self.operators.iter().filter(|operator| operator.forward_thread > 0) {
@@ -202,8 +204,8 @@ impl OperatorLinks {
         for [begin, end] in self.flows.values() {
             let both = begin.and_then(|begin| at.get(&begin)).zip(end.and_then(|end| at.get(&end)));
             let Some((forward, backward)) = both else { continue };
-            // The last forward operator that starts there created the node; the outermost backward operator computes
-            // its gradient.
+            // The last forward operator that starts with the number created the node, and the outermost backward
+            // operator computes its gradient.
             let is_backward = |number: &&u32| self.operators[**number as usize].forward_thread > 0;
             let backward = backward.iter().find(is_backward).or(backward.first());
             if let (Some(&forward), Some(&backward)) = (forward.last(), backward) {
@@ -212,8 +214,8 @@ impl OperatorLinks {
         }
     }
 
-    /// Moves the launches of linked backward operators under the forward operators; `mark` is the label between the
-    /// two.
+    /// Moves the launches of linked backward operators under the forward operators. `mark` is the label between the
+    /// forward and the backward part of the stack.
     pub(super) fn attach_to_forward(&self, mark: u32, calls: &mut [CallRecord], tree: &mut StackTree) {
         let mut known: IdMap<(u32, u32, u32), u32> = IdMap::default();
         let mut path = Vec::new();
@@ -231,7 +233,8 @@ impl OperatorLinks {
         }
     }
 
-    /// GPU time launched by backward operators, and by the linked ones among them, in ns.
+    /// Returns the GPU time launched by all backward operators, and the GPU time launched by the linked backward
+    /// operators, in ns.
     pub(super) fn backward_nanos(&self, ops: &[OpRecord]) -> (u64, u64) {
         let linked_calls: IdMap<u32, ()> = self.linked_calls.iter().map(|(call, ..)| (*call, ())).collect();
         let unlinked_calls: IdMap<u32, ()> = self.unlinked_calls.iter().map(|call| (*call, ())).collect();

@@ -1,4 +1,4 @@
-//! Options for reading a trace, whatever its format.
+//! Options for reading a trace, regardless of its format.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,19 +9,20 @@ use super::json;
 /// Options for reading another tool's trace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Size of the read buffer in bytes; it grows if a single event is larger. Default: 1 MiB.
+    /// Size of the read buffer in bytes. The buffer grows if a single event is larger. Default: 1 MiB.
     pub buffer: usize,
-    /// Maximum number of threads that read a plain JSON file. The result does not depend on it. Default: 2.
+    /// Maximum number of threads that read a plain JSON file. The result does not depend on the number. Default: 2.
     pub threads: usize,
-    /// Whether a file that ends in the middle of an event is read up to the event before. Default: false, an error.
+    /// Whether to accept a file that ends in the middle of an event; it is read up to the previous event. Default:
+    /// false, so that such a file is an error.
     pub accept_cut: bool,
     /// Whether launches of backward operators are attributed to the stack of the forward operator whose gradient they
-    /// compute, followed by `[backward]`, if the trace links the two. Default: false: they stay on autograd's own
-    /// thread, which launched them and has no code of the model on its stack.
+    /// compute, followed by `[backward]`, if the trace links the two operators. Default: false, so that the launches
+    /// stay on autograd's own thread, which launched them and has no code of the model on its stack.
     pub backward_under_forward: bool,
     /// Traces taken while the graphs that this trace launches were captured. Default: none.
     pub graph_captures: Vec<PathBuf>,
-    /// Counter of bytes read so far, out of [`Opened::size`](super::Opened::size). Default: none.
+    /// Counter of bytes read so far, of the total [`Opened::size`](super::Opened::size). Default: none.
     pub progress: Option<Arc<AtomicU64>>,
 }
 
@@ -43,7 +44,7 @@ impl Options {
         json::JsonOptions { buffer: self.buffer, accept_cut: self.accept_cut }
     }
 
-    /// Adds `count` to the bytes read so far.
+    /// Adds `count` to the counter of bytes read so far.
     pub(super) fn add_bytes_read(&self, count: u64) {
         if let Some(progress) = &self.progress {
             progress.fetch_add(count, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Reads our own recordings as far as they are readable: a damaged row is reported and skipped, and a truncated file
-//! keeps all rows before the truncation. A recording without an end row is reported as well.
+//! Reads our own recordings as far as they are readable. A damaged row is reported and skipped, and all rows before a
+//! truncation are read. A recording without an end row is reported as well.
 
 use super::{Opened, Options};
 use crate::error::{Error, ErrorKind, Result};
@@ -9,13 +9,13 @@ use crate::record::{Mark, Reader, Row, Standing, WriterId};
 /// Facts about a recording other than its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingSummary {
-    /// Number of rows that could not be read.
+    /// Number of rows that are unreadable.
     pub damaged: u64,
     /// Number of rows of kinds that only later versions know.
     pub skipped: u64,
-    /// Whether it has sums instead of single activities.
+    /// Whether the recording has sums instead of single activities.
     pub is_of_sums: bool,
-    /// State of the process that wrote it, if the recording has no end row.
+    /// State of the process that wrote the recording, if the recording has no end row.
     pub writer_state: Option<WriterState>,
 }
 
@@ -26,7 +26,7 @@ pub enum WriterState {
     Gone,
     /// The process is still running.
     Alive,
-    /// The state cannot be determined here, for example on another machine.
+    /// The state of the process cannot be determined here, for example on another machine.
     Unknown,
     /// The process ran out of memory and continued without being recorded.
     OutOfMemory,
@@ -34,17 +34,17 @@ pub enum WriterState {
     OutputsFailed,
 }
 
-/// Calls `each` with every row of a recording, and `remark` with an error for each row that cannot be read.
+/// Calls `each` with every row of a recording, and `remark` with an error for each unreadable row.
 ///
 /// # Errors
-/// `Io`, and `Format` if nothing can be read.
+/// `Io`; `Format` if nothing can be read.
 pub fn recording(
     opened: Opened,
     options: &Options,
     remark: &mut dyn FnMut(Error),
     each: &mut dyn FnMut(&Row<'_>),
 ) -> Result<RecordingSummary> {
-    // The bytes may be read on another thread; the rows are passed on this one.
+    // Another thread may read the bytes, but the rows are passed to `each` on this thread.
     opened.bytes(options, |input| {
         let mut reader = Reader::new(input)?;
         let mut damaged = 0;
@@ -89,9 +89,9 @@ fn writer_state(writer: Option<&WriterId>) -> WriterState {
     }
 }
 
-/// Sentence that names the missing data for the user. Data that had not changed was not written again, so the process
-/// may have ended long after the last mark. If the file system accepts no more writes, the file cannot state that
-/// either, but the process has printed it.
+/// Returns a sentence that names the missing data for the user. Unchanged data was not written again, so the process
+/// may have ended long after the last mark. If the file system accepts no more writes, the recording cannot state
+/// that either, but the process has printed a message about it.
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&Mark>,

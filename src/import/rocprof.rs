@@ -1,5 +1,5 @@
-//! Reads the JSON of `rocprofv3 --output-format json`. Its records refer to tables of kernels, agents and operation
-//! names in the same file, so the file is held in memory as a whole.
+//! Reads the JSON of `rocprofv3 --output-format json`. The file's records refer to tables of kernels, agents and
+//! operation names in the same file, so the whole file is held in memory.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -26,9 +26,9 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
 struct ProcessSection<'a> {
     process: Id<'a>,
     kernels: HashMap<u64, Text<'a>>,
-    /// GPUs by the handle of their agent, numbered in file order.
+    /// GPUs by the handle of their agent. GPUs are numbered in file order.
     devices: HashMap<u64, u32>,
-    /// Names by kind and operation.
+    /// Names of operations, by kind and operation.
     operations: Vec<Vec<Text<'a>>>,
     records: Option<Node<'a>>,
 }
@@ -50,7 +50,7 @@ impl<'a> ProcessSection<'a> {
             }
             Some((id?, name))
         });
-        // Type 2 is a GPU.
+        // An agent of type 2 is a GPU.
         let agents = tool.get("agents").into_iter().flat_map(Node::items);
         let gpus = agents.filter(|agent| agent.get("type").and_then(Node::unsigned) == Some(2));
         let devices = gpus.filter_map(|agent| handle(agent.get("id"))).zip(0..).collect();
@@ -187,7 +187,7 @@ impl<'a> RocprofRecord<'a> {
                 _ => {}
             }
         }
-        // AMD gives the grid size in threads; every other vendor gives it in blocks.
+        // AMD gives the grid size in threads. All other vendors give the grid size in blocks.
         for (grid, block) in self.grid.iter_mut().zip(self.block) {
             *grid = grid.div_ceil(block.max(1));
         }
@@ -206,7 +206,8 @@ fn parse_xyz(node: Node<'_>) -> [u32; 3] {
     ["x", "y", "z"].map(|axis| to_u32(node.get(axis).and_then(Node::unsigned)).unwrap_or(0))
 }
 
-/// Short name of a copy direction, as other tools write it, from names such as `MEMORY_COPY_HOST_TO_DEVICE`.
+/// Returns the short name of a copy direction, as other tools write it, from names such as
+/// `MEMORY_COPY_HOST_TO_DEVICE`.
 fn copy_name(operation: Text<'_>) -> Text<'_> {
     let raw = operation.raw();
     for (ending, name) in [

@@ -1,11 +1,11 @@
-//! Turns events into rows: the same rows that our own capture records, so that everything after the join works on
-//! other tools' traces.
+//! Turns events into rows. The rows are of the kinds that our own capture records, so that all code after the join
+//! works on other tools' traces.
 //!
 //! The stack of a launch consists of the slices that enclose the call on its thread: Python frames, ranges and
 //! operators (`call_stacks`). The launch of an operation is found by correlation id (`link`). Ids are renumbered,
-//! because those of a trace may exceed our range, repeat between processes, or belong to calls that the trace lacks:
-//! each launch comes directly before its operations, operations launched before the trace began get ids below all
-//! launches, and other operations without a launch get ids above them.
+//! because the ids of a trace may exceed our range, repeat between processes, or belong to calls that the trace
+//! lacks. In the new numbering each launch comes directly before its operations. Operations launched before the trace
+//! began get ids below all launches, and other operations without a launch get ids above all launches.
 
 use std::cmp::Reverse;
 
@@ -25,11 +25,11 @@ use crate::record::{
     ThreadId,
 };
 
-/// Reads any trace that has GPU operations, and calls `each` with its rows. Our own recordings contain rows already:
-/// see [`recording`](super::recording()).
+/// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
+/// contain rows: see [`recording`](super::recording()).
 ///
 /// # Errors
-/// As [`Opened::read`]; `Format` for folded stacks, which have no operations.
+/// As [`Opened::read`]; `Format` for folded stacks, because they have no operations.
 pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<LinkReport> {
     let path = opened.path().display();
     if let kind @ (Kind::Folded | Kind::ExtendedFolded) = opened.kind() {
@@ -69,7 +69,7 @@ fn read_captures(options: &Options) -> Result<GraphCaptures> {
 }
 
 impl TraceCollector {
-    /// Links the operations, and calls `each` with all rows.
+    /// Links the operations to calls, and calls `each` with all rows.
     pub fn emit_rows(mut self, each: &mut dyn FnMut(&Row<'_>)) -> LinkReport {
         for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
             edges.pair_into_slices(&mut self.calls, slices);
@@ -148,7 +148,7 @@ impl TraceCollector {
         delay_stacks
     }
 
-    /// Adds the graph captures of this trace to those of the traces before.
+    /// Adds the graph captures of this trace to the captures of the previous traces.
     fn into_graph_captures(mut self) -> GraphCaptures {
         let mut captured = self.graph_captures.take().unwrap_or_default();
         for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
@@ -161,7 +161,7 @@ impl TraceCollector {
         let no_spans = vec![Vec::new(); self.slices.len()];
         self.find_stacks(&mut stacks, no_spans);
         captured.add_captures(&self.graph_calls, &self.calls, &self.kernels, &stacks, &self.labels);
-        // Our own exports give, for graph operations, the stack that created the node.
+        // Our own exports give the stack that created the node of a graph operation.
         for (&op, &given) in &self.created {
             let node = self.ops[op as usize].graph_node;
             if let (Some(given), true) = (given, node != 0) {
@@ -177,8 +177,8 @@ impl TraceCollector {
         captured
     }
 
-    /// Attributes the operations of graph launches to the stacks that captured them. Stores the creating stack of an
-    /// operation in `created`, or `None` if it is unknown.
+    /// Attributes the operations of graph launches to the stacks that captured the operations. Stores the creating
+    /// stack of an operation in `created`, or `None` if the stack is unknown.
     fn attribute_graph_ops(
         &mut self,
         stacks: &mut StackTree,
@@ -227,8 +227,8 @@ impl TraceCollector {
         }
     }
 
-    /// Emits a context for each (stack, thread) that launched work or that a GPU waited for, and the times of these
-    /// waits. Returns the contexts by call.
+    /// Emits a context for each (stack, thread) that launched work or that a GPU waited for, and the times of the
+    /// GPU's waits. Returns the contexts by call.
     fn emit_contexts(
         &self,
         stacks: &StackTree,
@@ -279,7 +279,8 @@ impl TraceCollector {
         RowContexts { calls, created }
     }
 
-    /// Thread ids: the trace's own, or a new one for a thread without a number or with one that another process uses.
+    /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
+    /// number.
     fn thread_numbers(&self) -> Vec<ThreadId> {
         let mut used: IdMap<ThreadId, ()> = IdMap::default();
         let mut spare = 1 << 31;
@@ -297,7 +298,7 @@ impl TraceCollector {
     fn emit_work(&self, contexts: &RowContexts, linked: &mut LinkReport, each: &mut dyn FnMut(&Row<'_>)) {
         let offset = linked.offset;
         let nanos = |time: i64| to_row_time(time, offset);
-        // Ordered by call, and by time within a call.
+        // Operations are ordered by call, and by time within a call.
         let mut order: Vec<u32> = (0..self.ops.len() as u32).collect();
         order.sort_by_key(|&at| {
             let op = &self.ops[at as usize];
@@ -375,13 +376,13 @@ impl TraceCollector {
 struct RowContexts {
     /// Contexts of the calls that become rows, in call order.
     calls: Vec<ContextId>,
-    /// Origin of the graph nodes of operations, by index.
+    /// Origin of the graph nodes of operations, by index of the operation.
     created: IdMap<u32, Created>,
 }
 
-/// Parses a stack given as text: a letter per frame (`p` Python, `r` range), a line break, and the frames, root first.
-/// Without letters, ranges are recognised by the form in which we write them. The letter `f` alone means that the text
-/// is the id of the innermost frame in `stackFrames`; `None` if there is no such frame.
+/// Parses a stack given as text: a letter per frame (`p` Python, `r` range), a line break, and the frames, root
+/// first. Without letters, ranges are recognised by the form in which we write them. A lone letter `f` means that the
+/// text is the id of the innermost frame in `stackFrames`. Returns `None` if that frame does not exist.
 fn parse_given_stack(
     text: &str,
     frames: &StackFrames,

@@ -7,7 +7,7 @@
 //! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
 //! ```
 //!
-//! The file has no checksum and its lengths may be arbitrary, so every length is checked against the file size.
+//! The file has no checksum and may contain arbitrary lengths, so every length is checked against the file size.
 
 use std::io::Read;
 
@@ -94,22 +94,23 @@ struct SbtRecord<'a> {
     duration: u64,
     device: u32,
     stream: u32,
-    /// 0 if it has none.
+    /// Correlation id; 0 if the event has none.
     correlation: u64,
     name: Text<'a>,
     thread: u32,
-    /// Frames, root first, separated by `;`, and their kinds; empty if it has none.
+    /// Frames of the stack, root first, separated by `;`, and the kinds of the frames; empty if the event has no
+    /// stack.
     stack: (String, String),
-    /// Grid, block, shared memory, registers.
+    /// Grid, block, shared memory and registers of a kernel.
     kernel: [u32; 8],
     bytes: u64,
 }
 
 impl<'a> SbtRecord<'a> {
-    /// Reads an event; `before` is the time of the one before it.
+    /// Reads an event; `before` is the time of the previous event.
     fn read(at: &mut SbtCursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
         let (kind, flags) = (at.read_byte()?, at.read_byte()?);
-        // Unsorted times wrap around.
+        // Times that are not sorted wrap around.
         let time = before.wrapping_add(at.read_varint()?);
         let duration = if flags & 1 != 0 { at.read_varint()? } else { 0 };
         let [device, stream, correlation, name] =
@@ -134,7 +135,8 @@ impl<'a> SbtRecord<'a> {
         Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, bytes })
     }
 
-    /// Converts it to an event. The format gives the direction of a copy in the type, and an arbitrary name.
+    /// Converts the record to an event. The format gives the direction of a copy in the type, and its name may be
+    /// arbitrary.
     fn to_event(&self) -> Event<'_> {
         let (name, (start, end)) = (self.name, self.times());
         let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.correlation_id());
@@ -147,7 +149,7 @@ impl<'a> SbtRecord<'a> {
                 thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
                 stack: Text::from(&*self.stack.0),
                 stack_kinds: Text::from(&*self.stack.1),
-                // Even without a kernel, because the type marks a launch.
+                // The launch is pending even without a kernel, because the type of the event marks it as a launch.
                 pending: correlation.is_some(),
                 ..Call::default()
             }),
@@ -195,8 +197,8 @@ impl<'a> SbtRecord<'a> {
     }
 }
 
-/// Reads the thread and its frames, which are stored leaf first, each with address, function, file and line. Our own
-/// exports put the kind of a frame that is not code in place of the file.
+/// Reads the thread and its frames. The frames are stored leaf first, each with address, function, file and line. If
+/// a frame is not code, our own exports put the kind of the frame in place of the file.
 fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
     let thread = saturate_u32(at.read_varint()?);
     let (mut frames, mut kinds) = (Vec::new(), Vec::new());
@@ -214,7 +216,7 @@ fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String
     Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
 }
 
-/// Kind of a frame, by its file. Python code need not have a file (`<string>`).
+/// Returns the kind of a frame, judging by its file. Python code need not have a file (`<string>`).
 fn frame_kind(file: &[u8]) -> char {
     match file {
         b"<range>" => 'r',
@@ -302,7 +304,7 @@ mod tests {
         }
     }
 
-    /// A file of three events: a launch, its kernel, and a copy.
+    /// Returns a file of three events: a launch, the launched kernel, and a copy.
     fn sample_file() -> Vec<u8> {
         let mut file = vec![0; HEADER_BYTES];
         file[..4].copy_from_slice(b"SBT\0");

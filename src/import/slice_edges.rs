@@ -1,4 +1,4 @@
-//! Pairs the separate begin and end events of slices, in whatever order the file has them.
+//! Pairs the separate begin and end events of slices, in any order in which the file has them.
 
 use super::slices::Slice;
 use super::work::CallRecord;
@@ -9,7 +9,7 @@ pub(super) struct SliceEdges(Vec<SliceEdge>);
 
 #[derive(Debug)]
 enum SliceEdge {
-    /// The slice; its `end` is not known yet.
+    /// The slice that begins; its `end` is not known yet.
     Begin(Slice),
     End(i64),
 }
@@ -32,8 +32,9 @@ impl SliceEdges {
         self.0.push(SliceEdge::End(time));
     }
 
-    /// Pairs the events and appends the slices to `slices`. An end closes the slice that began last, an end without a
-    /// begin is ignored, and a slice without an end lasts to the end of the trace. Calls get their end times.
+    /// Pairs the events and appends the resulting slices to `slices`. An end event closes the slice that began last.
+    /// An end event without a begin event is ignored, and a slice without an end event lasts to the end of the trace.
+    /// Calls get their end times.
     pub(super) fn pair_into_slices(&mut self, calls: &mut [CallRecord], slices: &mut Vec<Slice>) {
         let mut edges = std::mem::take(&mut self.0);
         edges.sort_by_key(SliceEdge::time);

@@ -9,11 +9,12 @@ use crate::record::IdMap;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     pub(super) start: i64,
-    /// First moment after it.
+    /// First moment after the slice.
     pub(super) end: i64,
-    /// Label; the two lowest bits are the [`FrameClass`].
+    /// Label of the slice; the two lowest bits are the [`FrameClass`].
     label_and_class: u32,
-    /// Number of the call; for other slices, their number among the slices of the file.
+    /// Number of the call, if the slice is a call. Otherwise the slice's number among the slices of the file that are
+    /// not calls.
     pub(super) number: u32,
 }
 
@@ -40,24 +41,24 @@ impl Slice {
         }
     }
 
-    /// Number of the call, if it is one.
+    /// Returns the number of the call, if the slice is a call.
     pub(super) fn call(&self) -> Option<u32> {
         (self.class() == FrameClass::Call).then_some(self.number)
     }
 
-    /// Sort key for slices that begin together. The outer slice is the longer one, else the one of lower class, else
-    /// the earlier one in the file.
+    /// Returns the sort key for slices that begin together. The outer slice is the longer slice, else the slice of
+    /// the lower class, else the slice that is earlier in the file.
     pub(super) fn nesting_key(&self) -> (Reverse<i64>, u32, u32) {
         (Reverse(self.end), self.label_and_class & 3, self.number)
     }
 
-    /// Last moment at which it is open.
+    /// Returns the last moment at which the slice is open.
     pub(super) fn last_moment(&self) -> i64 {
         self.start.max(self.end.saturating_sub(1))
     }
 }
 
-/// Class of a slice. If two slices cover the same time, the one whose class is listed first is the outer one.
+/// Class of a slice. If two slices cover the same time, the slice whose class is listed first is the outer slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum FrameClass {
     Python,
@@ -90,7 +91,7 @@ type Node = (u32, u32, FrameClass);
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl StackTree {
-    /// Stack of `parent` with one more frame.
+    /// Returns the stack of `parent` with one more frame.
     pub(super) fn child(&mut self, child: Node) -> u32 {
         let next = self.nodes.len() as u32;
         let node = *self.index.entry(child).or_insert(next);
@@ -100,7 +101,7 @@ impl StackTree {
         node
     }
 
-    /// Frames of `stack` above its ancestor `below`, innermost first.
+    /// Appends to `path` the frames of `stack` above its ancestor `below`, innermost first.
     pub(super) fn path_above(&self, stack: u32, below: u32, path: &mut Vec<(u32, FrameClass)>) {
         path.clear();
         let mut at = stack;
@@ -112,7 +113,7 @@ impl StackTree {
         }
     }
 
-    /// Labels and classes of a stack, innermost first.
+    /// Returns the labels and classes of a stack, innermost first.
     pub(super) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = (u32, FrameClass)> {
         let mut at = stack;
         std::iter::from_fn(move || {

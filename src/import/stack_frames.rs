@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::json::document::{Document, Node};
 use super::slices::FrameClass;
 
-/// Depth limit: without it a frame that is its own caller would make an endless stack.
+/// Maximum depth of a stack. Without the limit, a frame that is its own caller would make an endless stack.
 const MAX_DEPTH: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ struct Frame {
 }
 
 impl StackFrames {
-    /// Parses the table; a damaged one is treated as empty.
+    /// Parses the table. A damaged table is treated as empty.
     pub(super) fn parse(json: &[u8]) -> Self {
         let document = Document::read(json);
         let root = document.as_ref().ok().and_then(|document| document.root().ok());
@@ -28,7 +28,7 @@ impl StackFrames {
         Self(frames.map(|(id, frame)| (id.decode().into_owned(), Frame::from_json(frame))).collect())
     }
 
-    /// Stack whose innermost frame is `leaf`, root first. `None` if there is no such frame.
+    /// Returns the stack whose innermost frame is `leaf`, root first; `None` if that frame does not exist.
     pub(super) fn find_stack(&self, leaf: &str) -> Option<Vec<(&str, FrameClass)>> {
         let mut next = Some(self.0.get(leaf)?);
         let mut stack = Vec::new();

@@ -1,10 +1,10 @@
-//! Text as written in a trace: bytes, perhaps with escapes, not always UTF-8. Decoding is deferred until a
-//! reader uses the text, since most names in a trace are never requested.
+//! Text as written in a trace: bytes, possibly with escapes, not always UTF-8. Text is decoded only when a reader
+//! uses it, because most names in a trace are never requested.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// A string of a trace, not decoded yet.
+/// A string of a trace that is not decoded yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Text<'a> {
     raw: &'a [u8],
@@ -17,22 +17,22 @@ impl<'a> Text<'a> {
         Self { raw, escaped: false }
     }
 
-    /// Creates text from the inside of a JSON string. `escaped`: whether it may contain a backslash.
+    /// Creates text from the inside of a JSON string. `escaped` is whether the text may contain a backslash.
     pub fn json(raw: &'a [u8], escaped: bool) -> Self {
         Self { raw, escaped }
     }
 
-    /// Bytes as written in the file.
+    /// Returns the bytes as written in the file.
     pub fn raw(self) -> &'a [u8] {
         self.raw
     }
 
-    /// Whether it is empty.
+    /// Whether the text is empty.
     pub fn is_empty(self) -> bool {
         self.raw.is_empty()
     }
 
-    /// Decoded text. Invalid UTF-8 and invalid escapes become U+FFFD; control bytes are kept.
+    /// Returns the decoded text. Invalid UTF-8 and invalid escapes become U+FFFD; control bytes are unchanged.
     pub fn decode(self) -> Cow<'a, str> {
         if self.escaped && self.raw.contains(&b'\\') {
             Cow::Owned(unescape(self.raw))

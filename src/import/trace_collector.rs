@@ -1,5 +1,5 @@
 //! The collector stores the contents of a trace (operations, calls, slices and their arguments) until the whole trace
-//! is read. `rows` then turns them into rows.
+//! is read. Module `rows` then turns the contents into rows.
 
 use super::graph_captures::{GraphCall, GraphCaptures, GraphRole};
 use super::model::*;
@@ -14,7 +14,7 @@ use crate::record::{
     SyncKind,
 };
 
-/// A [`Sink`] that stores everything that rows are made from.
+/// A [`Sink`] that stores everything from which rows are made.
 #[derive(Debug, Default)]
 pub struct TraceCollector {
     pub(super) kernels: NameTable,
@@ -22,16 +22,16 @@ pub struct TraceCollector {
     ids: NameTable,
     processes: IdMap<(u8, i64), u32>,
     threads: IdMap<(u32, (u8, i64)), u32>,
-    /// Threads: process, number if there is one, and name.
+    /// Threads, each as its process, its number if it has one, and its name.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     pub(super) ops: Vec<OpRecord>,
     pub(super) syncs: Vec<SyncRecord>,
-    /// For operations, by index: the stack that created their graph node, as a number in `given_stacks`; `None` if
-    /// unknown.
+    /// Stack that created the graph node of an operation, by index of the operation, as a number in `given_stacks`.
+    /// `None` if the stack is unknown.
     pub(super) created: IdMap<u32, Option<u32>>,
-    /// Reasons why operations have no launch.
+    /// Reasons why operations have no launch, by index of the operation.
     pub(super) reasons: IdMap<u32, Missing>,
-    /// Graph captures from other traces; `graph_calls` is filled only if this is set.
+    /// Graph captures from other traces. If captures are given, `graph_calls` is filled.
     pub(super) graph_captures: Option<GraphCaptures>,
     pub(super) graph_calls: Vec<GraphCall>,
     pub(super) steps: u64,
@@ -40,11 +40,11 @@ pub struct TraceCollector {
     pub(super) wait_calls: u64,
     pub(super) backward_under_forward: bool,
     pub(super) operator_links: OperatorLinks,
-    /// Python call stacks from operator arguments; their numbers index `operator_links.python_stacks`.
+    /// Python call stacks from operator arguments. The numbers of this table index `operator_links.python_stacks`.
     pub(super) call_stacks: NameTable,
-    /// Whole stacks, as our own exports attach them to calls.
+    /// Complete stacks, as our own exports attach them to calls.
     pub(super) given_stacks: NameTable,
-    /// Frames that they refer to.
+    /// Frames that the complete stacks refer to.
     pub(super) stack_frames: StackFrames,
     pub(super) has_python: bool,
     /// Kernels that the trace marks as parts of collectives.
@@ -53,15 +53,15 @@ pub struct TraceCollector {
     pub(super) slices: Vec<Vec<Slice>>,
     /// Number of slices so far that are not calls.
     slice_count: u32,
-    /// Last thread looked up: process and thread as the trace gives them, and our number of the thread.
+    /// Last thread that was looked up: process and thread as the trace gives them, and our number of the thread.
     last_thread: Option<(i64, i64, u32)>,
     /// Facts derived from call names, by label.
     call_facts: Vec<Option<CallFacts>>,
-    /// Calls with a stack of their own: its number in `given_stacks`, by call.
+    /// Number in `given_stacks` of the stack of a call, for calls with a stack in the trace.
     pub(super) given_stack_of_call: IdMap<u32, u32>,
     /// Begin and end events of slices, by thread.
     pub(super) edges: Vec<SliceEdges>,
-    /// Categories that no dialect knows; `category_counts` has their numbers of events.
+    /// Categories that no dialect knows. The number of events per category is in `category_counts`.
     pub(super) unknown_categories: NameTable,
     pub(super) category_counts: Vec<u64>,
 }
@@ -117,7 +117,7 @@ impl Sink for TraceCollector {
 }
 
 impl TraceCollector {
-    /// Creates a collector, with the graph captures of capture traces if there are any.
+    /// Creates a collector, with the graph captures of capture traces, if there are any.
     pub(super) fn new(backward_under_forward: bool, graph_captures: Option<GraphCaptures>) -> Self {
         Self { backward_under_forward, graph_captures, ..Self::default() }
     }
@@ -215,7 +215,7 @@ impl TraceCollector {
         self.slice_count - 1
     }
 
-    /// Records the arguments of the operator whose slice has this number.
+    /// Records the arguments of the operator whose slice has the number `slice`.
     fn add_operator(&mut self, op: &CpuOp<'_>, thread: u32, slice: u32) {
         let python_stack =
             if op.call_stack.raw().is_empty() { NONE } else { self.call_stacks.intern(op.call_stack) };
@@ -237,7 +237,7 @@ impl TraceCollector {
         self.slices[thread as usize].push(slice);
     }
 
-    /// Stores a call; returns its slice and its thread.
+    /// Stores a call. Returns the call's slice and thread.
     fn store_call(&mut self, call: &Call<'_>) -> (Slice, u32) {
         let thread = self.thread_number(call.process, call.thread);
         let number = self.calls.len() as u32;
@@ -291,7 +291,7 @@ impl TraceCollector {
         self.edges[thread as usize].add_begin(slice);
     }
 
-    /// Counts an event of an unknown category; events without a category are not counted.
+    /// Counts an event of an unknown category. Events without a category are not counted.
     fn count_unknown(&mut self, category: Text<'_>) {
         if category.raw().is_empty() {
             return;
@@ -316,7 +316,7 @@ impl TraceCollector {
         self.slices[thread as usize].push(Slice::new((start, end), label, class, number));
     }
 
-    /// Number of a process; 0 if the trace does not give it.
+    /// Returns the number of a process; 0 if the trace does not give the process.
     fn process_number(&mut self, id: Id<'_>) -> u32 {
         let Some(key) = self.id_key(id) else { return 0 };
         let next = self.processes.len() as u32 + 1;
@@ -328,7 +328,7 @@ impl TraceCollector {
             (Id::Number(process), Id::Number(thread)) => Some((process, thread)),
             _ => None,
         };
-        // Most events belong to the same thread as the event before.
+        // Most events belong to the same thread as the previous event.
         if let (Some((process, thread)), Some((last_process, last_thread, number))) =
             (numbers, self.last_thread)
             && (process, thread) == (last_process, last_thread)
@@ -377,7 +377,7 @@ pub(super) struct SyncRecord {
     pub(super) event: Option<u32>,
 }
 
-/// Kind of a wait, from names such as `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
+/// Returns the kind of a wait, from names such as `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
 fn sync_kind(name: &str) -> SyncKind {
     let name = name.to_ascii_lowercase();
     match name {
@@ -400,9 +400,9 @@ fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable)
 /// Facts that follow from the name of a call.
 #[derive(Clone, Copy, Debug)]
 struct CallFacts {
-    /// Blocks the host or makes a stream wait.
+    /// Whether the call blocks the host or makes a stream wait.
     waits: bool,
-    /// Always starts GPU work.
+    /// Whether the call always starts GPU work.
     launches: bool,
     role: Option<GraphRole>,
 }

@@ -1,16 +1,15 @@
 //! Optimal one-to-one assignment of points on a line: least total distance, and no pair farther apart than a limit.
 //!
-//! Minimises the summed distance of the pairs, where a point in `ours` without a partner costs the limit. Points are
-//! visited in ascending order, from both sides, and each may revise earlier decisions:
+//! The algorithm minimises the summed distance of the pairs. A point in `ours` without a partner costs the limit.
+//! Points are visited in ascending order, from both sides, and each point may revise earlier decisions:
 //!
-//! - a *seat* is a partner that a later point in `ours` can still get, at the cost `its position + cost`: a free
-//!   point in
-//!   `theirs`, or a taken one whose owner then falls back to its earlier choice;
+//! - a *seat* is a partner that a later point in `ours` can still get, at the cost `its position + cost`. The partner
+//!   is a free point in `theirs`, or a taken point whose owner then falls back to its earlier choice;
 //! - a *regret* is the gain that a later point in `theirs` can offer to a badly matched point in `ours`.
 //!
-//! Each point adds one seat or one regret, so this is `n log n` (the problem is known as mice and holes). The ends of
-//! such chains determine which points are paired. The pairs then follow from the order, since crossing pairs are never
-//! shorter.
+//! Each point adds one seat or one regret, so the algorithm takes `n log n` steps (the problem is known as mice and
+//! holes). The ends of the chains of revised decisions determine which points are paired. The pairs then follow from
+//! the order of the points, because crossing pairs are never shorter.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,8 +21,8 @@ enum End {
     Theirs(usize),
 }
 
-/// Returns the pairs (index in `ours`, index in `theirs`). Both inputs must be sorted. The points of a pair are less
-/// than `limit` apart.
+/// Returns the pairs (index in `ours`, index in `theirs`). Both inputs must be sorted. The two points of a pair are
+/// less than `limit` apart.
 pub fn assign(ours: &[i64], theirs: &[i64], limit: u64) -> Vec<(usize, usize)> {
     let limit = i128::from(limit);
     let mut is_paired = (vec![false; ours.len()], vec![false; theirs.len()]);

@@ -1,9 +1,10 @@
 //! The merger matches CPU stacks that one tool captured at launches (an eBPF probe on `cudaLaunchKernel`) to the
-//! kernels that another tool recorded: by correlation id if the stacks have one, else by order, else by time.
+//! kernels that another tool recorded. It matches by correlation id if the stacks have one, else by order, else by
+//! time.
 //!
-//! Our own recordings never need it. A match by order or time is a guess, and the [`Report`] rates it: how many stacks
-//! have another launch within reach, and how far apart the two clocks seem to be, compared with the gaps between
-//! launches.
+//! Our own recordings never need the merger. A match by order or time is a guess, and the [`Report`] rates the guess
+//! by the number of stacks that have another launch within reach, and by the distance of the two clocks compared with
+//! the gaps between launches.
 
 mod assign;
 
@@ -17,28 +18,28 @@ pub use assign::assign;
 /// A stack captured at a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// Time, in ns.
+    /// Time of the capture, in ns.
     pub time: i64,
-    /// Process.
+    /// Process that was captured.
     pub process: i64,
-    /// Thread.
+    /// Thread that was captured.
     pub thread: i64,
-    /// Correlation id, if the probe could read it.
+    /// Correlation id, if the probe could read the id.
     pub correlation: Option<u64>,
-    /// Frames, root first, as a number in the caller's table.
+    /// Frames of the stack, root first, as a number in the caller's table.
     pub frames: u32,
 }
 
 /// A call that launched GPU work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// Start, in ns.
+    /// Start of the call, in ns.
     pub time: i64,
-    /// Process; `None` if the trace does not give it.
+    /// Calling process; `None` if the trace does not give the process.
     pub process: Option<i64>,
-    /// Thread; `None` if the trace does not give it.
+    /// Calling thread; `None` if the trace does not give the thread.
     pub thread: Option<i64>,
-    /// Correlation id, which its GPU work shares.
+    /// Correlation id, which the launch's GPU work shares.
     pub correlation: u64,
 }
 
@@ -47,13 +48,13 @@ pub struct Launch {
 pub enum Method {
     /// By correlation id: certain.
     Id,
-    /// By position within its thread, if the thread has as many launches as stacks.
+    /// By position within the thread, if the thread has as many launches as stacks.
     Order,
-    /// By time: the nearest launch within the tolerance.
+    /// By time: the launch nearest to the stack within the tolerance.
     Time,
 }
 
-/// Options of the matching.
+/// Options for matching stacks to launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Maximum distance between a stack and its launch, in ns. Default: 10 ms.
@@ -68,7 +69,7 @@ impl Default for Options {
     }
 }
 
-/// Counts of matches, and how certain they are.
+/// Counts of matches, and measures of the certainty of the matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Number of matches by id, by order and by time.
@@ -79,17 +80,17 @@ pub struct Report {
     pub launches_left: u64,
     /// Matches by order or time that have another launch of the same threads within the tolerance.
     pub ambiguous: u64,
-    /// Matches by time that would change if the clocks were off by `clock_distance`.
+    /// Matches by time that would change if the clocks differed by `clock_distance`.
     pub doubtful: u64,
-    /// Estimate of how far the launches' clock is ahead, from stacks not matched by id, in ns: the distance from
-    /// stack to launch that occurs for most stacks. The pairs themselves say nothing about it, since they are as
-    /// close as possible, right or wrong.
+    /// Estimate, in ns, of how far the launches' clock is ahead, from stacks that are not matched by id. The estimate
+    /// is the distance from stack to launch that occurs for most stacks. The matched pairs themselves do not reveal
+    /// the distance, because every pair is as close as possible, whether right or wrong.
     pub clock_distance: i64,
     /// Median gap between launches, in ns.
     pub median_gap: u64,
 }
 
-/// Returns, for each stack, the index of its launch.
+/// Returns, for each stack, the index of the matching launch.
 pub fn merge(
     stacks: &[Stack],
     launches: &[Launch],
@@ -125,7 +126,7 @@ pub fn merge(
     report.median_gap = median(&mut gaps);
     report.clock_distance = find_most_voted(&mut votes, (report.median_gap / 8).max(1_000));
     let far = report.clock_distance.unsigned_abs().max(1);
-    // Shifting by half the difference of the two distances swaps nearest and second nearest.
+    // Shifting by half the difference of the two distances swaps the nearest and the second nearest launch.
     report.doubtful = close
         .iter()
         .filter(|near| matches!(near, [Some(first), Some(second)] if second - first <= 2 * far))
@@ -140,8 +141,8 @@ pub fn merge(
     (pairs, report)
 }
 
-/// Matches by correlation id. Ids are unique within a process; processes are compared if the launches have one that
-/// the stack names.
+/// Matches by correlation id. Ids are unique within a process, so processes are compared if the launches have a
+/// process that the stack names.
 fn match_by_id(
     stacks: &[Stack],
     launches: &[Launch],
@@ -168,8 +169,8 @@ fn match_by_id(
     }
 }
 
-/// Groups stacks and launches that may belong together: first by thread; then the rest by process, since tools number
-/// threads differently; then the rest as a whole.
+/// Groups stacks and launches that may belong together. Groups are formed first by thread. The remaining stacks and
+/// launches are grouped by process, because tools number threads differently. The rest forms one group.
 fn group_candidates(
     stacks: &[Stack],
     launches: &[Launch],
@@ -200,7 +201,7 @@ fn group_candidates(
     groups
 }
 
-/// Keeps a group that has both stacks and launches; a one-sided group is added to `rest`.
+/// Keeps a group that has both stacks and launches; adds any other group to `rest`.
 fn keep_if_two_sided(
     group: (Vec<usize>, Vec<usize>),
     groups: &mut Vec<(Vec<usize>, Vec<usize>)>,
@@ -214,7 +215,7 @@ fn keep_if_two_sided(
     }
 }
 
-/// Distances from `time` to the two nearest of the sorted `times`.
+/// Returns the distances from `time` to the two nearest of the sorted `times`.
 fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
     let at = times.partition_point(|&other| other < time);
     let near = &times[at.saturating_sub(2)..times.len().min(at + 2)];
@@ -225,8 +226,8 @@ fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
 
 /// Maximum number of stacks per group that vote on the clock distance.
 const MAX_VOTERS: usize = 1_000;
-/// Each stack votes for its distances to this many launches before it and after it. The true distance is among them
-/// unless the clocks are farther apart than that many launches take.
+/// Number of launches before a stack, and after it, to whose distances the stack votes. The true distance is among
+/// these distances unless the clocks are farther apart than that many launches take.
 const NEIGHBOURS_PER_VOTE: usize = 64;
 
 fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i64>) {
@@ -239,8 +240,8 @@ fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i
     }
 }
 
-/// Midpoint of the `width`-wide interval with the most votes. Ties go to the one closest to 0: with evenly spaced
-/// launches every shift by one gap fits equally well.
+/// Returns the midpoint of the `width`-wide interval with the most votes. On ties the interval closest to 0 wins,
+/// because with evenly spaced launches every shift by one gap fits equally well.
 fn find_most_voted(votes: &mut [i64], width: u64) -> i64 {
     votes.sort_unstable();
     let (mut first, mut best) = (0, (0, std::cmp::Reverse(u64::MAX), 0));

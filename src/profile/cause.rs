@@ -3,14 +3,14 @@
 /// Reason why a device was idle for a part of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The launch call had not started.
+    /// The launch call had not started yet.
     HostLate,
-    /// The call was in flight, or had returned so recently that the work was still on its way.
+    /// The launch call was in flight, or had returned so recently that the work had not yet reached the GPU.
     LaunchLatency,
-    /// The work had been launched long before and waited: for an event, for another device or the host, or for
+    /// The work had been launched long before and waited for an event, for another device or the host, or for
     /// preceding work.
     Dependency,
-    /// The launch is unknown, or the clocks contradict each other.
+    /// The launch of the next work is unknown, or the clocks contradict each other.
     Unknown,
 }
 

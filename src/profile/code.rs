@@ -22,7 +22,7 @@ impl PythonCode {
 }
 
 impl Profile {
-    /// Adds a function; of two with the same id, the first one wins.
+    /// Adds a function. If two functions have the same id, the first function wins.
     pub(super) fn add_code(&mut self, code: &Code<'_>) {
         self.codes.entry(code.id).or_insert_with(|| PythonCode {
             version: code.version,
@@ -33,7 +33,7 @@ impl Profile {
         });
     }
 
-    /// Returns the function of a Python frame; `None` if its row was lost.
+    /// Returns the function of a Python frame; `None` if the function's row was lost.
     pub fn code(&self, id: CodeId) -> Option<Code<'_>> {
         self.codes.get(&id).map(|code| code.row(id))
     }
@@ -43,7 +43,7 @@ impl Profile {
         self.codes.iter().map(|(&id, code)| code.row(id))
     }
 
-    /// Returns the heap size of all functions.
+    /// Returns the heap size of all Python functions.
     pub(super) fn code_bytes(&self) -> usize {
         let texts = self.codes.values().map(|code| code.file.len() + code.name.len() + code.lines.len());
         texts.sum::<usize>() + map_bytes(&self.codes)

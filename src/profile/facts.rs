@@ -16,7 +16,7 @@ pub struct Weight {
     pub bytes: u64,
 }
 
-/// Counts of recorded dependencies; all 0 if they were not requested.
+/// Counts of recorded dependencies; all are 0 if dependencies were not requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
     /// Calls that recorded an event on a stream.
@@ -46,69 +46,70 @@ impl Dependencies {
     }
 }
 
-/// Statistics of one kind of work on one device. Excludes work without usable times.
+/// Statistics of one kind of work on one device. Work without usable times is excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkStats {
     /// Kind of work.
     pub work: Work,
-    /// Device that it ran on.
+    /// Device that ran the work.
     pub device: DeviceId,
-    /// Number, time and bytes on that device.
+    /// Number, time and bytes of the work on that device.
     pub weight: Weight,
     /// Shortest duration, in nanoseconds.
     pub min: u64,
     /// Longest duration, in nanoseconds.
     pub max: u64,
-    /// 50th, 95th and 99th percentile by nearest rank, in nanoseconds: exact up to 1,024, within 1 % beyond.
+    /// 50th, 95th and 99th percentile of the durations by nearest rank, in nanoseconds. Percentiles are exact up to
+    /// 1,024 ns, and within 1 % beyond.
     pub percentiles: [u64; 3],
 }
 
 /// Total work of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// The device.
+    /// Device that ran the work.
     pub device: DeviceId,
-    /// Activities with usable times.
+    /// Number of activities with usable times.
     pub count: u64,
-    /// Sum of their durations, in nanoseconds: more than the busy time if they overlap.
+    /// Sum of the activities' durations, in nanoseconds. The sum exceeds the busy time if activities overlap.
     pub nanos: u64,
 }
 
-/// Total work of a stream. Work on a stream is serial, so that this is the stream's busy time; only nodes of the same
-/// graph may overlap.
+/// Total work of a stream. Work on a stream is serial, so that the total is the stream's busy time. Only nodes of the
+/// same graph may overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamUse {
-    /// The device.
+    /// Device of the stream.
     pub device: DeviceId,
-    /// Stream; `None`: all streams beyond the first few thousand.
+    /// Stream; `None` stands for all streams beyond the first few thousand.
     pub stream: Option<(GpuContextId, StreamId)>,
-    /// Activities with usable times.
+    /// Number of activities with usable times.
     pub count: u64,
-    /// Sum of their durations, in nanoseconds.
+    /// Sum of the activities' durations, in nanoseconds.
     pub nanos: u64,
 }
 
 /// Breakdown of a device's time. `window = busy + idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTime {
-    /// The device.
+    /// Device whose time is broken down.
     pub device: DeviceId,
-    /// Nanoseconds in which a window was open, plus those in which recorded work ran beyond it. Without windows (in
-    /// rows of other tools), from the first activity to the last.
+    /// Nanoseconds in which a window was open, plus the nanoseconds in which recorded work ran after the window
+    /// closed. Without windows (in rows of other tools), the time from the first activity to the last.
     pub window: u64,
-    /// Nanoseconds in which at least one of its activities ran.
+    /// Nanoseconds in which at least one of the device's activities ran.
     pub busy: u64,
-    /// Nanoseconds of the window in which nothing ran.
+    /// Nanoseconds of `window` in which no activity ran.
     pub idle: u64,
-    /// Nanoseconds of activities reported too late to be included in `busy`: at most this much of `idle` may have
-    /// been busy.
+    /// Nanoseconds of activities that were reported too late to be included in `busy`. At most this much of `idle`
+    /// may have been busy.
     pub late: u64,
-    /// Number of such activities.
+    /// Number of activities that were reported too late for `busy`.
     pub late_count: u64,
-    /// Maximum time by which an activity started before the call that launched it: the device's clock is behind the
+    /// Maximum time by which an activity started before the call that launched it. The device's clock is behind the
     /// host's by at least this much.
     pub early: u64,
-    /// Number of such activities.
+    /// Number of activities that started before the call that launched them.
     pub early_count: u64,
     /// Start time of the first recorded activity.
     pub first: Nanos,

@@ -1,7 +1,7 @@
-//! Shrinks a profile that must not grow further: merges stacks, kernels and threads into "other" ones.
+//! Shrinks a profile that must not grow further, by merging stacks, kernels and threads into "other" entries.
 //!
-//! Callers that hold sums re-add them under the ids that these functions return. Totals are unchanged; only the
-//! distinction between the merged stacks (or kernels, or threads) is lost.
+//! Callers that hold sums re-add the sums under the ids that these functions return. Totals are unchanged, and only
+//! the distinction between the merged stacks (or kernels, or threads) is lost.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ pub const OTHER_KERNELS: &str = "[other kernels]";
 pub const OTHER_THREADS: &str = "[other threads]";
 
 impl Profile {
-    /// Keeps the contexts selected by `keep`, and only their frames. Returns the replacement for each of the other
-    /// contexts: the merged context of the API function that its stack called.
+    /// Keeps the contexts selected by `keep`, and only their frames. Returns the replacement for each context that is
+    /// not kept: the merged context of the API function that its stack called.
     pub(crate) fn keep_contexts(&mut self, keep: impl Fn(ContextId) -> bool) -> IdMap<ContextId, ContextId> {
         self.forget_what_was_shown();
         let frames = std::mem::take(&mut self.frames);
@@ -31,7 +31,7 @@ impl Profile {
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
         let (mut forgotten, mut stack) = (IdMap::default(), Vec::new());
-        // New position of each frame, if it was kept: hundreds of thousands of stacks have a few thousand frames.
+        // New position of each frame that was kept. Hundreds of thousands of stacks share a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
@@ -60,7 +60,7 @@ impl Profile {
         forgotten
     }
 
-    /// Keeps the kernels selected by `keep`; the others are replaced by [`NameId::OTHERS`].
+    /// Keeps the kernels selected by `keep`. All other kernels are replaced by [`NameId::OTHERS`].
     pub(crate) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         self.kernels.retain(|id| id == NameId::OTHERS || keep(id));
         let others = self.strings.intern(OTHER_KERNELS);
@@ -71,7 +71,7 @@ impl Profile {
         self.forget_what_was_shown();
     }
 
-    /// Keeps the names of threads that have a context. Returns how many names were dropped.
+    /// Keeps the names of threads that have a context. Returns the number of dropped names.
     pub(crate) fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
@@ -81,8 +81,8 @@ impl Profile {
         all - self.threads.len()
     }
 
-    /// Drops the displayed frames and every view's samples; the next display rebuilds them. Ids that are
-    /// positions may change.
+    /// Drops the displayed frames and the samples of every view. The next display rebuilds these frames and samples.
+    /// Ids that are positions may change.
     pub(crate) fn forget_what_was_shown(&mut self) {
         self.renumbered += 1;
         self.samples = BTreeMap::new();
@@ -115,7 +115,7 @@ impl Profile {
         self.kernels.len()
     }
 
-    /// Returns the size of the stack tree: its nodes and the frames in them.
+    /// Returns the size of the stack tree: the number of nodes, and the number of frames in the nodes.
     pub(crate) fn stack_size(&self) -> (usize, usize) {
         (self.stacks.len(), self.stacks.symbols())
     }
@@ -146,7 +146,7 @@ impl Profile {
     /// Returns the merged context of all stacks that called `call`, a label.
     pub(crate) fn others(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
-            // Calls have small label numbers, apart from two special ones.
+            // Calls have small label numbers, except two special calls.
             Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
             Some(FrameKind::Label(label)) if label.0 < 1 << 16 => {
                 ContextId(ContextId::OTHERS.0 + 2 + label.0)
@@ -168,7 +168,7 @@ impl Profile {
         id
     }
 
-    /// Keeps only the strings that are still in use.
+    /// Drops all strings that are no longer in use.
     fn keep_strings(&mut self) {
         let old = std::mem::take(&mut self.strings);
         let mut strings = Strings::default();

@@ -1,5 +1,5 @@
-//! A frame of a displayed stack, with its kind. The kind is passed on from symbolization to drawing: nothing is
-//! inferred from brackets in a name.
+//! A frame of a displayed stack, with its kind. Symbolization sets the kind and drawing uses it, so that no code
+//! infers a kind from brackets in a name.
 
 use super::cause::Cause;
 use super::strings::StringId;
@@ -10,13 +10,13 @@ use crate::record::Work;
 pub struct ShownFrameId(pub(super) u32);
 
 impl ShownFrameId {
-    /// Returns the position, for tables parallel to the frames.
+    /// Returns the frame's position, for tables parallel to the frames.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A frame as it is displayed, with everything known about it.
+/// A frame as it is displayed, with all that is known about the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShownFrame {
     /// Kind of thing that the frame represents.
@@ -25,9 +25,9 @@ pub struct ShownFrame {
     pub name: StringId,
     /// Source location, if known.
     pub source: Option<Source>,
-    /// Mapped file that contains its code; `None` if it is not code or not in a file.
+    /// Mapped file that contains the frame's code; `None` if the frame is not code, or the code is not in a file.
     pub module: Option<StringId>,
-    /// Reason why its name is only an address; `None` if it has a name, or was not looked up.
+    /// Reason why the frame's name is only an address; `None` if the frame has a name, or no name was looked up.
     pub unnamed: Option<Unnamed>,
 }
 
@@ -41,26 +41,26 @@ impl ShownFrame {
 /// A line of a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// Path of the file, as complete as it is known.
+    /// Path of the file, as completely as known.
     pub file: StringId,
-    /// Line that was about to run or had made a call; 0 if unknown.
+    /// Line that was about to run or that contains the call; 0 if unknown.
     pub line: u32,
 }
 
 /// Reason why a code frame has no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unnamed {
-    /// Code without a file: it was generated while the program ran.
+    /// The code has no file: it was generated while the program ran.
     Generated,
-    /// Too many files were mapped at the address in turn to know which one it belongs to.
+    /// Too many files were mapped at the address, one after another, to know which file the code belongs to.
     ModuleUnknown,
     /// The file no longer exists.
     FileGone,
-    /// A different file has that path now: its build id differs from the loaded one.
+    /// Another file has that path now: the build ids of this file and the loaded file differ.
     FileReplaced,
     /// The file cannot be read, or is not an executable or library.
     FileUnreadable,
-    /// The file has no symbol for the address: it is stripped, or never had one.
+    /// The file has no symbol for the address: the file was stripped, or never had a symbol there.
     NoSymbol,
 }
 
@@ -88,7 +88,7 @@ impl Unnamed {
     }
 }
 
-/// Kind of thing that a frame represents; pictures choose its colour by it.
+/// Kind of thing that a frame represents. Pictures choose the frame's colour by this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Host code: C, C++, Rust.
@@ -99,7 +99,7 @@ pub enum Kind {
     Call,
     /// A range named by the application.
     Range,
-    /// The process, thread, GPU or stream at the root.
+    /// The process, thread, GPU or stream, as a frame at the root.
     Root,
     /// A kernel.
     Kernel,
@@ -107,7 +107,7 @@ pub enum Kind {
     Copy,
     /// A fill.
     Set,
-    /// A whole graph, or the mark between its launch and its nodes.
+    /// A whole graph, or the mark between the launch of a graph and the graph's nodes.
     Graph,
     /// Traffic or faults of unified memory.
     Unified,
@@ -117,9 +117,9 @@ pub enum Kind {
     Free,
     /// Time in which a GPU was idle.
     Idle(Cause),
-    /// A mark of our own: a stretch of time that belongs to no stack.
+    /// A mark of gpuflame's own: a stretch of time that belongs to no stack.
     Marker,
-    /// Something missing or lost.
+    /// A frame for missing or lost data.
     Loss,
 }
 
@@ -134,7 +134,7 @@ impl Kind {
         }
     }
 
-    /// Returns the word for a table's `kind` column.
+    /// Returns the word for the `kind` column of tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Code => "cpu",

@@ -1,7 +1,7 @@
 //! The look-up part of an interning table: maps hashes to positions, at 5 bytes per bucket.
 //!
 //! The values themselves are stored once, in the caller's `Vec`. A `HashMap` from value to position would store each
-//! value a second time, which for stack nodes is larger than the node itself.
+//! value a second time. For stack nodes that second copy would be larger than the node itself.
 
 use hashbrown::HashTable;
 
@@ -15,13 +15,13 @@ impl Index {
         Self(HashTable::with_capacity(count))
     }
 
-    /// Returns the position of the value with this hash for which `is_it` holds.
+    /// Returns the position of the value with this hash for which `is_it` returns true.
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         self.0.find(hash, |&position| is_it(position)).copied()
     }
 
-    /// Adds the position of a value that [`Index::find`] did not find. `hash_of` returns the hashes of the values
-    /// added before.
+    /// Adds the position of a value that [`Index::find`] did not find. `hash_of` returns the hash of each value that
+    /// was added earlier.
     pub(crate) fn insert(&mut self, hash: u64, position: u32, hash_of: impl Fn(u32) -> u64) {
         self.0.insert_unique(hash, position, |&position| hash_of(position));
     }

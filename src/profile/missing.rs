@@ -1,4 +1,5 @@
-//! Sums of a view's samples that have no stack or no time, by reason, and of losses. Every export uses these sums.
+//! Sums of those samples of a view that have no stack or no time, by reason, and sums of losses. Every export uses
+//! these sums.
 
 use super::sample::{Sample, Values, add_values};
 use super::{Profile, View};
@@ -10,7 +11,7 @@ const SHOWN: [Missing; 5] =
 
 impl Profile {
     /// Returns the reasons that apply to samples in `view`, with their sums, in display order. A sample may count for
-    /// two: without a stack, and without a time.
+    /// two reasons: no stack, and no time.
     pub fn missing(&self, view: &View) -> impl Iterator<Item = (Missing, Values)> {
         let mut sums = SHOWN.map(|missing| (missing, Values::default()));
         for sample in self.samples(view) {
@@ -23,21 +24,21 @@ impl Profile {
     }
 
     /// Returns the kinds of loss that occurred, with their counts, in the order of [`Loss::ALL`]. Captured launches
-    /// are not losses: they run whenever their graph is launched.
+    /// are not losses, because they run whenever their graph is launched.
     pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.losses().filter(|(loss, _)| *loss != Loss::LaunchesCaptured)
     }
 }
 
-/// Returns the launch of a sample. A context whose row was lost (for example with the head of a recording) has no
-/// stack.
+/// Returns the launch of a sample. A context whose row was lost (for example with the beginning of a recording) has
+/// no stack.
 fn launch(profile: &Profile, sample: &Sample) -> Result<ContextId, Missing> {
     let launch = sample.place.launch();
     launch.and_then(|id| profile.context(id).map(|_| id).ok_or(Missing::NoStack))
 }
 
-/// Whether `missing` applies to a sample. A launch without an activity counts only as pending, even if it has no
-/// stack.
+/// Whether `missing` applies to a sample. A launch without an activity counts only as pending, even if the launch has
+/// no stack.
 fn applies(missing: Missing, launch: Result<ContextId, Missing>, sample: &Sample) -> bool {
     match missing {
         Missing::Untimed | Missing::Pending => sample.leaf.is_missing(missing),

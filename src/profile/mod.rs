@@ -1,10 +1,10 @@
-//! A profile is the input of all exporters: launching contexts and their stacks, samples of the work that ran, names (strings), and
-//! losses.
+//! A profile is the input of all exporters. It holds launching contexts and their stacks, samples of the work that
+//! ran, names (strings), and losses.
 //!
-//! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and keeps each distinct thing
-//! once: a stack is a node of a prefix tree, so that another context costs about 16 bytes per frame of its own.
-//! Samples come from `aggregate`, names from `symbolize`; both may replace theirs repeatedly as the profile grows.
-//! Nothing here depends on a clock, a path or a file format.
+//! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and stores each distinct
+//! value once. A stack is a node of a prefix tree, so that another context costs about 16 bytes per frame that it
+//! does not share. Samples come from `aggregate` and names from `symbolize`. Both modules may replace their data
+//! repeatedly as the profile grows. Nothing in this module depends on a clock, a path or a file format.
 
 mod cause;
 mod code;
@@ -65,7 +65,7 @@ const MOST_SAID: usize = 256;
 pub struct FrameId(u32);
 
 impl FrameId {
-    /// Returns the position in the frame table, for parallel tables.
+    /// Returns the frame's position in the frame table, for use with parallel tables.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -90,7 +90,7 @@ pub struct Context {
     pub stack: StackId,
 }
 
-/// See the module's documentation.
+/// Input of the exporters; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     strings: Strings,
@@ -98,7 +98,8 @@ pub struct Profile {
     frame_index: Index,
     stacks: Tree,
     contexts: IdMap<ContextId, Context>,
-    /// First context with a given stack: per thread, or, if threads are merged, of all threads, under thread 0.
+    /// First context with a given stack: per thread, or, if threads are merged, of all threads, stored under thread
+    /// 0.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
@@ -115,7 +116,7 @@ pub struct Profile {
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
     losses: BTreeMap<Loss, u64>,
-    /// Samples of each view, by the view's word.
+    /// Samples of each view, keyed by the view's word.
     samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
     devices: Vec<DeviceUse>,
@@ -132,8 +133,8 @@ pub struct Profile {
 
 /// Filling a profile from rows.
 impl Profile {
-    /// Adds a provenance fact. Duplicates, as in merged recordings, are dropped, and the number is limited because a
-    /// recording may hold any number.
+    /// Adds a provenance fact. Duplicates, as in merged recordings, are dropped. The number of facts is limited
+    /// because a recording may hold any number.
     fn add_provenance(&mut self, what: Provenance, text: &str) {
         let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
         if !is_known && self.provenance.len() < MOST_SAID {
@@ -141,8 +142,8 @@ impl Profile {
         }
     }
 
-    /// Takes a row that defines an id, a window edge or a loss; ignores launches and activities. Of two rows that
-    /// define the same id, the first one wins.
+    /// Takes a row that defines an id, a window edge or a loss; ignores launches and activities. If two rows define
+    /// the same id, the first row wins.
     pub fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Context { id, thread, flags, frames } => self.add_context(*id, *thread, *flags, frames),
@@ -197,8 +198,9 @@ impl Profile {
     }
 
     /// Takes a context as [`Profile::push`] does, unless a context with the same stack exists already, on the same
-    /// thread or (with `any_thread`) on any thread. Returns the id to use: its own or the existing one. This keeps a
-    /// program that starts a thread per request from filling the profile with copies of the same stacks.
+    /// thread or (with `any_thread`) on any thread. Returns the id to use, which is either the new context's or the
+    /// existing one's. This merging prevents a program that starts a thread per request from filling the profile with
+    /// copies of the same stacks.
     pub fn merge_context(
         &mut self,
         id: ContextId,
@@ -216,7 +218,7 @@ impl Profile {
         first
     }
 
-    /// Replaces the losses.
+    /// Replaces all losses by `losses`.
     pub fn set_losses(&mut self, losses: BTreeMap<Loss, u64>) {
         self.losses = losses;
     }
@@ -235,7 +237,8 @@ impl Profile {
         stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
-    /// Keeps the first opening and the last closing: windows opened for every step must not accumulate.
+    /// Keeps the first opening and the last closing of a window, so that windows opened for every step do not
+    /// accumulate.
     fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
         match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
             None => self.windows.push((edge, time)),
@@ -245,7 +248,7 @@ impl Profile {
     }
 }
 
-/// Returns the position of `frame`; adds the frame on first occurrence.
+/// Returns the position of `frame` in `frames`; adds `frame` on first occurrence.
 fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32 {
     let hash = hash_one(&frame);
     if let Some(at) = index.find(hash, |at| frames[at as usize] == frame) {
@@ -274,7 +277,7 @@ impl Profile {
         &self.frames
     }
 
-    /// Returns the definition of a context; `None` if its row was lost.
+    /// Returns the definition of a context; `None` if the context's row was lost.
     pub fn context(&self, id: ContextId) -> Option<&Context> {
         self.contexts.get(&id)
     }
@@ -296,7 +299,7 @@ impl Profile {
         self.stacks.up(stack.0).map(FrameId)
     }
 
-    /// Returns the text of a label; `None` if its row was lost.
+    /// Returns the text of a label; `None` if the label's row was lost.
     pub fn label(&self, id: LabelId) -> Option<&str> {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
@@ -311,7 +314,7 @@ impl Profile {
         self.ranges.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
 
-    /// Returns the displayed name of a range, with its domain; `None` if its row was lost.
+    /// Returns the displayed name of a range, with the range's domain; `None` if the range's row was lost.
     pub fn range(&self, id: RangeId) -> Option<&str> {
         self.ranges.get(&id).map(|&id| self.strings.get(id))
     }
@@ -321,12 +324,12 @@ impl Profile {
         self.provenance.iter().map(|(what, text)| (*what, text.as_str()))
     }
 
-    /// Returns the process id and the name of the program; `None` if there was no process row.
+    /// Returns the process id and the name of the program; `None` if the profile received no process row.
     pub fn process(&self) -> Option<(u32, &str)> {
         self.process.map(|(id, name)| (id, self.strings.get(name)))
     }
 
-    /// Returns the name of a kernel as the tracer reported it; `None` if its row was lost.
+    /// Returns the name of a kernel as the tracer reported the name; `None` if the kernel's row was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(id).map(|name| self.strings.get(name.symbol))
     }
@@ -343,7 +346,7 @@ impl Profile {
         kernels
     }
 
-    /// Returns the name of a thread, if it is known.
+    /// Returns the name of a thread, if the name is known.
     pub fn thread(&self, id: ThreadId) -> Option<&str> {
         self.threads.get(&id).map(|&id| self.strings.get(id))
     }
@@ -369,7 +372,7 @@ impl Profile {
     }
 }
 
-/// Samples, and the sums that accompany them.
+/// Samples, and the sums that accompany the samples.
 impl Profile {
     /// Replaces the samples of `view`. Samples are kept sorted, so that outputs do not depend on the order in which
     /// the GPU's buffers arrived.
@@ -378,7 +381,7 @@ impl Profile {
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops every view's samples and the accompanying sums until they are set again.
+    /// Drops the samples of every view and the accompanying sums. The view has no samples until they are set again.
     pub(crate) fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices) = (Vec::new(), Vec::new());
@@ -395,7 +398,7 @@ impl Profile {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the profile holds anything that only `view` shows. For a view of several parts, the first part does
+    /// Whether the profile holds anything that only `view` shows. If the view has several parts, the first part does
     /// not count.
     pub fn has(&self, view: &View) -> bool {
         let mut others = view.parts.iter().skip(1);
@@ -472,13 +475,13 @@ impl Profile {
         self.shown_contexts.insert(context, ShownId(node));
     }
 
-    /// Drops all displayed stacks, so that they can be set again.
+    /// Drops all displayed stacks, so that the caller can set them again.
     pub fn forget_shown(&mut self) {
         self.shown = Tree::default();
         self.shown_contexts.clear();
     }
 
-    /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for it.
+    /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for the context.
     pub fn shown(&self, context: ContextId) -> Option<ShownId> {
         self.shown_contexts.get(&context).copied()
     }
@@ -502,8 +505,8 @@ impl Profile {
         }
     }
 
-    /// Returns the displayed name of a kernel: demangled if available, otherwise as the tracer reported it. `None` if
-    /// its row was lost.
+    /// Returns the displayed name of a kernel: demangled if available, otherwise as the tracer reported it. Returns
+    /// `None` if the kernel's row was lost.
     pub fn kernel(&self, id: NameId) -> Option<&str> {
         self.kernel_text(id).map(|text| self.strings.get(text))
     }
@@ -518,7 +521,7 @@ impl Profile {
         self.kernels.get(id).is_some_and(|name| name.shown.is_some())
     }
 
-    /// Returns the bytes held on the heap (for modules, without their paths).
+    /// Returns the number of heap bytes that the profile holds. Modules count without their paths.
     pub fn heap_bytes(&self) -> usize {
         self.strings.heap_bytes()
             + self.context_bytes()

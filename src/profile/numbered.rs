@@ -1,15 +1,15 @@
-//! A map for consecutively assigned ids, such as kernels', that stores values in a vector by id. At the end of a run
-//! all values are looked up several times, in order of id, and a look-up in a hash map of a hundred thousand entries
-//! takes 0.2 us. A file may contain any id: ids far beyond the vector's end go into a map.
+//! A map for ids that are assigned consecutively, such as the ids of kernels. It stores values in a vector by id. At
+//! the end of a run all values are looked up several times, in order of id, and a look-up in a hash map of a hundred
+//! thousand entries takes 0.2 us. A file may contain any id, so ids far beyond the vector's end are stored in a map.
 
 use crate::record::{IdMap, NameId, map_bytes};
 
 /// Maximum distance beyond the vector's end for which the vector grows to include an id.
 const GAP: usize = 1024;
-/// The vector must be at least one in `SPARSE` full; otherwise its values move to the map.
+/// Minimum share of used slots: at least one slot in `SPARSE` must be used, otherwise the values move to the map.
 const SPARSE: usize = 4;
 
-/// See the module's documentation.
+/// Map by consecutive ids; see the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbered<T> {
     row: Vec<Option<T>>,
@@ -33,7 +33,7 @@ impl<T: Copy> Numbered<T> {
         near.or_else(|| self.far.get_mut(&id))
     }
 
-    /// Adds a value; of two with the same id, the first one wins.
+    /// Adds a value. If two values have the same id, the first value wins.
     pub(crate) fn add(&mut self, id: NameId, thing: T) {
         let at = id.0 as usize;
         if self.get(id).is_some() {
@@ -56,8 +56,8 @@ impl<T: Copy> Numbered<T> {
         self.far.retain(|id, _| keep(*id));
         let used = self.row.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.row.truncate(used);
-        // If few of many values are kept, the empty slots would take more memory than the values: 12 MB for a
-        // million, and twice that while the vector grows.
+        // If few of many values are kept, the empty slots would take more memory than the values: 12 MB for a million
+        // slots, and twice that while the vector grows.
         let near = self.row.iter().flatten().count();
         if used > SPARSE * near + GAP {
             let row = (0..).zip(std::mem::take(&mut self.row));
@@ -67,7 +67,7 @@ impl<T: Copy> Numbered<T> {
         self.far.shrink_to_fit();
     }
 
-    /// Returns the values in ascending order of id, except those in the map, which come last and unordered.
+    /// Returns the values in ascending order of id. Values in the map come last and unordered.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NameId, &T)> {
         let near = (0..).zip(&self.row).filter_map(|(at, thing)| Some((NameId(at), thing.as_ref()?)));
         near.chain(self.far.iter().map(|(&id, thing)| (id, thing)))
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn sparse_and_dense_ids_are_found_and_the_first_value_wins() {
-        // The third id is far beyond the end when it is added; later the vector includes its slot.
+        // The third id is far beyond the end when it is added. Later the vector grows to include its slot.
         let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
         let mut numbered = Numbered::default();
         ids.into_iter().for_each(|id| numbered.add(NameId(id), id));
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!((numbered.len(), numbered.row.len(), numbered.values_mut().count()), (2, 4, 2));
     }
 
-    /// A program generates kernels without end, few of which can be kept.
+    /// A program may generate kernels without end, and only few of them can be kept.
     #[test]
     fn memory_depends_on_retained_entries_not_on_the_number_added() {
         let held = |count: u32| {

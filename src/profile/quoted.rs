@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-/// Encodes `text` as a JSON string, with terminal controls and bidirectional marks escaped. Decoding restores the text
-/// exactly.
+/// Encodes `text` as a JSON string, with terminal controls and bidirectional marks escaped. Decoding the string
+/// restores the text exactly.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -20,7 +20,7 @@ pub fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Whether the character is a bidirectional control, which can make the text after it display backwards.
+/// Whether the character is a bidirectional control. Such a control can make the text after it display backwards.
 pub(crate) fn turns(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -11,11 +11,11 @@ use crate::record::{
 /// Maximum number of values per sample.
 pub const MOST_VALUES: usize = 4;
 
-/// Amounts of a sample, one per entry of its view's [`values`](super::View::values). The first one determines widths,
-/// the second is the number of occurrences, if the view counts them.
+/// Amounts of a sample, one per entry of its view's [`values`](super::View::values). The first amount determines
+/// widths. The second amount is the number of occurrences, if the view counts occurrences.
 pub type Values = [u64; MOST_VALUES];
 
-/// A stack of a view, and its amounts.
+/// A stack of a view, and the amounts attributed to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
     /// Mark at the root, below the stack.
@@ -26,7 +26,7 @@ pub struct Sample {
     pub leaf: Leaf,
     /// GPU; `None` if no GPU was involved.
     pub device: Option<DeviceId>,
-    /// Stream; `None` as well if streams were not requested.
+    /// Stream; `None` if no GPU was involved or streams were not requested.
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Amounts, in the order of the view's values.
     pub values: Values,
@@ -57,9 +57,9 @@ pub fn add_values(sum: &mut Values, more: Values) {
 /// A mark at the root of a stack, for idle time at the edge of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Base {
-    /// Idle time from a window's opening to its first work, attributed to the stack below.
+    /// Idle time from a window's opening to the first work in the window, attributed to the sample's stack.
     Opening,
-    /// Idle time from the last work to the window's end.
+    /// Idle time from the last work in a window to the window's end.
     Closing,
 }
 
@@ -78,7 +78,7 @@ impl Base {
 pub enum Place {
     /// The stack of a context.
     Context(ContextId),
-    /// A label at the root, because there is no stack.
+    /// A label at the root of the flame graph, because there is no stack.
     Missing(Missing),
     /// A graph node, which has two stacks.
     Node {
@@ -87,17 +87,17 @@ pub enum Place {
         /// Origin of the node.
         created: Created,
     },
-    /// Time of a thread between two calls, attributed to neither.
+    /// Time of a thread between two calls, attributed to neither call.
     Between {
-        /// The call before.
+        /// Call before the time.
         after: ContextId,
-        /// Thread of the call before, if it differs from the second call's; [`ThreadId::OTHERS`] is a thread merged
-        /// into the others.
+        /// Thread of the call before, if it differs from the second call's thread. [`ThreadId::OTHERS`] stands for
+        /// threads that were merged.
         thread: Option<ThreadId>,
-        /// The call after.
+        /// Call after the time.
         before: ContextId,
     },
-    /// Without a stack: idle time that no launch ended, traffic caused by the driver.
+    /// No stack: idle time that no launch ended, or traffic caused by the driver.
     Nobody,
 }
 
@@ -113,19 +113,19 @@ impl Place {
     }
 }
 
-/// Frames on top of a stack, outermost first: none, the work that was launched, or a path of several.
+/// Frames on top of a stack, outermost first: no frame, the work that was launched, or a path of several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf([Option<Tip>; Self::DEEPEST]);
 
 impl Leaf {
-    /// Maximum number of tips: a kernel, a location in it, and the reason for a stall there.
+    /// Maximum number of tips: a kernel, a location in the kernel, and the reason for a stall at that location.
     pub const DEEPEST: usize = 3;
     /// Empty leaf: the sample ends with its stack.
     pub const NONE: Self = Self([None; Self::DEEPEST]);
     /// A launch without an activity.
     pub const PENDING: Self = Self([Some(Tip::Missing(Missing::Pending)), None, None]);
 
-    /// Creates a leaf from `tips`; drops those beyond [`Leaf::DEEPEST`].
+    /// Creates a leaf from `tips`; drops tips beyond [`Leaf::DEEPEST`].
     pub fn new(tips: &[Tip]) -> Self {
         debug_assert!(tips.len() <= Self::DEEPEST, "{tips:?} do not fit into a leaf");
         Self(std::array::from_fn(|at| tips.get(at).copied()))
@@ -159,15 +159,15 @@ pub enum Tip {
     Work(Work),
     /// Reason why something is unknown.
     Missing(Missing),
-    /// Lost work, which is shown nowhere else.
+    /// Lost work, which no other frame shows.
     Lost(Loss),
-    /// A GPU was idle, for this cause.
+    /// A GPU was idle because of this cause.
     Idle(Cause),
     /// A GPU was idle, and no work followed.
     IdleToTheEnd,
     /// Memory of this kind was allocated.
     Allocate(MemoryKind),
-    /// Memory was freed, of this kind or, if it was allocated before recording began, of unknown kind.
+    /// Memory of this kind was freed. The kind is unknown if the memory was allocated before recording began.
     Free(Option<MemoryKind>),
     /// Traffic or faults of unified memory.
     Unified(UnifiedKind),
@@ -175,6 +175,6 @@ pub enum Tip {
     OnCpu,
     /// The thread was off-CPU, waiting.
     OffCpu,
-    /// Anything else with a name.
+    /// Any other frame that has a name.
     Named(Kind, StringId),
 }

@@ -1,4 +1,4 @@
-//! String table of a profile: each string is stored once, in one allocation.
+//! String table of a profile. Each string is stored once, and all strings share one allocation.
 
 use super::index::Index;
 use crate::record::hash_one;
@@ -22,7 +22,7 @@ impl StringId {
 #[derive(Clone, Debug, Default)]
 pub struct Strings {
     text: String,
-    /// End offset of each string in `text`, which is also the start of the next one.
+    /// End offset of each string in `text`, which is also the start of the next string.
     ends: Vec<usize>,
     index: Index,
 }
@@ -62,7 +62,7 @@ impl Strings {
         self.ends.is_empty()
     }
 
-    /// Returns the bytes held on the heap.
+    /// Returns the number of bytes that the table holds on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.text.capacity() + self.ends.capacity() * size_of::<usize>() + self.index.heap_bytes()
     }

@@ -1,8 +1,8 @@
 //! A prefix tree: chains of 32-bit symbols that share their common prefix, starting at the root.
 //!
-//! Used for stacks of frames, for displayed stacks, and for flame graphs. A node is a run of symbols in which no
-//! chain ends and none branches off: a chain that shares little with others costs 4 bytes per symbol and about 40 of
-//! its own, whereas a node per symbol would cost 13 to 19 bytes per symbol.
+//! The tree stores stacks of frames, displayed stacks, and flame graphs. A node is a run of symbols in which no chain
+//! ends or branches off. So a chain that shares little with others costs 4 bytes per symbol and about 40 bytes for
+//! its node, whereas a node per symbol would cost 13 to 19 bytes per symbol.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -10,7 +10,8 @@ use std::ops::Range;
 use super::index::Index;
 use crate::record::hash_one;
 
-/// A node of a [`Tree`], and thereby a chain from the root to its end. Additions to the tree do not change the chain.
+/// A node of a [`Tree`], which also identifies the chain from the root to the end of the node. Additions to the tree
+/// do not change the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId(u32);
 
@@ -18,7 +19,7 @@ impl NodeId {
     /// The empty chain.
     pub(crate) const ROOT: Self = Self(u32::MAX);
 
-    /// Returns the position in tables parallel to the tree; the root's is 0.
+    /// Returns the node's position in tables parallel to the tree; the root's position is 0.
     pub(crate) fn index(self) -> usize {
         self.0.wrapping_add(1) as usize
     }
@@ -27,7 +28,7 @@ impl NodeId {
 #[derive(Clone, Copy, Debug)]
 struct Node {
     parent: NodeId,
-    /// Start of its run in `symbols`, and the length of the run, at least 1.
+    /// Start of the node's run in `symbols`, and the length of the run, which is at least 1.
     first: u32,
     len: u32,
 }
@@ -38,12 +39,12 @@ impl Node {
     }
 }
 
-/// See the module's documentation.
+/// Prefix tree; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tree {
     nodes: Vec<Node>,
     symbols: Vec<u32>,
-    /// Index of nodes by their parent and the first symbol of their run.
+    /// Index of nodes by their parent and the first symbol of the node's run.
     index: Index,
 }
 
@@ -57,10 +58,10 @@ impl Tree {
         }
     }
 
-    /// Returns the chain `from` extended by `symbols`; adds it if needed.
+    /// Returns the chain `from` extended by `symbols`; adds the chain if needed.
     pub(crate) fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        // Not with `Peekable`: moving it stalls on all preceding stores, which costs 0.1 us per chain if nodes are
-        // new.
+        // `Peekable` is not used, because moving it stalls on all preceding stores, which costs 0.1 us per chain if
+        // nodes are new.
         let mut symbols = symbols.into_iter();
         let (mut at, mut next) = (from, symbols.next());
         while let Some(first) = next {
@@ -93,7 +94,7 @@ impl Tree {
         (0..).zip(&self.nodes).map(move |(at, it)| node((at, it)))
     }
 
-    /// Returns the symbols that `node` adds to its parent's; none for the root.
+    /// Returns the symbols that `node` adds to its parent's chain; empty for the root.
     pub(crate) fn run(&self, node: NodeId) -> &[u32] {
         self.nodes.get(node.0 as usize).map_or(&[], |node| &self.symbols[node.run()])
     }
@@ -119,7 +120,7 @@ impl Tree {
             + self.index.heap_bytes()
     }
 
-    /// Returns the node after `parent` whose run begins with `first`; `hash` is the hash of both.
+    /// Returns the node after `parent` whose run begins with `first`; `hash` is the hash of `parent` and `first`.
     fn child(&self, parent: NodeId, first: u32, hash: u64) -> Option<u32> {
         self.index.find(hash, |at| {
             let node = &self.nodes[at as usize];
@@ -127,7 +128,7 @@ impl Tree {
         })
     }
 
-    /// Adds a node with these symbols, the first of which is new after `parent`.
+    /// Adds a node with these symbols. No child of `parent` begins with the first symbol.
     fn add(&mut self, parent: NodeId, head: u32, tail: impl Iterator<Item = u32>, hash: u64) -> NodeId {
         let (first, at) = (self.symbols.len(), self.nodes.len() as u32);
         self.symbols.push(head);
@@ -139,7 +140,7 @@ impl Tree {
         NodeId(at)
     }
 
-    /// Moves the first `len` symbols of a node's run to a new node, of which the rest becomes the child.
+    /// Moves the first `len` symbols of a node's run to a new node. The rest of the run becomes that node's child.
     fn split(&mut self, at: u32, len: u32) -> NodeId {
         let whole = self.nodes[at as usize];
         let hash = self.hash(at);
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(runs, [&[5][..], &[2, 3], &[1], &[4], &[6]]);
     }
 
-    /// Compares with a table of all chains, on reproducible random input.
+    /// Compares the tree with a table of all chains, on reproducible random input.
     #[test]
     fn a_large_random_tree_finds_all_its_chains() {
         let mut state = 7_u32;
@@ -223,7 +224,7 @@ mod tests {
             assert_eq!(chain(&mut tree, symbols), id);
             assert_eq!(*known.entry(symbols).or_insert(id), id, "{symbols:?}");
         }
-        // Every node is needed: a run ends only at a fork or at the end of a chain.
+        // Every node is needed, because a run ends only at a fork or at the end of a chain.
         assert!(tree.len() <= 2 * known.len());
     }
 }

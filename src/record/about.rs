@@ -1,8 +1,8 @@
-//! Metadata of a recording: the identity of its writer, its checkpoint marks, and its state without an end row.
+//! Metadata of a recording: the identity of its writer, its checkpoint marks, and its state if it has no end row.
 
 use super::Nanos;
 
-/// A checkpoint mark: everything written before it is valid as of `time`.
+/// A checkpoint mark. All data written before the mark is valid as of `time`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// Time at which recording began.
@@ -11,16 +11,16 @@ pub struct Mark {
     pub time: Nanos,
     /// Milliseconds until the next mark is due.
     pub interval_ms: u32,
-    /// Number of launches without an activity at that time.
+    /// Number of launches without an activity at the time of the mark.
     pub open: u64,
 }
 
 /// State of a recording that has no end row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// A mark was due after the last one and could not be written.
+    /// Whether a mark was due after the last mark and could not be written.
     pub is_late: bool,
-    /// The process exited but could not write its outputs.
+    /// Whether the process exited but could not write its outputs.
     pub is_over: bool,
 }
 
@@ -39,12 +39,12 @@ impl Standing {
 pub struct WriterId {
     /// Process id.
     pub process: u32,
-    /// Thread id: after an `exec` the process still exists, but this thread does not.
+    /// Thread id. After an `exec` the process still exists, but this thread does not.
     pub thread: u32,
     /// Start time of the thread, in ticks since boot.
     pub started: u64,
-    /// PID namespace of these ids.
+    /// PID namespace to which the ids belong.
     pub namespace: u64,
-    /// Boot id, which identifies the machine and its boot.
+    /// Boot id, which identifies the machine and the current boot.
     pub boot: String,
 }

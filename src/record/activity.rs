@@ -1,4 +1,4 @@
-//! GPU activities, with all fields of their records.
+//! GPU activities, with all fields of CUPTI's activity records.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, NameId, Nanos, StreamId,
@@ -8,42 +8,42 @@ use super::kinds::kinds;
 /// A piece of work done by a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// Correlation id of the launch.
+    /// Correlation id of the launch that started the activity.
     pub correlation: CorrelationId,
-    /// Device that it ran on.
+    /// Device that the activity ran on.
     pub device: DeviceId,
-    /// GPU context that it ran in.
+    /// GPU context that the activity ran in.
     pub context: GpuContextId,
     /// Stream of that context.
     pub stream: StreamId,
-    /// Hardware channel; `None` if the tracer does not report it.
+    /// Hardware channel; `None` if the tracer does not report the channel.
     pub channel: Option<u32>,
-    /// Start time; 0 = not collected.
+    /// Start time; 0 if CUPTI did not collect the time.
     pub start: Nanos,
-    /// End time; 0 = not collected (or still running when the trace ended).
+    /// End time; 0 if CUPTI did not collect the time, or the activity was still running when the trace ended.
     pub end: Nanos,
-    /// Graph execution that it belongs to; 0 = none.
+    /// Graph execution that the activity belongs to; 0 if none.
     pub graph: GraphId,
-    /// Node of that graph; 0 = none.
+    /// Node of that graph; 0 if none.
     pub graph_node: GraphNodeId,
-    /// Node that this one was instantiated or last updated from, if the tracer reports it; otherwise 0.
+    /// Node from which the activity's node was instantiated or last updated, if the tracer reports it; otherwise 0.
     pub source_node: GraphNodeId,
-    /// Whether the GPU itself launched it, so that there is no launch on the CPU side.
+    /// Whether the GPU itself launched the activity, so that there is no launch on the CPU side.
     pub device_launched: bool,
-    /// Origin of its graph node. `None` = not part of a graph, or not resolved yet. Not stored in recordings, because
-    /// the graph rows before the activity determine it.
+    /// Origin of the activity's graph node. `None` if the activity is not part of a graph, or if the origin is not
+    /// resolved yet. Recordings do not store the origin, because the graph rows before the activity determine it.
     pub created: Option<Created>,
-    /// Kind of work, with its fields: a kernel, a copy, a fill or a graph.
+    /// Kind of work with the fields of that kind: a kernel, a copy, a fill or a graph.
     pub detail: Detail,
 }
 
 impl Activity {
-    /// Returns the nanoseconds of GPU time, or `None` if the times were not collected or run backwards.
+    /// Returns the GPU time in nanoseconds, or `None` if the times were not collected or run backwards.
     pub fn duration(&self) -> Option<u64> {
         if self.start.0 == 0 || self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 
-    /// Returns the kind of work without its fields.
+    /// Returns the kind of work without the fields of that kind.
     pub fn work(&self) -> Work {
         match self.detail {
             Detail::Kernel(k) => Work::Kernel(k.name),
@@ -79,16 +79,16 @@ pub enum Work {
 /// Origin of a graph node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Created {
-    /// Created on this stack.
+    /// The node was created on this stack.
     Context(ContextId),
-    /// Created before recording began, or copied from such a node.
+    /// The node was created before recording began, or copied from such a node.
     BeforeRecording,
-    /// Unknown: the tracer did not announce it, or the announcement could not be kept.
+    /// The origin is unknown: the tracer did not announce the node, or gpuflame could not store the announcement.
     Unknown,
 }
 
 impl Created {
-    /// Returns the frame that flame graphs show if there is no stack.
+    /// Returns the frame that flame graphs show if the node has no stack.
     pub fn label(self) -> Option<&'static str> {
         match self {
             Self::Context(_) => None,
@@ -123,7 +123,7 @@ pub enum Detail {
 /// Launch parameters of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelDetail {
-    /// Mangled name.
+    /// Mangled name of the kernel.
     pub name: NameId,
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
@@ -137,7 +137,7 @@ pub struct KernelDetail {
     pub dynamic_shared: u32,
 }
 
-/// A copy.
+/// Parameters of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyDetail {
     /// Direction of the copy.
@@ -152,11 +152,11 @@ pub struct CopyDetail {
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
-    /// Number of copies: more than one if the driver combined a batch into one.
+    /// Number of copies; greater than one if the driver combined a batch into one.
     pub copies: u32,
 }
 
-/// A fill.
+/// Parameters of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetDetail {
     /// Kind of memory written.
@@ -170,7 +170,7 @@ pub struct SetDetail {
 }
 
 kinds! {
-    /// Direction of a copy, in CUPTI's numbers (a newer version may send unknown ones).
+    /// Direction of a copy, in CUPTI's numbers. A newer version of CUPTI may send unknown numbers.
     CopyKind(u8) {
         /// Host to device.
         HTOD = 1, "HtoD";
@@ -198,9 +198,9 @@ kinds! {
 }
 
 kinds! {
-    /// Kind of memory, in CUPTI's numbers (a newer version may send unknown ones).
+    /// Kind of memory, in CUPTI's numbers. A newer version of CUPTI may send unknown numbers.
     MemoryKind(u16) {
-        /// CUPTI does not report the kind.
+        /// CUPTI does not report the kind of memory.
         UNKNOWN = 0, "unknown";
         /// Pageable host memory.
         PAGEABLE = 1, "pageable";

@@ -1,16 +1,17 @@
-//! The stack that launched work or created a graph node, or the reason why it is unknown, packed into four bytes.
+//! The stack that launched work or created a graph node, or the reason why that stack is unknown, packed into four
+//! bytes.
 
 use super::activity::Created;
 use super::ids::ContextId;
 use super::missing::Missing;
 
 /// A `Result<ContextId, Missing>` (launching context) or a [`Created`] (origin of a node), packed for tables that
-/// hold one per sum, stretch or node. The highest bit is always free.
+/// hold a caller per sum, stretch or node. The highest bit is always free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Caller(u32);
 
 impl Caller {
-    /// The launch was not recorded, or its stack was not kept.
+    /// The launch was not recorded, or its stack was not stored.
     pub const NO_STACK: Self = Self(ContextId::NONE.0);
     /// The launch was made while no window was open.
     pub const OUTSIDE: Self = Self(ContextId::OUTSIDE.0);
@@ -23,7 +24,7 @@ impl Caller {
     /// The creator of the node is unknown.
     pub const MADE_BY_UNKNOWN: Self = Self(LAST - 3);
 
-    /// Returns the creator of a node from the context in its row.
+    /// Returns the creator of a node, given the context in the node's row.
     pub fn made_by(context: ContextId) -> Self {
         match context {
             ContextId::NONE => Self::MADE_BY_UNKNOWN,
@@ -32,7 +33,7 @@ impl Caller {
         }
     }
 
-    /// Returns the launching context, or the reason why there is none.
+    /// Returns the launching context, or the reason why the context is unknown.
     pub fn launched(self) -> Result<ContextId, Missing> {
         match self {
             Self::NO_STACK | Self::MADE_BEFORE | Self::MADE_BY_UNKNOWN => Err(Missing::NoStack),
@@ -62,12 +63,12 @@ impl Caller {
     }
 }
 
-/// Highest word. Reasons are numbered down from it, contexts up from 0.
+/// Highest word. Reasons are numbered down from this word, and contexts up from 0.
 const LAST: u32 = (1 << 31) - 1;
 
 impl From<ContextId> for Caller {
-    /// Packs a launch's context, including the two special ids. Only a damaged file has enough contexts to collide
-    /// with the reasons.
+    /// Packs a launch's context, including the two special ids. Only a damaged file has so many contexts that they
+    /// collide with the reasons.
     fn from(context: ContextId) -> Self {
         if context.0 < Self::MADE_BY_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
     }

@@ -1,4 +1,5 @@
-//! A chunk: rows that are written in one piece. Its checksum detects that a process died in the middle of writing it.
+//! A chunk: rows that are written in one piece. The chunk's checksum detects that a process died while writing the
+//! chunk.
 
 use std::mem;
 
@@ -6,10 +7,10 @@ use super::Row;
 use super::about::{Mark, Standing, WriterId};
 use super::encode::{append, head, put_mark, put_row, put_writer, tag};
 
-/// Tag and length of the chunk row, and the checksum of the rows in it.
+/// Size of the tag and length of the chunk row, plus the checksum of the rows in the chunk.
 const HEAD: usize = 5 + 4;
 
-/// Collects rows to be written in one piece. Reserves space for its own head.
+/// Collects rows to be written in one piece. The buffer reserves space for the chunk's own header.
 #[derive(Debug)]
 pub struct Chunk(Vec<u8>);
 
@@ -25,8 +26,8 @@ impl Chunk {
         head(Standing::default())
     }
 
-    /// Returns the header for another state. It overwrites the existing header, because there may be no space to
-    /// append.
+    /// Returns the header for another state. The new header overwrites the existing header, because there may be no
+    /// space to append.
     pub fn head_of(standing: Standing) -> [u8; 16] {
         head(standing)
     }
@@ -46,12 +47,12 @@ impl Chunk {
         append(&mut self.0, |out| put_mark(out, mark));
     }
 
-    /// Adds the end row: the recording is complete.
+    /// Adds the end row, which marks the recording as complete.
     pub fn whole(&mut self) {
         append(&mut self.0, |_| tag::WHOLE);
     }
 
-    /// Adds a row which records that recording stopped for lack of memory while the process runs on.
+    /// Adds a row which records that recording stopped for lack of memory while the process continues to run.
     pub fn starved(&mut self) {
         append(&mut self.0, |_| tag::STARVED);
     }
@@ -64,12 +65,12 @@ impl Chunk {
         });
     }
 
-    /// Size of its rows in bytes.
+    /// Returns the size of the chunk's rows in bytes.
     pub fn len(&self) -> usize {
         self.0.len() - HEAD
     }
 
-    /// Whether it has no rows.
+    /// Whether the chunk has no rows.
     pub fn is_empty(&self) -> bool {
         self.0.len() == HEAD
     }

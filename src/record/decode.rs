@@ -1,5 +1,5 @@
-//! Reads the rows of a recording one at a time, so that memory is bounded by the largest row. `encode` documents the
-//! format.
+//! Reads the rows of a recording one at a time, so that the largest row bounds the memory use. Module `encode`
+//! documents the format.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, Read};
@@ -11,20 +11,21 @@ use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Maximum length of a row. No valid row is longer, so a greater length is garbage.
+/// Maximum length of a row. No valid row is longer, so a greater length means that the recording is damaged.
 const LARGEST: u32 = 64 << 20;
 const HEADER: u64 = 16;
 
 /// Reads the rows of a recording.
 ///
-/// A row that is complete but invalid is an error, and the next call continues after it. A truncated row ends the
-/// recording: one error, then [`Reader::next_row`] returns `None`. Chunks are treated the same way.
+/// A row that is complete but invalid causes an error, and the next call continues after the row. A truncated row
+/// ends the recording: the reader returns one error, then [`Reader::next_row`] returns `None`. Chunks are treated in
+/// the same way.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     input: R,
     payload: Vec<u8>,
     frames: Vec<Frame>,
-    /// Chunk being read, and the read position in it.
+    /// Chunk being read, and the read position in the chunk.
     chunk: Vec<u8>,
     chunk_at: usize,
     /// Offset of the next row in the file.
@@ -79,7 +80,7 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    /// Returns the next row, or `None` at the end. Skips rows of kinds unknown to this version.
+    /// Returns the next row, or `None` at the end of the recording. Skips rows of kinds unknown to this version.
     ///
     /// # Errors
     /// `Format` if the row is truncated or invalid, with its number and position; any error of the input.
@@ -115,12 +116,12 @@ impl<R: BufRead> Reader<R> {
         self.is_whole
     }
 
-    /// Whether recording stopped for lack of memory while the process ran on.
+    /// Whether recording stopped for lack of memory while the process continued to run.
     pub fn is_starved(&self) -> bool {
         self.is_starved
     }
 
-    /// State of the recording if it has no end row.
+    /// State of the recording, for a recording without an end row.
     pub fn standing(&self) -> Standing {
         self.standing
     }
@@ -145,7 +146,7 @@ impl<R: BufRead> Reader<R> {
         self.sums.any()
     }
 
-    /// Offset at which the last row read starts; for a row in a chunk, the offset of the chunk.
+    /// Offset at which the last row read starts; for a row in a chunk, the chunk's offset.
     fn row_at(&self) -> u64 {
         match self.chunk.len() {
             0 => self.position - 5 - self.payload.len() as u64,
@@ -153,7 +154,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Verifies the chunk just read and switches to the rows in it.
+    /// Verifies the chunk just read, and switches to the rows in the chunk.
     fn open_chunk(&mut self) -> Result<()> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
         let sum = Fields(&self.payload).u32();
@@ -165,7 +166,7 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// Processes a row that is about the recording itself.
+    /// Processes a row that describes the recording itself.
     fn note(&mut self, tag: u8) -> Result<()> {
         let makes_sense = match tag {
             tag::MARK => {
@@ -196,7 +197,7 @@ impl<R: BufRead> Reader<R> {
         if self.ended {
             return Ok(None);
         }
-        // After any failure below, the boundaries of the following rows are unknown.
+        // The boundaries of the following rows are unknown after any failure below.
         self.ended = true;
         self.records += 1;
         let head = self.fill(5)?;
@@ -240,8 +241,8 @@ impl<R: BufRead> Reader<R> {
         Ok(tag)
     }
 
-    /// Reads up to `length` bytes into the payload. The buffer grows with the bytes that are actually there, not with
-    /// the claimed length.
+    /// Reads up to `length` bytes into the payload. The buffer grows with the bytes that the input really provides,
+    /// not with the claimed length.
     fn fill(&mut self, length: u64) -> Result<u64> {
         self.payload.clear();
         let read = self.input.by_ref().take(length).read_to_end(&mut self.payload);
@@ -270,8 +271,8 @@ fn malformed(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, message)
 }
 
-/// Whether this version can interpret the row. A loss row of an unknown kind is treated like a row of an unknown
-/// kind.
+/// Whether this version can interpret the row. A loss row of an unknown kind is treated like a row with an unknown
+/// tag.
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
@@ -294,8 +295,8 @@ fn loss_of(number: u8) -> Option<Loss> {
     Loss::ALL.into_iter().find(|&loss| loss as u8 == number)
 }
 
-/// Decodes the row in `payload`, or returns the reason why it is invalid. Ignores excess bytes, which a later version
-/// added.
+/// Decodes the row in `payload`, or returns the reason why the row is invalid. Excess bytes are ignored, because a
+/// later version may have added them.
 fn row<'a>(
     tag: u8,
     payload: &'a [u8],
@@ -386,7 +387,7 @@ fn inside(fields: &mut Fields<'_>) -> Option<Inside> {
     })
 }
 
-/// `Ok(None)` if the payload is too short.
+/// Result of parsing; `Ok(None)` if the payload is too short.
 type Parsed<T> = std::result::Result<Option<T>, &'static str>;
 
 fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
@@ -405,7 +406,7 @@ fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
     }))
 }
 
-/// Decodes all fields except the detail.
+/// Decodes all fields of an activity except the detail.
 fn activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
     Some(Activity {
         correlation: CorrelationId(fields.u32()?),
@@ -619,7 +620,8 @@ fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
     })
 }
 
-/// Whether a recording ends with the end row, which marks it as complete. Recordings of killed processes do not.
+/// Whether a recording ends with the end row, which marks the recording as complete. Recordings of killed processes
+/// have no end row.
 ///
 /// # Errors
 /// Any I/O error of the file.

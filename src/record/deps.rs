@@ -1,14 +1,14 @@
 //! Dependencies between host and streams, for tools that replay a run. Recordings contain these rows only on request.
 //!
-//! A call records an event on a stream, or makes a stream wait for one ([`EventCall`]: stack, time and handles).
-//! Under the same correlation id the tracer reports the event by its own number ([`EventRecord`], [`Sync`]). Handles
-//! are reused after an event is destroyed, the tracer's numbers are not. A call that only became part of a graph,
-//! because its stream was being captured, has an [`EventCall`] alone.
+//! A call records an event on a stream, or makes a stream wait for an event; [`EventCall`] holds the call's stack,
+//! time and handles. Under the same correlation id the tracer reports the event by its own number ([`EventRecord`],
+//! [`Sync`]). Handles are reused after an event is destroyed, but the tracer's numbers are not. If the stream was
+//! being captured, the call only became part of a graph, and has an [`EventCall`] but no tracer record.
 
 use super::ids::{ContextId, CorrelationId, EventId, GpuContextId, Nanos, StreamId, SyncId};
 use super::kinds::kinds;
 
-/// An event was recorded on a stream: it fires once the work already on the stream is done.
+/// Record of an event on a stream. The event fires once the work already on the stream is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRecord {
     /// Correlation id of the call.
@@ -19,38 +19,38 @@ pub struct EventRecord {
     pub stream: StreamId,
     /// Event, by CUPTI's number.
     pub event: EventId,
-    /// Number of this record of the event, to which waits refer; `None` if the tracer does not report it (before
-    /// 12.8).
+    /// Number of this record of the event, to which waits refer. `None` if the tracer does not report the number
+    /// (CUPTI before 12.8).
     pub sync: Option<SyncId>,
 }
 
-/// The host or a stream waited, or was told to.
+/// A wait of the host, or a request that a stream wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sync {
-    /// Waiting side, and the object waited for.
+    /// Side that waits (host or stream), and the kind of object waited for.
     pub kind: SyncKind,
-    /// Start time of the call; 0 = not collected.
+    /// Start time of the call; 0 if CUPTI did not collect the time.
     pub start: Nanos,
-    /// End time of the call; 0 = not collected.
+    /// End time of the call; 0 if CUPTI did not collect the time.
     pub end: Nanos,
     /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// GPU context that was waited for, or in which the stream or the event was created.
+    /// GPU context that was waited for, or that contains the stream or the event.
     pub context: GpuContextId,
-    /// Stream that waits for an event or that the host waits for; otherwise `None`.
+    /// Stream that waits for an event, or stream that the host waits for; otherwise `None`.
     pub stream: Option<StreamId>,
-    /// Event that was waited for, if any.
+    /// Event that the host or stream waited for, if any.
     pub event: Option<EventId>,
-    /// Number of the record of the event; `None` if the tracer does not report it.
+    /// Number of the record of the event; `None` if the tracer does not report the number.
     pub sync: Option<SyncId>,
-    /// Return code of the call: 0 = the work waited for is done.
+    /// Return code of the call; 0 means that the work waited for is done.
     pub result: u32,
 }
 
 kinds! {
-    /// Kind of wait, in our own numbers (a later version may write others).
+    /// Kind of wait, in our own numbers. A later version may write unknown numbers.
     SyncKind(u32) {
-        /// Kind without a number.
+        /// Any kind of wait without a separate number.
         OTHER = 0, "other";
         /// The host waits for an event.
         EVENT = 1, "event";
@@ -65,18 +65,18 @@ kinds! {
     word
 }
 
-/// A successful call about an event. One is written per such call.
+/// A successful call about an event. Each such call writes one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventCall {
     /// Start time of the call, ns since 1970.
     pub time: Nanos,
-    /// Duration in nanoseconds; `u32::MAX` = that or longer.
+    /// Duration in nanoseconds; `u32::MAX` means that duration or longer.
     pub duration: u32,
-    /// Correlation id that the [`EventRecord`] or the [`Sync`] carries.
+    /// Correlation id that the call's [`EventRecord`] or [`Sync`] also carries.
     pub correlation: CorrelationId,
     /// Stack that made the call.
     pub context: ContextId,
-    /// Use of the event.
+    /// Purpose for which the call uses the event.
     pub does: EventUse,
     /// Handle of the event.
     pub event: u64,

@@ -1,4 +1,4 @@
-//! Writes rows to a recording (`.gfr`). The format is documented here, for `decode` as well.
+//! Writes rows to a recording (`.gfr`). This module documents the format, for `decode` as well.
 //!
 //! ```text
 //! recording := "gpuflame" format:u32 standing:u32 row*        format is 1; 0 is the same without tags 25 to 28. standing:
@@ -61,9 +61,9 @@
 //!
 //! All numbers are little-endian and nothing is aligned.
 //!
-//! A process that does not keep single rows writes a table of sums instead, and each time appends only the entries
-//! that changed. Entries after the last `mark` are incomplete and are ignored. A mark says that `open` launches had
-//! no activity at that time, and that the next mark was due `interval_ms` later.
+//! A process that does not keep single rows writes a table of sums instead. Each time, the process appends only the
+//! entries that changed. Entries after the last `mark` are incomplete, and readers ignore them. A mark records that
+//! `open` launches had no activity at that time, and that the next mark was due `interval_ms` later.
 //!
 //! ```text
 //! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
@@ -80,14 +80,11 @@
 //!                  duplicate activities; activities with the id of no call
 //!         | 7:u8   nodes of graphs: created before_recording unknown
 //!         | 8:u8   stacks: distinct truncated guessed cut module_unknown
-//!         | 9:u8   allocated bytes: held most
 //!         | 9:u8   allocated bytes: held, peak
-//!         | 11:u8 kind:u32                    wait records of a kind
 //!         | 11:u8 kind:u32                    wait records of a kind
 //!         | 12:u8 loss:u8                     losses of a kind
 //!         | 13:u8 edge:u8                     an edge of a window, as in the window row
 //! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
-//! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack, a node's two, nobody
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack; both stacks of a graph node; no stack
 //!         | 3:u8 after:u32 thread:option before:u32                             between two calls; the thread of the first,
 //!                                                                               if it is a different one
@@ -148,7 +145,7 @@ pub(super) mod tag {
     pub(crate) const BLOCKED: u8 = 37;
 }
 
-/// Writes rows to a recording one after another. Does no buffering beyond that of `W`.
+/// Writes rows to a recording one after another. The only buffering is that of `W`.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -168,7 +165,7 @@ impl<W: Write> Writer<W> {
     /// Appends a row.
     ///
     /// # Errors
-    /// Any error of the writer; the recording then ends in a truncated row.
+    /// Any error of the writer. After an error the recording ends in a truncated row.
     pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
         self.buffer.clear();
         append(&mut self.buffer, |out| put_row(out, row));
@@ -192,7 +189,7 @@ impl<W: Write> Writer<W> {
         self.about(|out| put_mark(out, mark))
     }
 
-    /// Records that recording stopped for lack of memory while the process runs on.
+    /// Records that recording stopped for lack of memory while the process continues to run.
     ///
     /// # Errors
     /// Any error of the writer.
@@ -214,7 +211,7 @@ impl<W: Write> Writer<W> {
         Ok(self.out.flush()?)
     }
 
-    /// Writes the end row, flushes, and returns the writer.
+    /// Writes the end row, flushes `W`, and returns it.
     ///
     /// # Errors
     /// Any error of the writer.
@@ -237,7 +234,7 @@ pub(super) fn head(standing: Standing) -> [u8; 16] {
 /// Appends a row to `bytes`: `put` writes the payload and returns the tag.
 pub(super) fn append(bytes: &mut Vec<u8>, put: impl FnOnce(&mut Payload<'_>) -> u8) {
     let start = bytes.len();
-    // Placeholder: the length is not known yet.
+    // Placeholder for the length, which is not known yet.
     bytes.extend([0; 5]);
     bytes[start] = put(&mut Payload(bytes));
     let length = (bytes.len() - start - 5) as u32;
@@ -394,7 +391,7 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(graph.0);
             tag::GRAPH_END
         }
-        // Sums are written by `SumsWriter`, which tracks changes.
+        // `SumsWriter` writes sums, because it tracks which sums changed.
         Row::Sum { .. } => tag::SUMS,
     }
 }
@@ -469,7 +466,8 @@ impl Payload<'_> {
         self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
     }
 
-    /// LEB128: seven bits per byte, lowest first; the highest bit marks that more bytes follow.
+    /// LEB128 encoding: seven bits per byte, lowest bits first. The highest bit of a byte marks that more bytes
+    /// follow.
     pub(crate) fn varint(&mut self, mut value: u64) -> &mut Self {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);

@@ -1,6 +1,6 @@
 //! Decoders for the fields of rows.
 
-/// Remaining bytes of a payload. Each decoder returns `None` if the payload is too short.
+/// Remaining bytes of a payload. Each decoder returns `None` if too few bytes remain.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -48,7 +48,7 @@ impl<'a> Fields<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte has room for one bit.
+            // The tenth byte of a varint has room for one bit.
             if bits << shift >> shift != bits {
                 return None;
             }

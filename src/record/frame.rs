@@ -11,7 +11,7 @@
 //! +--------+----------------+----------------------------------------+
 //! ```
 //!
-//! User-space addresses fit 47 bits on x86-64 and 48 on aarch64 as Linux hands them out by default.
+//! As Linux assigns user-space addresses by default, they fit in 47 bits on x86-64 and in 48 bits on aarch64.
 
 use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
 
@@ -23,11 +23,11 @@ pub struct Frame(pub u64);
 /// A [`Frame`], unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// Machine code. `address` is the one to look up: for a return address, one byte less.
+    /// Machine code. `address` is the address to look up: for a return address, one byte less.
     Native {
-        /// Address to look up, inside the calling instruction.
+        /// Address to look up, which is inside the calling instruction.
         address: u64,
-        /// Epoch of the module, among all that ever occupied the address.
+        /// Epoch of the module, among all modules that ever occupied the address.
         epoch: ModuleEpoch,
     },
     /// Text from the label table.
@@ -36,12 +36,12 @@ pub enum FrameKind {
     Range(RangeId),
     /// A Python function.
     Python {
-        /// Code of the function.
+        /// Code object of the function.
         code: CodeId,
-        /// Byte offset into its instructions.
+        /// Byte offset into the function's instructions.
         at: u32,
     },
-    /// A tag unknown to this version (a newer recording).
+    /// Frame with a tag unknown to this version, as in a newer recording.
     Unknown(u8),
 }
 
@@ -73,7 +73,8 @@ impl Frame {
         Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS))
     }
 
-    /// Creates a frame of native code interrupted at `address` (below a signal), which is looked up unchanged.
+    /// Creates a frame of native code interrupted at `address` (below a signal handler). The address is looked up
+    /// unchanged.
     pub const fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
         Self(tag(TAG_EXACT, epoch) | (address & ADDRESS))
     }
@@ -83,7 +84,7 @@ impl Frame {
         Self((TAG_LABEL << 60) | u64::from(label.0))
     }
 
-    /// Creates a text frame with the kind of thing it names.
+    /// Creates a text frame with the kind of thing that the text names.
     #[cfg(feature = "cli")]
     pub fn label_of(kind: LabelKind, label: LabelId) -> Self {
         Self(Self::label(label).0 | (kind as u64) << LABEL_KIND_BIT)
@@ -108,12 +109,12 @@ impl Frame {
         Self(TAG_PYTHON << 60 | u64::from(at.min(MOST_AT)) << 32 | u64::from(code.0))
     }
 
-    /// Whether this is code of an unknown module.
+    /// Whether the frame is code of an unknown module.
     pub fn is_of_unknown_module(self) -> bool {
         matches!(self.kind(), FrameKind::Native { epoch: ModuleEpoch::UNKNOWN, .. })
     }
 
-    /// Unpacks the word.
+    /// Unpacks the frame's word.
     pub fn kind(self) -> FrameKind {
         let epoch = ModuleEpoch(((self.0 >> 48) & 0xfff) as u16);
         match self.0 >> 60 {

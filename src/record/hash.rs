@@ -1,8 +1,8 @@
-//! Hash maps keyed by the ids of this crate.
+//! Hash maps whose keys are the ids of this crate.
 //!
-//! Ids are small integers or addresses assigned by the process itself, so no attacker controls them. Their maps are
-//! looked up once or twice per launch and activity, where SipHash would cost more than everything else. The hash has
-//! no random part, so that the same rows give the same iteration order in every run.
+//! Ids are small integers or addresses that the process itself assigns, so no attacker controls them. Maps keyed by
+//! ids are looked up once or twice per launch and activity, and SipHash would cost more than all other work. The hash
+//! has no random part, so that the same rows give the same iteration order in every run.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -10,8 +10,9 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 /// A map keyed by an id of [`crate::record`], or by an address.
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// Multiplies by 2^64 / golden ratio, which spreads both runs of ids and strides, then folds the better high half
-/// onto the low half: the map takes its bucket from the low bits and its tag from the high bits.
+/// Hasher that multiplies by 2^64 / golden ratio, which spreads both runs of ids and strides, then folds the better
+/// high half onto the low half. The fold is needed because the map takes its bucket from the low bits and its tag
+/// from the high bits.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -61,12 +62,12 @@ pub(crate) fn hash_one(thing: &(impl Hash + ?Sized)) -> u64 {
     BuildHasherDefault::<IdHasher>::default().hash_one(thing)
 }
 
-/// Returns the heap size of a map: its entries, plus a tag byte per bucket.
+/// Returns the heap size of a map: the map's entries, plus a tag byte per bucket.
 pub(crate) fn map_bytes<K, V>(map: &IdMap<K, V>) -> usize {
     if map.capacity() == 0 {
         return 0;
     }
-    // std's table is at most 7/8 full, and its size is a power of two.
+    // std's hash table is at most 7/8 full, and the table's size is a power of two.
     let buckets = (map.capacity() * 8 / 7).next_power_of_two();
     buckets * (size_of::<(K, V)>() + 1)
 }

@@ -1,35 +1,37 @@
-//! Newtypes for ids and times, so that a stream cannot be passed for a device.
+//! Newtypes for ids and times, so that a stream cannot be passed as a device.
 
 use std::fmt;
 
-/// Number that ties an API call to the GPU work it caused. Assigned by the vendor's tracer, per process, ascending;
-/// wraps after 2^32 calls, so compare with [`CorrelationId::is_before`], never with `<`.
+/// Number that connects an API call to the GPU work that the call caused. The vendor's tracer assigns the numbers per
+/// process in ascending order. They wrap after 2^32 calls, so compare with [`CorrelationId::is_before`], never with
+/// `<`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct CorrelationId(pub u32);
 
 impl CorrelationId {
-    /// Whether `self` was assigned before `other`; correct if the two are less than 2^31 calls apart.
+    /// Whether `self` was assigned before `other`. The result is correct if the two ids are less than 2^31 calls
+    /// apart.
     pub fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 }
 
-/// Interned id of a launch's (native stack, Python stack, ranges, thread). Unique within the process; interned once,
-/// by the launching thread.
+/// Interned id of a launch's (native stack, Python stack, ranges, thread). The id is unique within the process. The
+/// launching thread interns each combination once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ContextId(pub u32);
 
 impl ContextId {
-    /// The launch was seen, but its stack could not be kept (nested inside gpuflame, or out of memory). For the other
-    /// reasons without a context see [`Caller`](super::Caller).
+    /// The launch was seen, but its stack could not be recorded (nested inside gpuflame, or out of memory). For the
+    /// other reasons why a launch has no context see [`Caller`](super::Caller).
     pub const NONE: Self = Self(0);
-    /// The launch was made while no window was open: it is counted but excluded from every output. Our own capture
-    /// writes no launch row for such a launch (see [`Outside`](super::Outside)).
+    /// The launch was made while no window was open. Such a launch is counted but excluded from every output. Our own
+    /// capture writes no launch row for it (see [`Outside`](super::Outside)).
     pub const OUTSIDE: Self = Self(1);
     /// First id that has a context row.
     pub const FIRST: Self = Self(2);
-    /// Stacks merged for lack of memory, whatever they called. The ids that follow are the merged stacks of one API
-    /// function each. None of these ids has a row.
+    /// Stacks merged for lack of memory, regardless of the API function that they called. Each of the ids after this
+    /// id represents the merged stacks of one API function. None of these ids has a row.
     pub const OTHERS: Self = Self(0x7f00_0000);
 
     /// Whether the id represents merged stacks.
@@ -47,18 +49,18 @@ impl NameId {
     pub const OTHERS: Self = Self(u32::MAX);
 }
 
-/// Frame that is text instead of code: an API call, `[graph]`, a loss.
+/// Frame with text instead of code: an API call, `[graph]`, a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelId(pub u32);
 
 impl LabelId {
-    /// API call of unknown name, known only by its effect.
+    /// API call of unknown name, of which only the effect is known.
     pub const OTHER_CALL: Self = Self(u32::MAX);
     /// Label shown for stacks that were merged for lack of memory.
     pub const OTHER_STACKS: Self = Self(u32::MAX - 1);
 }
 
-/// Range named by the application: its name and domain together.
+/// Range named by the application. The id stands for name and domain together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RangeId(pub u32);
 
@@ -67,27 +69,27 @@ impl RangeId {
     pub const OTHER: Self = Self(0);
 }
 
-/// Python function: its file, name, first line and line table together.
+/// Python function. The id stands for file, name, first line and line table together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeId(pub u32);
 
 impl CodeId {
-    /// All functions beyond the limit.
+    /// All Python functions beyond the limit.
     pub const OTHER: Self = Self(0);
 }
 
-/// Number that distinguishes modules which occupied overlapping addresses at different times: no two modules that
+/// Number that distinguishes modules which occupied overlapping addresses at different times. No two modules that
 /// cover the same address, however far apart in time, have the same epoch. A frame with an address and an epoch
-/// therefore belongs to one module permanently.
+/// therefore always belongs to one module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ModuleEpoch(pub u16);
 
 impl ModuleEpoch {
-    /// Highest epoch of a module: frames have 12 bits for it.
+    /// Highest epoch of a module, because frames have 12 bits for the epoch.
     pub const LAST: Self = Self(0xffd);
     /// Code outside all modules known to the loader: generated, or mapped manually.
     pub const OUTSIDE: Self = Self(0xffe);
-    /// Frame of unknown module: too many modules occupied the address.
+    /// Frame of unknown module, because too many modules occupied the address.
     pub const UNKNOWN: Self = Self(0xfff);
 }
 
@@ -112,19 +114,19 @@ pub struct GpuContextId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StreamId(pub u32);
 
-/// Graph that launched an activity; 0 = none.
+/// Graph that launched an activity; 0 if none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphId(pub u32);
 
-/// Graph node that an activity executes; 0 = none.
+/// Graph node that an activity executes; 0 if none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphNodeId(pub u64);
 
-/// CUDA event, by CUPTI's number; not its handle, which may be reused for another event.
+/// CUDA event, by CUPTI's number. The event's handle is not used, because it may be reused for another event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EventId(pub u32);
 
-/// A single record of an event, which a program may record many times; each wait refers to a single record.
+/// A single record of an event. A program may record an event many times, and each wait refers to a single record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SyncId(pub u64);
 

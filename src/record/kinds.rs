@@ -1,8 +1,8 @@
-//! Open enumerations: kinds as numbers that a newer tracer or a later version may extend. Unknown kinds keep their
-//! number.
+//! Open enumerations: numeric kinds, which a newer tracer or a later version may extend. A kind that this version
+//! does not know keeps its number.
 
-/// Generates a type of kinds from one list: a constant for each kind, and the word it is displayed as. Numbers that
-/// are not in the list get the word after `else`.
+/// Generates a type of kinds from one list: a constant for each kind, and the word by which the kind is displayed.
+/// Numbers that are not in the list are displayed as the word after `else`.
 macro_rules! kinds {
     (
         $(#[$about:meta])* $name:ident($number:ty) {

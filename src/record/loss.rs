@@ -1,6 +1,6 @@
 //! Kinds of loss, by their names in ledgers and tables.
 
-/// Kind of loss. Each has a line in the ledger and a row in every export.
+/// Kind of loss. Each kind has a line in the ledger and a row in every export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -11,51 +11,53 @@ pub enum Loss {
     ActivitiesDropped = 2,
     /// Activity records that could not be read (unknown layout, or a kind that was never requested).
     ActivitiesUnreadable = 3,
-    /// Launches made inside gpuflame's own callback (by a signal handler): counted, not recorded.
+    /// Launches made inside gpuflame's own callback (by a signal handler). They are counted, but not recorded.
     StacksNested = 4,
     /// Stacks dropped for lack of memory.
     StacksDropped = 5,
     /// Stacks deeper than the capture buffer.
     StacksTruncated = 6,
-    /// Stacks with a frame found only by its frame pointer.
+    /// Stacks with a frame that was found only through its frame pointer.
     StacksGuessed = 7,
     /// Stacks whose walk ended before the root.
     StacksCut = 8,
-    /// Asynchronous launches that the driver rejected; no other count includes them. (A failing synchronous copy has
-    /// already been recorded, and is a launch without an activity.)
+    /// Asynchronous launches that the driver rejected; no other count includes them. (A synchronous copy that fails
+    /// has already been recorded, and is a launch without an activity.)
     LaunchesFailed = 9,
-    /// Launches that only added a node to a graph being captured; they have no activity.
+    /// Launches that only added a node to a graph during capture. Such launches have no activity.
     LaunchesCaptured = 10,
-    /// Graph nodes and copies of nodes that could not be kept: no id, or out of memory.
+    /// Graph nodes and copies of nodes that gpuflame could not store, because they had no id or memory was exhausted.
     GraphNodesDropped = 11,
-    /// Ranges that are missing from stacks, unnamed, or open for too long in them, because there were too many.
+    /// Ranges that are missing from stacks, have no name, or stay in stacks after their end, because there were too
+    /// many ranges.
     RangesDropped = 12,
-    /// Calls that waited, used events, allocated or freed, dropped because the buffers were full.
+    /// Calls that waited, used events, allocated or freed, and were dropped because the buffers were full.
     HostCallsDropped = 13,
-    /// Stacks with a code frame of unknown module: too many modules occupied the address.
+    /// Stacks with a code frame of unknown module, because too many modules occupied the address.
     StacksModuleUnknown = 14,
-    /// Stacks merged into `[other stacks]` for lack of memory. This and the next two belong to a profile and are
-    /// never in a recording: the process that explains the recording may have more memory.
+    /// Stacks merged into `[other stacks]` for lack of memory. The losses `StacksNotKeptApart`, `KernelsNotKeptApart`
+    /// and `ThreadsNotNamed` belong to a profile and are never in a recording, because the process that explains the
+    /// recording may have more memory.
     StacksNotKeptApart = 15,
     /// Kernels merged into `[other kernels]` for lack of memory.
     KernelsNotKeptApart = 16,
     /// Threads whose names were dropped for lack of memory.
     ThreadsNotNamed = 17,
-    /// Instants marked by the program faster than they could be drained.
+    /// Instants that the program marked faster than the collector could drain them.
     MarksDropped = 18,
-    /// Stacks whose Python frames could not be read or kept.
+    /// Stacks whose Python frames could not be read or stored.
     PythonDropped = 19,
-    /// Stacks whose Python frames do not match the calls of the native frames: the Python frames may be in the wrong
-    /// places.
+    /// Stacks whose Python frames do not match the calls of the native frames, so that the Python frames may be in
+    /// the wrong places.
     PythonUnsure = 20,
-    /// CPU samples that arrived faster than they could be drained.
+    /// CPU samples that arrived faster than the sampler could drain them.
     SamplesDropped = 21,
-    /// Off-CPU waits that arrived faster than they could be drained.
+    /// Off-CPU waits that arrived faster than the sampler could drain them.
     BlocksDropped = 22,
 }
 
 impl Loss {
-    /// All kinds, in the order the ledger prints them.
+    /// All kinds of loss, in the order in which the ledger prints the kinds.
     pub const ALL: [Self; 22] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
@@ -81,7 +83,7 @@ impl Loss {
         Self::BlocksDropped,
     ];
 
-    /// Whether this loss hides GPU time, which then appears as idle time.
+    /// Whether this loss hides GPU time. Hidden GPU time appears as idle time.
     pub fn hides_gpu_time(self) -> bool {
         matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable)
     }

@@ -1,7 +1,7 @@
-//! Reasons why a launch or an activity has no partner or no time. They are facts about the data, which are kept and
-//! shown, never errors.
+//! Reasons why a launch or an activity has no partner or no time. The reasons are facts about the data, which are
+//! stored and shown. They are never errors.
 
-/// Reason why something is shown under a label instead of a stack, or without a weight.
+/// Reason why work is shown under a label instead of a stack, or without a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
     /// Activity whose launch was made before recording began.
@@ -13,10 +13,10 @@ pub enum Missing {
     NoStack,
     /// Activity whose start or end was not collected, or whose end precedes its start.
     Untimed,
-    /// Launch without an activity (yet).
+    /// Launch without an activity so far.
     Pending,
-    /// Activity launched while no window was open. It is not exported; only idle time that it ended is shown under
-    /// its label.
+    /// Activity launched while no window was open. The activity is not exported; only idle time that it ended is
+    /// shown under this label.
     Outside,
 }
 

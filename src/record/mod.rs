@@ -1,7 +1,8 @@
 //! Defines ids, times, frames and rows, and how rows are written to a recording.
 //!
-//! Rows are the interface between the two lives of gpuflame. The recording side (in the application) only produces
-//! rows; the explaining side (there or elsewhere) only consumes them. This module depends on neither.
+//! Rows are the interface between the two roles of gpuflame. The recording side (in the application) only produces
+//! rows. The explaining side (in the same process or elsewhere) only consumes rows. This module depends on neither
+//! side.
 
 mod about;
 mod activity;

@@ -11,13 +11,13 @@ kinds! {
         START = 2, "start";
         /// Rank in a multi-process job, if known.
         RANK = 3, "rank";
-        /// GPU of the machine, with its bus address.
+        /// GPU of the machine, with the GPU's bus address.
         GPU = 4, "gpu";
         /// CUDA version that the driver supports.
         DRIVER = 5, "driver";
         /// CUPTI's version and file.
         CUPTI = 6, "cupti";
-        /// Version of gpuflame that recorded.
+        /// Version of gpuflame that made the recording.
         GPUFLAME = 7, "gpuflame";
         /// Command line, recorded only on request.
         COMMAND = 8, "command line";

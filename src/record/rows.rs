@@ -1,4 +1,4 @@
-//! Rows: the events of a run as plain data. Everything that explains a run is a consumer of rows.
+//! Rows: the events of a run as plain data. Every module that explains a run consumes rows.
 
 use std::path::PathBuf;
 
@@ -13,9 +13,9 @@ use super::loss::Loss;
 use super::provenance::Provenance;
 use super::unified::Unified;
 
-/// A row of any kind, as it travels from capture (or an importer, or a recording) to the consumers.
+/// A row of any kind, as it travels from its source (capture, an importer or a recording) to the consumers.
 ///
-/// Rows that define an id (`Name`, `Label`, `Context`, `Module`) precede the first row that uses it.
+/// Rows that define an id (`Name`, `Label`, `Context`, `Module`) precede the first row that uses the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Row<'a> {
@@ -36,35 +36,37 @@ pub enum Row<'a> {
         /// Stack, leaf first: the open ranges, innermost first, then the label of the API call, then code.
         frames: &'a [Frame],
     },
-    /// Text of a [`NameId`], mangled as the tracer reports it (there it may be non-UTF-8; it is converted here).
+    /// Text of a [`NameId`], mangled as the tracer reports it. The tracer's text may be non-UTF-8 and is converted
+    /// for this row.
     Name {
-        /// Id used by activities.
+        /// Id by which activities refer to the name.
         id: NameId,
         /// Text of the name.
         text: &'a str,
     },
     /// Text of a [`LabelId`].
     Label {
-        /// Id used by label frames.
+        /// Id by which frames refer to the label.
         id: LabelId,
         /// Text of the label.
         text: &'a str,
     },
     /// Name of a [`RangeId`], as given by the application.
     Range {
-        /// Id used by range frames.
+        /// Id by which frames refer to the range.
         id: RangeId,
-        /// Domain of the name; empty if it has none.
+        /// Domain of the range; empty if the range has no domain.
         domain: &'a str,
         /// Name of the range.
         text: &'a str,
     },
     /// Definition of a [`CodeId`].
     Code(Code<'a>),
-    /// Function at an address of frames without a file, as named by the code generator. Comes last; in checkpoints
-    /// when it first becomes known, and again with an empty name when the name becomes ambiguous.
+    /// Function at an address of frames without a file, as named by the code generator. These rows come last. A
+    /// checkpoint has such a row when the name first becomes known, and another with an empty name when the name
+    /// becomes ambiguous.
     Generated {
-        /// Address, as in frames.
+        /// Address of the function, as in frames.
         address: u64,
         /// Function name; may be mangled.
         name: &'a str,
@@ -78,7 +80,7 @@ pub enum Row<'a> {
         /// File name of the program.
         name: &'a str,
     },
-    /// Origin of the recording. A kind may occur several times.
+    /// Origin of the recording. A recording may contain several facts of one kind.
     Provenance {
         /// Kind of fact.
         what: Provenance,
@@ -92,9 +94,11 @@ pub enum Row<'a> {
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// Stack that a thread was in from then on while it made no call. Exists only for times in which a GPU was idle.
+    /// Stack that a thread was in from a given time on, while the thread made no call. Such rows exist only for times
+    /// in which a GPU was idle.
     Inside(Inside),
-    /// A completed call that launched nothing. Interleaved with the launches of its thread in order of time.
+    /// A completed call that launched nothing. These rows are interleaved with the launches of their thread in order
+    /// of time.
     Called(Called),
     /// A CPU sample: a thread was on a CPU.
     Sampled(Sampled),
@@ -102,7 +106,7 @@ pub enum Row<'a> {
     Blocked(Blocked),
     /// A completed call that waited for a GPU.
     Wait(Wait),
-    /// Memory was allocated, or is about to be freed. These rows are in order of occurrence.
+    /// Memory was allocated, or is about to be freed. Memory rows are in order of occurrence.
     Memory(MemoryCall),
     /// An event was recorded on a stream, as reported by the tracer.
     EventRecord(EventRecord),
@@ -114,32 +118,32 @@ pub enum Row<'a> {
     Unified(Unified),
     /// A graph node was created, by an API call or by stream capture.
     GraphNode {
-        /// Graph that owns the node; the node ends with it.
+        /// Graph that owns the node. The node's lifetime ends with the graph's.
         graph: GraphId,
-        /// Node, by CUPTI's number.
+        /// Node that was created, by CUPTI's number.
         node: GraphNodeId,
         /// Stack that created the node; the first frame is the API call's label.
         context: ContextId,
     },
     /// A node was copied; instantiation copies all nodes of a graph.
     GraphClone {
-        /// Owner of the copy: the copied graph from which an instantiation is made.
+        /// Graph that owns the copy. An instantiation is made from such a copied graph.
         graph: GraphId,
-        /// Node that is the copy.
+        /// Copy of the node.
         node: GraphNodeId,
         /// Node that was copied.
         original: GraphNodeId,
     },
-    /// An instantiation took over the operations of another graph's nodes, one by one in their order.
+    /// An instantiation took over the operations of another graph's nodes, one by one in the order of the nodes.
     GraphUpdate {
         /// Instantiation that was updated.
         graph: GraphId,
         /// Graph whose nodes were taken over.
         source: GraphId,
-        /// Correlation id of the call: launches with lower ids ran the previous operations of the instantiation.
+        /// Correlation id of the call. Launches with lower ids ran the previous operations of the instantiation.
         correlation: CorrelationId,
     },
-    /// A graph or an instantiation was destroyed. Work that it launched may still be running.
+    /// A graph or an instantiation was destroyed. Work that the graph launched may still be running.
     GraphEnd {
         /// Graph that was destroyed.
         graph: GraphId,
@@ -151,45 +155,47 @@ pub enum Row<'a> {
         /// Time of the edge, ns since 1970.
         time: Nanos,
     },
-    /// Launch callbacks were switched on or off; while off, launches are not even counted.
+    /// Launch callbacks were switched on or off. While they are off, launches are not even counted.
     Told {
-        /// Whether they are on.
+        /// Whether launch callbacks are on after the switch.
         on: bool,
         /// Time of the switch, ns since 1970.
         time: Nanos,
     },
     /// The program marked an instant on the timeline.
     Instant(Instant<'a>),
-    /// A loss; counts add up over rows of the same kind.
+    /// A loss. Counts of rows of the same kind add up.
     Loss {
         /// Kind of loss.
         loss: Loss,
-        /// Number lost since the previous row of this kind.
+        /// Number of losses since the previous row of this kind.
         count: u64,
     },
-    /// A sum that replaces single rows. Sums come last, each once; `encode` documents the keys.
+    /// A sum that replaces single rows. Sums come last, and each sum occurs once. Module `encode` documents the keys.
     Sum {
         /// Encoded key of the sum.
         key: &'a [u8],
-        /// Totals.
+        /// Values of the sum.
         values: &'a [u64],
     },
 }
 
-/// The CPU side of starting GPU work. One is written on every launch.
+/// The CPU side of starting GPU work. Every launch writes such a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Launch {
     /// Start time of the API call.
     pub time: Nanos,
-    /// Duration in nanoseconds; `u32::MAX` = that or longer; 0 = written at the start of the call.
+    /// Duration in nanoseconds. `u32::MAX` means that duration or longer; 0 means that the row was written at the
+    /// start of the call.
     pub duration: u32,
-    /// Correlation id that its activities will carry.
+    /// Correlation id that the launch's activities will carry.
     pub correlation: CorrelationId,
-    /// Correlation id of the enclosing call, if a driver call nested in a runtime call has an id of its own;
-    /// otherwise its own id. Rows with another id here are *aliases*: the same launch under a second id.
+    /// Correlation id of the enclosing call, if this is a driver call that is nested in a runtime call and has a
+    /// separate id; otherwise equal to `correlation`. A row whose `within` differs is an *alias*: the same launch
+    /// under a second id.
     pub within: CorrelationId,
-    /// Launching context: the stack, and everything that belongs to it.
+    /// Launching context: the stack, and everything that belongs to the stack.
     pub context: ContextId,
 }
 
@@ -202,38 +208,39 @@ impl Launch {
     }
 }
 
-/// Launches made while no window was open. They are counted but not exported; their correlation ids let the join
-/// distinguish their activities from those of lost launches. If an id range grows, later rows repeat it from its
-/// first id.
+/// Launches made while no window was open. They are counted but not exported. Their correlation ids let the join
+/// distinguish their activities from those of lost launches. If an id range grows, later rows repeat the range from
+/// its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outside {
     /// First correlation id of the range.
     pub first: CorrelationId,
-    /// Last correlation id of the range. Every id in the range that has no launch of its own was launched outside.
+    /// Last correlation id of the range. Every id in the range without a launch row was used by a launch made outside
+    /// windows.
     pub last: CorrelationId,
-    /// Number of launches not counted by earlier rows. Other kinds of calls use ids in between.
+    /// Number of launches not counted by earlier rows. Calls other than launches also use ids in the range.
     pub count: u32,
     /// End time of the last launch.
     pub over: Nanos,
 }
 
-/// Stack that a thread was in, from one moment until its next such row.
+/// Stack that a thread was in, from one moment until the thread's next such row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inside {
     /// Thread.
     pub thread: ThreadId,
     /// Start time of this state.
     pub since: Nanos,
-    /// Stack; [`ContextId::NONE`] = unknown from then on.
+    /// Stack. [`ContextId::NONE`] means that the stack is unknown from then on.
     pub context: ContextId,
 }
 
-/// A call that waited, allocated or freed: the fields that show the activity of a thread between its launches.
+/// A call that waited, allocated or freed. Its fields show what a thread did between its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Called {
     /// End time of the call.
     pub ended: Nanos,
-    /// Duration in nanoseconds; `u32::MAX` = that or longer.
+    /// Duration in nanoseconds; `u32::MAX` means that duration or longer.
     pub duration: u32,
     /// Stack that made the call.
     pub context: ContextId,
@@ -252,7 +259,7 @@ pub struct Sampled {
     pub context: ContextId,
 }
 
-/// Time in which a thread was off-CPU voluntarily: it slept, or waited for anything at all.
+/// Time in which a thread was off-CPU voluntarily: the thread slept, or waited for any reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// Time at which the thread left the CPU.
@@ -274,14 +281,14 @@ pub struct Wait {
     pub duration: u64,
     /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
-    /// Stack that waited.
+    /// Stack that made the call.
     pub context: ContextId,
 }
 
 /// A call that allocates or frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryCall {
-    /// End time of the call; for a free, its start time.
+    /// End time of the call. For a call that frees, the start time.
     pub time: Nanos,
     /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
@@ -289,7 +296,7 @@ pub struct MemoryCall {
     pub context: ContextId,
     /// Address or handle of the memory.
     pub address: u64,
-    /// Memory allocated; `None` = the call frees.
+    /// Memory allocated; `None` if the call frees memory.
     pub allocated: Option<Allocated>,
 }
 
@@ -306,11 +313,12 @@ pub struct Allocated {
 pub struct ContextFlags(pub u32);
 
 impl ContextFlags {
-    /// The stack was deeper than the capture buffer; its root is missing.
+    /// The stack was deeper than the capture buffer, so the frames at the root are missing.
     pub const TRUNCATED: u32 = 1;
-    /// At least one frame had no unwind information and was found by its frame pointer.
+    /// At least one frame had no unwind information and was found through its frame pointer.
     pub const GUESSED: u32 = 2;
-    /// The walk ended before the root of the stack (no unwind information, no frame pointer).
+    /// The walk ended before the root of the stack, because a frame had neither unwind information nor a frame
+    /// pointer.
     pub const CUT: u32 = 4;
 
     /// Whether all the bits of `flag` are set.
@@ -333,16 +341,18 @@ impl ContextFlags {
 /// A mapped file that contains code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Epoch that distinguishes it from other modules at the same addresses; [`ModuleEpoch::OUTSIDE`] may have
-    /// several modules.
+    /// Epoch that distinguishes the module from other modules at the same addresses. [`ModuleEpoch::OUTSIDE`] may
+    /// have several modules at one address.
     pub epoch: ModuleEpoch,
     /// First mapped address.
     pub start: u64,
     /// One past the last mapped address.
     pub end: u64,
-    /// `address - bias` is the address inside the file's own address space (ELF virtual address).
+    /// Difference between mapped and file addresses: `address - bias` is the address inside the file's own address
+    /// space (ELF virtual address).
     pub bias: u64,
-    /// Path of the file according to the kernel: bytes, possibly non-UTF-8; empty for code without a file.
+    /// Path of the file according to the kernel: bytes, possibly non-UTF-8. The path is empty for code without a
+    /// file.
     pub path: PathBuf,
     /// GNU build id; empty if the file has none.
     pub build_id: Vec<u8>,
@@ -351,17 +361,17 @@ pub struct Module {
 /// A Python function, as the interpreter describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code<'a> {
-    /// Id used by frames.
+    /// Id by which frames refer to the function.
     pub id: CodeId,
     /// Interpreter version, such as `0x030b`, which determines the encoding of `lines`.
     pub version: u16,
     /// First line of the function.
     pub first_line: u32,
-    /// Path of its source, as passed to the interpreter.
+    /// Path of the function's source, as passed to the interpreter.
     pub file: &'a str,
-    /// Qualified name; the plain name before Python 3.11.
+    /// Qualified name of the function; before Python 3.11, the plain name.
     pub name: &'a str,
-    /// Line table of its instructions; empty if unknown.
+    /// Line table of the function's instructions; empty if unknown.
     pub lines: &'a [u8],
 }
 
@@ -370,7 +380,7 @@ pub struct Code<'a> {
 pub struct Instant<'a> {
     /// Time of the instant.
     pub time: Nanos,
-    /// Thread that marked it.
+    /// Thread that marked the instant.
     pub thread: ThreadId,
     /// Name of the instant.
     pub text: &'a str,

@@ -1,4 +1,5 @@
-//! A table of sums that is written repeatedly, each time only the changed entries. `encode` documents its layout.
+//! A table of sums that is written repeatedly, each time only the changed entries. Module `encode` documents the
+//! layout.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -10,11 +11,12 @@ use super::hash::IdMap;
 /// Maximum length of a key, and maximum number of values per key.
 const LONGEST_KEY: usize = 255;
 const MOST_VALUES: usize = 255;
-/// Approximate bytes of a sum in addition to its key and values: slot, length and count.
+/// Approximate size in bytes of a sum without its key and values: slot, length and count.
 const HEAD: usize = 4;
 
-/// Writer side of the table. Remembers what the file already contains by 16 bytes of hashes per sum. Two keys, or two
-/// states of one sum, with the same 64-bit hash are treated as equal: a chance of 1 in 10^9 for 100,000 sums.
+/// Writer side of the table. The writer remembers the contents of the file by 16 bytes of hashes per sum. Two keys,
+/// or two states of one sum, with the same 64-bit hash are treated as equal; the chance of this is 1 in 10^9 for
+/// 100,000 sums.
 #[derive(Debug, Default)]
 pub struct SumsWriter {
     slots: IdMap<u64, Slot>,
@@ -31,7 +33,7 @@ struct Slot {
 }
 
 impl SumsWriter {
-    /// Appends the entries of `sums` that changed since the last call. `sums` must yield every entry.
+    /// Appends the entries of `sums` that changed since the last call. `sums` must yield every entry, changed or not.
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
         self.turn = self.turn.wrapping_add(1);
         self.bytes = 0;
@@ -41,7 +43,7 @@ impl SumsWriter {
         });
     }
 
-    /// Size in bytes of the whole table if it were written to a new file.
+    /// Returns the size in bytes that the whole table would have in a new file.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -77,12 +79,13 @@ impl SumsWriter {
     }
 }
 
-/// Number of bytes of `value` as a varint (7 bits per byte).
+/// Returns the number of bytes of `value` as a varint (7 bits per byte).
 fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Uses the standard library's strong hash, because sums resemble each other.
+/// Returns the hash of a key or of values. It is the standard library's strong hash, because sums resemble each
+/// other.
 fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
     let mut hasher = DefaultHasher::new();
     thing.hash(&mut hasher);
@@ -95,7 +98,7 @@ pub(super) struct SumsReader {
     /// Entries read since the last mark.
     waiting: Vec<u8>,
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
-    /// Index of the next sum to return.
+    /// Index of the sum to return next.
     next: usize,
 }
 
@@ -105,7 +108,8 @@ impl SumsReader {
         self.waiting.extend(payload);
     }
 
-    /// Applies the buffered entries. Returns false at the first invalid entry; those before it are applied.
+    /// Applies the buffered entries. Returns false at the first invalid entry; entries before the invalid entry are
+    /// applied.
     pub(super) fn mark(&mut self) -> bool {
         let waiting = std::mem::take(&mut self.waiting);
         let mut fields = Fields(&waiting);
@@ -130,7 +134,7 @@ impl SumsReader {
         Some(())
     }
 
-    /// Returns the next valid sum. Keys are not checked for duplicates, which no valid file contains.
+    /// Returns the next valid sum. The reader does not check keys for duplicates; no valid file contains any.
     pub(super) fn next(&mut self) -> Option<(&[u8], &[u64])> {
         while self.sums.get(self.next).is_some_and(|(_, values)| values.is_empty()) {
             self.next += 1;
@@ -140,7 +144,7 @@ impl SumsReader {
         Some((key, values))
     }
 
-    /// Whether there are any sums.
+    /// Whether the table contains sums.
     pub(super) fn any(&self) -> bool {
         !self.sums.is_empty()
     }
@@ -196,7 +200,7 @@ mod tests {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
         }
-        // This one has no mark.
+        // This entry is not followed by a mark.
         add(&mut file, &mut writer, &vec![(b"a", vec![99, 99])], false);
         for cut in 16..=file.len() {
             let (_, table) = ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();

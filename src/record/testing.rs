@@ -1,8 +1,8 @@
-//! Hand-made rows and a reproducible random source, for the unit tests of everything that reads rows.
+//! Hand-made rows and a reproducible random source, for the unit tests of all modules that read rows.
 
 use super::*;
 
-/// A kernel called `NameId(1)` on device 0.
+/// Returns a kernel called `NameId(1)` on device 0.
 pub(crate) fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
     Activity {
         correlation: CorrelationId(correlation),
@@ -36,20 +36,20 @@ pub(crate) fn named(name: u32, mut activity: Activity) -> Activity {
     activity
 }
 
-/// A copy on device 0.
+/// Returns a copy on device 0.
 pub(crate) fn copy(correlation: u32, kind: CopyKind, bytes: u64, start: u64, end: u64) -> Activity {
     let (from, to) = (MemoryKind(1), MemoryKind(3));
     let detail = CopyDetail { kind, from, to, peers: None, bytes, is_async: true, copies: 1 };
     Activity { detail: Detail::Copy(detail), ..kernel(correlation, start, end) }
 }
 
-/// A fill on device 0.
+/// Returns a fill on device 0.
 pub(crate) fn set(correlation: u32, bytes: u64, start: u64, end: u64) -> Activity {
     let detail = SetDetail { memory: MemoryKind(3), value: 0, bytes, is_async: false };
     Activity { detail: Detail::Set(detail), ..kernel(correlation, start, end) }
 }
 
-/// A launch at time `correlation * 10` that took 5 ns.
+/// Returns a launch at time `correlation * 10` that took 5 ns.
 pub(crate) fn launch(correlation: u32, context: u32) -> Launch {
     Launch {
         time: Nanos(u64::from(correlation) * 10),
@@ -60,7 +60,7 @@ pub(crate) fn launch(correlation: u32, context: u32) -> Launch {
     }
 }
 
-/// A second id for the launch `within`.
+/// Returns a second id for the launch `within`.
 pub(crate) fn alias(correlation: u32, within: u32) -> Launch {
     Launch { within: CorrelationId(within), ..launch(correlation, 0) }
 }
@@ -91,7 +91,8 @@ impl Chance {
         keyed.sort_unstable();
         let mut order: Vec<usize> = keyed.into_iter().map(|(_, i)| i).collect();
         for at in 0..order.len() {
-            // Follow the cycle: the element that belongs here may already have been moved away from its old place.
+            // Follows the cycle, because the element that belongs here may already have been moved away from its old
+            // place.
             let mut from = order[at];
             while from < at {
                 from = order[from];
@@ -102,7 +103,7 @@ impl Chance {
     }
 }
 
-/// One turn of a program that does a bit of everything. Equal turns give equal rows.
+/// Yields the rows of one turn of a program that makes calls of all kinds. Equal turns give equal rows.
 pub(crate) fn a_turn(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
     let chance = &mut Chance::new(u64::from(turn) + 1);
     let mut push = |row: Row<'_>| each(&row);

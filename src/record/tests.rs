@@ -1,4 +1,4 @@
-//! Recordings are written and read back, truncated, and corrupted.
+//! Tests that write recordings and read them back, truncate them, and corrupt them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,7 +7,7 @@ use super::testing::{Chance, alias, copy, kernel, launch, named, set};
 use super::*;
 use crate::error::ErrorKind;
 
-/// At least one row of every kind, with every field set to something of its own.
+/// Returns at least one row of every kind. Every field has a value that no other field has.
 fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
     let mut rows = vec![
         Row::Launch(Launch { duration: u32::MAX, ..launch(u32::MAX, 7) }),
@@ -195,7 +195,7 @@ fn a_recording_is_complete_only_with_its_end_row() {
     }
 }
 
-/// Rows (as text, since they do not outlive the reader) and errors that a reader returns for `bytes`.
+/// Returns the rows (as text, because rows do not outlive the reader) and errors that a reader returns for `bytes`.
 fn read(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     let mut reader = match Reader::new(bytes) {
@@ -263,7 +263,7 @@ fn errors_name_the_record_and_its_offset() {
     assert!(errors[0].starts_with("record 1 at byte 0x10 claims to have 4294967295 bytes"), "{errors:?}");
 }
 
-/// Old recordings stay readable.
+/// Recordings of old formats must stay readable.
 #[test]
 fn a_recording_of_format_0_is_read() {
     let rows = all_kinds(&FRAMES);
@@ -318,8 +318,8 @@ fn a_file_of_another_kind_is_refused_with_a_reason() {
 fn rows_of_a_later_version_are_skipped() {
     let mut bytes = recording(&[Row::Window { edge: WindowEdge::Open, time: Nanos(1) }]);
     bytes.extend(b"\xc8\x03\0\0\0abc"); // an unknown row
-    bytes.extend(b"\x09\x09\0\0\0\xfa\x01\0\0\0\0\0\0\0"); // an unknown loss
-    bytes.extend(b"\x08\x0b\0\0\0\x01\x05\0\0\0\0\0\0\0zz"); // a window edge that has grown
+    bytes.extend(b"\x09\x09\0\0\0\xfa\x01\0\0\0\0\0\0\0"); // a loss of an unknown kind
+    bytes.extend(b"\x08\x0b\0\0\0\x01\x05\0\0\0\0\0\0\0zz"); // a window edge with additional bytes at its end
     let mut reader = Reader::new(&bytes[..]).unwrap();
     assert_eq!(reader.next_row(), Ok(Some(Row::Window { edge: WindowEdge::Open, time: Nanos(1) })));
     assert_eq!(reader.next_row(), Ok(Some(Row::Window { edge: WindowEdge::Close, time: Nanos(5) })));
@@ -331,8 +331,8 @@ fn rows_of_a_later_version_are_skipped() {
 fn a_malformed_row_does_not_hide_the_next() {
     let mut bytes = recording(&[]);
     bytes.extend(b"\x04\x0a\0\0\0\x01\0\0\0\x02\0\0\0\xff\xfe"); // a name that is not UTF-8
-    bytes.extend(b"\x08\x09\0\0\0\x02\0\0\0\0\0\0\0\0"); // a window edge of no kind
-    bytes.extend(b"\x03\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff"); // 2^32 frames in no room
+    bytes.extend(b"\x08\x09\0\0\0\x02\0\0\0\0\0\0\0\0"); // a window edge with an invalid kind
+    bytes.extend(b"\x03\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff"); // a count of 2^32 frames without room for them
     bytes.extend(b"\x01\0\0\0\0"); // a launch without fields
     bytes.extend(&recording(&[Row::Window { edge: WindowEdge::Open, time: Nanos(1) }])[16..]);
     let (rows, errors) = read(&bytes);
@@ -340,12 +340,12 @@ fn a_malformed_row_does_not_hide_the_next() {
     assert_eq!(errors[0], "record 2 at byte 0x15 holds text that is not UTF-8");
 }
 
-/// Number of mutations of each kind: `GPUFLAME_MUTATIONS`, for example 50000; 3,000 by default.
+/// Returns the number of mutations of each kind: `GPUFLAME_MUTATIONS`, for example 50000; 3,000 by default.
 fn mutations() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(3000, |text| text.parse().unwrap())
 }
 
-/// Overwrites up to nine of the bytes from `from` on.
+/// Overwrites up to nine bytes, starting at `from` or later.
 fn mutated(whole: &[u8], from: usize, chance: &mut Chance) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for _ in 0..=chance.below(8) {
@@ -365,7 +365,7 @@ fn garbage_is_rejected_without_a_panic() {
     }
 }
 
-/// A checkpoint file of sums in chunks, with the offset and length of each chunk.
+/// Returns a checkpoint file of sums in chunks, with the offset and length of each chunk.
 fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     let mut bytes = Chunk::file_head().to_vec();
     let (mut sums, mut chunks) = (SumsWriter::default(), Vec::new());
@@ -385,7 +385,8 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     (bytes, chunks)
 }
 
-/// Lets in garbage that a checksum would reject: the checksum is recomputed over the mutated rows.
+/// Recomputes the checksum over the mutated rows, so that the reader sees garbage that the checksum would otherwise
+/// reject.
 #[test]
 fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();
@@ -394,7 +395,7 @@ fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
         let mut chance = Chance::new(seed);
         let mut bytes = whole.clone();
         let (at, length) = chunks[chance.below(chunks.len() as u64) as usize];
-        // Past the chunk's tag, length and checksum.
+        // The rows begin after the chunk's tag, length and checksum.
         let rows = at + 9..at + length;
         bytes[rows.clone()].copy_from_slice(&mutated(&whole[rows.clone()], 0, &mut chance));
         let crc = crc32fast::hash(&bytes[rows]);

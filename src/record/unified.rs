@@ -1,5 +1,5 @@
 //! Unified-memory traffic in addition to explicit copies: pages that migrate to the processor that touches them, and
-//! faults. The tracer reports no call for them, so these rows have no launch and no stack.
+//! faults. The tracer reports no call for this traffic, so these rows have no launch and no stack.
 
 use super::ids::{DeviceId, Nanos};
 use super::kinds::kinds;
@@ -9,24 +9,24 @@ use super::kinds::kinds;
 pub struct Unified {
     /// Kind of traffic.
     pub kind: UnifiedKind,
-    /// Number of bytes moved, or of faults.
+    /// Number of bytes moved, or number of faults.
     pub value: u64,
     /// Start time.
     pub start: Nanos,
     /// End time; 0 for instantaneous events.
     pub end: Nanos,
-    /// First address.
+    /// First address of the memory.
     pub address: u64,
-    /// Source processor; a GPU only for some kinds (see `kind`).
+    /// Source processor. It is a GPU only for some kinds of traffic (see `kind`).
     pub source: DeviceId,
-    /// Destination processor; a GPU only for some kinds (see `kind`).
+    /// Destination processor. It is a GPU only for some kinds of traffic (see `kind`).
     pub target: DeviceId,
     /// Flags of the tracer: the reason for a migration, or the faulting access.
     pub flags: u32,
 }
 
 impl Unified {
-    /// Returns the GPU involved; `None` for host faults and for kinds of a later tracer.
+    /// Returns the GPU involved; `None` for host faults, and for kinds that a later tracer added.
     pub fn device(&self) -> Option<DeviceId> {
         match self.kind {
             UnifiedKind::HTOD | UnifiedKind::DTOD => Some(self.target),
@@ -35,16 +35,16 @@ impl Unified {
         }
     }
 
-    /// Returns the duration in nanoseconds; `None` if it was not reported or is invalid.
+    /// Returns the duration in nanoseconds; `None` if the tracer did not report the duration or it is invalid.
     pub fn duration(&self) -> Option<u64> {
         if self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 }
 
 kinds! {
-    /// Kind of unified-memory event, in our own numbers (a later version may write others).
+    /// Kind of unified-memory event, in our own numbers. A later version may write unknown numbers.
     UnifiedKind(u32) {
-        /// Kind without a number.
+        /// Any kind of event without a separate number.
         OTHER = 0, "other";
         /// Bytes migrated to a GPU.
         HTOD = 1, "HtoD";
@@ -62,7 +62,7 @@ kinds! {
 }
 
 impl UnifiedKind {
-    /// Whether bytes moved.
+    /// Whether this kind of event moves bytes.
     pub fn is_move(self) -> bool {
         matches!(self, Self::HTOD | Self::DTOH | Self::DTOD)
     }

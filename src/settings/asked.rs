@@ -1,4 +1,4 @@
-//! The user's settings: filled in from the table of settings, read by everything else.
+//! The user's settings. The table of settings fills them in, and all other modules read them.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::words::{Backward, GraphStacks, Python, Root, Unit, Yield};
 pub enum Nvtx {
     /// No ranges; NVTX is not intercepted.
     None,
-    /// All ranges except those of these domains.
+    /// All ranges except the ranges of these domains.
     Without(Vec<String>),
 }
 
@@ -36,21 +36,21 @@ pub struct Settings {
     pub enabled: bool,
     /// Delay before each window that the settings open.
     pub delay: Duration,
-    /// Duration of such a window; none: until the end.
+    /// Duration of a window that the settings open; `None`: the window stays open until the end.
     pub duration: Option<Duration>,
-    /// Number of such windows, if they have a duration; 0: unlimited.
+    /// Number of windows that the settings open, if the windows have a duration; 0: unlimited.
     pub repeat: u64,
-    /// Steps to record; none: all.
+    /// Steps to record; `None`: all steps.
     pub steps: Option<Range<u64>>,
     /// Name of the ranges that begin a step.
     pub step_range: Option<String>,
-    /// Number of launches after which such a window closes.
+    /// Number of launches after which a window that the settings open closes.
     pub max_launches: Option<u64>,
-    /// Number of bytes written to files after which such a window closes.
+    /// Number of bytes written to files after which a window that the settings open closes.
     pub max_bytes: Option<u64>,
-    /// Maximum number of windows with files of their own, if the prefix requests files per window.
+    /// Maximum number of windows with separate files, if the prefix requests files per window.
     pub max_windows: u64,
-    /// Permissions of the files, as for `chmod`.
+    /// Permissions of the output files, as for `chmod`.
     pub file_mode: u32,
     /// File whose existence opens the window.
     pub flag: Option<PathBuf>,
@@ -64,7 +64,7 @@ pub struct Settings {
     pub internal_frames: bool,
     /// Treatment of Python frames.
     pub python: Python,
-    /// Attribution of PyTorch's backward pass.
+    /// Mode of attributing PyTorch's backward pass.
     pub backward: Backward,
     /// Stacks of a graph node to show.
     pub graph: GraphStacks,
@@ -78,17 +78,17 @@ pub struct Settings {
     pub nvtx: Nvtx,
     /// Frames at the root of every stack.
     pub root: Vec<Root>,
-    /// Maximum memory in bytes; none: the limit from `host::memory::ceiling`.
+    /// Maximum memory in bytes; `None`: the limit from `host::memory::ceiling`.
     pub max_mem: Option<usize>,
-    /// CPU samples per second of launching threads; none: no sampling.
+    /// CPU samples per second of launching threads; `None`: no sampling.
     pub cpu_samples: Option<u32>,
-    /// Whether samples may use a timer's signals, if the kernel takes no samples for us.
+    /// Whether samples may use a timer's signals, if the kernel does not sample for us.
     pub cpu_timer: bool,
     /// Whether to record where launching threads wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// Interval, in stacks, at which a stack is captured again by other methods and compared.
+    /// Number of stacks after which one stack is captured again by other methods and compared.
     pub verify: u32,
-    /// Whether each launch calls a marker function for an external probe. Default: no.
+    /// Whether each launch calls a marker function for an external probe. Default: false.
     pub launch_marker: bool,
     /// Folder that gets a short report about this process.
     pub report: Option<PathBuf>,
@@ -96,11 +96,11 @@ pub struct Settings {
     pub cupti: Option<PathBuf>,
     /// CUPTI features left to other clients.
     pub yields: Yield,
-    /// Maximum time for which the exit may be delayed without progress.
+    /// Maximum time for which gpuflame may delay the exit without making progress.
     pub exit_limit: Duration,
     /// Whether to write the outputs when a signal ends the process.
     pub signals: bool,
-    /// Interval of the checkpoint; none: no checkpoint.
+    /// Interval of the checkpoint; `None`: no checkpoint.
     pub checkpoint: Option<Duration>,
     /// Maximum number of bytes by which the checkpoint may exceed twice the size of its contents.
     pub checkpoint_max: usize,
@@ -113,7 +113,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings with empty values. [`Settings::default`] has the defaults of the table.
+    /// Returns settings with empty values. [`Settings::default`] returns the defaults of the table.
     pub(super) fn unset() -> Self {
         Self {
             output: OsString::new(),
@@ -161,13 +161,13 @@ impl Settings {
         }
     }
 
-    /// Whether single calls are written while the application runs, each with its thread.
+    /// Whether single calls, each with its thread, are written while the application runs.
     pub fn lists_calls(&self) -> bool {
         let tables = [Output::Activities, Output::Chrome, Output::CuptiText];
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
     }
 
-    /// Whether the settings restrict when a window is open, which otherwise lasts from start to end.
+    /// Whether the settings restrict when a window is open. Without a restriction, a window lasts from start to end.
     pub fn say_when(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();

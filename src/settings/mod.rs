@@ -1,8 +1,8 @@
-//! The settings of the library, in one table of environment variables, and the words shared by its values and the
-//! command's flags.
+//! The settings of the library, as one table of environment variables. The module also holds the words that the
+//! values of settings share with the command's flags.
 //!
-//! The defaults, the table of `docs/settings.md` and `gpuflame settings` are generated from [`SETTINGS`]. This module
-//! only parses settings; the code that obeys them reads [`Settings`].
+//! The defaults, the table of `docs/settings.md` and the output of `gpuflame settings` are generated from
+//! [`SETTINGS`]. This module only parses settings; the code that obeys them reads [`Settings`].
 
 mod asked;
 mod read;

@@ -1,7 +1,7 @@
-//! Reads the environment according to the table of settings. Pure, except for [`from_environment`].
+//! Reads the environment according to the table of settings. All functions except [`from_environment`] are pure.
 //!
-//! An invalid value is never fatal, because the application must run on: the default applies, or the valid items of a
-//! list, and a warning is printed.
+//! An invalid value is never fatal, because the application must continue to run. Instead the default applies, or the
+//! valid items of a list, and a warning is printed.
 
 use super::asked::Settings;
 use super::table::{PATHS, SETTINGS, Setting, TRACE_FILE};

@@ -1,4 +1,4 @@
-//! The table of environment variables: name, default, help text and parser of each.
+//! The table of environment variables: name, default, help text and parser of each variable.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,19 +11,19 @@ use super::values::{
 use super::wanted::{Output, TraceFile};
 use super::words::{Backward, GraphStacks, Python, Root, Unit, Yield};
 
-/// Maximum number of samples per second. Above it, the samples would mostly show the sampling.
+/// Maximum number of samples per second. Above this rate, the samples would mostly show the sampling itself.
 const MOST_HERTZ: u64 = 10_000;
 
 /// An environment variable.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Name, with prefix.
+    /// Name of the variable, with prefix.
     pub name: &'static str,
-    /// Placeholder or choices for its value, in the table of `docs/settings.md`.
+    /// Placeholder or choices for the value, as shown in the table of `docs/settings.md`.
     pub values: &'static str,
-    /// Value when unset; [`Settings::default`] is built from these.
+    /// Value if the variable is not set. [`Settings::default`] is built from these values.
     pub default: &'static str,
-    /// Effect, in one sentence.
+    /// Effect of the setting, in one sentence.
     pub help: &'static str,
     pub(super) apply: fn(&mut Settings, &str) -> Result<(), Refused>,
 }
@@ -454,7 +454,7 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// Default name of the files.
+/// Default name of the output files.
 const OUTPUT: &str = "gpuflame-%e.%p";
 
 /// The only variable without our prefix.
@@ -462,7 +462,7 @@ pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 type SetPath = fn(&mut Settings, &OsStr);
 
-/// Settings that are paths, and setters for non-UTF-8 values: paths are bytes.
+/// Settings that are paths, and their setters for non-UTF-8 values, because paths are bytes.
 pub(super) const PATHS: &[(&str, SetPath)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),
@@ -471,8 +471,8 @@ pub(super) const PATHS: &[(&str, SetPath)] = &[
     (TRACE_FILE, |settings, path| settings.trace_file = Some(TraceFile::Path(PathBuf::from(path)))),
 ];
 
-/// Returns a path prefix that names files even if `text` is a folder: without a name, the files would be hidden
-/// (`.svg`).
+/// Returns a path prefix that names files even if `text` is a folder. If the prefix were only a folder, the files
+/// would be hidden (`.svg`).
 pub fn prefix(text: &OsStr) -> OsString {
     let mut prefix = text.to_owned();
     if text.as_bytes().ends_with(b"/") {
@@ -493,7 +493,7 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<Refused>) {
     }
 }
 
-/// Files to write, in the order of [`Output::all`], without duplicates.
+/// Parses the files to write. Returns the outputs in the order of [`Output::all`], without duplicates.
 fn formats(value: &str) -> (Vec<Output>, Option<Refused>) {
     let all = Output::all();
     let understand =

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// Invalid part of a value, and the reason.
+/// Invalid part of a value, and the reason why it is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The entire value: the default applies.
+    /// The entire value is invalid, so the default applies.
     All(String),
-    /// Some items of a list: the others are used.
+    /// Some items of a list are invalid; all other items are used.
     Some(String),
 }
 
@@ -24,7 +24,7 @@ impl From<Error> for Refused {
 /// Values of a switch.
 pub(super) const SWITCH: &str = "0, 1";
 
-/// Parses `1`, `true`, `yes` and `on`, or the opposite, in any case.
+/// Parses `1`, `true`, `yes` and `on`, or their opposites, case-insensitively.
 pub(super) fn switch(value: &str) -> Result<bool, Refused> {
     let is = |words: [&str; 4]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
     if is(["1", "true", "yes", "on"]) {
@@ -48,13 +48,13 @@ pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
     number.ok_or_else(|| Refused::All(format!("expected a number of bytes such as 64M, not `{value}`")))
 }
 
-/// Parses a number of seconds above 0, possibly fractional.
+/// Parses a number of seconds greater than 0, possibly fractional.
 pub(super) fn seconds(value: &str) -> Result<Duration, Refused> {
     let found = duration(value).filter(|duration| !duration.is_zero());
     found.ok_or_else(|| refused_seconds("above 0", value))
 }
 
-/// Parses a number of seconds, including 0.
+/// Parses a number of seconds, which may be 0.
 pub(super) fn seconds_or_none(value: &str) -> Result<Duration, Refused> {
     duration(value).ok_or_else(|| refused_seconds("from 0 on", value))
 }
@@ -77,7 +77,7 @@ pub(super) fn number(value: &str, least: u64) -> Result<u64, Refused> {
     number.ok_or_else(|| Refused::All(format!("expected a whole number, {least} or more, not `{value}`")))
 }
 
-/// Parses `FROM..TO`, either of which may be missing. `TO` is exclusive.
+/// Parses `FROM..TO`. Either number may be missing. `TO` is exclusive.
 pub(super) fn numbers(value: &str) -> Result<Range<u64>, Refused> {
     let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
     let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
@@ -109,8 +109,8 @@ pub(super) fn word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Refused> {
     Ok(value.parse()?)
 }
 
-/// Parses a comma-separated list: returns the items that `understand` accepts, without duplicates and in order, and
-/// the reason why the rest were rejected. `wanted` names the valid items for that message.
+/// Parses a comma-separated list. Returns the items that `understand` accepts, without duplicates and in order, and
+/// the reason why the other items were rejected. `wanted` names the valid items for that message.
 pub(super) fn list<T: PartialEq>(
     value: &str,
     wanted: &str,

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use crate::profile::{VIEWS, View};
 
-/// Suffix of the file next to a set that names the set's owner and its files.
+/// Suffix of the file that is next to a set of outputs and names the set's owner and files.
 pub const ABOUT: &str = ".set.json";
 
-/// Suffix of the file for the ledger and messages that could not be written to stderr.
+/// Suffix of the file for the ledger and for messages that could not be written to stderr.
 pub const LEDGER: &str = ".ledger.txt";
 
 /// A file to write at exit.
@@ -15,17 +15,17 @@ pub const LEDGER: &str = ".ledger.txt";
 pub enum Output {
     /// A view, drawn in the format with this word.
     Drawn(&'static View, &'static str),
-    /// A row per device and kernel, copy or fill name.
+    /// The table with a row per device and kernel, copy or fill name.
     Table,
-    /// A row per activity.
+    /// The table with a row per activity.
     Activities,
-    /// Definitions of the stacks in it.
+    /// Definitions of the stacks in the table of activities.
     Stacks,
     /// Chrome trace events.
     Chrome,
     /// Output in the format of the CUPTI tracer of eunomia's tutorial.
     CuptiText,
-    /// Recording: every row, to be explained later.
+    /// Recording of every row, to be explained later.
     Recording,
 }
 
@@ -40,17 +40,17 @@ impl Output {
         all
     }
 
-    /// Whether its size grows with the run, and it covers all windows.
+    /// Whether the output's size grows with the run, and the output covers all windows.
     pub fn grows(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
     }
 
-    /// Whether it contains names of frames.
+    /// Whether the output contains names of frames.
     pub fn has_names(self) -> bool {
         !self.grows() || self == Self::Chrome
     }
 
-    /// Returns the word in `GPUFLAME_FORMATS`. The first view has a word per format; every other view has one word
+    /// Returns the word in `GPUFLAME_FORMATS`. The first view has a word per format. Every other view has one word
     /// for all its formats.
     pub fn word(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ impl Output {
         }
     }
 
-    /// Returns the suffix of its file name.
+    /// Returns the suffix of the output's file name.
     pub fn suffix(self) -> String {
         match self {
             Self::Drawn(view, format) if view == VIEWS[0] => format!(".{format}"),
@@ -81,7 +81,7 @@ impl Output {
 /// Destination of the text requested with `CUPTI_TRACE_OUTPUT_FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceFile {
-    /// The program's standard output, as much of it as is accepted.
+    /// The program's standard output, as far as it accepts the text.
     Stdout,
     /// A file with this path.
     Path(PathBuf),

@@ -1,4 +1,4 @@
-//! Settings whose value is one of a few words. The words and the default are defined only here.
+//! Settings whose value is one of a few words. Only this module defines the words and the default.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,21 +11,21 @@ pub enum Unit {
     /// GPU time in nanoseconds. The sum over a folded file is exact.
     #[default]
     Nanos,
-    /// GPU time in microseconds. Each line is rounded separately, half up, so that the sum may be off by half a
-    /// microsecond per line.
+    /// GPU time in microseconds. Each line is rounded separately, half up, so that the sum of a file may differ by up
+    /// to half a microsecond per line.
     Micros,
-    /// Number of activities, and of launches without one.
+    /// Number of activities, plus the number of launches without an activity.
     Count,
 }
 
-/// Stacks of a graph node to show: the one that launched the graph, or the one that created the
-/// node, by an API call or by stream capture.
+/// Stacks to show for a graph node: the stack that launched the graph, or the stack that created the node, by an API
+/// call or by stream capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphStacks {
     /// The launching stack, `[graph]`, and the part of the creating stack that differs.
     #[default]
     Both,
-    /// The stack that created the node. If it is unknown, the launching stack and the reason.
+    /// The stack that created the node. If that stack is unknown, the launching stack and the reason are shown.
     Capture,
     /// The stack that launched the graph.
     Launch,
@@ -36,48 +36,48 @@ pub enum GraphStacks {
 pub enum Root {
     /// `[process app 4711]`.
     Process,
-    /// `[thread loader]`, the launching thread; with its id if several threads have the name.
+    /// `[thread loader]`, the launching thread. The frame includes the thread id if several threads have the name.
     Thread,
     /// `[GPU 0]`.
     Device,
-    /// `[stream 7]`, with its GPU if several streams have that number. Not for idle time, which belongs to a whole
-    /// GPU.
+    /// `[stream 7]`; the frame includes the GPU if several streams have that number. Idle time has no such frame,
+    /// because it belongs to a whole GPU.
     Stream,
 }
 
-/// Treatment of numbers in names written by people and Python that count steps and requests, or identify objects and
-/// threads.
+/// Treatment of numbers in the names of ranges and Python functions, where they count steps and requests, or identify
+/// objects and threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Names {
     /// Each number becomes `N`, so that all steps share one frame.
     #[default]
     Folded,
-    /// Like `Folded`, including the numbers of module instances: `nn.Module: Layer_17`.
+    /// Like `Folded`, but the numbers of module instances are folded as well: `nn.Module: Layer_17`.
     Modules,
-    /// Numbers are kept.
+    /// Numbers are unchanged.
     Kept,
 }
 
 /// Treatment of Python frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Python {
-    /// Shown among the native frames, each with the first line of its function.
+    /// Python frames are shown among the native frames, each with the first line of its function.
     #[default]
     Auto,
-    /// Not captured.
+    /// Python frames are not captured.
     Off,
     /// Stacks with Python frames are shown without native frames.
     Only,
-    /// Shown with the line that was being executed.
+    /// Python frames are shown with the line that was being executed.
     Lines,
 }
 
 /// CUPTI features left to other clients in the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Yield {
-    /// Activity records, if they take them, until a window opens.
+    /// Activity records, if other clients take them, until a window opens.
     Nothing,
-    /// Activity records, for as long as they use them.
+    /// Activity records, while other clients use them.
     #[default]
     Records,
     /// Activity records and the callback subscription.
@@ -87,14 +87,14 @@ pub enum Yield {
 /// Attribution of the work of PyTorch's backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backward {
-    /// Under autograd's thread, which launched it.
+    /// The work is attributed to autograd's thread, which launched the work.
     #[default]
     Autograd,
-    /// Under the forward pass, if ranges identify it.
+    /// The work is attributed to the forward pass, if ranges identify the forward operator.
     Forward,
 }
 
-/// Maps the values of a type to their words, which are parsed in any case.
+/// Maps the values of a type to their words, which are parsed case-insensitively.
 macro_rules! words {
     ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {
         impl $type {
@@ -103,7 +103,7 @@ macro_rules! words {
             /// Words of all values, for help texts and messages.
             pub const WORDS: &str = concat!($first_word $(, ", ", $word)*);
 
-            /// Returns the word that selects it.
+            /// Returns the word that selects the value.
             pub const fn word(self) -> &'static str {
                 match self {
                     Self::$first => $first_word,

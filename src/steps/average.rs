@@ -1,7 +1,8 @@
-//! Computes the average step: the times of its operations, and the bubbles between them.
+//! Computes the average step: the times of the step's operations, and the bubbles between the operations.
 //!
-//! Steps differ, and averaging different things means nothing. So only steps with the same operations in the same order
-//! are averaged: those that equal the *reference*, the first step with the most common number of operations.
+//! Steps differ, and an average over different operations has no meaning. So only steps with the same operations in
+//! the same order are averaged: the steps that equal the *reference*, which is the first step with the most common
+//! number of operations.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -13,11 +14,12 @@ use crate::import::NameTable;
 /// Definition of a bubble: the idle time before an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bubbles {
-    /// From the end of all earlier operations on any stream: the GPU was entirely idle. The bubbles of a step add up
-    /// to its idle time before the start of its last operation.
+    /// From the end of all earlier operations on any stream, so that the GPU was entirely idle. The bubbles of a step
+    /// add up to the step's idle time before the start of its last operation.
     #[default]
     Union,
-    /// From the end of the previous operation on the same stream (for the first one: from the start of the step).
+    /// From the end of the previous operation on the same stream. For the first operation, from the start of the
+    /// step.
     Stream,
     /// From the end of the operation that *started* before, as if operations never overlapped.
     Order,
@@ -26,20 +28,20 @@ pub enum Bubbles {
 /// Options for averaging steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsOptions {
-    /// Operations before the first one whose name contains this text are removed from each step, and times count
-    /// from that one. Default: `recover_decode_task`.
+    /// Text that the name of the trimming operation contains. Operations before the first operation with such a name
+    /// are removed from each step, and times count from that operation. Default: `recover_decode_task`.
     pub trim: Option<String>,
     /// Minimum length of a step, in ns. Default: 0.
     pub min: i64,
-    /// Maximum length of a step, in ns; longer ones are prefill, not decoding. Default: 30 ms.
+    /// Maximum length of a step, in ns. Longer steps are prefill, not decoding. Default: 30 ms.
     pub max: i64,
     /// Definition of bubbles. Default: [`Bubbles::Union`].
     pub bubbles: Bubbles,
-    /// Reproduces the original tool byte by byte, including its errors: bubbles by [`Bubbles::Order`], differences
-    /// and sums in `f64`, and steps without the `trim` operation count untrimmed. Default: false.
+    /// Whether to reproduce the original tool byte by byte, including its errors: bubbles by [`Bubbles::Order`],
+    /// differences and sums in `f64`, and steps without the `trim` operation count untrimmed. Default: false.
     pub compat: bool,
-    /// Whether the first bubble of a trimmed step is the gap before the trimming operation, from the end of the removed
-    /// operations. Default: false, it is 0.
+    /// Whether the first bubble of a trimmed step is the gap before the trimming operation, from the end of the
+    /// removed operations. Default: false, so that the first bubble is 0.
     pub gap_before_trim: bool,
 }
 
@@ -59,15 +61,15 @@ impl Default for StatsOptions {
 /// An operation of the average step; times are in us.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Average {
-    /// Name, without a time in brackets at its end.
+    /// Name of the operation, without a time in brackets at the end.
     pub name: String,
     /// Start, relative to the start of the step or of the trimming operation.
     pub start: f64,
-    /// End.
+    /// End of the operation, relative to the same time as `start`.
     pub end: f64,
-    /// Duration.
+    /// Duration of the operation.
     pub duration: f64,
-    /// Idle time of the GPU before it.
+    /// Idle time of the GPU before the operation.
     pub bubble: f64,
 }
 
@@ -80,20 +82,20 @@ pub struct StatsReport {
     pub in_bounds: usize,
     /// Steps within the limits that have operations.
     pub with_ops: usize,
-    /// Steps skipped because they lack a trimming operation that other steps have.
+    /// Steps skipped because they lack a trimming operation although other steps have one.
     pub untrimmed: usize,
-    /// Steps equal to the reference, which are the ones averaged.
+    /// Steps that are equal to the reference; only these steps are averaged.
     pub averaged: usize,
     /// Number of operations of the reference.
     pub ops: usize,
-    /// Operations that begin inside a step and end after it: they belong to no step.
+    /// Operations that begin inside a step and end after that step; they belong to no step.
     pub crossing: usize,
 }
 
 /// The average step.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Operations, by start.
+    /// Operations of the average step, by start time.
     pub averages: Vec<Average>,
     /// Counts of averaged and skipped steps.
     pub report: StatsReport,
@@ -102,10 +104,10 @@ pub struct Stats {
 /// A step and its operations.
 struct Step<'a> {
     start: i64,
-    /// Zero of its times: its start, or the start of the trimming operation.
+    /// Zero of the step's times: the start of the step, or the start of the trimming operation.
     base: i64,
     ops: &'a [TracedOp],
-    /// Indices of the operations inside it.
+    /// Indices of the operations inside the step.
     within: Vec<u32>,
     /// Indices of the operations removed by trimming.
     trimmed_ops: Vec<u32>,
@@ -119,10 +121,10 @@ impl Step<'_> {
 }
 
 impl Stats {
-    /// Averages over the steps.
+    /// Computes averages over the steps.
     ///
     /// # Errors
-    /// `Format` if there are no steps, none within the length limits, or none with operations.
+    /// `Format` if there are no steps, no steps within the length limits, or no steps with operations.
     pub fn new(ops: Ops, options: &StatsOptions) -> Result<Self> {
         let Ops { mut ops, mut steps, names, total, .. } = ops;
         let mut report = StatsReport { steps: steps.len(), ..StatsReport::default() };
@@ -155,7 +157,7 @@ impl Stats {
         Ok(Self { averages, report })
     }
 
-    /// Writes the table, with names passed through `name`.
+    /// Writes the table, with each name mapped by `name`.
     ///
     /// # Errors
     /// Errors of `out`.
@@ -201,9 +203,10 @@ fn retain_steps_in_bounds(steps: &mut Vec<TracedStep>, options: &StatsOptions) -
     Ok(())
 }
 
-/// Names without a time at their end, each with one number.
+/// Names without a time at the end; each distinct name has one number.
 struct BareNames {
-    /// For each number of the [`NameTable`]: the number here, and whether it is a trimming operation.
+    /// For each number of the [`NameTable`], the number of the bare name, and whether that name is a trimming
+    /// operation.
     numbers: Vec<(u32, bool)>,
     texts: Vec<String>,
 }
@@ -267,8 +270,8 @@ fn collect_ops<'a>(
     Step { start: step.start, base, ops, within, trimmed_ops, trimmed: trim.is_some() }
 }
 
-/// Steps with the same operations as the reference: the first step with the most common number of operations. If two
-/// numbers are equally common, the one seen first wins.
+/// Returns the steps with the same operations as the reference: the first step with the most common number of
+/// operations. If two numbers of operations are equally common, the number seen first wins.
 fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&'a Step<'s>> {
     let mut counts: Vec<(usize, usize)> = Vec::new();
     for step in steps {
@@ -286,7 +289,7 @@ fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&
     equal_steps.filter(|step| *reference.get_or_insert_with(|| sequence(step)) == sequence(step)).collect()
 }
 
-/// Averages from integer sums, each divided once.
+/// Averages from integer sums; each sum is divided once.
 fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOptions) -> Vec<Average> {
     let mut sums = vec![[0_i128; 4]; steps[0].within.len()];
     for step in steps {
@@ -322,7 +325,7 @@ fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOption
     to_averages(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names)
 }
 
-/// Averages as the original tool computes them: every difference there is a difference here, so that even the
+/// Computes averages in the way of the original tool. Every subtraction of that tool is also done here, so that even the
 /// rounding noise is the same.
 fn average_in_floats(steps: &[&Step<'_>], names: &BareNames) -> Vec<Average> {
     let mut sums = vec![[0.0; 4]; steps[0].within.len()];

@@ -1,4 +1,5 @@
-//! Measures the latency of an inference server's decoding steps, by a Python frame that each step enters once.
+//! Measures the latency of an inference server's decoding steps. A step is recognised by a Python frame that each
+//! step enters once.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -34,8 +35,8 @@ impl FromStr for Framework {
 }
 
 impl Framework {
-    /// Whether a Python frame of this name begins a step. Only file and function are compared: the line between them
-    /// changes with every release.
+    /// Whether a Python frame of this name begins a step. Only file and function are compared, because the line
+    /// number in the name changes with every release.
     fn begins_step(self, name: &str) -> bool {
         let (file, function) = match self {
             Self::Sglang => ("sglang/srt/managers/scheduler.py", "get_next_batch_to_run"),
@@ -50,7 +51,7 @@ impl Framework {
         })
     }
 
-    /// Name of the frame or step, for messages.
+    /// Returns the name of the frame or step, for messages.
     fn marker(self) -> &'static str {
         match self {
             Self::Sglang => "Python frame `…sglang/srt/managers/scheduler.py(…): get_next_batch_to_run`",
@@ -81,10 +82,10 @@ impl DecodeSteps {
     }
 
     /// Returns the steps of `min` to `max` ns. For servers whose steps are the gaps between frames, only the first
-    /// half of the time counts, because later fewer requests are decoded.
+    /// half of the time counts, because fewer requests are decoded later.
     ///
     /// # Errors
-    /// `Format` if there are none.
+    /// `Format` if there are no such steps.
     pub fn latencies(mut self, min: i64, max: i64) -> Result<Latencies> {
         if self.framework != Framework::FastDeploy {
             self.starts.sort_unstable();
@@ -158,13 +159,13 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Latencies in ns, in trace order.
+    /// Returns the latencies in ns, in trace order.
     pub fn all(&self) -> &[i64] {
         &self.in_trace_order
     }
 
-    /// Rows to print: a name and a value in ms. Percentiles are interpolated linearly; the standard deviation is
-    /// that of the population.
+    /// Returns the rows to print, each a name and a value in ms. Percentiles are interpolated linearly. The standard
+    /// deviation is that of the population.
     pub fn rows(&self) -> Vec<(&'static str, f64)> {
         let count = self.sorted.len() as f64;
         let mean = self.sorted.iter().map(|&value| i128::from(value)).sum::<i128>() as f64 / count;

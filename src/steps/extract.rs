@@ -51,18 +51,18 @@ impl Extract {
         Self { ops }
     }
 
-    /// Operations, by start.
+    /// Returns the operations, by start.
     pub fn ops(&self) -> &[TracedOp] {
         &self.ops.ops
     }
 
-    /// Name of an operation.
+    /// Returns the name of an operation.
     pub fn name(&self, op: &TracedOp) -> &str {
         self.ops.names.text(op.name)
     }
 
-    /// Writes the table, with names passed through `name`. With `compat`, durations are the difference of two `f64`,
-    /// whose last digits are noise.
+    /// Writes the table, with each name mapped by `name`. With `compat`, durations are the difference of two `f64`
+    /// numbers, whose last digits are noise.
     ///
     /// # Errors
     /// Errors of `out`.
@@ -99,7 +99,7 @@ impl Extract {
     }
 }
 
-/// As [`super::micros`], but without allocating a string: there may be millions of operations.
+/// As [`super::micros`], but does not allocate a string, because there may be millions of operations.
 fn push_micros(nanos: i64, line: &mut Vec<u8>) {
     let mut digits = *b"00000000000000000000.000";
     let (mut whole, fraction) = (nanos.unsigned_abs() / 1000, (nanos.unsigned_abs() % 1000) as u16);

@@ -1,8 +1,9 @@
-//! The step analyses show what ran when and where the GPU was idle in between, for other tools' traces, in one pass.
+//! The step analyses show, for traces of other tools, what ran when and where the GPU was idle in between. Each reads
+//! a trace once.
 //!
-//! There are three: the operations in a time range ([`Extract`]), the average step of an inference server and its
-//! bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). Times are integers throughout; only averages are
-//! fractions.
+//! There are three analyses: the operations in a time range ([`Extract`]), the average step of an inference server
+//! and the step's bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). Times are integers in all
+//! computations; only averages are fractions.
 
 mod average;
 mod decode_steps;
@@ -17,7 +18,7 @@ pub use ops::{Ops, TracedOp, TracedStep};
 /// Formats `text` as a CSV field, quoted if necessary.
 fn quoted(text: &str) -> crate::error::Result<Vec<u8>> {
     if text.is_empty() {
-        // The writer would quote a single empty field, because the line would be empty otherwise.
+        // The writer would quote a single empty field, because the line would otherwise be empty.
         return Ok(Vec::new());
     }
     let mut out = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b',')).from_writer(Vec::new());

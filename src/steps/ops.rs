@@ -5,24 +5,24 @@ use crate::import::{CpuKind, CpuOp, Event, Fork, NameTable, Op, Sink, Wants};
 /// A GPU operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedOp {
-    /// Start, in ns.
+    /// Start of the operation, in ns.
     pub start: i64,
-    /// End, in ns.
+    /// End of the operation, in ns.
     pub end: i64,
-    /// Name, as a number in [`NameTable`].
+    /// Name of the operation, as a number in [`NameTable`].
     pub name: u32,
-    /// Device and stream; 0 if the trace does not give them.
+    /// Device and stream of the operation; 0 if the trace does not give the device or stream.
     pub stream: (u32, u32),
 }
 
 /// A step of the profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedStep {
-    /// Start, in ns.
+    /// Start of the step, in ns.
     pub start: i64,
-    /// End, in ns.
+    /// End of the step, in ns.
     pub end: i64,
-    /// Name, as a number in [`NameTable`].
+    /// Name of the step, as a number in [`NameTable`].
     pub name: u32,
 }
 
@@ -31,30 +31,30 @@ pub struct TracedStep {
 pub struct Ops {
     range: Option<(i64, i64)>,
     with_steps: bool,
-    /// Whether only events with exact times among their arguments count.
+    /// Whether only events that have exact times among their arguments count.
     only_exact_times: bool,
-    /// In file order.
+    /// GPU operations, in file order.
     pub ops: Vec<TracedOp>,
-    /// In file order.
+    /// Steps, in file order.
     pub steps: Vec<TracedStep>,
-    /// Their names.
+    /// Names of the operations and steps.
     pub names: NameTable,
     /// Number of GPU operations, inside and outside the time range.
     pub total: u64,
 }
 
 impl Ops {
-    /// Creates a sink that keeps all operations, and steps.
+    /// Creates a sink that keeps all operations and all steps.
     pub fn with_steps() -> Self {
         Self { with_steps: true, ..Self::default() }
     }
 
-    /// Creates a sink that keeps the operations entirely between `first` and `last`, inclusive.
+    /// Creates a sink that keeps only operations that lie entirely between `first` and `last`, inclusive.
     pub fn within(first: i64, last: i64) -> Self {
         Self { range: Some((first, last)), ..Self::default() }
     }
 
-    /// Restricts it to events with exact times among their arguments, as `kernel_extractor` does.
+    /// Restricts the sink to events with exact times among their arguments, as `kernel_extractor` does.
     #[must_use]
     pub fn with_exact_times(self, only_exact_times: bool) -> Self {
         Self { only_exact_times, ..self }

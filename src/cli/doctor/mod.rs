@@ -1,7 +1,7 @@
-//! `gpuflame doctor`: checks whether programs can be recorded here, and lists obstacles.
+//! `gpuflame doctor`: checks whether programs can be recorded on this machine, and lists obstacles.
 //!
-//! Checks that could crash or hang run in a separate process (`probe`), which loads the driver, CUPTI and our
-//! library, and initialises CUDA. Nothing is modified.
+//! Checks that could crash or hang run in a separate process (`probe`). That process loads the driver, CUPTI and our
+//! library, and initialises CUDA. No check modifies anything.
 
 mod probe;
 
@@ -65,7 +65,7 @@ struct Line {
     state: State,
     what: &'static str,
     found: String,
-    /// Recommended action; empty if none is needed.
+    /// Recommended action for the user; empty if no action is needed.
     remedy: String,
 }
 
@@ -127,7 +127,7 @@ impl Doctor {
     }
 }
 
-/// Checks the driver, the GPU, CUPTI, and the permission to use it.
+/// Checks the driver, the GPU, CUPTI, and the permission to use CUPTI.
 fn about_cuda(found: &Found) -> Vec<Line> {
     if !found.has_driver {
         return vec![Line::fail(
@@ -174,7 +174,7 @@ fn no_gpu(found: String) -> Line {
     Line::fail("GPU", found, remedy)
 }
 
-/// Checks whether CUPTI records for this user, and whether another client owns it.
+/// Checks whether CUPTI records for this user, and whether another client owns CUPTI.
 fn about_permission(found: &Found) -> Vec<Line> {
     if found.cupti.is_none() {
         return Vec::new();
@@ -209,7 +209,7 @@ fn about_permission(found: &Found) -> Vec<Line> {
     vec![Line::fail(what, why, remedy)]
 }
 
-/// Checks the library, and whether its version is that of this command.
+/// Checks the library, and whether its version equals the version of this command.
 fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
     let own = env!("CARGO_PKG_VERSION");
     match (library, &found.library) {
@@ -233,7 +233,7 @@ fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
     }
 }
 
-/// Checks whether another library is injected into CUDA programs started from here.
+/// Checks whether another library is injected into CUDA programs started from this environment.
 fn about_injection() -> Line {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").map(PathBuf::from) else {
         return Line::ok(
@@ -257,7 +257,7 @@ fn about_injection() -> Line {
     }
 }
 
-/// Lists the settings in the environment, and those that are invalid.
+/// Lists the settings in the environment, including the invalid settings.
 fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<Line> {
     let mut lines: Vec<_> = warnings
         .into_iter()
@@ -289,7 +289,7 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
     lines
 }
 
-/// Checks the destination of the files, and looks there for recordings of killed processes.
+/// Checks the destination of the files, and looks for recordings of killed processes in that folder.
 fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> {
     let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();

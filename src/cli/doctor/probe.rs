@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::host::library;
 use crate::settings;
 
-/// Maximum time for the answer. A driver takes seconds to start if no other process uses it.
+/// Maximum time to wait for the answer. A driver takes seconds to start if no other process uses it.
 const LONGEST: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -24,10 +24,10 @@ pub(super) struct Found {
     pub(super) driver: Option<u64>,
     pub(super) gpus: std::result::Result<Vec<String>, u64>,
     pub(super) cupti: Option<FoundCupti>,
-    /// Kind of the refusal, and its message.
+    /// Kind and message of the refusal, if CUPTI refused.
     pub(super) refused: Option<(String, String)>,
     pub(super) notes: Vec<String>,
-    /// Version of the library, or the reason why it cannot be loaded.
+    /// Version of the library, or the reason why the library cannot be loaded.
     pub(super) library: Option<std::result::Result<String, String>>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct FoundCupti {
 /// Starts the separate process and waits for its answer.
 ///
 /// # Errors
-/// A description of how the process ended, if it did not answer.
+/// A description of how the separate process ended, if it did not answer.
 pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(myself);
@@ -50,7 +50,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
     if let Some(library) = library {
         command.arg("--library").arg(library);
     }
-    // A library injected by the driver would own CUPTI before us.
+    // A library injected by the driver would own CUPTI before the probe does.
     command.env_remove("CUDA_INJECTION64_PATH").env_remove("LD_PRELOAD");
     let mut child = command
         .stdin(Stdio::null())
@@ -75,7 +75,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
             Err(error) => return Err(error.to_string()),
         }
     };
-    // The answer is smaller than a pipe's buffer.
+    // The answer is smaller than a pipe's buffer, so it can be read after the process has ended.
     if let Some(mut pipe) = child.stdout.take() {
         let _ = pipe.read_to_string(&mut answer);
     }
@@ -85,7 +85,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
     }
 }
 
-/// Runs in the separate process: probes, and writes the findings.
+/// Runs in the separate process: probes, and writes the findings to `out`.
 pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     let version = path.map(library::version_of);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {
@@ -128,7 +128,7 @@ fn of_probe(probe: &Probe) -> Value {
     })
 }
 
-/// Returns the reason for choosing that library.
+/// Returns the reason why that library was chosen.
 fn why(source: Source) -> &'static str {
     match source {
         Source::Setting => "which GPUFLAME_CUPTI names",

@@ -1,5 +1,5 @@
-//! Translates options and settings files into the variables that the library reads. Values that the library would
-//! ignore with a warning are errors here, before anything is run.
+//! Translates options and settings files into the variables that the library reads. A value that the library would
+//! ignore with a warning is an error here, before the command is run.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) type Chosen = (String, String);
 
 pub(super) const FLAG: &str = "GPUFLAME_FLAG";
 
-/// Parts of `--window`, and their variables.
+/// Parts of `--window`, and the variables that they set.
 const WINDOW: [(&str, &str); 9] = [
     ("delay", "GPUFLAME_DELAY"),
     ("duration", "GPUFLAME_DURATION"),
@@ -27,7 +27,7 @@ const WINDOW: [(&str, &str); 9] = [
     ("flag", FLAG),
     ("signal", "GPUFLAME_SIGNAL"),
 ];
-/// Prefix of all names but one, which settings files omit.
+/// Prefix of all variable names but one. Settings files omit the prefix.
 const PREFIX: &str = "GPUFLAME_";
 /// Value of `--window` for programs that open windows themselves.
 const BY_THE_PROGRAM: &str = "off";
@@ -43,7 +43,7 @@ pub(super) fn window(text: &str) -> Result<Vec<Chosen>> {
     Ok(chosen)
 }
 
-/// Checks that the parts form a valid window; the error is the reason.
+/// Checks that the parts form a valid window. The error is the reason why the parts are invalid.
 fn fits(chosen: &[Chosen]) -> std::result::Result<(), String> {
     let word = |name: &str| WINDOW.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
     let has = |name: &str| chosen.iter().any(|(chosen, _)| chosen == name);
@@ -92,7 +92,7 @@ pub(super) fn cpu_samples(text: &str) -> Result<Chosen> {
     Ok(chosen)
 }
 
-/// Reads a settings file: settings by name without the prefix, in lower case (`duration = 2.5`).
+/// Reads a settings file, which names settings without the prefix, in lower case (`duration = 2.5`).
 pub(super) fn config(path: &Path) -> Result<Vec<Chosen>> {
     let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(path.display()))?;
     settings_of(&text).map_err(|error| error.within(path.display()))
@@ -113,7 +113,7 @@ fn settings_of(text: &str) -> Result<Vec<Chosen>> {
     Ok(all)
 }
 
-/// Returns the variable for a key, which is the variable's name with or without the prefix.
+/// Returns the variable for a key. The key is the variable's name with or without the prefix.
 fn name(key: &str) -> std::result::Result<String, String> {
     let whole = key.to_ascii_uppercase().replace('-', "_");
     let is_known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name);
@@ -143,7 +143,7 @@ fn word(key: &str, value: &Value) -> Result<String> {
     })
 }
 
-/// Checks that the library would accept the values; the error is the reason.
+/// Checks that the library would accept the values. The error is the reason why the library would reject a value.
 fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
         return Err("a zero byte is in it, and no variable can have one".to_owned());

@@ -1,5 +1,5 @@
-//! Finds the `libgpuflame.so` for recording a command, and validates it before anything is run, because the driver
-//! does not report a library that it cannot load.
+//! Finds the `libgpuflame.so` for recording a command, and validates the library before the command is run, because
+//! the driver does not report a library that it cannot load.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,9 +12,9 @@ use crate::host;
 const NAME: &str = "libgpuflame.so";
 /// Preload library that makes the driver load [`NAME`] from the same folder.
 const SMALL: &str = "libgpuflame-preload.so";
-/// First bytes of a library for this machine: ELF, 64-bit, in its byte order.
+/// First bytes of a library for this machine: ELF, 64-bit, in the machine's byte order.
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
-/// `e_type` of a shared object, and `e_machine` of this processor.
+/// Value of `e_type` for a shared object, and of `e_machine` for this processor.
 const SHARED: u16 = 3;
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// Size in bytes of an ELF header, and of a section header.
@@ -23,13 +23,13 @@ const SECTION: usize = 64;
 /// Name of the function that the driver calls, as it appears in a string table.
 const ENTRY: &[u8] = b"\0InitializeInjection\0";
 
-/// Returns the absolute path of the library: `wanted`, or the one next to this command: in the same folder, as in a
-/// build, or in the neighbouring `lib`, as installed.
+/// Returns the absolute path of the library: `wanted`, or the library that belongs to this command. The latter is in
+/// the same folder as the command, as in a build, or in the neighbouring `lib`, as installed.
 pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return look_at(wanted);
     }
-    // Without /proc, only the kernel's record of how this program was started remains.
+    // Without /proc, the only source is the kernel's record of how this program was started.
     let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     let folder = command.parent().unwrap_or(Path::new("."));
     let places = [folder.join(NAME), folder.join("../lib").join(NAME)];
@@ -46,9 +46,9 @@ pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Returns the names of the symbols that `file` exports and imports, from the string table to which its dynamic
-/// symbol table (section type 11) is linked. `head` is the ELF header: 64 bytes, with the location of the sections
-/// from byte 40.
+/// Returns the names of the symbols that `file` exports and imports. They are in the string table to which the
+/// dynamic symbol table (section type 11) is linked. `head` is the ELF header: 64 bytes, with the location of the
+/// sections from byte 40.
 fn names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
     let number = |of: &[u8], at: usize, bytes: usize| {
         of[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -76,12 +76,12 @@ pub(in crate::cli) fn is_ours(path: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(NAME.as_bytes())
 }
 
-/// Returns the library to preload: the small one, if it is installed next to `library`. The small one does not depend
-/// on a C library, so that programs with a C library other than glibc start normally; `library` itself would abort
-/// them.
+/// Returns the library to preload: the small library, if it is installed next to `library`. The small library does
+/// not depend on a C library, so that programs with a C library other than glibc start normally. `library` itself
+/// would abort such programs.
 pub(super) fn to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(SMALL);
-    // The small library loads the file of that name.
+    // The small library loads the file of that name from its own folder.
     let is_beside = library.with_file_name(NAME).canonicalize().is_ok_and(|named| named == library);
     if is_beside && small.is_file() { small } else { library.to_owned() }
 }
@@ -104,7 +104,8 @@ fn look_at(path: &Path) -> Result<PathBuf> {
     if !names.windows(ENTRY.len()).any(|name| name == ENTRY) {
         return Err(unfit("is another library, or a program: it has nothing that the driver would call"));
     }
-    // The driver's variable is read as a path, LD_PRELOAD as a list separated by spaces and colons.
+    // The driver reads its variable as a path, but the loader reads LD_PRELOAD as a list separated by spaces and
+    // colons.
     if path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Err(unfit("has a space or a colon in its path, which LD_PRELOAD cannot name"));
     }
@@ -128,7 +129,7 @@ mod tests {
             let why = refused(&folder.join(name));
             assert!(why.contains(if name == "cut" { "cut short" } else { "no shared library" }), "{why}");
         }
-        // The section headers would be past the end of the file.
+        // The section headers are past the end of this truncated file.
         let mut astray = whole[..5000].to_vec();
         astray[40..48].fill(0xff);
         std::fs::write(folder.join("astray"), astray).unwrap();

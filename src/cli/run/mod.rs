@@ -1,7 +1,7 @@
 //! `gpuflame run`: runs a command under gpuflame, on the same terminal, and exits with its status.
 //!
-//! This verb only sets variables, waits, and reads the reports of the command's processes (`GPUFLAME_REPORT`); the
-//! library does the recording.
+//! This verb only sets variables, waits, and reads the reports of the command's processes (`GPUFLAME_REPORT`). The
+//! injected library does the recording.
 
 mod chosen;
 pub(super) mod library;
@@ -28,12 +28,12 @@ const OUTPUT: &str = "GPUFLAME_OUTPUT";
 /// Variables that name libraries for the driver and NVTX to inject.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
-/// Maximum time that a line may wait for space in stderr.
+/// Maximum time that printing a line may wait for space in stderr.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time allowed for `xdg-open` to notice that it cannot show anything.
 const OPENS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Exit codes of shells for a command that does not exist, or cannot be run.
+/// Shells' exit codes for a command that does not exist, or that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 
@@ -88,7 +88,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // A full pipe must neither keep the command from starting nor this process from ending.
+        // A full pipe must neither prevent the start of the command nor the exit of this process.
         let console = Console { patience: Some(PATIENCE), ..console };
         let chosen = self.chosen()?;
         let library = library::find(self.library.as_deref())?;
@@ -117,7 +117,8 @@ impl Run {
         Ok(Outcome::Status(child::code(status)))
     }
 
-    /// Prints what the processes of the command reported, and writes the files of those that ended without exit handlers.
+    /// Prints the reports of the command's processes, and writes the files of processes that ended without exit
+    /// handlers.
     fn sum_up(&self, reports: &processes::Folder, chosen: &[Chosen], console: Console) {
         let mut left = reports.read();
         let all: BTreeMap<_, _> = in_environment().chain(chosen.iter().cloned()).collect();
@@ -134,14 +135,15 @@ impl Run {
         }
     }
 
-    /// Returns the settings from the options, and those from the file that nothing else sets.
+    /// Returns the settings from the options, and the settings from the file that neither options nor environment
+    /// set.
     fn chosen(&self) -> Result<Vec<Chosen>> {
         let mut chosen = Vec::new();
         if let Some(file) = &self.config {
             chosen = chosen::config(file)?;
             chosen.retain(|(name, _)| std::env::var_os(name).is_none());
         }
-        // Of two settings with the same name, the later one wins.
+        // If two settings have the same name, the later one wins.
         chosen.extend(self.window.as_deref().map(chosen::window).transpose()?.into_iter().flatten());
         chosen.extend(self.cpu_samples.as_deref().map(chosen::cpu_samples).transpose()?);
         chosen.extend(self.off_cpu.then(|| ("GPUFLAME_OFF_CPU".to_owned(), "1".to_owned())));
@@ -149,7 +151,7 @@ impl Run {
         Ok(chosen)
     }
 
-    /// Creates the command, with the variables that make its processes record.
+    /// Creates the command, with the variables that make the command's processes record.
     fn command(
         &self,
         library: &Path,
@@ -183,14 +185,15 @@ impl Run {
                 all.push(":");
                 all.push(others);
             }
-            // The small library names the main library to the driver, and loads it immediately, if possible.
+            // The small library names the main library to the driver; if possible, it loads the main library
+            // immediately.
             command.env_remove(driver);
             command.env("LD_PRELOAD", all).env("_GPUFLAME_LOAD", "1");
         } else {
             command.env(driver, library);
         }
         command.env(nvtx, library);
-        // A regular file on descriptor 2 gets the ledger only if the command began with it.
+        // A regular file on descriptor 2 receives the ledger only if the command was started with that file.
         match stderr::passed_on() {
             Some(identity) => command.env(stderr::AT_EXEC_VARIABLE, identity),
             None => command.env_remove(stderr::AT_EXEC_VARIABLE),
@@ -199,7 +202,7 @@ impl Run {
         if let Some(prefix) = &self.output {
             command.env(OUTPUT, prefix);
         }
-        // A deleted current folder has no path; the command can still run in it.
+        // A deleted current folder has no path, but the command can still run in that folder.
         if let Ok(here) = std::env::current_dir() {
             make_absolute(&mut command, &here);
         }
@@ -210,14 +213,15 @@ impl Run {
     }
 }
 
-/// Settings in the environment.
+/// Returns the settings in the environment.
 fn in_environment() -> impl Iterator<Item = Chosen> {
     let text =
         |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("GPUFLAME_"))
 }
 
-/// Prefixes paths from the options with the current folder, because processes of the command may change theirs.
+/// Prefixes relative paths from the options with the current folder, because processes of the command may change
+/// their current folder.
 fn make_absolute(command: &mut Command, here: &Path) {
     let parts: Vec<_> = here.as_os_str().as_bytes().split(|byte| *byte == b'%').collect();
     let as_prefix = PathBuf::from(OsString::from_vec(parts.join(&b"%%"[..])));
@@ -229,7 +233,7 @@ fn make_absolute(command: &mut Command, here: &Path) {
     }
 }
 
-/// Shows the first picture on the desktop, or prints its path if that fails.
+/// Shows the first picture on the desktop, or prints the picture's path if showing it fails.
 fn open(left: &[Report], console: Console) {
     let picture = left
         .iter()
@@ -249,7 +253,7 @@ fn open(left: &[Report], console: Console) {
     console.remark(format_args!("{why}; open {} in a browser", picture.display()));
 }
 
-/// Whether the child exits successfully or keeps running: without a desktop, the child is the browser itself.
+/// Whether the child exits successfully or keeps running. Without a desktop, the child is the browser itself.
 fn is_well(mut child: Child) -> bool {
     let looks_end = Instant::now() + OPENS_WITHIN;
     loop {

@@ -1,5 +1,6 @@
-//! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder made for the run
-//! (`src/session/about.rs` has their names). The processes may run as other users, and may leave anything there.
+//! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder
+//! made for the run (`src/session/about.rs` has the names of these files). The processes may run as other users, and
+//! may leave any files in the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -19,32 +20,35 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::explain::path_of;
 use crate::host;
 
-/// Maximum number of names tried for a folder; each that exists belongs to another run.
+/// Maximum number of names tried for a folder. Each name that already exists belongs to another run.
 const MOST_FOLDERS: u32 = 1000;
 /// Folders to try after `TMPDIR`.
 const OTHER_PLACES: [&str; 2] = ["/tmp", "/dev/shm"];
-/// Maximum number of files read, and the size of one. A report has a path for each file that a process wrote.
+/// Maximum number of files read, and the maximum size of one file. A report has a path for each file that a process
+/// wrote.
 const MAX_FILES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Maximum depth of runs within runs, two folders each.
 const MAX_DEPTH: u32 = 8;
-/// Maximum time, for all processes together, that an `exec` may take in which a process has no environment: it reads the
-/// head of the program from the disk. Processes that were started with an empty one cost this once.
+/// Maximum time, for all processes together, to wait for an `exec` during which a process has no environment. The
+/// kernel reads the head of the program from the disk in that time. Processes that were started with an empty
+/// environment cost this time once.
 const EXEC: Duration = Duration::from_millis(200);
 /// Size in bytes of the largest environment with which Linux starts a program.
 const MOST_VARIABLES: usize = 6 << 20;
 /// Maximum number of processes listed one by one.
 const MOST_LISTED: usize = 20;
-/// Names this folder to the processes of the command. Set already, it names the folder of another run, or of another
-/// program that wants reports.
+/// Variable that names the run's folder to the processes of the command. If the variable is already set, it names the
+/// folder of another run, or of another program that wants reports.
 pub(super) const REPORT: &str = "GPUFLAME_REPORT";
 
-/// A folder for reports, removed on drop. A process of another user can create files in it, but not list it; its
-/// parent's other entries cannot be listed either, and its name is random, so that only processes of the command know it.
+/// A folder for reports, removed on drop. A process of another user can create files in the folder, but cannot list
+/// it. That process cannot list the other entries of the parent folder either, and the folder's name is random, so
+/// that only processes of the command know it.
 pub(super) struct Folder {
     path: PathBuf,
     parent: PathBuf,
-    /// Gets the reports too, once this run has read them.
+    /// Folder that also receives the reports, once this run has read them.
     outer: Option<PathBuf>,
 }
 
@@ -54,7 +58,7 @@ impl Folder {
     pub(super) fn new() -> Result<Self> {
         let outer = std::env::var_os(REPORT).and_then(|folder| std::path::absolute(folder).ok());
         let outer = outer.filter(|folder| folder.is_dir());
-        // The command may change its current folder.
+        // The path is made absolute because the command may change its current folder.
         let temporary = std::path::absolute(std::env::temp_dir()).ok();
         let places = outer.iter().cloned().chain(temporary).chain(OTHER_PLACES.map(PathBuf::from));
         let mut first = None;
@@ -88,7 +92,7 @@ impl Folder {
         &self.path
     }
 
-    /// Reads the reports so far. Skips files that are not readable.
+    /// Reads the reports that exist so far. Skips unreadable files.
     pub(super) fn read(&self) -> Left {
         let mut files = Vec::new();
         list(&self.path, 0, &mut files);
@@ -102,15 +106,15 @@ impl Folder {
         left
     }
 
-    /// Finds processes of the command that still run: they have the folder's name in the environment that they were
-    /// started with.
+    /// Finds processes of the command that still run. Such a process has the folder's name in the environment with
+    /// which it was started.
     pub(super) fn survivors(&self) -> BTreeSet<u32> {
         let setting = [REPORT.as_bytes(), b"=", self.path.as_os_str().as_encoded_bytes()].concat();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let looks_end = Instant::now() + EXEC;
         let is_set = |variable: &[u8]| {
-            // A run within this one has its folder in ours.
+            // A run nested in this run has its folder in ours.
             variable.strip_prefix(&setting[..]).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
         };
         numbers
@@ -118,12 +122,12 @@ impl Folder {
             .collect()
     }
 
-    /// Hands the reports to the run, or other program, that this run is a part of.
+    /// Hands the reports to the enclosing run, or to the other program that wants reports.
     pub(super) fn pass_on(&self, left: &Left) {
         let Some(outer) = &self.outer else { return };
         for file in &left.files {
             let Some(name) = file.file_name() else { continue };
-            // A copy if the outer folder is on another file system.
+            // Falls back to a copy if the outer folder is on another file system.
             if fs::rename(file, outer.join(name)).is_err()
                 && let Some((bytes, _)) = read_file(file)
             {
@@ -146,7 +150,7 @@ fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// Lists the files in `folder` and in folders of runs within this one.
+/// Lists the files in `folder` and in the folders of nested runs.
 fn list(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if files.len() >= MAX_FILES {
@@ -160,7 +164,7 @@ fn list(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the content and owner of a regular file. Opening a pipe does not block; a pipe is rejected, as is any file
+/// Returns the content and owner of a regular file. Opening a pipe does not block. Pipes are rejected, as are files
 /// without an end.
 fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
@@ -174,13 +178,13 @@ fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     Some((bytes, metadata.uid()))
 }
 
-/// Creates a file. Another user may have created one of that name, or a link or pipe: that one stays.
+/// Creates a file. If another user has already created a file, link or pipe of that name, the existing entry stays.
 fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
-/// Returns the environment with which a process was started. During an `exec` it is empty for a moment, so that it is
-/// read again until `looks_end`; it is always empty for kernel threads and zombies.
+/// Returns the environment with which a process was started. During an `exec` the environment is empty for a moment,
+/// so the function reads it again until `looks_end`. The environment is always empty for kernel threads and zombies.
 fn environment(process: u32, looks_end: Instant) -> Vec<u8> {
     loop {
         let environment = read_at_once(process);
@@ -193,7 +197,7 @@ fn environment(process: u32, looks_end: Instant) -> Vec<u8> {
     }
 }
 
-/// Reads the environment in a single read: between two reads the process could switch to another program, and the
+/// Reads the environment in a single read. Between two reads the process could switch to another program, and the
 /// result would be truncated.
 fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
     let mut variables = vec![0; MOST_VARIABLES];
@@ -202,12 +206,12 @@ fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
     Ok(variables)
 }
 
-/// Files that the processes of a command left in the folder. A session is named by the stem of its files.
+/// Files that the processes of a command left in the folder. A session is named by the stem of the session's files.
 #[derive(Default)]
 pub(super) struct Left {
     pub(super) reports: Vec<Report>,
     reported: BTreeSet<String>,
-    /// Files that stay if a process ends without its exit handlers.
+    /// Files that remain if a process ends without its exit handlers.
     begun: Vec<Begun>,
     /// Sessions that called CUDA.
     called: BTreeMap<String, Called>,
@@ -216,18 +220,19 @@ pub(super) struct Left {
     files: Vec<PathBuf>,
 }
 
-/// A file that was begun.
+/// A file that a session began to write.
 struct Begun {
     session: String,
     file: PathBuf,
-    /// Another user must not choose a file that this user reads and writes next to.
+    /// Whether the file belongs to this user. Another user must not choose a file that this user reads and writes
+    /// next to.
     is_ours: bool,
 }
 
 /// A session that called CUDA.
 struct Called {
     program: String,
-    /// Why it could not be recorded.
+    /// Reason why the session could not be recorded.
     refusal: Option<String>,
 }
 
@@ -263,7 +268,7 @@ impl Left {
     /// Recovers the files of processes that ended without exit handlers: killed, or crashed.
     pub(super) fn recover(&mut self, recover: impl Fn(&Path) -> Option<Recovered>) {
         let is_reported = |file: &PathBuf| self.reports.iter().any(|report| report.files.contains(file));
-        // A pipe or a device has no end.
+        // The file must be regular, because a pipe or a device has no end.
         let is_left = |begun: &&Begun| begun.is_ours && begun.file.is_file() && !is_reported(&begun.file);
         let mut left: Vec<_> = self.begun.iter().filter(is_left).collect();
         left.sort_by(|a, b| a.file.cmp(&b.file));
@@ -279,9 +284,9 @@ impl Left {
         }
     }
 
-    /// Sessions that called CUDA and sent no report, without the processes in `survivors`.
+    /// Returns the sessions that called CUDA and sent no report, without the processes in `survivors`.
     fn silent(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &Called)> {
-        // A file that is there although nothing was made of it has a line of its own.
+        // A remaining file from which nothing was recovered has a separate line.
         let has_left = |session: &String| {
             self.begun.iter().any(|begun| begun.session == *session && begun.file.is_file())
         };
@@ -293,7 +298,7 @@ impl Left {
         silent.filter(|(process, _)| !survivors.contains(process))
     }
 
-    /// Lines that sum up the reports; `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
+    /// Returns lines that sum up the reports. `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
     pub(super) fn lines(&self, survivors: &BTreeSet<u32>, is_disabled: bool) -> Vec<String> {
         let (idle, busy): (Vec<_>, Vec<_>) = self.reports.iter().partition(|report| report.is_idle());
         let mut lines: Vec<_> = busy.iter().take(MOST_LISTED).map(|report| report.line()).collect();
@@ -344,13 +349,13 @@ impl Left {
     }
 }
 
-/// Whether a file in the folder is of this session.
+/// Whether a file in the folder belongs to this session.
 fn is_of(file: &Path, session: &str) -> bool {
     let rest = file.file_name().and_then(|name| name.to_str()?.strip_prefix(session));
     rest.is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The process id in a session's name, `HOST.PROCESS.TIME`.
+/// Returns the process id in a session's name, `HOST.PROCESS.TIME`.
 fn process_of(session: &str) -> u32 {
     session.rsplit('.').nth(1).and_then(|process| process.parse().ok()).unwrap_or(0)
 }
@@ -359,7 +364,7 @@ fn processes(count: usize) -> String {
     format!("{count} process{}", if count == 1 { "" } else { "es" })
 }
 
-/// The first `MOST_LISTED` items, and that there are more.
+/// Returns the first `MOST_LISTED` items, and whether there are more items.
 fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
     let more = if items.len() > MOST_LISTED { ", ..." } else { "" };
     items.take(MOST_LISTED).collect::<Vec<_>>().join(", ") + more
@@ -397,7 +402,7 @@ impl Report {
         })
     }
 
-    /// Whether there is nothing to list: the process launched nothing, and wrote nothing.
+    /// Whether there is nothing to list because the process launched nothing and wrote nothing.
     fn is_idle(&self) -> bool {
         self.launches == 0 && self.files.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Writes single events, for the exporter of complete recordings and for the live one.
+//! Writes single events, for the exporter of complete recordings and for the live exporter.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ impl Events {
         Self { text: Vec::new(), base, process, written: 0 }
     }
 
-    /// Appends to the text; writing to a vector cannot fail.
+    /// Appends text. Writing to a vector cannot fail.
     pub(super) fn put(&mut self, text: Arguments<'_>) {
         let _ = self.text.write_fmt(text);
     }
@@ -50,7 +50,8 @@ impl Events {
         ));
     }
 
-    /// Writes a call with `more` arguments. `frame` is the context whose innermost frame in `stackFrames` is the call.
+    /// Writes a call with `more` arguments. `frame` is the context whose innermost frame in `stackFrames` is the
+    /// call.
     pub(super) fn call(&mut self, call: &Called<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
         let &Called { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
@@ -69,7 +70,7 @@ impl Events {
         self.put(format_args!("\"args\":{{\"correlation\":{}{more}}}}}", id.0));
     }
 
-    /// Writes the start of the flow from a call to the work it started.
+    /// Writes the start of the flow from a call to the work that the call started.
     pub(super) fn starts(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
@@ -79,7 +80,8 @@ impl Events {
         ));
     }
 
-    /// Writes an activity with its [`title`] and `more` arguments. `missing`: reason why it has no launch.
+    /// Writes an activity with its [`title`] and `more` arguments. `missing` is the reason why the activity has no
+    /// launch.
     pub(super) fn activity(
         &mut self,
         activity: &Activity,
@@ -129,8 +131,8 @@ impl Events {
         }
     }
 
-    /// Writes a wait, in Kineto's words, on the stream that waited or was waited for. `record`: the record of the
-    /// event that was waited for, if CUPTI gives it.
+    /// Writes a wait, in Kineto's words, on the stream that waited or that the host waited for. `record` is the
+    /// record of the event that was waited for, if CUPTI reports one.
     pub(super) fn sync(&mut self, sync: &Sync, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
@@ -182,7 +184,7 @@ impl Events {
     }
 }
 
-/// Argument of a launch without an activity.
+/// Argument that marks a launch without an activity.
 pub(super) const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
 
 /// Writes the losses, the number of activities without times, and the provenance.
@@ -214,7 +216,7 @@ pub(super) fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<
     }
 }
 
-/// Title of work with this name: `gemm`, `Memcpy HtoD` or `Memset`.
+/// Returns the title of work with this name: `gemm`, `Memcpy HtoD` or `Memset`.
 pub(in crate::export) fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     match work {
         Work::Kernel(_) => name,
@@ -224,7 +226,7 @@ pub(in crate::export) fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Nanoseconds, displayed exactly as microseconds.
+/// Time in nanoseconds, displayed exactly as microseconds.
 pub(super) struct Micros(u64);
 
 impl Display for Micros {

@@ -1,4 +1,5 @@
-//! Chrome's trace events written while the application runs, row by row: only data that later rows refer to is stored.
+//! Chrome's trace events written while the application runs, row by row. Only data that later rows refer to is
+//! stored.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -17,7 +18,7 @@ use crate::record::{
     NameId, Nanos, Row, ThreadId, Work,
 };
 
-/// Name of calls whose name was not stored.
+/// Name of calls whose real name was not stored.
 const UNKNOWN: &str = "[call unknown]";
 
 /// A [`Sink`] that writes Chrome's trace events while the application runs. Rows that other rows refer to must be
@@ -30,7 +31,7 @@ pub struct ChromeText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     kernels: IdMap<NameId, String>,
-    /// GPU and number of all streams, and the GPUs of contexts.
+    /// GPU and number of all streams, and the GPU of each context.
     streams: BTreeSet<(u32, u32)>,
     devices: IdMap<GpuContextId, DeviceId>,
     untimed: u64,
@@ -40,7 +41,7 @@ pub struct ChromeText<W> {
 }
 
 impl<W: Write> ChromeText<W> {
-    /// Starts the file; times are relative to `base`, and `kernel_name` turns symbols into names.
+    /// Starts the file. Times are relative to `base`, and `kernel_name` turns symbols into names.
     pub fn new(out: W, base: Nanos, kernel_name: fn(&str) -> String) -> Self {
         let mut events = Events::new(base, 0);
         events.put(format_args!(
@@ -85,15 +86,15 @@ impl<W: Write> ChromeText<W> {
         self.kernels.shrink_to_fit();
     }
 
-    /// Returns the first error, once; the file is unusable after it.
+    /// Returns the first error, once. The file is unusable after an error.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
 
-    /// Finishes the file with the names that `profile` has by now, and returns the writer.
+    /// Finishes the file with the names that `profile` has at this time, and returns the writer.
     ///
     /// # Errors
-    /// The first error since the start; nothing was written after it.
+    /// The first error since the start. Nothing was written after that error.
     pub fn finish(mut self, profile: &Profile) -> Result<W> {
         places(&mut self.events, profile, &self.streams);
         self.events.put(format_args!("\n],"));
@@ -112,7 +113,7 @@ impl<W: Write> ChromeText<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes a call with `more` arguments; returns its thread.
+    /// Writes a call with `more` arguments. Returns the calling thread.
     fn call(&mut self, id: CorrelationId, launched: Launched, nanos: u64, more: &str) -> ThreadId {
         let known = self.callers.get(&launched.context).copied();
         let name = known.and_then(|(_, label)| self.labels.get(&label));
@@ -126,7 +127,7 @@ impl<W: Write> ChromeText<W> {
     /// Writes a call that launched nothing.
     fn host_call(&mut self, id: CorrelationId, time: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
-        // It is listed as a launch already.
+        // A call that starts work is already listed as a launch.
         if !label.is_some_and(|label| starts_work(label)) {
             self.call(id, Launched { time, duration: 0, context }, nanos, "");
         }
@@ -146,7 +147,7 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 
     fn activity(&mut self, one: &Activity, origin: Origin) {
-        // A call without a known stack would get a wrong one when the file is read again.
+        // A call without a known stack would get a wrong stack when the file is read again.
         if let Some(launched) = self.met.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(one.correlation, launched, launched.duration.into(), "");
             self.events.starts(one.correlation, thread, launched.time);
@@ -206,20 +207,20 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 }
 
-/// Frames written so far, each once: stacks share the frames of their common path from the root.
+/// Frames written so far, each once. Stacks share the frames of their common path from the root.
 #[derive(Default)]
 struct Frames {
     texts: HashMap<String, u32>,
-    /// By caller, text and kind.
+    /// Numbers of frames by caller, text and kind.
     known: HashMap<(u32, u32, char), u32>,
     written: bool,
 }
 
-/// Parent of root frames.
+/// Number that root frames have as their parent.
 const NOBODY: u32 = 0;
 
 impl Frames {
-    /// Writes the new frames of a stack, root first; the innermost frame gets the context's id.
+    /// Writes the new frames of a stack, root first. The innermost frame gets the context's id.
     fn stack(&mut self, context: ContextId, stack: &[Frame<'_>], events: &mut Events) {
         let Some((leaf, callers)) = stack.split_last() else { return };
         let mut parent = NOBODY;

@@ -1,4 +1,4 @@
-//! Chrome's trace events from a recording or another tool's trace, with all rows available.
+//! Chrome's trace events from a recording or another tool's trace. All rows are available before anything is written.
 
 use std::io::Write;
 
@@ -12,8 +12,8 @@ use crate::export::threads;
 use crate::profile::{Profile, quoted};
 use crate::record::{Created, EventUse, GpuContextId, Sync};
 
-/// Chrome's trace events, with the names of the profile. Activities without times have no place on a time line:
-/// `gpuflame.missing` counts them.
+/// Chrome's trace events, with the names of the profile. Activities without times have no place on a time line, so
+/// `gpuflame.missing` counts them instead.
 pub(in crate::export) static CHROME: Format = Format::of_events(
     "chrome",
     &[".json"],
@@ -72,7 +72,7 @@ impl<W: Write> Chrome<'_, W> {
     }
 
     fn call(&mut self, call: &LaunchCall) -> Result<()> {
-        // A call without a known stack would get a wrong one when the file is read again.
+        // A call without a known stack would get a wrong stack when the file is read again.
         if !call.has_stack() {
             return Ok(());
         }
@@ -142,7 +142,8 @@ impl<W: Write> Chrome<'_, W> {
     }
 }
 
-/// Arguments for a stack and, unless all frames are call or code, for their kinds.
+/// Returns the arguments for a stack and for the kinds of its frames. The kinds are omitted if all frames are call or
+/// code.
 fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     let stack = format!(",\"{text}\":{}", quoted(&caller.exact_stack()));
     match caller.kinds() {
@@ -151,7 +152,7 @@ fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     }
 }
 
-/// GPU of a context; the first GPU if no work ran in it.
+/// Returns the GPU of a context, or the first GPU if no work ran in the context.
 fn device(rows: &events::JoinedRows, context: GpuContextId) -> u32 {
     rows.device_of(context).map_or(0, |device| device.0)
 }

@@ -1,15 +1,16 @@
 //! The buffer that the scanner works on (a part of the file, followed by zeros) and the sources that refill it.
 //!
-//! A [`Source`] is asked for more while some bytes are still unread. [`ReaderSource`] moves the unread bytes to
-//! the front and reads more after them. A source that has the next bytes in a buffer of its own prepends the
-//! unread bytes to that buffer and swaps the buffers, so that nothing else is copied: see `gzip`.
+//! The scanner requests more bytes from a [`Source`] while some bytes are still unread. [`ReaderSource`] moves the
+//! unread bytes to the front and reads more bytes after them. A source that already holds the next bytes in another
+//! buffer prepends the unread bytes to that buffer and swaps the buffers, so that no other bytes are copied: see
+//! `gzip`.
 
 use std::io::Read;
 
-/// Number of zero bytes after the contents, so that 64 bytes can be loaded at any position. They are not part of the
-/// trace.
+/// Number of zero bytes after the contents, so that 64 bytes can be loaded at any position. The zeros are not part of
+/// the trace.
 pub(in super::super) const PADDING: usize = 64;
-/// Largest event accepted, and therefore the largest size of the buffer.
+/// Size of the largest event accepted, and therefore the largest size of the buffer.
 pub(super) const MAX_EVENT_BYTES: usize = 256 << 20;
 
 /// Bytes of a file, consumed at the front and filled at the back.
@@ -36,8 +37,8 @@ impl From<std::io::Error> for RefillError {
 
 /// A source of bytes.
 pub(in super::super) trait Source {
-    /// Appends bytes to `buffer`: at least as many as are unread, so that a large event is not scanned again for every
-    /// few bytes of a pipe. Returns whether the input has ended.
+    /// Appends bytes to `buffer`, at least as many as are unread, so that a large event is not scanned again for
+    /// every few bytes from a pipe. Returns whether the input has ended.
     fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, RefillError>;
 }
 
@@ -47,7 +48,7 @@ impl Buffer {
         Self { bytes: vec![0; size + PADDING], begin: 0, end: 0 }
     }
 
-    /// Unread bytes, followed by the padding.
+    /// Returns the unread bytes, followed by the padding.
     pub(super) fn padded(&self) -> &[u8] {
         &self.bytes[self.begin..self.end + PADDING]
     }
@@ -60,7 +61,7 @@ impl Buffer {
         self.begin += count;
     }
 
-    /// Capacity in bytes.
+    /// Returns the capacity in bytes.
     pub(in super::super) fn size(&self) -> usize {
         self.bytes.len() - PADDING
     }
@@ -74,7 +75,7 @@ impl Buffer {
         (self.begin, self.end) = (headroom, headroom);
     }
 
-    /// Inserts `bytes` before the unread ones. Returns false if there is no room for them.
+    /// Inserts `bytes` before the unread bytes. Returns false if there is no room for `bytes`.
     pub(in super::super) fn prepend(&mut self, bytes: &[u8]) -> bool {
         let Some(begin) = self.begin.checked_sub(bytes.len()) else { return false };
         self.bytes[begin..self.begin].copy_from_slice(bytes);
@@ -82,7 +83,7 @@ impl Buffer {
         true
     }
 
-    /// Appends `bytes` to the unread ones; the buffer grows as needed.
+    /// Appends `bytes` to the unread bytes; the buffer grows as needed.
     pub(in super::super) fn append(&mut self, bytes: &[u8]) -> Result<(), RefillError> {
         if self.unread().len() >= MAX_EVENT_BYTES {
             return Err(RefillError::EventTooLarge);
@@ -95,7 +96,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Reads once from `input`, as much as fits; returns 0 at its end.
+    /// Reads once from `input`, as much as fits; returns 0 at the end of the input.
     pub(in super::super) fn read(&mut self, input: &mut impl Read) -> std::io::Result<usize> {
         let room = self.size();
         let count = loop {

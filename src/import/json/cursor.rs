@@ -1,8 +1,9 @@
-//! Functions that step over JSON (blanks, strings, numbers, whole values), each from one position to the next.
+//! Functions that skip JSON (blanks, strings, numbers, whole values). Each returns the position after the skipped
+//! text.
 //!
-//! The bytes end in [`PADDING`] zeros, which are not part of the trace. A function that reaches an unexpected
-//! byte stops there; the caller knows whether more input may follow. Values that nothing reads are only stepped
-//! over, so errors inside them are not found.
+//! The bytes end in [`PADDING`] zeros, which are not part of the trace. A function that reaches an unexpected byte
+//! stops at that byte; the caller knows whether more input may follow. Values that no code reads are only skipped, so
+//! errors inside them are not detected.
 
 use super::buffer::PADDING;
 use super::mask::InstructionSet;
@@ -20,9 +21,9 @@ pub(super) enum Shape {
     /// No value.
     #[default]
     Missing,
-    /// The inside of a string.
+    /// The inside of a string without backslashes.
     String,
-    /// The inside of a string with a backslash in it.
+    /// The inside of a string that contains a backslash.
     Escaped,
     /// A number, or another word without quotes.
     Word,
@@ -39,7 +40,7 @@ pub(super) struct Value {
 }
 
 impl Value {
-    /// Bytes of the value; of a string, those between the quotes.
+    /// Returns the bytes of the value. For a string, returns the bytes between the quotes.
     #[inline(always)]
     pub(super) fn slice(self, bytes: &[u8]) -> &[u8] {
         &bytes[self.start as usize..self.end as usize]
@@ -51,10 +52,11 @@ impl Value {
     }
 }
 
-/// Position of the first byte from `at` on that is not a blank.
+/// Returns the position of the first byte at or after `at` that is not a blank.
 ///
-/// Here and at the end of words the loop steps by branches. They nearly always go the same way as before, so the
-/// processor predicts them and runs ahead, whereas a position counted from a bit mask would have to be waited for.
+/// In this function and at the end of words, the loop advances by branches. The branches nearly always go the same
+/// way as before, so the processor predicts them and runs ahead. The processor would have to wait for a position
+/// computed from a bit mask.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {
@@ -69,10 +71,10 @@ pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Steps from the position after a key's closing quote to its value.
+/// Skips from the position after a key's closing quote to the value of the key.
 #[inline(always)]
 pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
-    // The spacing that nearly every writer uses.
+    // This is the spacing that nearly every writer uses.
     if bytes[at..].starts_with(b": ") && bytes[at + 2] > b' ' {
         return Ok(at + 2);
     }
@@ -83,7 +85,8 @@ pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
     Ok(skip_blanks(bytes, at + 1))
 }
 
-/// Finds the end of the string whose inside begins at `start`; the closing quote is at the value's end.
+/// Finds the end of the string whose inside begins at `start`. The end of the value is the position of the closing
+/// quote.
 #[inline(always)]
 pub(super) fn read_string<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
     let (quotes, backslashes) = L::string(load_at(bytes, start));
@@ -113,7 +116,7 @@ fn read_long_string<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<Val
     Err(Stop { at: end, expected: "the end of a string" })
 }
 
-/// Value that begins at `at`, and the position after it.
+/// Returns the value that begins at `at`, and the position after the value.
 #[inline(always)]
 pub(super) fn read_value<L: InstructionSet>(bytes: &[u8], at: usize) -> Result<(Value, usize), Stop> {
     match bytes[at] {
@@ -133,10 +136,10 @@ pub(super) fn read_value<L: InstructionSet>(bytes: &[u8], at: usize) -> Result<(
     }
 }
 
-/// End of a number or other word that continues at `at`.
+/// Returns the end of a number or other word that continues at `at`.
 #[inline(always)]
 fn word_end(bytes: &[u8], mut at: usize) -> usize {
-    // Times have sixteen digits.
+    // Eight digits are checked at once, because times have sixteen digits.
     while are_digits(*load_at(bytes, at)) {
         at += 8;
     }
@@ -146,12 +149,12 @@ fn word_end(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Whether eight bytes are eight digits.
+/// Whether all eight bytes are digits.
 #[inline(always)]
 fn are_digits(bytes: [u8; 8]) -> bool {
     let bytes = u64::from_le_bytes(bytes);
     let high = bytes & 0xf0f0_f0f0_f0f0_f0f0;
-    // A digit is 0x30 to 0x39: adding 6 does not change its upper half.
+    // A digit is a byte from 0x30 to 0x39, so adding 6 does not change its upper half.
     let low = bytes.wrapping_add(0x0606_0606_0606_0606) & 0xf0f0_f0f0_f0f0_f0f0;
     high == 0x3030_3030_3030_3030 && low == high
 }
@@ -161,8 +164,8 @@ fn is_word(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'#')
 }
 
-/// Position after the bracket that closes the value opened at `start`. The nesting depth is one number, however deep
-/// it gets; whether `[` is closed by `]` or by `}` is not checked.
+/// Returns the position after the bracket that closes the value opened at `start`. The nesting depth is a single
+/// number, so it is unlimited. The function does not check whether `[` is closed by `]` or by `}`.
 #[inline(always)]
 fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, Stop> {
     let end = bytes.len() - PADDING;
@@ -195,7 +198,7 @@ fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, St
     Err(Stop { at: end, expected: "a closing bracket" })
 }
 
-/// Tracks, across blocks, which bytes follow a backslash that is not itself escaped.
+/// State of backslash escapes across blocks: tells which bytes follow a backslash that is not itself escaped.
 #[derive(Clone, Copy, Default)]
 struct Escape {
     /// Whether the first byte of the next block is escaped.
@@ -211,7 +214,7 @@ impl Escape {
         self.runs(backslashes)
     }
 
-    /// Visits the backslashes one by one: they are rare.
+    /// Visits the backslashes one by one, because backslashes are rare.
     fn runs(&mut self, backslashes: u64) -> u64 {
         let mut escaped = self.next;
         let mut left = backslashes & !escaped;
@@ -250,7 +253,7 @@ mod tests {
         }
     }
 
-    /// The value as found by each instruction set, at 70 offsets from a block boundary.
+    /// Returns the value as each instruction set finds it, at 70 offsets from a block boundary.
     fn all(text: &str) -> Vec<(Value, usize)> {
         let mut found = Vec::new();
         for shift in 0..70 {

@@ -1,12 +1,12 @@
-//! Finds the place where JSON that ends too early first stops being valid. The scanner steps over values by their
-//! brackets and quotes without parsing them, so it notices a bracket or a quote missing in mid-file only at the
-//! end of the file. This second look finds the actual place.
+//! Finds the position at which JSON that ends too early first stops being valid. The scanner skips values by their
+//! brackets and quotes without parsing them. So the scanner notices a bracket or quote that is missing in mid-file
+//! only at the end of the file. This second pass finds the real position.
 
-/// Finds the first byte of `text` that cannot be at its place, and the syntax that could. `text` begins with a value or
-/// with a key of an object. `None`: `text` is valid as far as it goes.
+/// Finds the first byte of `text` that is invalid at its position, and the syntax that would be valid there. `text`
+/// begins with a value or with a key of an object. Returns `None` if `text` is valid as far as it goes.
 pub(super) fn find_first_damage(text: &[u8]) -> Option<(usize, &'static str)> {
     let mut at = skip_blanks(text, 0);
-    // For each open value, whether it is an object.
+    // For each open value, this vector holds whether the value is an object.
     let mut open: Vec<bool> = Vec::new();
     let mut next = Next::Value;
     if text.get(at) == Some(&b'"') {
@@ -88,8 +88,8 @@ fn skip_blanks(text: &[u8], at: usize) -> usize {
     at + text[at..].iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r')).count()
 }
 
-/// Position after the string that begins at `at`, or the position of a line break in it, which no string may contain.
-/// `None` if the text ends inside the string.
+/// Returns the position after the string that begins at `at`, or the position of a line break inside the string,
+/// which JSON does not allow. Returns `None` if the text ends inside the string.
 fn string_end(text: &[u8], at: usize) -> Option<Result<usize, usize>> {
     let mut at_byte = at + 1;
     loop {

@@ -35,9 +35,9 @@ enum Class {
     Python,
     Sync,
     Flow,
-    /// MTIA: the name gives the kind.
+    /// MTIA event, whose name gives the kind.
     Mtia,
-    /// No category: the arguments may give the kind.
+    /// Event without a category, whose arguments may give the kind.
     Bare,
     Other,
 }
@@ -153,7 +153,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         op.in_args = has_both(times);
         (op.start, op.end) = self.read_times(times)?;
         let process = parse_id(bytes, self.fields.process);
-        // In Kineto the process of a GPU operation is its device; eunomia writes it as `Device_0`.
+        // Kineto's process field of a GPU operation holds the device; eunomia writes the device as `Device_0`.
         op.process = match process {
             Id::Number(number) if op.device.map(i64::from) != Some(number) => process,
             _ => Id::None,
@@ -164,7 +164,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Op(op))
     }
 
-    /// Reads an event of an MTIA accelerator: programs and copies are work; its other stream events are waits.
+    /// Reads an event of an MTIA accelerator. Programs and copies are work; all other events on a stream are waits.
     #[cold]
     fn read_mtia(&mut self) -> Option<Event<'a>> {
         let name = to_text(self.bytes, self.fields.name);
@@ -190,7 +190,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Reads work of MTIA, whose process field is the device.
+    /// Reads work of an MTIA accelerator, whose process field holds the device.
     fn read_mtia_op(&mut self, kind: OpKind, name: Option<&'static str>) -> Option<Event<'a>> {
         Some(match self.read_op(kind)? {
             Event::Op(op) => Event::Op(Op {
@@ -203,8 +203,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         })
     }
 
-    /// Reads an event without a category, which is the only kind that the profilers of JAX and Ascend write. It is
-    /// GPU work if its arguments are typical of GPU work.
+    /// Reads an event without a category, the only kind of event that the profilers of JAX and Ascend write. The
+    /// event is GPU work if its arguments are typical of GPU work.
     #[cold]
     fn read_bare(&mut self) -> Option<Event<'a>> {
         let bytes = self.bytes;
@@ -287,7 +287,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         wants.has(Wants::CPU) || (wants.has(Wants::STEPS) && self.step_or(kind) == CpuKind::Step)
     }
 
-    /// Kind of a CPU slice. Steps are also recognised by name, since not every dialect has a category for them.
+    /// Returns the kind of a CPU slice. Steps are also recognised by name, because not every dialect has a category
+    /// for steps.
     #[inline(always)]
     fn step_or(&self, kind: CpuKind) -> CpuKind {
         let name = self.fields.name.slice(self.bytes);
@@ -299,7 +300,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     }
 
     /// Whether the arguments of a CPU slice contain something that every sink needs: exact times (Paddle) or Python
-    /// functions. Searching for two words takes a fifth of the time of parsing all keys.
+    /// functions. Searching for these two words takes a fifth of the time of parsing all keys.
     fn has_needed_args(&self) -> bool {
         match std::str::from_utf8(self.fields.args.slice(self.bytes)) {
             Ok(args) => {
@@ -311,7 +312,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    // If compiled as a function of its own it would lack the instruction set, and call every intrinsic.
+    // Inlined because a separate function would be compiled without the instruction set, and would call every
+    // intrinsic.
     #[inline(always)]
     fn read_cpu(&mut self, kind: CpuKind, wants: Wants) -> Option<Event<'a>> {
         let (mut external, mut sequence, mut forward_thread) = (None, None, None);
@@ -367,7 +369,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Python(PythonFrame { name, start, end, process, thread, id: number, parent }))
     }
 
-    /// Reads the start of a slice whose end is an event of its own.
+    /// Reads the start of a slice whose end is a separate event.
     #[cold]
     fn read_begin(&mut self, class: Class) -> Option<Event<'a>> {
         let bytes = self.bytes;
@@ -430,8 +432,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Counts GPU work whose event has no duration, since its length is unknown. If its end is an event of its own,
-    /// only the begin is counted.
+    /// Counts GPU work whose event has no duration, because the length of the work is unknown. If the end of the work
+    /// is a separate event, only the start event is counted.
     #[cold]
     fn count_untimed(&mut self) -> Option<Event<'a>> {
         self.counts.untimed += u64::from(!matches!(self.fields.phase.slice(self.bytes), b"E" | b"e"));
@@ -470,7 +472,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Thread(ThreadName { process: parse_id(bytes, self.fields.process), thread, name }))
     }
 
-    /// Start and end, from `ts` and `dur`, or exactly from the arguments, as Paddle writes them.
+    /// Reads start and end from `ts` and `dur`, or exact times from the arguments, as Paddle writes them.
     #[inline(always)]
     fn read_times(&mut self, exact: (Value, Value)) -> Option<(i64, i64)> {
         let exact = match exact {
@@ -500,14 +502,14 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     }
 }
 
-/// Whether the event has both values.
+/// Whether the event has both a start and an end.
 #[inline(always)]
 fn has_both((start, end): (Value, Value)) -> bool {
     start.shape != Shape::Missing && end.shape != Shape::Missing
 }
 
-/// Parses a time, which may be text with blanks around it and a unit after it (`"12.345 us"`). The flag is whether it
-/// has digits after the decimal point.
+/// Parses a time, which may be text with blanks around it and a unit after it (`"12.345 us"`). The returned flag is
+/// whether the time has digits after the decimal point.
 #[inline(always)]
 fn parse_time(bytes: &[u8], value: Value) -> Option<(i64, bool)> {
     let number = match value.slice(bytes) {
@@ -545,7 +547,7 @@ fn parse_id(bytes: &[u8], value: Value) -> Id<'_> {
     }
 }
 
-/// Kind of an Ascend task: run by the cores for matrices and vectors, or by a copy engine.
+/// Returns the kind of an Ascend task: run by the cores for matrices and vectors, or by a copy engine.
 fn task_kind(word: &[u8]) -> Option<OpKind> {
     match word {
         b"AI_CORE" | b"AI_VECTOR_CORE" | b"AI_CPU" | b"MIX_AIC" | b"MIX_AIV" | b"KERNEL_AICORE" => {
@@ -556,7 +558,7 @@ fn task_kind(word: &[u8]) -> Option<OpKind> {
     }
 }
 
-/// Parses an id; 0 means none.
+/// Parses an id; the id 0 means that there is none.
 #[inline(always)]
 fn parse_nonzero_id(bytes: &[u8], value: Value) -> Option<u64> {
     parse_unsigned(value.slice(bytes)).filter(|&id| id != 0)
@@ -567,7 +569,7 @@ fn parse_u32(bytes: &[u8], value: Value) -> Option<u32> {
     parse_unsigned(value.slice(bytes)).and_then(|value| u32::try_from(value).ok())
 }
 
-/// `[1, 2, 3]`.
+/// Parses three numbers such as `[1, 2, 3]`.
 fn parse_triple(text: &[u8]) -> [u32; 3] {
     let mut all = [0; 3];
     let mut numbers = text.split(|byte| !byte.is_ascii_digit()).filter(|word| !word.is_empty());
@@ -577,8 +579,8 @@ fn parse_triple(text: &[u8]) -> [u32; 3] {
     all
 }
 
-/// Calls `take` with the keys and values of an object. The scanner has stepped over the object without parsing it, so
-/// the loop ends at the first syntax error.
+/// Calls `take` with the keys and values of an object. The scanner has skipped the object without parsing it, so the
+/// loop ends at the first syntax error.
 #[inline(always)]
 fn for_each<L: InstructionSet>(bytes: &[u8], object: Value, mut take: impl FnMut(&[u8], Value)) {
     if object.shape != Shape::Nested || bytes[object.start as usize] != b'{' {

@@ -1,5 +1,5 @@
-//! A JSON file held in memory as a whole, for formats whose records refer back and forth. Values are read in
-//! place; no tree is built.
+//! A JSON file that is held completely in memory, for formats whose records refer back and forth. Values are read in
+//! place, and no tree is built.
 
 use std::io::Read;
 
@@ -14,7 +14,7 @@ type BaselineSet = super::mask::Portable;
 #[cfg(target_arch = "x86_64")]
 type BaselineSet = super::mask::Sse2;
 
-/// Largest file that is read into memory.
+/// Size of the largest file that is read into memory.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// The bytes of a file.
@@ -40,7 +40,7 @@ impl Document {
         (self.padded.len() - PADDING) as u64
     }
 
-    /// The file's top-level value.
+    /// Returns the file's top-level value.
     pub(crate) fn root(&self) -> Result<Node<'_>> {
         let at = skip_blanks(&self.padded, 0);
         let (value, _) = cursor::read_value::<BaselineSet>(&self.padded, at).map_err(|stop| {
@@ -59,12 +59,12 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Value of a key, found by a linear search.
+    /// Returns the value of a key, found by a linear search.
     pub(crate) fn get(self, key: &str) -> Option<Self> {
         self.entries().find(|(name, _)| &*name.decode() == key).map(|(_, value)| value)
     }
 
-    /// Keys and values of an object; empty for other values.
+    /// Returns the keys and values of an object; empty for other values.
     pub(crate) fn entries(self) -> impl Iterator<Item = (Text<'a>, Self)> {
         let mut at = self.first_inside(b'{');
         std::iter::from_fn(move || {
@@ -77,7 +77,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Elements of an array; empty for other values.
+    /// Returns the elements of an array; empty for other values.
     pub(crate) fn items(self) -> impl Iterator<Item = Self> {
         let mut at = self.first_inside(b'[');
         std::iter::from_fn(move || {
@@ -87,7 +87,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Text of a string value.
+    /// Returns the text of a string value.
     pub(crate) fn text(self) -> Text<'a> {
         Text::json(self.value.slice(self.padded), self.value.shape == Shape::Escaped)
     }
@@ -106,7 +106,7 @@ impl<'a> Node<'a> {
         is_kind.then(|| skip_blanks(self.padded, start + 1))
     }
 
-    /// Value at `at`, and the position of the next one in the same array or object.
+    /// Returns the value at `at`, and the position of the next value in the same array or object.
     fn value(self, at: usize) -> Option<(Self, Option<usize>)> {
         let (value, next) = cursor::read_value::<BaselineSet>(self.padded, at).ok()?;
         let next = skip_blanks(self.padded, next);

@@ -1,10 +1,10 @@
-//! Finds the fields of one event, in whatever order they come.
+//! Finds the fields of one event, in any order.
 
 use super::super::Text;
 use super::cursor::{self, Shape, Stop, Value, skip_blanks};
 use super::mask::InstructionSet;
 
-/// Fields of an event that the reader uses. If a key occurs twice the last value counts, as in other JSON parsers.
+/// Fields of an event that the reader uses. If a key occurs twice, the last value counts, as in other JSON parsers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fields {
     pub(super) phase: Value,
@@ -16,11 +16,11 @@ pub(super) struct Fields {
     pub(super) duration: Value,
     pub(super) args: Value,
     pub(super) id: Value,
-    /// Id of its innermost frame in `stackFrames`.
+    /// Id of the event's innermost frame in `stackFrames`.
     pub(super) frame: Value,
 }
 
-/// First letters of a key, packed for comparison in one instruction.
+/// Packs the first letters of a key, so that they can be compared in one instruction.
 const fn packed<const N: usize>(key: &[u8; N]) -> u64 {
     let mut packed = 0;
     let mut at = N;
@@ -31,7 +31,7 @@ const fn packed<const N: usize>(key: &[u8; N]) -> u64 {
     packed
 }
 
-/// Reads the event that opens at `at`; returns the position after it.
+/// Reads the event that opens at `at`. Returns the position after the event.
 #[inline(always)]
 pub(super) fn read_fields<L: InstructionSet>(
     bytes: &[u8],
@@ -47,7 +47,7 @@ pub(super) fn read_fields<L: InstructionSet>(
             return Err(Stop { at, expected: "a key" });
         }
         at += 1;
-        // There are 64 bytes of padding.
+        // Eight bytes can be loaded, because 64 bytes of padding follow the text.
         let start = u64::from_le_bytes(*bytes[at..].first_chunk().expect("padding"));
         let (field, length) = match () {
             _ if start as u32 == packed(b"cat\"") as u32 => (Some(&mut fields.category), 4),
@@ -70,7 +70,7 @@ pub(super) fn read_fields<L: InstructionSet>(
         if let Some(field) = field {
             *field = value;
         }
-        // As nearly everybody writes it.
+        // Nearly every writer separates fields in this way.
         if bytes[next..].starts_with(b", \"") {
             at = next + 2;
             continue;
@@ -85,7 +85,7 @@ pub(super) fn read_fields<L: InstructionSet>(
 }
 
 impl Fields {
-    /// Field of a key that is written with escapes, which no known writer does.
+    /// Returns the field of a key that is written with escapes. No known writer escapes keys.
     #[cold]
     fn by_name(&mut self, key: &[u8]) -> Option<&mut Value> {
         match &*Text::json(key, true).decode() {

@@ -1,31 +1,31 @@
 //! Bit masks of quotes, backslashes and brackets, for 64 bytes at a time: one bit per byte.
 //!
-//! The scanner is compiled once per instruction set and the best one is chosen at run time ([`run`]), so that a
-//! portable build is as fast as one compiled for this machine. All `unsafe` code of the importers is in this file.
+//! The scanner is compiled once per instruction set, and [`run`] chooses the best set at run time, so that a portable
+//! build is as fast as a build for this machine. All `unsafe` code of the importers is in this file.
 
 #![allow(unsafe_code)]
 
-/// Masks of 64 bytes; the lowest bit is the first byte.
+/// Masks of 64 bytes; the lowest bit of a mask stands for the first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) quotes: u64,
     pub(super) backslashes: u64,
-    /// `{` and `[`.
+    /// Bytes that are `{` or `[`.
     pub(super) opens: u64,
-    /// `}` and `]`.
+    /// Bytes that are `}` or `]`.
     pub(super) closes: u64,
 }
 
 /// An instruction set.
 pub(super) trait InstructionSet: Copy {
-    /// Masks of 64 bytes.
+    /// Computes the masks of 64 bytes.
     fn block(bytes: &[u8; 64]) -> Block;
 
-    /// Masks of quotes and backslashes of 32 bytes: most strings are short.
+    /// Computes the masks of quotes and backslashes for 32 bytes only, because most strings are short.
     fn string(bytes: &[u8; 32]) -> (u32, u32);
 
-    /// Prefix xor: each bit becomes the xor of itself and all lower bits. Turns the mask of quotes into the mask of
-    /// string contents.
+    /// Prefix xor: replaces each bit by the xor of that bit and all lower bits. This turns the mask of quotes into
+    /// the mask of string contents.
     #[inline(always)]
     fn prefix_xor(mut bits: u64) -> u64 {
         for shift in [1, 2, 4, 8, 16, 32] {
@@ -35,8 +35,8 @@ pub(super) trait InstructionSet: Copy {
     }
 }
 
-/// Work that can run with any instruction set. `run` and everything it calls that uses an [`InstructionSet`] must be
-/// `#[inline(always)]`: only inlined code is compiled for the instruction set.
+/// Work that can run with any instruction set. `run` and all functions that it calls with an [`InstructionSet`] must
+/// be `#[inline(always)]`, because only inlined code is compiled for the instruction set.
 pub(super) trait Job {
     type Out;
     fn run<L: InstructionSet>(self) -> Self::Out;
@@ -47,11 +47,11 @@ pub(super) fn run<J: Job>(job: J) -> J::Out {
     #[cfg(target_arch = "x86_64")]
     {
         if x86::has_avx512() {
-            // SAFETY: `has_avx512` has just found every feature that the function is compiled for.
+            // SAFETY: `has_avx512` has just found every processor feature that the function is compiled for.
             return unsafe { x86::run_avx512(job) };
         }
         if x86::has_avx2() {
-            // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
+            // SAFETY: `has_avx2` has just found every processor feature that the function is compiled for.
             return unsafe { x86::run_avx2(job) };
         }
         job.run::<x86::Sse2>()
@@ -60,7 +60,7 @@ pub(super) fn run<J: Job>(job: J) -> J::Out {
     job.run::<Portable>()
 }
 
-/// Runs `job` with each instruction set that this processor has; results by name.
+/// Runs `job` with each instruction set that this processor has. Returns the results by the name of the set.
 #[cfg(test)]
 pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     let mut all = vec![("portable", job.clone().run::<Portable>())];
@@ -68,18 +68,18 @@ pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     {
         all.push(("sse2", job.clone().run::<x86::Sse2>()));
         if x86::has_avx2() {
-            // SAFETY: the processor has it.
+            // SAFETY: the processor has AVX2, as just checked.
             all.push(("avx2", unsafe { x86::run_avx2(job.clone()) }));
         }
         if x86::has_avx512() {
-            // SAFETY: the processor has it.
+            // SAFETY: the processor has AVX-512, as just checked.
             all.push(("avx512", unsafe { x86::run_avx512(job.clone()) }));
         }
     }
     all
 }
 
-/// Byte-by-byte version, for processors without a vector version.
+/// Byte-by-byte implementation, for processors without a vector implementation.
 #[derive(Clone, Copy)]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
 pub(super) struct Portable;
@@ -89,7 +89,7 @@ impl InstructionSet for Portable {
     fn block(bytes: &[u8; 64]) -> Block {
         let mut block = Block::default();
         for (at, byte) in bytes.iter().enumerate() {
-            // `[` and `{` differ in bit 5 only, and so do `]` and `}`.
+            // `[` and `{` differ only in bit 5, and so do `]` and `}`.
             let folded = byte | 0x20;
             block.quotes |= u64::from(*byte == b'"') << at;
             block.backslashes |= u64::from(*byte == b'\\') << at;
@@ -151,7 +151,7 @@ mod x86 {
         fn block(bytes: &[u8; 64]) -> Block {
             let mut block = Block::default();
             for (at, bytes) in bytes.as_chunks::<16>().0.iter().enumerate() {
-                // SAFETY: SSE2 is a part of x86-64, and 16 bytes are read from an array of 16.
+                // SAFETY: every x86-64 processor has SSE2, and 16 bytes are read from an array of 16.
                 let [quotes, backslashes, opens, closes] = unsafe {
                     let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
                     let folded = _mm_or_si128(bytes, _mm_set1_epi8(0x20));
@@ -170,7 +170,7 @@ mod x86 {
         #[inline(always)]
         fn string(bytes: &[u8; 32]) -> (u32, u32) {
             let [low, high] = [&bytes[..16], &bytes[16..]].map(|bytes| {
-                // SAFETY: SSE2 is a part of x86-64, and 16 bytes are read from a slice of 16.
+                // SAFETY: every x86-64 processor has SSE2, and 16 bytes are read from a slice of 16.
                 unsafe {
                     let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
                     let quotes = _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(b'"' as i8)));
@@ -182,7 +182,7 @@ mod x86 {
         }
     }
 
-    /// Used only inside [`run_avx2`].
+    /// AVX2. This type is used only inside [`run_avx2`].
     #[derive(Clone, Copy)]
     pub(super) struct Avx2;
 
@@ -227,7 +227,7 @@ mod x86 {
 
         #[inline(always)]
         fn prefix_xor(bits: u64) -> u64 {
-            // SAFETY: this type is used only inside `run_avx2`, which requires PCLMULQDQ as well.
+            // SAFETY: this type is used only inside `run_avx2`, which also requires PCLMULQDQ.
             unsafe {
                 let product = _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, bits as i64), _mm_set1_epi8(-1));
                 _mm_cvtsi128_si64(product) as u64
@@ -235,7 +235,7 @@ mod x86 {
         }
     }
 
-    /// Used only inside [`run_avx512`].
+    /// AVX-512. This type is used only inside [`run_avx512`].
     #[derive(Clone, Copy)]
     pub(super) struct Avx512;
 

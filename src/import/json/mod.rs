@@ -1,13 +1,13 @@
-//! The reader of Chrome's JSON trace format, for any tool that writes it: a scanner that works through a small
-//! reused buffer and classifies each event on its own.
+//! The reader of Chrome's JSON trace format, for any tool that writes it: a scanner that works through a small reused
+//! buffer and classifies each event separately.
 //!
 //! ```text
 //! file or pipe -> buffer -> scan: where am I? -> fields: where are ph, cat, ts, args ...
 //!                                                    -> dialect: what is it? -> Event -> Sink
 //! ```
 //!
-//! `dialect` lists the dialects of GPU events; keys may come in any order. Values that no sink requested are
-//! skipped by their brackets and quotes, 64 bytes at a time (`mask`), without being parsed.
+//! Module `dialect` lists the dialects of GPU events. Keys may come in any order. The reader skips values that no
+//! sink requested, by their brackets and quotes, 64 bytes at a time (`mask`), without parsing them.
 
 pub(super) mod buffer;
 mod cursor;
@@ -33,19 +33,19 @@ use scan::{ScanEnd, ScanError, Scanner};
 pub struct ReadCounts {
     /// Bytes of input, after decompression.
     pub bytes: u64,
-    /// Elements of `traceEvents`; in other formats, records.
+    /// Number of elements of `traceEvents`; in other formats, number of records.
     pub events: u64,
-    /// Times of requested events with digits after the decimal point (below the microsecond).
+    /// Times of requested events with digits after the decimal point (below one microsecond).
     pub fractional_times: u64,
     /// Times of requested events without a decimal point.
     pub whole_times: u64,
     /// Requested events that were skipped because a time or a duration is missing or not a number.
     pub untimed: u64,
-    /// Elements that are not events (`{}`, `null`) and malformed lines of text formats.
+    /// Elements that are not events (`{}`, `null`), and malformed lines of text formats.
     pub non_events: u64,
-    /// Number of the first such line.
+    /// Number of the first malformed line.
     pub first_non_event_line: Option<u64>,
-    /// Byte after the last complete event, if the file is truncated and that was accepted.
+    /// Byte after the last complete event, if the file is truncated and truncated files are accepted.
     pub truncated_at: Option<u64>,
 }
 
@@ -65,9 +65,9 @@ impl ReadCounts {
 /// Options for reading JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonOptions {
-    /// Size of the buffer in bytes; it grows if a single event is larger.
+    /// Size of the buffer in bytes. The buffer grows if a single event is larger.
     pub buffer: usize,
-    /// Whether a file that ends in the middle of an event is read up to the event before.
+    /// Whether to accept a file that ends in the middle of an event; it is read up to the previous event.
     pub accept_cut: bool,
 }
 
@@ -75,12 +75,12 @@ pub struct JsonOptions {
 ///
 /// # Errors
 /// `Format` with the event number, the position and the unexpected byte; errors of `input`. Events before the error
-/// have been passed to the sink.
+/// have already been passed to the sink.
 pub fn read(input: impl Read, reading: JsonOptions, sink: &mut impl Sink) -> Result<ReadCounts> {
     read_from(&mut ReaderSource { input, size: reading.buffer }, reading, sink)
 }
 
-/// Reads from a source that has its own buffers.
+/// Reads from a source that does its own buffering.
 pub(super) fn read_from(
     input: &mut impl Source,
     reading: JsonOptions,
@@ -91,8 +91,8 @@ pub(super) fn read_from(
     finish(scan.counts, ended, reading)
 }
 
-/// Reads a trace with several threads; the result is the same as with one. Calls `on_read` after each read with its
-/// number of bytes.
+/// Reads a trace with several threads. The result is the same as with one thread. Calls `on_read` after each read
+/// with the number of bytes read.
 ///
 /// # Errors
 /// As [`read`].

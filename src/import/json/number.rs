@@ -1,11 +1,12 @@
-//! Parses decimal text into integers. A time never passes through a floating-point number: at 1.7e15
+//! Parses decimal text into integers. A time never passes through a floating-point number, because at 1.7e15
 //! microseconds neighbouring `f64` values are 250 ns apart.
 
-/// Largest whole number of microseconds that fits as nanoseconds, with any fraction.
+/// Largest whole number of microseconds that fits into nanoseconds, with any fraction.
 const MAX_MICROS: i64 = i64::MAX / 1000 - 1;
 
-/// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The flag is whether it has
-/// digits after the decimal point. `None` if it is not a number, or too large.
+/// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The returned flag is
+/// whether the number has digits after the decimal point. Returns `None` if the text is not a number, or the number
+/// is too large.
 #[inline]
 pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
     let (negative, digits) = match text {
@@ -46,7 +47,7 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
     Some((if negative { -value } else { value }, fraction))
 }
 
-/// Parses a whole number. A fraction of zeros (`7.0`) is accepted because some writers add one.
+/// Parses a whole number. A fraction of zeros (`7.0`) is accepted because some writers append one.
 #[inline]
 pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -75,7 +76,7 @@ fn has_zero_fraction(text: &[u8]) -> bool {
     fraction.iter().all(|&byte| byte == b'0')
 }
 
-/// Parses any JSON number, times 10^`shift`, rounded half away from zero.
+/// Parses any JSON number, multiplied by 10^`shift` and rounded half away from zero.
 #[cold]
 fn parse_general(text: &[u8], shift: i32) -> Option<i64> {
     let (negative, text) = match text {

@@ -1,9 +1,9 @@
 //! Reads one plain file with several threads.
 //!
-//! Each thread begins at an event that is guessed near an even share of the file, and ends where the next one
-//! began. A guess is accepted only once the preceding thread arrives at exactly that byte, between two events.
-//! Otherwise the later thread's results are discarded and reading resumes where the preceding thread ended. So
-//! the result always equals that of one thread.
+//! Each thread begins at an event whose start is guessed near an even share of the file, and ends where the next
+//! thread began. A guess is accepted only once the preceding thread arrives at exactly that byte, between two events.
+//! Otherwise the later thread's results are discarded, and reading resumes at the position where the preceding thread
+//! ended. So the result always equals the result of one thread.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,12 +15,12 @@ use super::ReadCounts;
 use super::buffer::{PADDING, ReaderSource};
 use super::scan::{ScanEnd, ScanError, Scanner, is_event};
 
-/// Smallest part of a file that is worth a thread.
+/// Size of the smallest part of a file for which a thread is worthwhile.
 const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
-/// Length of the search for the start of an event, from an even share on.
+/// Maximum number of bytes that are searched for the start of an event, starting at an even share.
 const MAX_SEARCH_BYTES: usize = 1 << 20;
 
-/// Reads a file from a position on without moving the file offset that other threads share.
+/// Reads a file from a given position without moving the file offset, which other threads share.
 struct FileFrom<'a> {
     file: &'a File,
     at: u64,
@@ -76,7 +76,7 @@ pub(super) fn read_parallel<S: Fork>(
     for ((start, part, scan), end) in later.into_iter().zip(ends) {
         let Ok(ScanEnd::Reached(at)) = ended else { break };
         if at != start {
-            // The guess was wrong, so everything read from there on is discarded.
+            // The guess was wrong, so all events read from that position on are discarded.
             break;
         }
         sink.join(part);
@@ -113,7 +113,7 @@ fn first_byte(file: &File) -> Option<u8> {
     head.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
-/// Guessed starts of events near even shares of the file, ascending.
+/// Returns guessed starts of events near even shares of the file, ascending.
 fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     let shares = (threads as u64).min(size / MIN_BYTES_PER_THREAD).max(1);
     let mut starts: Vec<u64> =
@@ -122,7 +122,8 @@ fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     starts
 }
 
-/// First position from `from` on that looks like an event: `}`, `,`, `{`, `"`, and a phase in it.
+/// Returns the first position at or after `from` that looks like an event: `}`, `,`, `{`, `"`, and a phase in the
+/// event.
 fn guess_start(file: &File, from: u64) -> Option<u64> {
     let mut bytes = vec![0; MAX_SEARCH_BYTES + PADDING];
     let count = FileFrom { file, at: from }

@@ -1,7 +1,7 @@
 //! The scanner reads a file from the first byte to the last, event by event, one buffer at a time.
 //!
-//! The same loop reads the text around the events (`{"schemaVersion": 1, "traceEvents": [` and whatever follows
-//! the array). It can begin in mid-file at an event, and end where another thread began.
+//! The same loop also reads the text around the events (`{"schemaVersion": 1, "traceEvents": [` and the text after
+//! the array). A scan can begin at an event in mid-file, and can end at the event where another thread's part began.
 
 use super::super::Text;
 use super::super::model::{Event, Property, Sink, Wants};
@@ -17,9 +17,9 @@ use crate::error::{Error, ErrorKind};
 /// Syntax that the scanner expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
-    /// The opening bracket.
+    /// The opening bracket of the document.
     Start,
-    /// A key of the trace object; if `first`, the object may also end here.
+    /// A key of the trace object. If `first`, the object may also end instead.
     Key { first: bool },
     /// A comma between keys, or the end of the trace object.
     BetweenKeys,
@@ -27,20 +27,20 @@ enum Expect {
     Event,
     /// A comma between events, or the end of the array.
     BetweenEvents,
-    /// Only blanks, after the end of the document.
+    /// Only blanks, because the document has ended.
     Nothing,
 }
 
 /// Reason why the scan of a part of the file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScanEnd {
-    /// At the end of the file.
+    /// The scan reached the end of the file.
     File,
-    /// At the first event at or past the requested position.
+    /// The scan reached the first event at or past the requested position.
     Reached(u64),
 }
 
-/// An error and its position. It becomes a message once the number of preceding events is known.
+/// An error and its position. The error becomes a message once the number of preceding events is known.
 #[derive(Debug)]
 pub(super) enum ScanError {
     Io(std::io::Error),
@@ -50,12 +50,12 @@ pub(super) enum ScanError {
         expected: &'static str,
         found: Option<u8>,
     },
-    /// The file ends in the middle of a value; it is valid up to `complete`.
+    /// The file ends in the middle of a value. The file is valid up to `complete`.
     Truncated {
         at: u64,
         complete: u64,
         expected: &'static str,
-        /// An earlier position at which the open value stops being valid, and the syntax expected there.
+        /// An earlier position at which the open value stops being valid, and the syntax expected at that position.
         damage: Option<(u64, &'static str)>,
     },
     EventTooLarge {
@@ -66,7 +66,7 @@ pub(super) enum ScanError {
 }
 
 impl ScanError {
-    /// Turns it into an error message; `events` were read before.
+    /// Turns the error into an error message; `events` is the number of events read before.
     pub(super) fn into_error(self, events: u64) -> Error {
         let message = match self {
             Self::Io(error) => return Error::new(ErrorKind::Io, format!("event {events}: {error}")),
@@ -121,13 +121,13 @@ impl Scanner {
         Self { expect: Expect::Event, in_object, had_events: true, counts: ReadCounts::default() }
     }
 
-    /// Continues where a scan ended with [`ScanEnd::Reached`].
+    /// Continues after a scan that ended with [`ScanEnd::Reached`].
     pub(super) fn resume(&self) -> Self {
         Self { counts: ReadCounts::default(), ..self.clone() }
     }
 
-    /// Reads `input`, whose first byte is byte `position` of the file, to its end or to the first event at or past
-    /// `until`.
+    /// Reads `input` to its end or to the first event at or past `until`. The first byte of `input` is byte
+    /// `position` of the file.
     pub(super) fn run(
         &mut self,
         input: &mut impl Source,
@@ -174,7 +174,7 @@ impl Scanner {
         }
     }
 
-    /// Handles the end of the file: `rest` follows byte `complete`, and `expected` was still to come.
+    /// Handles the end of the file. `rest` follows byte `complete`, and the syntax `expected` was missing.
     fn end(&mut self, complete: u64, rest: &[u8], expected: &'static str) -> Result<ScanEnd, ScanError> {
         let end = complete + rest.len() as u64;
         self.counts.bytes = end;
@@ -193,7 +193,7 @@ impl Scanner {
     }
 }
 
-/// Why the scan of a chunk stopped.
+/// Reason why the scan of a chunk stopped.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     More(&'static str),
@@ -211,7 +211,7 @@ struct Chunk<'a, S> {
 }
 
 impl<S: Sink> Job for Chunk<'_, S> {
-    /// Number of bytes consumed, and why it stopped.
+    /// Number of bytes consumed, and the reason why the scan stopped.
     type Out = (usize, Outcome);
 
     #[inline(always)]
@@ -311,7 +311,7 @@ impl Scanner {
                 (self.had_events, self.expect) = (true, Expect::Event);
                 Ok(at + 1)
             }
-            // A byte order mark, as editors on Windows write it.
+            // Skips a byte order mark, as editors on Windows write it.
             (Expect::Start, 0xef) if bytes[at + 1..].starts_with(b"\xbb\xbf") => Ok(at + 3),
             (Expect::Start, _) => Err(Stop { at, expected: "a `{` or a `[`" }),
             (Expect::Key { first: true } | Expect::BetweenKeys, b'}') => {
@@ -346,7 +346,7 @@ impl Scanner {
         }
         let (value, next) = cursor::read_value::<L>(bytes, after)?;
         if next >= bytes.len() - PADDING {
-            // A number may continue in the next buffer.
+            // More input is needed, because a number may continue in the next buffer.
             return Err(Stop { at: next, expected: "a `,` or the trace's `}`" });
         }
         self.expect = Expect::BetweenKeys;
@@ -361,7 +361,7 @@ impl Scanner {
     }
 }
 
-/// Whether a plausible event opens at `at`: a guess, since the text around it is unknown.
+/// Whether a plausible event opens at `at`. The result is a guess, because the text around the position is unknown.
 pub(super) fn is_event(padded: &[u8], at: usize) -> bool {
     struct Check<'a>(&'a [u8], usize);
     impl Job for Check<'_> {

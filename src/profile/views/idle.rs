@@ -1,12 +1,12 @@
-//! The idle view: GPU idle time by cause and by the stack to which it is attributed: the stack that the launching
-//! thread was in meanwhile, if known; otherwise the two calls around the gap, or the launch that ended it.
+//! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack that the launching thread
+//! was in meanwhile, if known; otherwise to the two calls around the gap, or to the launch that ended the gap.
 
 use std::fmt::Write as _;
 
 use super::{Measure, Profile, Value, View, gpus, human};
 use crate::profile::{Base, Cause, DeviceTime, Sample, Tip};
 
-/// Idle time of whole GPUs, by cause. A gap with several causes counts once for each.
+/// Idle time of whole GPUs, by cause. A gap with several causes counts once for each cause.
 pub static IDLE: View = View {
     word: "idle",
     title: "GPU idle time by cause and stack",
@@ -18,7 +18,8 @@ pub static IDLE: View = View {
     ..View::PLAIN
 };
 
-/// Returns the word for the cause of a sample of [`IDLE`], or for the edge of the window where it occurred.
+/// Returns the word for the cause of a sample of [`IDLE`], or for the edge of the window at which the idle time
+/// occurred.
 pub fn idle_word(sample: &Sample) -> &'static str {
     match sample.base {
         Some(Base::Opening) => "before_the_first",
@@ -41,7 +42,7 @@ fn nothing(profile: &Profile) -> &'static str {
     }
 }
 
-/// Total idle time of the GPUs, and the share of each cause.
+/// Returns the total idle time of the GPUs, and the share of each cause.
 fn summary(profile: &Profile) -> String {
     let times = profile.times();
     let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
@@ -64,7 +65,7 @@ fn summary(profile: &Profile) -> String {
     text
 }
 
-/// Breakdown of each GPU's time.
+/// Returns the breakdown of each GPU's time.
 fn notes(profile: &Profile) -> Vec<String> {
     let note = |time: &DeviceTime| {
         let DeviceTime { device, window, busy, idle, late, .. } = time;

@@ -3,7 +3,7 @@
 use super::{Measure, Profile, Value, View};
 use crate::profile::Tip;
 
-/// Memory allocated and freed. A free counts the bytes of the allocation that it ends.
+/// Memory allocated and freed. A call that frees memory counts the bytes of the freed allocation.
 pub static MEMORY: View = View {
     word: "alloc",
     title: "Bytes allocated and freed, by stack",

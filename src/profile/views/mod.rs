@@ -1,6 +1,6 @@
-//! Views are the ways to look at a run. Each is a file here and an entry of [`VIEWS`]: its name, its values, and its
-//! one-line summary. Its data are [`Sample`](super::Sample)s, which consumers of the rows put into the profile. Views
-//! are independent of formats: every format draws every view.
+//! Views are the ways to look at a run. Each view is a file in this folder and an entry of [`VIEWS`] with its name,
+//! its values, and its one-line summary. The data of a view are [`Sample`](super::Sample)s, which consumers of the
+//! rows put into the profile. Views are independent of formats: every format can draw every view.
 
 mod cpu;
 mod gpu;
@@ -35,23 +35,24 @@ pub fn view(word: &str) -> Option<&'static View> {
 
 /// A way to look at a run.
 pub struct View {
-    /// Word that selects it: lower case, no blanks. For all views but the first, also part of their files' names.
+    /// Word that selects the view: lower case, no blanks. For all views but the first, the word is also part of the
+    /// file names.
     pub word: &'static str,
-    /// Heading of a picture.
+    /// Heading of the view's picture.
     pub title: &'static str,
-    /// Values that its samples count, at most [`MOST_VALUES`](super::MOST_VALUES): the meaning of a width, the number
-    /// of occurrences, and others.
+    /// Values that the view's samples count, at most [`MOST_VALUES`](super::MOST_VALUES): the amount that determines
+    /// widths, the number of occurrences, and other values.
     pub values: &'static [Value],
-    /// Whether its samples belong to GPUs.
+    /// Whether the view's samples belong to GPUs.
     pub has_devices: bool,
-    /// Whether its samples belong to streams.
+    /// Whether the view's samples belong to streams.
     pub has_streams: bool,
-    /// Other views that it combines, each with the tip to put on its stacks; the first one is always present. The
-    /// samples are those of its parts.
+    /// Other views that this view combines, each with the tip to put on the stacks of the other view. The first of
+    /// these views is always present. The samples of this view are the samples of its parts.
     pub parts: &'static [(&'static View, Option<Tip>)],
-    /// Words of the formats that can be written at exit on request.
+    /// Words of the formats in which the view can be written at exit on request.
     pub at_exit: &'static [&'static str],
-    /// Losses that the view would have shown if they had been recorded: each becomes a frame.
+    /// Losses that the view would have shown if the lost data had been recorded. Each loss becomes a frame.
     pub lost: &'static [(Loss, &'static str)],
     /// Returns the text for a picture with nothing to draw.
     pub nothing: fn(&Profile) -> &'static str,
@@ -62,8 +63,7 @@ pub struct View {
 }
 
 impl View {
-    /// Defaults that suit most views: drawn at exit on request, no GPUs, no notes, and no losses that the view would
-    /// have shown.
+    /// Defaults that suit most views: drawn at exit on request, no GPUs, no notes, and no losses.
     const PLAIN: Self = Self {
         word: "",
         title: "",

@@ -3,7 +3,7 @@
 use super::{Measure, Profile, Value, View, human};
 use crate::record::Loss;
 
-/// Stacks on which launching threads slept or waited, for any reason. Time in which they were runnable but another
+/// Stacks on which launching threads slept or waited, for any reason. Time in which a thread was runnable but another
 /// thread had the CPU is not included.
 pub static OFF_CPU: View = View {
     word: "off-cpu",

@@ -2,7 +2,7 @@
 
 use super::{Measure, Profile, Value, View, human};
 
-/// Waits of the host. They belong to no single GPU: some calls wait for all of them.
+/// Waits of the host. A wait belongs to no single GPU, because some calls wait for all GPUs.
 pub static WAITS: View = View {
     word: "wait",
     title: "Host time waiting for the GPU, by stack",
