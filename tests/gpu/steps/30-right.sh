@@ -41,7 +41,7 @@ done
 [ -x "$bin/driver" ] && right driver driver.c "$bin/driver"
 [ -x "$bin/plain_static" ] && right plain_static plain.cu "$bin/plain_static"
 
-# The same once more with every stack taken twice, by two unwinders, and compared.
+# The same programs run once more; two unwinders take every stack, and the stacks are compared.
 KIT_VERIFY=1
 for program in plain streams driver; do
     [ -x "$bin/$program" ] || continue

@@ -9,7 +9,8 @@ need_gpuflame
 within=70
 tell() { python "$KIT_HERE/check.py" "$@" >>"$facts"; }
 export TORCHINDUCTOR_CACHE_DIR=$KIT_STEP/inductor TRITON_CACHE_DIR=$KIT_STEP/triton
-# Beside others on a GPU that may be small; and no look at the network for what is not there.
+# Other programs may use the same small GPU, so JAX must not allocate its memory in advance; and no library may look for
+# missing files on the network.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false HF_HUB_OFFLINE=1
 iterations=$(quick 20 3)
 

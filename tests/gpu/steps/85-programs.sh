@@ -16,7 +16,7 @@ export HF_HUB_OFFLINE=1 STEPS=3
 gpus=$("$torch" -c 'import torch; print(torch.cuda.device_count())' 2>/dev/null)
 
 has() { "$torch" -c "import sys; from importlib.util import find_spec; sys.exit(find_spec('$1') is None)" 2>/dev/null; }
-# What is compiled is compiled once: what comes after finds it in the caches.
+# Compiled code is compiled only once, because later runs find it in these caches.
 export TORCHINDUCTOR_CACHE_DIR=$KIT_STEP/inductor TRITON_CACHE_DIR=$KIT_STEP/triton TORCHINDUCTOR_COMPILE_THREADS=1
 
 for name in ${KIT_PROGRAMS:-train decode ranges pressure loader share devices ddp transformers_models compiled}; do
@@ -35,13 +35,13 @@ for name in ${KIT_PROGRAMS:-train decode ranges pressure loader share devices dd
     rc=$?
     KIT_VERIFY=1 under_gpuflame "$runs/gpuflame" "${command[@]}"
     holds "$name.py: the exit code is the same" $rc $?
-    # A loss differs in its last digits from run to run, where sums are made in any order.
+    # The last digits of a loss differ from run to run if its sums are added in no fixed order.
     case $name in
         train | compiled) ;;
         *) holds "$name.py: so is what it prints" "$(sort "$runs/plain/stdout")" "$(sort "$runs/gpuflame/stdout")" ;;
     esac
     [ $rc = 0 ] || fact "$name.py: its last words" "$(tail -n 3 "$runs/plain/stderr")"
-    # Each process that uses the GPU has a ledger of its own there.
+    # These programs have several processes that use the GPU, and each process writes a ledger of its own.
     case $name in share | ddp) continue ;; esac
     tell ledger "$name.py" "$runs/gpuflame"
     tell verify "$name.py" "$runs/gpuflame"
