@@ -35,7 +35,7 @@ fn error_text(out: Out<Text>, text: Option<Text>) -> u32 {
     error::code(set.and(text.map(drop).ok_or(INVALID_VALUE)))
 }
 
-/// Device of this ordinal, which is also its handle.
+/// Returns the device of this ordinal, which is also its handle.
 pub(crate) fn check(device: u32) -> Result<u32, CuError> {
     if device < settings::get().devices { Ok(device) } else { Err(INVALID_DEVICE) }
 }
