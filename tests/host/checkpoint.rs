@@ -1,5 +1,5 @@
-//! The checkpoint of a process that dies without running its exit handlers: everything recorded by then, readable by every
-//! verb.
+//! The checkpoint of a process that dies without running its exit handlers: it holds everything recorded up to the
+//! process's death, and every verb can read it.
 //!
 //! The program is `tests/programs/ending.c`: it launches 1,100 kernels of 1,000 ns and ends when it is told to.
 

@@ -1,5 +1,5 @@
-//! On a C library that is years old: the loader finds every symbol that the library needs, and the recording matches
-//! what ran.
+//! gpuflame works on a C library that is years old: the loader finds every symbol that gpuflame's library needs, and
+//! the recording matches what ran.
 //!
 //! Programs and the simulated stack are linked to this machine's C library. Copies of these files are patched to look
 //! for their functions in the older C library (`tests/older-glibc.py`); gpuflame's library is used as it is shipped.

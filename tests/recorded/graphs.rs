@@ -1,5 +1,5 @@
-//! CUDA graphs: every node is under the stack that launched it and the one that created it, to the nanosecond, compared with
-//! the simulated stack's truth. A stack that cannot be known is replaced by a label that says so.
+//! CUDA graphs: every node is under the stack that launched it and the stack that created it, to the nanosecond. The
+//! reference is the simulated stack's truth file. A stack that cannot be known is replaced by a label that says so.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,8 @@ use serde_json::Value;
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
 
-/// GPU time by (launch site, frames that the site of creation adds to it, leaf). No site of creation: not part of a graph.
+/// GPU time by (launch site, frames that the site of creation adds to it, leaf). Work that is not part of a graph has
+/// no site of creation.
 type Sums = BTreeMap<(String, Option<String>, String), u64>;
 
 fn program() -> &'static Path {
@@ -41,7 +42,7 @@ fn leaf(row: &Value) -> String {
     }
 }
 
-/// Frames of `created` beyond those it shares with `site`.
+/// Frames of `created` beyond the frames that it shares with `site`.
 fn rest(site: &str, created: &str) -> String {
     let frames = |path: &str| path.split(';').map(str::to_owned).collect::<Vec<_>>();
     let (site, created) = (frames(site), frames(created));
@@ -49,7 +50,7 @@ fn rest(site: &str, created: &str) -> String {
     created[shared..].join(";")
 }
 
-/// Rows of the truth that `wanted` selects.
+/// Rows of the truth file that `wanted` selects.
 fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -159,7 +160,7 @@ fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     while let Some(row) = reader.next_row().unwrap() {
         match row {
             Row::Module(module) => modules.push(module.clone()),
-            // Stacks of allocations and waits.
+            // Stacks of allocations and waits are skipped.
             Row::Called(called) => drop(stacks.remove(&called.context)),
             Row::Context { id, frames, .. } => {
                 let address = |frame: &gpuflame::record::Frame| match frame.kind() {

@@ -7,7 +7,7 @@ use std::process::Command;
 /// Oldest supported version of Python.
 pub const OLDEST: (u32, u32) = (3, 9);
 
-/// Pythons on this machine that have these modules, by version: `python3`, and those of pyenv.
+/// Pythons on this machine that have these modules, by version: `python3`, and the Pythons of pyenv.
 pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     let versions = std::env::var_os("HOME").map(|home| Path::new(&home).join(".pyenv/versions"));
     let folders = versions.and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();

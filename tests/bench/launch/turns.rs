@@ -1,4 +1,4 @@
-//! One thread alone and two at once, measured so that only the second thread can cause a difference.
+//! Compares one thread alone with two threads at once, measured so that only the second thread can cause a difference.
 //!
 //! Two threads, Two threads, each with its own processor and memory, do every job three times: the first thread alone,
 //! the second thread alone, and both at once. The time of a thread next to the other is compared with its own time
