@@ -164,7 +164,7 @@ impl Ways {
         let new = || Unwinder::new().expect("memory for an unwinder");
         let [mut cached, numbered, mut plain] = [new(), new(), new()];
         plain.remember_stacks(false);
-        // This capture is repeated for each root, because this function's caller will be at another instruction later.
+        // Two frames are skipped, because this function's caller will be at another instruction later.
         let root = cached.capture(Skip::Count(2)).frames.to_vec();
         let copies = CopyUnwinder::new().expect("memory for an unwinder");
         let numbers = vec![(Vec::new(), ContextFlags(0)); Unwinder::MOST_KEPT];

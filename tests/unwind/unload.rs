@@ -30,7 +30,8 @@ use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Difference in frame size between the twins: the larger size of the second twin's two frames, see `twin.c`.
+/// Difference between the frame sizes of the twins: the second twin's two frames together are larger by this amount,
+/// see `twin.c`.
 const LARGER: usize = 2 * 0x100;
 
 /// Calls `case` with `hook`, `bytes` bytes further down the stack.
