@@ -79,7 +79,8 @@ fn check(done: &Done, alone: &Done) {
     assert_eq!(told_by(done, "out.csv"), ran);
 }
 
-/// Driver functions that programs ask for and can do without: PyTorch asks for the one that maps memory in parts.
+/// Driver functions that programs ask for and can do without; PyTorch asks for such a function for memory that is
+/// mapped in pieces.
 const DONE_WITHOUT: [&str; 1] = ["cuMemRetainAllocationHandle"];
 
 /// Asserts that a run under `GPUSIM_LOG=missing` called no other function that the simulated stack or the stand-in
@@ -268,8 +269,8 @@ fn a_training_step_is_recorded_completely() {
             are_next(&line[3..6]) && line.iter().all(|part| left.any(|frame| frame.starts_with(part)))
         };
         assert!(stacks.iter().any(reads), "{stacks:#?}");
-        // Neither the implementation of an operator is shown, except for the library that it calls, nor the
-        // dispatcher's frames that call the operator by name.
+        // The stack shows no frames of an operator's implementation, except those of the library that it calls, and no
+        // function of the same name that calls the operator.
         for (frames, _) in &stacks {
             assert_eq!(native_in_operator(frames), None, "{frames:#?}");
             assert!(

@@ -45,8 +45,8 @@ WARM_UP = 50
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 
 # Loops and the variables that each sets: a launch that costs nothing, a launch of 4 us as with a traced driver, and,
-# with launches of either kind, a GPU that the CPU waits for. A step of this model with launches of 4 us takes longer
-# than its kernels by name, so the products get more work in that loop.
+# with launches of either kind, a GPU that the CPU waits for. With launches of 4 us, a step's launches take longer than
+# its kernels with durations by name, so the products get longer kernels in that loop.
 LOOPS = {
     "launch-bound": {},
     "launches of 4 us": {"GPUSIM_LAUNCH_NS": "4000"},

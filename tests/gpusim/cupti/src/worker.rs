@@ -291,7 +291,7 @@ impl Worker {
     fn hand_back(&mut self, mut buffer: Buffer) {
         let works = std::mem::take(&mut buffer.works);
         if let Some(core) = core() {
-            // The outcomes are noted one by one only if a forced flush delivers unfinished work.
+            // More than one call is needed only if a forced flush delivers unfinished work.
             let done = |end: u64| if end <= self.now { Fate::Delivered } else { Fate::Pending };
             for run in works.chunk_by(|a, b| done(a.end) == done(b.end)) {
                 (core.settle)(run.as_ptr(), run.len(), done(run[0].end));
