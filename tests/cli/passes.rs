@@ -153,7 +153,7 @@ fn communication_is_exposed_while_no_compute_kernel_runs() {
     };
     let found = comm(&[]);
     let device = &found["comm"][0];
-    // The time from 100 to 230, minus the time from 150 to 170.
+    // Communication runs from 100 to 230, and computation hides it from 150 to 170.
     assert_eq!((&device["comm_ns"], &device["exposed_ns"]), (&json!(130_000), &json!(110_000)));
     assert_eq!((&device["overlapped_ns"], &device["compute_ns"]), (&json!(20_000), &json!(20_000)));
     let row = |at: usize, column: &str| found["comm_stacks"][at][column].clone();

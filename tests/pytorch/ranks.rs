@@ -147,7 +147,7 @@ fn check_share(runs: &[(Way, &str)]) {
             kernels.push(of_kernels.map(|(_, (count, _))| count).sum::<u64>());
         }
         kernels.sort_unstable();
-        // mul_ and add_ run 30 times in one process and 50 times in the other.
+        // mul_ and add_ run 30 times each in one process, and 50 times each in the other.
         assert_eq!(kernels, [60, 100]);
     }
 }

@@ -23,7 +23,7 @@ const HALF: usize = 256 << 10;
 #[test]
 fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
     use_new_unwinder(true);
-    // The word is a return address into a frame of 1 KiB with a known rule, which the guess will find.
+    // `inner` is a return address into a frame of 1 KiB with a known rule, which the guess will find.
     let library = Library::open(&twins()[1]);
     call(library, "twin");
     let inner = SEEN.take().1[0] + 1;
