@@ -1,5 +1,6 @@
-# How the kit's programs are compiled, on the GPU's machine (steps/20-build.sh) or before (prebuild.sh). Each function
-# takes the file to make as its last argument. The file is sourced, with KIT_HERE and KIT_ROOT set.
+# Functions that compile the kit's programs, on the GPU's machine (steps/20-build.sh) or on another machine before that
+# (prebuild.sh). Each function takes the file to make as its last argument. The file is sourced, with KIT_HERE and
+# KIT_ROOT set.
 # shellcheck shell=bash
 
 # Prints one program per line: its NAME, how libcudart is linked, and its SOURCE, which may contain spaces.

@@ -3,7 +3,7 @@
  * which gives a kernel of that name that duration. Durations are therefore known on both stacks. The launches are known
  * too: lines
  *     EXPECT kernel NAME COUNT main;function;..        (or copy HtoD, set memset)
- * in a program say how many there are and which functions, in this order, stand above each of them. */
+ * in a program give the number of these launches, and the functions that are above each of them, in this order. */
 #ifndef KIT_KERNELS_H
 #define KIT_KERNELS_H
 

@@ -1,6 +1,6 @@
 /* Programs for recordings, so small that a person can read every callback.
  *
- *     tiny runtime | copies | streams | exit       (driver.c is one more, tiny_graph.cu three) */
+ *     tiny runtime | copies | streams | exit       (driver.c has one more, tiny_graph.cu three) */
 #include "kernels.h"
 
 TIMED(a_d10000)

@@ -1,6 +1,6 @@
 # The machine: driver, CUDA, CUPTI, GPU, CPU, kernel, container, tools
 # LIMIT 45
-# Every later number is worth as much as this step says about where it was taken.
+# The worth of every later number depends on what this step reports about the machine that it was measured on.
 
 first_line() { timeout 10 "$@" 2>/dev/null | head -n 1; }
 

@@ -1,7 +1,7 @@
 # Builds the programs and the probe
 # LIMIT 150
-# What does not build is taken from the folder of prebuild.sh, if it was taken along; else it leaves its reason in
-# bin/NAME.why, which the steps that need it report.
+# A program that cannot be built is taken from the folder of prebuild.sh, if that folder was taken along. Otherwise
+# the step writes the reason into bin/NAME.why, and the steps that need the program report the reason.
 
 mkdir -p "$bin"
 rm -f "$bin/done"

@@ -1,6 +1,7 @@
 # The cost matrix: what each part of CUPTI, and gpuflame, adds to a launch
 # LIMIT 140
-# Rounds over all levels, so that a machine that changes its speed changes all of them; as many rounds as fit.
+# Each round measures all levels, so that a change of the machine's speed affects all of them; the step makes as many
+# rounds as fit into its time.
 
 need loop
 need probe.so

@@ -1,8 +1,8 @@
 # Right: the programs of tests/pytorch, which else run on the simulated stack, as they are
 # LIMIT 99
-# Their output and exit code are the same with and without; all work is matched, and every stack taken twice. Those that need
-# a second GPU want one, and some a package: Triton, Transformers. On the simulated stack they run where --python names a PyTorch
-# that is made for it (tests/pytorch/install).
+# The output and the exit code of each program must be the same with and without gpuflame; all work must be matched,
+# and every stack is taken twice. Some programs need a second GPU, and some a package (Triton, Transformers). On the
+# simulated stack the programs run if --python names a PyTorch that is made for it (tests/pytorch/install).
 
 need_gpuflame
 [ "$KIT_SIMULATED" = 0 ] || [ -n "$KIT_PYTHON" ] || skip "PyTorch for the simulated stack: --python names one"
