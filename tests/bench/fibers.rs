@@ -82,7 +82,7 @@ fn nanos(mut run: impl FnMut(usize)) -> f64 {
     turns[TURNS / 10]
 }
 
-/// Time that captures add to runs of the fibers, and time of the runs without them.
+/// Time that captures add to runs of the fibers, and time of the runs without captures.
 fn of_fibers(stacks: usize, count: usize) -> (f64, f64) {
     let run = |turn: usize| on_stack(fiber, stacks + (turn % count + 1) * (STACK + PAGE));
     CAPTURES.store(false, Ordering::Relaxed);

@@ -38,7 +38,7 @@ thread_local! {
     static CURRENT: Cell<*mut Fiber> = const { Cell::new(null_mut()) };
 }
 
-/// Body of a fiber. It never returns: its thread simply stops switching to it.
+/// Body of a fiber. The body never returns: its thread simply stops switching to it.
 extern "C" fn fiber() {
     let current = CURRENT.get();
     for n in 0..=LAUNCHES {

@@ -1,5 +1,5 @@
-//! Signal handlers that interrupt the callback, and API use inside them: every such use is counted under its kind,
-//! nothing is lost uncounted, and a thread that jumps out of the callback can still launch.
+//! Signal handlers that interrupt the callback, and API use inside these handlers: every such use is counted under its
+//! kind, nothing is lost uncounted, and a thread that jumps out of the callback can still launch.
 //!
 //! The interruption happens at a known place: the word that a call's enter and exit share is in memory that is not
 //! writable, so the callback faults when it writes this word, that is, inside the callback.

@@ -1,8 +1,8 @@
-//! Bad input never changes how the application ends, be it a machine without CUPTI, a full disk or nonsensical records: the
-//! program returns its own exit code, one line names the problem, and files left on disk are complete.
+//! Bad input never changes how the application ends, be it a machine without CUPTI, a full disk or nonsensical records:
+//! the program returns its own exit code, one line names the problem, and files left on disk are complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7. It launches 50 kernels of 1,200 ns and 50 of 301 ns in turn, and a fill
-//! after every tenth.
+//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 of 301 ns in
+//! turn, and a fill after every tenth.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -489,8 +489,8 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
 }
 
 // Tests of launches and records that are wrong. Every tenth launch is a short kernel, and so is every eleventh piece of
-// work. Five pieces of work have a number that is a multiple of 20: the last is a long kernel, the others are short
-// ones.
+// work. Five pieces of work have a number that is a multiple of 20: the last of these is a long kernel, the other four
+// are short kernels.
 
 #[test]
 fn launches_that_fail_are_counted() {

@@ -1,7 +1,7 @@
 //! However a program ends, its picture is written, and the program ends as it would without gpuflame.
 //!
 //! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns and counts in a file how many launches have
-//! returned. It exits with code 7.
+//! returned. The program exits with code 7.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

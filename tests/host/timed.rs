@@ -1,5 +1,5 @@
-//! Windows that settings open and close: the files hold exactly the launches made in them. The tests compare them
-//! launch by launch with the simulated stack's truth file.
+//! Windows that settings open and close: the files hold exactly the launches made in these windows. The tests compare
+//! them launch by launch with the simulated stack's truth file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -438,7 +438,7 @@ fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
             assert!(ours.nanos.abs_diff(sum) <= wrong * ours.count, "{name}: {ours:?} {sum}");
             let ends_wrong = one.min.abs_diff(least).max(one.max.abs_diff(most));
             assert!(ends_wrong <= wrong, "{name}: {one:?} {least} {most}");
-            // Most durations are truncated to 0, so the count cannot be recovered from them.
+            // Most durations are truncated to 0, so the count cannot be recovered from the durations.
             assert!(rounded || count == ours.count || sum == 0, "{name}: {ours:?} {count}");
             found += 1;
         }

@@ -282,8 +282,8 @@ static void rival_comes(void)
         enable(kinds[at]);
 }
 
-/* Waits until every launch in flight has returned. Its record would otherwise go to a client that no longer exists, even
-   without gpuflame. */
+/* Waits until every launch in flight has returned. The record of such a launch would otherwise go to a client that no
+ * longer exists, even without gpuflame. */
 static void await_workers(void)
 {
     int at;

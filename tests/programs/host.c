@@ -1,5 +1,5 @@
-/* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. It prints the nanoseconds
- * of each way of waiting, by its own clock. */
+/* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. The program prints the
+ * nanoseconds of each way of waiting, by its own clock. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -19,8 +19,8 @@
  * takes_all  has set an action for each of them before
  * fixed      does the same amount of work each time, and also prints the processor time of the whole process for it
  *
- * All but `calls` end with 0. It prints the processor time in nanoseconds that the named functions took; for waits, the
- * wall-clock time. */
+ * All but `calls` end with 0. The program prints the processor time in nanoseconds that the named functions took; for
+ * waits, the wall-clock time. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

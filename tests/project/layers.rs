@@ -121,7 +121,7 @@ fn the_files_of_a_module_import_each_other_without_cycles() {
     }
     let mut wrong = Vec::new();
     for (folder, mut left) in folders {
-        // A file whose imports have all been removed is below the remaining ones.
+        // A file whose imports have all been removed is below the files that remain.
         loop {
             let names: BTreeSet<_> = left.keys().cloned().collect();
             left.retain(|name, imported| imported.iter().any(|other| other != name && names.contains(other)));

@@ -27,7 +27,8 @@ fn install() -> Option<PathBuf> {
     None
 }
 
-/// Folder of Transformers; `None`, with a message, if they are not installed. They are too large for each run of CI.
+/// Folder of Transformers; `None`, with a message, if they are not installed. Transformers are too large for each run
+/// of CI.
 pub(crate) fn transformers() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| found("tests/pytorch/transformers")).as_deref()

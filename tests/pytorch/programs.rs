@@ -365,7 +365,7 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             assert_eq!(share(range), ran(range), "{range}");
         }
         // The ranges of the operators also occur 4 times each, and the operators' functions are in the stack as well.
-        // Work outside all ranges is under none of them.
+        // Work outside all ranges is under none of these ranges.
         assert!(ran("operators") > 0);
         assert_eq!(share("aten::"), ran("operators"));
         for operator in

@@ -248,7 +248,8 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
 }
 
 /// Files of format 1 that were recorded in November 2026: a run of `stacks 3 1 1 0 1` with single activities, and the
-/// checkpoint of `ending left abort`. Their expected content is counted by hand from the programs' sources.
+/// checkpoint of `ending left abort`. The expected content of these files is counted by hand from the programs'
+/// sources.
 #[test]
 fn recordings_of_format_1_stay_readable() {
     for (name, has_rows, launches, stacks) in [("rows", true, 60, 6), ("sums", false, 1100, 2)] {

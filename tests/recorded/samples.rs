@@ -122,7 +122,7 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     assert_eq!(sum, late);
 }
 
-/// A run that waits between its launches in the way `what` names, if waits can be observed here.
+/// A run that waits between its launches in the way `what` names, if waits can be observed on this machine.
 fn waiting(what: &str) -> Option<Done> {
     let done = sampled(what, "999").env("GPUFLAME_OFF_CPU", "1").ok();
     let refused = done.ledger("GPUFLAME_OFF_CPU: perf_event_open: ");

@@ -17,7 +17,8 @@ const SLOT: usize = 128;
 const RETURN: usize = 64;
 const PAGE: usize = 4096;
 
-/// Memory for `SLOTS` functions, and an unreadable page next to it. It is never unmapped: no other area gets its address.
+/// Memory for `SLOTS` functions, and an unreadable page next to it. The memory is never unmapped, so that no other area
+/// gets its address.
 pub(crate) struct Area {
     start: usize,
     entries: [usize; SLOTS],

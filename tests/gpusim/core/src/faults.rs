@@ -1,5 +1,5 @@
-//! `GPUSIM_FAULTS`: deliberate faults. A list of `fault[:key=value]`, separated by commas. This module parses and counts
-//! them; the effect of a fault on a record is implemented with the record's layout.
+//! `GPUSIM_FAULTS`: deliberate faults. A list of `fault[:key=value]`, separated by commas. This module parses and
+//! counts the faults; the effect of a fault on a record is implemented with the record's layout.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

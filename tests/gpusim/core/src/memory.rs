@@ -1,5 +1,5 @@
-//! Device memory is address space without memory behind it: a pointer identifies its device, and no byte is copied (except as
-//! in `contents`). Host allocations are real, since programs write to them.
+//! Device memory is address space without memory behind it: a pointer identifies its device, and no byte is copied
+//! (except as in `contents`). Host allocations are real, since programs write to host memory.
 
 use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
@@ -98,7 +98,7 @@ pub fn bytes_of_graphs(device: u32) -> u64 {
     space.of_graphs.iter().filter(|(start, _)| is_live(start)).map(|(_, length)| length).sum()
 }
 
-/// Allocates an array on a device. Its handle is its address.
+/// Allocates an array on a device. The array's handle is its address.
 pub fn alloc_array(device: u32, elements: u64, bytes_of_each: usize) -> Result<u64, CuError> {
     let start = alloc_device(device, elements.saturating_mul(bytes_of_each as u64))?;
     space().arrays.insert(start, bytes_of_each);

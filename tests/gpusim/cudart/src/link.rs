@@ -20,7 +20,7 @@ macro_rules! driver {
         }
 
         impl Driver {
-            /// Finds the driver's functions; `None` if the library lacks one of them.
+            /// Finds the driver's functions; `None` if the library lacks any of these functions.
             fn find(library: Handle) -> Option<Driver> {
                 let symbol = |name: &CStr| {
                     // SAFETY: `library` is a handle from dlopen.

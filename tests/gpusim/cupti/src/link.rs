@@ -86,7 +86,7 @@ pub(crate) fn on_thread() -> Result<(), Code> {
     if is_child { Ok(()) } else { ready().map(drop) }
 }
 
-/// Check for calls that need no device: returns an error only if this version requires a driver for them.
+/// Check for calls that need no device: returns an error only if this version requires a driver for such calls.
 pub(crate) fn loaded() -> Result<(), Code> {
     let works = version().works_without_driver() || core().is_some();
     if works { Ok(()) } else { Err(not_initialized()) }

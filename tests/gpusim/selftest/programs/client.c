@@ -1,5 +1,5 @@
-/* A small CUPTI client, loaded by the simulated driver through CUDA_INJECTION64_PATH. It writes what it
- * sees to $CLIENT_LOG, a line each, and does what the other CLIENT_* variables say:
+/* A small CUPTI client, loaded by the simulated driver through CUDA_INJECTION64_PATH. The client writes each event as a
+ * line to $CLIENT_LOG, and does what the other CLIENT_* variables say:
  *   CLIENT_KINDS=10,1     activity kinds            CLIENT_CALLBACKS=2:211,3:1   domain:id to enable
  *   CLIENT_BUFFER=4096    bytes of a buffer; 0: NULL, odd: not aligned
  *   CLIENT_FLUSH=1        flag of FlushAll at exit; none: no flush; now: at each API EXIT as well

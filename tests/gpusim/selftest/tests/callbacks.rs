@@ -1,4 +1,4 @@
-//! API calls as a subscriber sees them: their order, correlation ids and names, and the calls that a callback may make.
+//! A subscriber's view of API calls: their order, correlation ids and names, and the calls that a callback may make.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
