@@ -8,8 +8,8 @@ set -euo pipefail
 what=${1:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}
 folder=${2:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}
 
-# From Debian, unless it is there: PACKAGE. One at a time: tests that run side by side come here together, and
-# apt-get does not wait for another one's lists.
+# Installs PACKAGE from Debian, unless it is installed. Only one test installs at a time, because apt-get does not wait
+# for the lists of another apt-get.
 install() {
     exec 9<"$0"
     flock 9
@@ -23,8 +23,8 @@ install() {
     }
 }
 
-# From PyPI, into an environment of this Python's own: PYTHON PACKAGE VERSION [OPTION OF PIP]; prints its Python. One at a time,
-# as above.
+# Installs from PyPI into an environment of this Python's own: PYTHON PACKAGE VERSION [OPTION OF PIP]. Prints the
+# environment's Python. Only one test installs at a time.
 environment() {
     local venv=$folder/$2-$3-$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     mkdir -p "$venv"
@@ -43,7 +43,7 @@ environment() {
 
 case $what in
 greenlet) environment "${PYTHON:-python3}" greenlet 3.5.6 --no-deps ;;
-# 80 MB.
+# The download is 80 MB.
 numba) environment python3 numba 0.68.1 ;;
 pypy)
     command -v pypy3 >/dev/null || install pypy3

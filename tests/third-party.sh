@@ -8,12 +8,12 @@ version=13.0.3
 folder=${1:?"usage: tests/third-party.sh FOLDER"}/cuda-bindings-$version
 python=$folder/bin/python
 mkdir -p "$folder"
-# Tests that run side by side come here together.
+# Tests that run at the same time wait for each other at this lock.
 exec 9<"$folder"
 flock 9
 if [ ! -e "$folder/done" ]; then
     python3 -m venv --clear "$folder" >&2
-    # numpy and the rest of what it may use is not needed: the binding only.
+    # Only the binding is installed; numpy and its other optional dependencies are not needed.
     "$python" -m pip install -q --disable-pip-version-check --only-binary=:all: --no-deps "cuda-bindings==$version" "cuda-pathfinder" >&2 || {
         echo "cuda-bindings $version cannot be had from PyPI" >&2
         exit 75

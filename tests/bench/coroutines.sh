@@ -20,7 +20,7 @@ trap 'rm -rf "$folder"' EXIT
 gcc -O2 -g -std=gnu99 -I tests/gpusim/include tests/bench/launch/coroutines.c -o "$folder/coroutines" -L "$cuda" -lcudart -lcuda
 export LD_LIBRARY_PATH=$cuda GPUFLAME_QUIET=1 GPUFLAME_FORMATS=folded GPUFLAME_OUTPUT=$folder/out-%p
 
-# The minimum of three runs: other load on the machine only makes a run slower.
+# Prints the minimum of three runs, because other load on the machine only makes a run slower.
 least() {
     for _ in 1 2 3; do "$@"; done | sort -n | head -1
 }

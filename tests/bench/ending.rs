@@ -1,11 +1,12 @@
 //! How long a process with much to write survives SIGTERM: `cargo bench --bench ending`.
 //!
-//! The programs have launched from many stacks, or many kernels, on the simulated CUDA stack; their files are written to the
-//! page cache. They are idle when the signal arrives, or continue to launch. Processor time is that of the thread that
-//! writes, from the scheduler's count: other load on the machine only delays the death.
+//! The programs have launched from many stacks, or many kernels, on the simulated CUDA stack; their files are written
+//! to the page cache. When the signal arrives, a program is either idle or still launching. Processor time is that of
+//! the thread that writes, from the scheduler's count: other load on the machine only delays the death.
 //!
-//! `-- bytes`: bytes that checkpoints write per minute, and the share of time that their thread takes, for programs that
-//! launch from ten stacks, from 10,000 that all change each second, and for one whose rows are recorded.
+//! `-- bytes`: bytes that checkpoints write per minute, and the share of time that the checkpoint thread takes. This is
+//! measured for programs that launch from ten stacks or from 10,000 stacks that all change each second, and for a
+//! program whose rows are recorded.
 
 #[path = "staged.rs"]
 mod staged;
@@ -22,7 +23,7 @@ const ROUNDS: usize = 7;
 /// Time until the launches are in a checkpoint, as they are in programs that have run for a while.
 const REST: Duration = Duration::from_millis(2500);
 
-/// Arguments of `many`.
+/// Command lines of `many`.
 const CASES: [&[&str]; 7] = [
     &["stacks", "1000"],
     &["stacks", "100000"],
@@ -71,7 +72,7 @@ fn print_written(program: &Path, cuda: &Path) {
     }
 }
 
-/// Ends the program, and returns the launches per second that it prints then.
+/// Ends the program, and returns the launches per second that the program prints at its end.
 fn launches(child: &mut Child) -> f64 {
     // SAFETY: the child has not been waited for yet, so its id cannot have been reused.
     unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
@@ -111,7 +112,7 @@ fn main() {
     fs::remove_dir_all(cuda).expect("the folder is ours");
 }
 
-/// Milliseconds from SIGTERM until death, and of processor time for writing.
+/// Time from SIGTERM until death, and processor time for writing, in milliseconds.
 fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     let folder = cuda.join("run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
@@ -147,7 +148,7 @@ fn has_a_picture(folder: &Path) -> bool {
     files.into_iter().any(|file| file.path().extension().is_some_and(|ending| ending == "svg"))
 }
 
-/// gpuflame's thread that writes at the end.
+/// gpuflame's thread that writes the outputs at the end.
 fn writer(child: &Child) -> PathBuf {
     thread_called(child, "gpuflame-end")
 }

@@ -16,7 +16,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 gcc -O2 -std=gnu99 tests/bench/exec/exec.c -o "$folder/exec"
-# Two segments, like the stub: one of them is written to.
+# The empty library has two segments like the stub, one of them writable.
 echo 'int nothing = 1;' | gcc -O2 -shared -nostdlib -Wl,-z,norelro -Wl,-z,noseparate-code -x c - -o "$folder/empty.so"
 for library in libgpuflame-preload.so libgpuflame.so; do cp "$target/release/$library" "$folder/"; done
 

@@ -36,7 +36,7 @@ fn deep(calls: u32) -> u32 {
         return black_box(deep(black_box(calls - 1))) + frame[0];
     }
     if CAPTURES.load(Ordering::Relaxed) {
-        // SAFETY: `main` stored its unwinder there, and no other reference to it exists.
+        // SAFETY: `main` stored its unwinder in this variable, and no other reference to it exists.
         let unwinder = unsafe { &mut *tls::get().cast::<Unwinder>() };
         FRAMES.store(unwinder.capture(Skip::None).frames.len(), Ordering::Relaxed);
     }
@@ -47,7 +47,7 @@ extern "C-unwind" fn fiber() {
     black_box(deep(CALLS));
 }
 
-/// Memory in which an unreadable page begins every `apart` bytes, so that each piece is a mapping.
+/// Maps memory in which an unreadable page begins every `apart` bytes, so that each piece is a mapping of its own.
 fn pieces(count: usize, apart: usize) -> usize {
     // SAFETY: the mapping is fresh, and only its own pages are protected.
     unsafe {
@@ -70,7 +70,7 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Nanoseconds per call of `run`, from the third best turn, which hardly any other load disturbed.
+/// Nanoseconds per call of `run`, from the third best turn, on which other load had hardly any effect.
 fn nanos(mut run: impl FnMut(usize)) -> f64 {
     let mut turns = [0.0; TURNS];
     for turn in &mut turns {
@@ -82,7 +82,7 @@ fn nanos(mut run: impl FnMut(usize)) -> f64 {
     turns[TURNS / 10]
 }
 
-/// Time that captures add to runs of the fibers, and time of the runs without them.
+/// Time that captures add to runs of the fibers, and time of the runs without captures.
 fn of_fibers(stacks: usize, count: usize) -> (f64, f64) {
     let run = |turn: usize| on_stack(fiber, stacks + (turn % count + 1) * (STACK + PAGE));
     CAPTURES.store(false, Ordering::Relaxed);

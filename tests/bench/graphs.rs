@@ -1,9 +1,9 @@
 //! Cost of a CUDA graph launch for the application, by the number of nodes in the graph: examples/graph_decode.c on the
 //! simulated stack. Prints a line per figure, `name value unit`.
 //!
-//! callgrind counts the instructions inside our callback, from one launch to the next: the benchmark fails if they grow with
-//! the number of nodes. Times are the ledger's; they do grow with the nodes, since between two launches the (simulated)
-//! driver books the nodes and evicts our data from the caches.
+//! callgrind counts the instructions inside our callback, from one launch to the next: the benchmark fails if their
+//! number grows with the number of nodes. Times are from the ledger; they do grow with the number of nodes, since
+//! between two launches the (simulated) driver books the nodes and evicts our data from the caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
@@ -21,10 +21,10 @@ use staged::{built, command, compiled, stage};
 /// Layers of eight kernels, and number of timed tokens: at most 1.6 million records, which fit the buffers even if the
 /// collector gets no processor.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
-/// Number of times that all sizes are timed; the best counts.
+/// Number of times that all sizes are timed; the best time is used.
 const TURNS: usize = 3;
-/// Number of launches, and number of those after which a stack is cached that was not while nodes were captured: captures of
-/// many nodes whose stacks do not repeat raise the back-off, as in `unwind/price.rs`.
+/// Number of launches, and number of launches after which the launching stack is cached. The stack is not cached at
+/// first, because captures of many nodes whose stacks do not repeat raise the back-off, as in `unwind/price.rs`.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
 /// Maximum ratio between the instructions of a launch of the largest graph and of the smallest.
@@ -69,7 +69,7 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // Counts before the first launch and after the last are in files of their own.
+    // Counts from before the first launch and from after the last launch are in files of their own.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =
         launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();

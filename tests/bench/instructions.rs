@@ -1,8 +1,8 @@
 //! Number of instructions per launch: a guard that detects added work, on any machine.
 //!
-//! Times vary with the machine and its load; callgrind counts the same instructions every time. Each case runs twice, once
-//! with more launches than the other, and the difference counts. A case above its limit fails: make it cheaper again, or
-//! raise the limit in the commit and explain the added work there.
+//! Times vary with the machine and its load; callgrind counts the same instructions every time. Each case runs twice,
+//! the second time with more launches, and the difference of the two counts is used. A case above its limit fails: make
+//! the case cheaper again, or raise the limit and explain the added work in the commit.
 //!
 //!     cargo bench --bench instructions
 //!     cargo bench --bench instructions -- --time      nanoseconds instead, the fastest of many rounds
@@ -35,25 +35,27 @@ struct Case {
 
 const CASES: [Case; 14] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
-    // Under valgrind two clocks are never read at the same moment, so every launch asks for the time: system calls, of which
-    // only our side counts.
+    // Under valgrind two clocks are never read at the same moment, so every launch asks for the time by system calls;
+    // callgrind counts only the instructions outside the kernel.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1160 },
-    // In turn from 8 stacks of 70 frames that share the outer 35: the inner half is walked each time, or nothing is if the
-    // stacks are cached.
+    // The case launches in turn from 8 stacks of 70 frames that share the outer 35 frames: each launch walks the inner
+    // half, or nothing if the stacks are cached.
     Case { name: "instructions_capture_half_70", run: half_captures, limit: 4000 },
     Case { name: "instructions_callback_half_70", run: halves, limit: 1640 },
-    // The same stack, without and with its 15 Python functions from four files, as CPython 3.13, 3.11 and 3.9 lay them out.
+    // The case launches from the same stack, without and with its 15 Python functions from four files, as CPython 3.13,
+    // 3.11 and 3.9 lay them out.
     Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1120 },
     Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 1750 },
     Case { name: "instructions_callback_python_3_11_off_70", run: in_python::<0x30b, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2150 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
-    // In turn from three and six further functions, inside twelve that stay.
+    // The case launches in turn from three and six further Python functions, inside twelve functions that stay.
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
-    // Three kernels in a row from each of three places, as one line of Python launches: native frames tell which comes next.
+    // The case launches three kernels in a row from each of three places, as one line of Python does; native frames
+    // tell which launch comes next.
     Case { name: "instructions_callback_python_in_rows", run: in_rows::<0x30d>, limit: 2600 },
 ];
 
@@ -89,7 +91,7 @@ fn callbacks(count: u32) {
     deep(DEPTH, &mut || callbacks_of(count));
 }
 
-/// Runs `count` launches; in a run for that purpose, prints the time per launch.
+/// Runs `count` launches; with `--time` it prints the time per launch.
 fn callbacks_of(count: u32) {
     let start = Instant::now();
     for id in 0..black_box(count) {
@@ -114,8 +116,8 @@ fn half_captures(count: u32) {
     });
 }
 
-/// Launches in turn from stacks that differ in their inner half. The calls that lead there, 16 instructions each, count as
-/// well.
+/// Launches in turn from stacks that differ in their inner half. The calls that build these stacks, 16 instructions
+/// each, are counted too.
 fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     deep(DEPTH / 2, &mut || {
         for id in 0..black_box(count) {
@@ -125,7 +127,7 @@ fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     });
 }
 
-/// `calls` nested calls, each made from one of two places.
+/// Makes `calls` nested calls, each from one of two places.
 fn winding(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
     if calls == 0 {
         at_the_end();
@@ -145,8 +147,8 @@ fn right(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
     black_box(winding(calls, turns, at_the_end)) + 2
 }
 
-/// Launches from 15 Python frames in a stack of 70 native frames. Since 3.11 five calls of the evaluator run them; before,
-/// each frame has its own.
+/// Launches from 15 Python frames in a stack of 70 native frames. Since 3.11 five calls of the evaluator run all Python
+/// frames; before 3.11 each frame has its own call.
 fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     unsafe extern "C" fn launches(count: *mut c_void) {
         callbacks_of(count.addr() as u32);
@@ -154,7 +156,7 @@ fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     evaluated::<VERSION>(15, IS_WANTED, launches, count);
 }
 
-/// Launches from 12 Python frames and, in turn, three and six more.
+/// Launches from 12 Python frames and, in turn, three or six more.
 fn by_turns<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn turns(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
@@ -170,7 +172,7 @@ fn by_turns<const VERSION: u32>(count: u32) {
     evaluated::<VERSION>(12, true, turns, count);
 }
 
-/// Launches from three places in turn, three times from each, from three native functions.
+/// Launches in turn from three places, three times from each place, in three native functions.
 fn in_rows<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn rows(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
@@ -192,7 +194,7 @@ type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *
 
 static EVALUATE: OnceLock<Evaluate> = OnceLock::new();
 
-/// Calls a function below this many Python frames.
+/// Calls a function below this number of Python frames.
 fn evaluated<const VERSION: u32>(
     frames: c_int,
     is_wanted: bool,
@@ -257,7 +259,7 @@ fn main() -> ExitCode {
     {
         let (case, count): (usize, u32) = (case.parse().expect("a case"), count.parse().expect("a number"));
         unwind::prepare();
-        // On a new thread, whose stack valgrind does not alter.
+        // The case runs on a new thread, whose stack valgrind does not alter.
         thread::spawn(move || (CASES[case].run)(count)).join().expect("a case does not panic");
         return ExitCode::SUCCESS;
     }
@@ -281,7 +283,8 @@ fn main() -> ExitCode {
     if is_within { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints nanoseconds per launch in the fastest of many processes, for each case of launches; cases take turns.
+/// Prints nanoseconds per launch in the fastest of many processes, for each case of launches; the processes of the
+/// cases take turns.
 fn time() -> ExitCode {
     const ROUNDS: usize = 40;
     const LAUNCHES: &str = "20000";

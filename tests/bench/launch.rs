@@ -1,10 +1,11 @@
 //! Cost of a launch under gpuflame, compared with other unwinders, all in one run.
 //!
-//! Three situations (see `paths`), each at four depths, with one thread and with two; then the whole callback on the
-//! simulated CUDA stack, and a whole process. First it checks that all unwinders return the same stacks. Writes the tables of
-//! `tests/bench/performance.md` and `docs/cost.md`, and prints one line per figure at the end: `name value unit`. With
-//! arguments (`-- half 64`) it measures only those, and writes nothing; with `-- checkpoints`, it measures the cost of
-//! checkpoints for a whole process, fifty times as frequent as by default, against a run without.
+//! The benchmark first checks that all unwinders return the same stacks. It measures three situations (see `paths`),
+//! each at four depths, with one thread and with two; then the whole callback on the simulated CUDA stack, and a whole
+//! process. It writes the tables of `tests/bench/performance.md` and `docs/cost.md`, and at the end prints one line per
+//! figure, `name value unit`. With arguments (`-- half 64`) it measures only the named situations and depths, and
+//! writes nothing. With `-- checkpoints` it compares a whole process whose checkpoints are fifty times as frequent as
+//! by default with a process without checkpoints.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]
@@ -76,7 +77,7 @@ impl Place {
         &self.stacks[usize::from(method.needs_frame_pointers)]
     }
 
-    /// The median over many captures. Stores the number of frames of the last one.
+    /// Returns the median over many captures, and stores the number of frames of the last capture.
     fn measure(&self, method: &Method, tools: &mut Tools, slice: &Slice<'_>, frames: &AtomicUsize) -> f64 {
         let stacks = self.stacks_for(method);
         let clock = Clock::calibrated();
@@ -86,7 +87,7 @@ impl Place {
         if self.situation == Situation::Hot {
             build(&stacks[0], &mut || {
                 let mut span = || clock.time(CAPTURES, &mut capture);
-                // As many as fit into two milliseconds, and at least twelve.
+                // As many measurements are made as fit into two milliseconds, and at least twelve.
                 let spans = (2e6 / (span() * f64::from(CAPTURES))).clamp(12.0, 400.0) as usize;
                 median = slice.median(spans / 3, spans, span);
             });
@@ -134,7 +135,7 @@ impl Measured {
     }
 
     fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
-        // Methods that write records do not return the number of frames: it is that of the capture alone.
+        // Methods that write records do not return the number of frames, so the number of the capture alone is used.
         let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
         Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
     }
@@ -148,8 +149,8 @@ impl Measured {
     }
 }
 
-/// Asserts that all methods return the same frames: each its own first few, followed by those of glibc. Returns the number of
-/// wrong stacks of each method that is known to err.
+/// Asserts that all methods return the same frames: each method's own few innermost frames, followed by the frames that
+/// glibc finds. Returns the number of wrong stacks of each method that is known to err.
 fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     let mut tools = Tools::new();
     let reference = methods.iter().find(|method| method.short == "glibc").expect("glibc is always here");
@@ -157,7 +158,7 @@ fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     for (method, wrong) in methods.iter().zip(&mut wrong) {
         for stack in place.stacks_for(method) {
             build(stack, &mut || {
-                // A single call site, so that all frames above it are the same.
+                // Both methods are called at a single call site, so that all frames above it are the same.
                 let [expected, found] = [reference, method].map(|method| stack_by(method, &mut tools));
                 let same = agree(&found, &expected, method.needs_frame_pointers, place.depth);
                 assert!(
@@ -191,7 +192,7 @@ fn stack_by(method: &Method, tools: &mut Tools) -> Vec<u64> {
 /// them. A walk by frame pointers sees the middle part, whose code keeps them.
 fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool {
     if only_part {
-        // Its last steps are in code that keeps no frame pointers.
+        // The last steps of the walk are in code that keeps no frame pointers.
         let part = &found[..found.len().min(depth - 1)];
         return part.len() == depth - 1 && expected.windows(part.len()).any(|frames| frames == part);
     }
@@ -247,7 +248,7 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
-        // The last job: with the window closed, so the callback only takes the stack and its id.
+        // In the last job the window is closed, so the callback only takes the stack and its id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,
@@ -327,7 +328,7 @@ fn nanoseconds(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// A row per method, a column per depth: `ns (ns a frame)`.
+/// Table with a row per method and a column per depth: `ns (ns a frame)`.
 fn table(situation: Situation, depths: &[usize], methods: &[Method], all: &[Measured]) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (a frame)"));
     let last = *depths.last().expect("at least one depth");
@@ -361,7 +362,7 @@ fn errors(situation: Situation, methods: &[Method], all: &[Measured]) -> String 
     text
 }
 
-/// A row per situation, a column per depth: one thread / two threads at once.
+/// Table with a row per situation and a column per depth: one thread / two threads at once.
 fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (two threads at once)"));
     let mut table = Table::new(&std::iter::once("stacks".to_owned()).chain(columns).collect::<Vec<_>>());
@@ -380,7 +381,8 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     table
 }
 
-/// Maximum slowdown of a thread next to another one, over everything of ours that runs on a launch; and where it occurs.
+/// Maximum slowdown of a thread next to another thread, over all of gpuflame's work at a launch, and the case in which
+/// it occurs.
 fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
     let ours = all.iter().flat_map(|place| {
         let figures = place.figures[..=FULL + 1].iter().zip(methods);
@@ -394,7 +396,7 @@ fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimu
     (times, format!("{what}, {}, {depth} calls", situation.name()))
 }
 
-/// The final lines, for everything that was measured.
+/// The final lines, one for each figure that was measured.
 fn figures(methods: &[Method], all: &[Measured], simulated: &OnSimulated, allocations: u64) -> Vec<String> {
     let at = |situation, depth| all.iter().find(|one| one.situation == situation && one.depth == depth);
     let of = |short: &str| methods.iter().position(|method| method.short == short);

@@ -105,7 +105,7 @@ fn write(folder: &Path, launches: &[Launch]) {
     std::fs::write(folder.join("gpu.json"), format!("{{\"traceEvents\":[\n{gpu}\n]}}\n")).unwrap();
 }
 
-/// Seconds of the fastest run.
+/// Duration of the fastest run, in seconds.
 fn command(folder: &Path) -> f64 {
     let run = |_| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));

@@ -41,7 +41,7 @@ def record(folder):
         "GPUFLAME_OUTPUT": str(folder / "run"),
         "GPUFLAME_QUIET": "1",
     }
-    # Waits now and then, so that nothing is dropped on a small machine.
+    # The program waits now and then, so that no launch is dropped on a small machine.
     subprocess.run([program, "--launches", str(LAUNCHES), "--flush", "2000"], env=environment, stdout=subprocess.DEVNULL, check=True)
     return folder / "run.gfr"
 

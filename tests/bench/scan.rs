@@ -76,7 +76,7 @@ fn main() {
 }
 
 struct Measured {
-    /// Best time in seconds.
+    /// Shortest time in seconds.
     best: f64,
     /// Processor time in seconds, over all threads, which other load on the machine affects less.
     processor: f64,
@@ -128,7 +128,7 @@ fn inflate_only(path: &Path) -> u64 {
     }
 }
 
-/// Counts events and adds up GPU time: the minimum cost of reading.
+/// Counts events and adds up GPU time, which is the minimum cost of reading.
 fn scan(path: &Path, options: &Options) -> u64 {
     let mut sum = Sum::default();
     import::open(path).unwrap().read_parallel(options, &mut sum).unwrap();
@@ -170,7 +170,7 @@ fn stats(path: &Path, options: &Options) -> u64 {
     stats.report.ops as u64
 }
 
-/// Extracts all of the trace, the maximum amount.
+/// Extracts the whole trace, which is the maximum cost of reading.
 fn extract(path: &Path, options: &Options) -> u64 {
     let mut ops = Ops::within(i64::MIN, i64::MAX);
     import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();

@@ -39,7 +39,7 @@ pub(crate) fn compiled(source: &str, flags: &[&str], cuda: &Path) -> PathBuf {
     program
 }
 
-/// `program` on the libraries in `cuda`, without the environment's settings for gpuflame.
+/// Command that runs `program` with the libraries in `cuda`, without the environment's settings for gpuflame.
 pub(crate) fn command(program: impl AsRef<OsStr>, cuda: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {

@@ -1,9 +1,10 @@
-//! Writes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,133 of them GPU operations and 352,659 calls (for
-//! the real trace's events).
+//! Writes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,133 of them GPU operations and 352,659 calls
+//! (for the real trace's events).
 //!
 //! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up
-//! training step. They are repeated with shifted times and ids, as far as these do not become longer. Both are in Kineto's
-//! own layout. Missing bytes are made up by blanks after the events, the same number after each.
+//! training step. The events are repeated with shifted times and ids, as long as these numbers do not become longer.
+//! Both traces are in Kineto's own layout. Missing bytes are filled by blanks after the events, the same number after
+//! each event.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -166,7 +167,7 @@ impl Template {
         for (before, number) in &self.pieces {
             line.push_str(before);
             match number {
-                // Longer than the trace, and further apart than its ids reach.
+                // Times are shifted by more than the trace's length, and ids by more than the range of its ids.
                 Some((number, Shift::Time)) => write!(line, "{}", number + round * 20_000_000).unwrap(),
                 Some((number, Shift::Id)) => write!(line, "{}", number + round * 500_000).unwrap(),
                 None => {}

@@ -1,4 +1,4 @@
-//! The hot path alone: the test calls the callback as the tracer would, without a tracer.
+//! The hot path without a tracer: the test calls the callback as the tracer would.
 //!
 //! There is one test, in a process of its own: it counts every allocation of its thread. (The test harness allocates on
 //! another thread, at any time.)
@@ -47,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One API call: enter, optionally a nested call, exit. As in the tracer, the call's description is in a stack frame of its
-/// own.
+/// Makes one API call: enter, optionally a nested call, exit. As in the tracer, the call's description is in a stack
+/// frame of its own.
 #[inline(never)]
 fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     let slot = Cell::new(0);
@@ -63,7 +63,7 @@ fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     Capture::exit(&made(kind, outer, &slot, result));
 }
 
-/// A frame deeper than the caller's, like the driver's below the runtime's.
+/// Adds a frame deeper than the caller's, as the driver's frame is deeper than the runtime's.
 #[inline(never)]
 fn deeper(inside: &dyn Fn()) {
     let mut room = [0u8; 256];
@@ -96,7 +96,7 @@ struct Drained {
 }
 
 impl Drained {
-    /// First id, last id, and count of each range.
+    /// First id, last id, and number of launches of each range.
     fn ranges(&self) -> Vec<(u32, u32, u32)> {
         self.outside.iter().map(|range| (range.first.0, range.last.0, range.count)).collect()
     }
@@ -118,7 +118,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame::unwind::prepare();
     capture::refill();
 
-    // With a closed window launches are counted, with the ids of the launches and of the calls nested in them.
+    // While the window is closed, launches are counted, with the ids of the launches and of the calls nested in them.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
     assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
@@ -140,7 +140,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     assert!(first.launches[..10].iter().all(|launch| launch.duration > 0), "recorded when it returned");
     assert!(first.launches[10..].iter().all(|launch| launch.duration == 0), "recorded when it began");
 
-    // A nested call counts once, whether it shares the outer id or has its own.
+    // A nested call counts once, whether it shares the id of the outer call or has its own.
     call(CallKind::Launch, 30, Some(30), 0);
     call(CallKind::Launch, 31, Some(32), 0);
     call(CallKind::Set { sync: true }, 33, Some(34), 0);
@@ -149,19 +149,19 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     assert_eq!(ids, [(30, 30), (31, 31), (32, 31), (33, 33), (34, 33)]);
     assert_eq!(nested[1].context, nested[2].context);
 
-    // A failed launch is counted, not recorded.
+    // A failed launch is counted, but not recorded.
     call(CallKind::Launch, 40, Some(41), 700);
     assert_eq!(drained().launches, []);
     let failed = capture::losses().find(|(loss, _)| *loss == gpuflame::record::Loss::LaunchesFailed);
     assert_eq!(failed.map(|(_, count)| count), Some(1));
 
-    // A call that never returned does not hide the following ones.
+    // A call that never returned does not hide the calls that follow.
     abandon(50);
     decode(51..53);
     let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
     assert_eq!(after, [51, 52]);
 
-    // Launches before a window and after it form two ranges: the ids between them belong to neither.
+    // Launches before a window and after it form two ranges: the ids between the two ranges belong to neither.
     assert!(window::close());
     call(CallKind::Launch, 60, None, 0);
     assert!(window::open());
@@ -173,8 +173,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     around.sort_unstable();
     assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
 
-    // Steady state: nothing is allocated and nothing lost. The time is computed from the clock's calibration, as after the
-    // collector's second visit.
+    // In the steady state nothing is allocated and nothing is lost. The time is computed from the clock's calibration,
+    // as after the collector's second visit.
     capture::renew_clock();
     thread::sleep(Duration::from_millis(5));
     let mut seen = 0;

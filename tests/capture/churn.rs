@@ -26,7 +26,7 @@ const AT_ONCE: u32 = 4;
 const FIBERS: u32 = 2;
 const LAUNCHES: u32 = 40;
 
-/// A fiber of a thread, and the context that it returns to.
+/// A fiber of a thread, and the context to which the fiber returns.
 struct Fiber {
     own: libc::ucontext_t,
     back: libc::ucontext_t,
@@ -38,11 +38,11 @@ thread_local! {
     static CURRENT: Cell<*mut Fiber> = const { Cell::new(null_mut()) };
 }
 
-/// Body of a fiber. It never returns: its thread simply stops switching to it.
+/// Body of a fiber. The body never returns: its thread simply stops switching to it.
 extern "C" fn fiber() {
     let current = CURRENT.get();
     for n in 0..=LAUNCHES {
-        // SAFETY: the fiber outlives every switch to it, and its thread waits meanwhile.
+        // SAFETY: the fiber outlives every switch to it, and its thread waits during the switch.
         unsafe {
             (*current).is_done = n == LAUNCHES;
             if n % 10 == 0 {
@@ -89,7 +89,7 @@ fn run_fibers(thread: u32) {
 #[derive(Default)]
 struct Told {
     threads: BTreeMap<ThreadId, String>,
-    /// By id: the thread that sent the context, and its addresses.
+    /// Contexts by id: the thread that sent the context, and its addresses.
     contexts: BTreeMap<ContextId, (String, Vec<u64>)>,
     launches: BTreeMap<String, Vec<u32>>,
 }

@@ -7,7 +7,7 @@ use gpuflame::graphs::Graphs;
 use gpuflame::record::{ContextId, GraphId, GraphNodeId, Row};
 
 thread_local! {
-    /// Bytes that this thread holds: the test harness allocates on others.
+    /// Bytes that this thread holds; the count is per thread because the test harness allocates on other threads.
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 

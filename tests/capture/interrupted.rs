@@ -1,8 +1,8 @@
-//! Signal handlers that interrupt the callback, and API use inside them: every such use is counted under its kind, nothing is
-//! lost uncounted, and a thread that jumps out of the callback can still launch.
+//! Signal handlers that interrupt the callback, and API use inside these handlers: every such use is counted under its
+//! kind, nothing is lost uncounted, and a thread that jumps out of the callback can still launch.
 //!
-//! The interruption happens at a known place: the word that a call's enter and exit share is in memory that is not writable,
-//! so the callback faults where it writes to it, which is inside.
+//! The interruption happens at a known place: the word that a call's enter and exit share is in memory that is not
+//! writable, so the callback faults when it writes this word, that is, inside the callback.
 #![cfg(target_os = "linux")]
 
 #[path = "../support/api_call.rs"]
@@ -44,12 +44,12 @@ extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     }
     // SAFETY: the page belongs to this test.
     unsafe { libc::mprotect(page, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
-    // SAFETY: only `interrupted` stores here, and it stores a `fn()`.
+    // SAFETY: only `interrupted` stores a value in this variable, and it stores a `fn()`.
     let there: fn() = unsafe { transmute(THERE.load(Ordering::Relaxed)) };
     there();
 }
 
-/// Process-wide state that a test needs: one test runs at a time.
+/// Process-wide state that a test needs; only one test runs at a time.
 struct Scene {
     _alone: MutexGuard<'static, ()>,
     lost: BTreeMap<&'static str, u64>,
@@ -106,7 +106,7 @@ fn interrupted(id: u32, there: fn()) {
     let page = PAGE.load(Ordering::Relaxed);
     // SAFETY: the page stays mapped until the process ends, and only this thread uses it.
     let slot = unsafe { &*page.cast::<Cell<u64>>() };
-    // SAFETY: as above.
+    // SAFETY: the page stays mapped until the process ends, and only this thread uses it.
     unsafe { libc::mprotect(page, PAGE_BYTES, libc::PROT_NONE) };
     let call = made(CallKind::Launch, id, slot, 0);
     Capture::enter(&call);
@@ -146,7 +146,7 @@ fn ranges_that_a_handler_opens_inside_the_callback_count_as_dropped_ranges() {
     interrupted(1, || {
         assert_eq!(push(b"in the handler"), None);
         assert_eq!(capture::pop_range(USER), Popped::InHandler);
-        // Closed only after the handler.
+        // The range is closed only after the handler.
         assert_eq!(push(b"left open"), None);
         assert_eq!(capture::start_range(USER, RangeName::Text(b"started")), 0);
     });
@@ -224,7 +224,7 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
                 if round % 2 == 0 {
                     launch(10 + round);
                 } else {
-                    // Deeper on the stack than the callback that was left.
+                    // The launch is made deeper on the stack than the callback that the jump left.
                     far_deeper(&|| launch(10 + round));
                 }
                 nested_launch(20 + round, 30 + round);
@@ -252,9 +252,9 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
     .unwrap();
     let kept = launches().len() as u64;
     let [("stacks_nested", nested)] = scene.lost()[..] else { panic!("{:?}", scene.lost()) };
-    // The limit is 64, of which the launches above used ten.
+    // The limit is 64 thread states, of which the launches above used ten.
     assert_eq!((kept, nested), (54, u64::from(ROUNDS) - 54));
-    // A new thread is not marked as inside.
+    // A new thread is not marked as being inside the callback.
     thread::spawn(|| launch(7)).join().unwrap();
     assert_eq!(launches(), [7]);
 }
@@ -284,7 +284,7 @@ fn a_thread_that_inherits_the_state_of_one_ended_mid_callback_can_launch() {
 fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     static BODY: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn handler(_signal: c_int) {
-        // SAFETY: only the code below stores here, and it stores a `fn()`.
+        // SAFETY: only the code below stores a value in this variable, and it stores a `fn()`.
         let body: fn() = unsafe { transmute(BODY.load(Ordering::Relaxed)) };
         body();
     }
@@ -322,7 +322,7 @@ fn a_handlers_launch_on_a_higher_stack_preserves_the_interrupted_launch() {
             let call = made(CallKind::Launch, 1, &slot, 0);
             Capture::enter(&call);
             on_a_higher_stack(stack, bytes, || nested_launch(2, 3));
-            // The driver's part of the first launch only follows now.
+            // The driver's part of the first launch only begins after the handler's launch.
             deeper(&|| {
                 let slot = Cell::new(0);
                 let within = Call { layer: Layer::Driver, ..made(CallKind::Launch, 4, &slot, 0) };
@@ -352,8 +352,8 @@ extern "C" fn launches_and_names(_signal: c_int) {
     capture::pop_range(USER);
 }
 
-/// Wherever the handler interrupts: the interrupted launch is recorded. The handler's own launches are counted if they
-/// interrupt our code, and recorded otherwise.
+/// Wherever the handler interrupts, the interrupted launch is recorded. The handler's own launches are only counted if
+/// they interrupt our code; otherwise they are recorded.
 #[test]
 fn a_handler_that_launches_at_any_callback_instruction_loses_no_interrupted_launch() {
     const REFUSED: u64 = 2000;

@@ -1,7 +1,7 @@
-//! Without a collector: launches are recorded while there is room, counted when there is none, and recorded again after a
-//! read.
+//! Without a collector: launches are recorded while there is room, counted when there is none, and recorded again after
+//! a read.
 //!
-//! There is one test, in a process of its own: the room is shared by the whole process.
+//! There is one test, in a process of its own: all tests of a process would share the room.
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -15,7 +15,7 @@ fn lost(kind: Loss) -> u64 {
     capture::losses().filter(|(loss, _)| *loss == kind).map(|(_, count)| count).sum()
 }
 
-/// Ids of all launches not read before.
+/// Ids of all launches that were not read before.
 fn read() -> Vec<u32> {
     let mut ids = Vec::new();
     while capture::drain(|row| {
@@ -29,7 +29,7 @@ fn read() -> Vec<u32> {
 #[test]
 fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
     gpuflame::unwind::prepare();
-    // No chunk was ever prepared: not even the first one is available.
+    // No chunk was ever prepared, so not even the first chunk is available.
     window::open();
     launch(1);
     assert_eq!((lost(Loss::LaunchesDropped), read().len()), (1, 0));

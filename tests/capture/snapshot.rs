@@ -57,7 +57,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     }
     let mut is_open = true;
     rows.push(Row::Window { edge: WindowEdge::Open, time: Nanos(900) });
-    // Rows that are still to follow, with the launch after which they do.
+    // Rows that are still to be pushed, each with the launch after which it is pushed.
     let mut later: Vec<(u32, Row<'_>)> = Vec::new();
     for number in 0..LAUNCHES {
         let (ready, rest) = later.into_iter().partition(|(when, _)| *when <= number);
@@ -111,7 +111,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     rows
 }
 
-/// A graph of 8 nodes, an instantiation of it, and the end of the previous one.
+/// Adds a graph of 8 nodes, an instantiation of the graph, and the end of the previous graph.
 fn made(rows: &mut Vec<Row<'_>>, graph: GraphId, context: ContextId) {
     let first = u64::from(graph.0) * 16;
     for node in first..first + 8 {
@@ -156,7 +156,7 @@ fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph:
         graph: GraphId(if is_node { graph.0 + (1 << 20) } else { 0 }),
         graph_node: GraphNodeId(match chance.below(20) {
             _ if !is_node => 0,
-            // An id lower than all announced ones.
+            // An id lower than all announced ids.
             0 => 5,
             other => u64::from(graph.0) * 16 + other,
         }),
@@ -282,8 +282,9 @@ fn a_thousand_snapshots_mid_run_add_up_and_do_not_change_the_result() {
 
 const MANY: u32 = 6_000;
 
-/// `MANY` stacks of 20 frames on two threads, each with a kernel of its own; every seventh launches three times, and every
-/// 1,000th creates a node of a graph that runs much later. Some activities precede their launch, some never arrive.
+/// Rows of `MANY` stacks of 20 frames on two threads, each with a kernel of its own; every seventh stack launches three
+/// times, and every 1,000th creates a node of a graph that runs much later. Some activities precede their launch, some
+/// never arrive.
 fn many<'a>(frames: &'a [Vec<Frame>], names: &'a [String]) -> Vec<Row<'a>> {
     let mut rows = vec![Row::Window { edge: WindowEdge::Open, time: Nanos(900) }];
     for (id, text) in (0..).zip(["cudaLaunchKernel", "cudaGraphLaunch"]) {

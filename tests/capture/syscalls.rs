@@ -1,8 +1,9 @@
-//! The callback makes no system call: any that the launching thread attempted would be caught.
+//! The callback makes no system call: any system call that the launching thread attempted would be caught.
 //!
-//! Linux can return every system call of a thread as a signal while a byte is set (*syscall user dispatch*, since 5.11). The
-//! byte is set around launches of every kind whose stacks are all cached, and the signal handler must count none. So the
-//! callback waits for no lock, maps no memory, reads no file, and reads no clock except through the vdso.
+//! Linux can return every system call of a thread as a signal while a byte is set (*syscall user dispatch*, since
+//! 5.11). The byte is set around launches of every kind whose stacks are all cached, and the signal handler must count
+//! no system call. This proves that the callback waits for no lock, maps no memory, reads no file, and reads no clock
+//! except through the vdso.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "../support/api_call.rs"]
@@ -26,7 +27,7 @@ use gpuflame::control::window;
 use gpuflame::tracer::{CallKind, Tracer as _};
 use support::is_ci;
 
-/// Selector that the kernel checks: system calls pass, or return as signals.
+/// Selector that the kernel checks: it makes system calls pass, or return as signals.
 static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
 const PASS: u8 = 0;
 const CATCH: u8 = 1;
@@ -42,7 +43,8 @@ extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut 
     CAUGHT.store(registers[libc::REG_RAX as usize], Ordering::Relaxed);
 }
 
-/// Makes system calls of this thread return as signals while the selector is set. False: this kernel does not support it.
+/// Makes system calls of this thread return as signals while the selector is set. Returns false if this kernel does not
+/// support that.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
     const ON: usize = 1;
@@ -93,7 +95,8 @@ fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
     black_box(deep(black_box(calls - 1), leaf)) + 1
 }
 
-/// Launches of every kind, from stacks of 40 depths in turn, so that each launch differs in part from the last stack.
+/// Makes launches of every kind, from stacks of 40 depths in turn, so that each launch differs in part from the last
+/// stack.
 fn launches(first: u32) {
     for turn in 0..1000 {
         let id = first + turn * 10;
@@ -106,7 +109,7 @@ fn launches(first: u32) {
     }
 }
 
-/// Launches from Python functions, at 12 depths in turn: the leaf differs from the previous launch's.
+/// Launches from Python functions, at 12 depths in turn, so that the leaf differs from the previous launch's.
 fn launches_of_python(evaluate: interpreter::Evaluate, first: u32) {
     for turn in 0..1000 {
         let mut id = first + turn * 10 + 8;
@@ -169,8 +172,8 @@ fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
     thread::sleep(Duration::from_millis(5));
     collect();
     window::open();
-    // The first round fills the stack caches, and in the last the window is closed. One loop with a number of rounds that the
-    // compiler cannot know, since a second call site would be another stack.
+    // The first round fills the stack caches, and in the last round the window is closed. All rounds are in one loop,
+    // whose number of rounds the compiler cannot know, because a second call site would make another stack.
     let mut round = 0;
     while black_box(round) < 10 {
         if round == 9 {

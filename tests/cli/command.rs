@@ -28,7 +28,7 @@ fn the_folded_stacks_of_a_recording_equal_the_handwritten_ones() {
     assert_eq!(names(&folder), ["hand.gfr", "out.folded"], "no temporary file is left");
 }
 
-/// `gemm<float>` is drawn as `gemm`; a name that is not a kernel's has no short form.
+/// A kernel's name such as `gemm<float>` is drawn as `gemm`; a name that is not a kernel's has no short form.
 #[test]
 fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     let folder = scratch("cli");
@@ -41,11 +41,11 @@ fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     );
     assert!(svg.contains("<title>add [GPU1_Kernel] (5,000 ns, "), "{svg}");
     assert!(!svg.contains('\u{2028}'), "{svg}");
-    // `inferno`'s script asks for names in three places, which now call our function.
+    // `inferno`'s script asks for names in three places, which now call gpuflame's function.
     assert_eq!(svg.matches("function drawn_name(e) {").count(), 1, "{svg}");
     assert_eq!(svg.matches("var txt = drawn_name(e);").count(), 2, "{svg}");
     assert_eq!(svg.matches("if (func.match(re) || drawn_name(e).match(re)) {").count(), 1, "{svg}");
-    // Text that another tool folded is drawn the same way.
+    // Stacks that another tool folded are drawn the same way.
     fs::write(folder.join("in.folded"), "main;[GPU_Kernel]lib::gemm<float, 128> 7\n").unwrap();
     gpuflame(&folder, ["-q", "flamegraph", "in.folded", "-o", "again.svg"]).ok();
     let again = fs::read_to_string(folder.join("again.svg")).unwrap();
@@ -124,7 +124,7 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
     }
 }
 
-/// The owner of that file could write a script into the picture, which root opens in a browser.
+/// The owner of that file could write a script into the picture; root then opens the picture in a browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");
@@ -138,7 +138,7 @@ fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     }
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o644);
-    // A file of our own keeps the mode that its owner has chosen.
+    // A file of one's own keeps the mode that its owner has chosen.
     fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o666);
@@ -161,7 +161,7 @@ fn info_counts_the_launches_activities_and_losses_of_a_recording() {
     assert_eq!(fact("activities launched before recording"), 1);
     assert_eq!(fact("activities no launch stack"), 1);
     assert_eq!(info["devices"][0]["gpu_time_ns"], 42_001);
-    // gemm and the copy overlap: 20 to 40.001 us, and 0 to 10.
+    // gemm and the copy overlap: gemm runs from 20 to 40.001 us, and the copy from 0 to 10.
     assert_eq!(info["devices"][0]["busy_ns"], 30_001);
     assert_eq!(info["devices"][1]["busy_ns"], 15_000);
     assert_eq!(info["losses"][0]["lost"], "timestamp_not_collected");
@@ -179,7 +179,7 @@ fn top_ranks_kernels_stacks_and_delays() {
     assert_eq!(top["kernels"][0]["share_percent"], 35.0889, "20,001 of 57,001");
     assert_eq!(top["stacks"][0]["stack"], "main;decode;cudaLaunchKernel");
     assert_eq!(top["stacks"][0]["total_ns"], 20_001);
-    // gemm was launched at 12 and 16 us and began at 20 and 30.
+    // gemm was launched at 12 and 16 us, and began at 20 and 30 us.
     let delay = top["delay"].as_array().unwrap().iter().find(|row| row["count"] == 2).unwrap();
     assert_eq!((delay["avg_ns"].as_u64(), delay["max_ns"].as_u64()), (Some(11_000), Some(14_000)));
     let text = gpuflame(&folder, ["top", "hand.gfr", "-n", "1"]).ok().stdout;

@@ -113,7 +113,7 @@ fn chrome_times_are_exact_to_the_nanosecond_and_flows_connect_calls_to_work() {
     };
     assert_eq!(of("kernel", "X").len(), 5);
     assert_eq!(of("cuda_runtime", "X").len(), 7);
-    // An f64 of microseconds since 1970 could not represent this; the text does.
+    // An f64 of microseconds since 1970 could not represent this time; the text represents it exactly.
     assert!(text.contains("\"ts\":30.000,\"dur\":10.001"), "{text}");
     for end in of("ac2g", "f") {
         let begin = of("ac2g", "s").into_iter().find(|begin| begin["id"] == end["id"]).unwrap();

@@ -1,4 +1,4 @@
-//! `gpuflame doctor`: each of its lines, provoked on the simulated stack and on a machine without a GPU.
+//! `gpuflame doctor`: each of its lines is provoked on the simulated stack and on a machine without a GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -196,7 +196,7 @@ fn doctor_checks_the_environment_variables_and_changes_nothing() {
 #[test]
 fn doctor_reports_recordings_of_killed_processes() {
     let folder = scratch("left");
-    // A recording without an end row, and one with it.
+    // One recording without an end row, and one with an end row.
     let head = b"gpuflame\x01\x00\x00\x00\x00\x00\x00\x00";
     fs::write(folder.join("killed.gfr"), [&head[..], &[15, 9, 0, 0, 0]].concat()).unwrap();
     fs::write(folder.join("whole.gfr"), [&head[..], &[23, 0, 0, 0, 0]].concat()).unwrap();

@@ -192,7 +192,7 @@ impl Written {
     }
 }
 
-/// Everything that is written for a format.
+/// All files that are written for a format.
 fn written(folder: &Path, word: &str) -> Written {
     let name = match word {
         "csv" => "out.csv",
@@ -268,7 +268,7 @@ fn graph_and_pending_launch_stacks_survive_conversion_to_readable_formats() {
     for name in ["all.json", "all.sbt"] {
         gpuflame(&folder, ["-q", "convert", "all.gfr", "-o", name]).ok();
         assert_eq!(drawn(&folder, name), kept, "{name}");
-        // And a second time, from its own output.
+        // The output is converted a second time, from itself.
         gpuflame(&folder, ["-q", "convert", name, "-o", "again.json"]).ok();
         assert_eq!(drawn(&folder, "again.json"), kept, "{name} again");
     }

@@ -30,7 +30,7 @@ fn launches_are_merged_by_id_and_the_commands_exit_code_is_returned() {
     assert_eq!(done.code, Some(3), "{}", done.stderr);
     assert_eq!(files(&done).len(), 4, "{}", done.stderr);
     assert!(done.stdout.contains("Stacks matched: 12 by id, 0 by order, 0 by time"), "{}", done.stdout);
-    // 12 kernels of 700 ns.
+    // The run has 12 kernels of 700 ns.
     let merged = done.file("merged_trace.folded");
     assert_eq!(merged.lines().count(), 1, "{merged}");
     assert!(merged.starts_with("worker;"), "{merged}");

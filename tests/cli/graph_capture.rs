@@ -59,7 +59,7 @@ fn drawn(folder: &Path) -> Ran {
 #[test]
 fn graph_operations_are_attached_to_captured_calls_by_order_and_name() {
     let folder = scratch("graph-capture");
-    // Two layers have the same kernels: only the order of the launches tells which is which.
+    // Two layers have the same kernels, so only the order of the launches tells which layer is which.
     let captures = [
         layer(0, "Embed", &["embed"]),
         layer(100, "Layer_0", &["norm", "gemm"]),

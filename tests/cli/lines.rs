@@ -23,8 +23,8 @@ use crate::support::{hand, scratch};
 /// Name of a kernel, the stack that launched it and its time in microseconds, one after the other.
 const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
 
-/// `main` calls `Block.forward`, which launches in its lines 12 and 13 (stacks 2 and 3; the second by way
-/// of `native`), and `native` launches by itself.
+/// `main` calls `Block.forward`, which launches in its lines 12 and 13 (stacks 2 and 3; the second by way of `native`),
+/// and `native` also launches by itself.
 fn recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: &Row<'_>| writer.row(row).unwrap();
@@ -34,7 +34,7 @@ fn recording() -> Vec<u8> {
     for (id, text) in [(1, "gemm"), (2, "relu"), (3, "add"), (4, "mul")] {
         row(&Row::Name { id: NameId(id), text });
     }
-    // Two bytes of line 12, and two of line 13, as CPython 3.11 encodes them; `main` has no table.
+    // Two bytes of code for line 12, and two for line 13, as CPython 3.11 encodes them; `main` has no table.
     let code = |id, name, file, first_line, lines| Code {
         id: CodeId(id),
         version: 0x030b,
@@ -161,7 +161,7 @@ fn source_files_and_lines_are_exported() {
     let places: Vec<_> =
         stacks.lines().map(|line| line.split(',').skip(8).collect::<Vec<_>>().join(",")).collect();
     assert_eq!(places, ["language,file,line", "Python,/srv/model.py,12", "Python,/srv/model.py,13", ",,"]);
-    // A row for each kernel, in order of time.
+    // The table has a row for each kernel, in order of time.
     let [twelve, thirteen] = ["Python,/srv/model.py,12", "Python,/srv/model.py,13"];
     let of_kernels = [twelve, twelve, thirteen, ",,", twelve, twelve];
     assert_eq!(arrow_places(&folder), of_kernels);

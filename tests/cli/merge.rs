@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// A launch as the test made it: its time, thread, stack and kernel duration.
+/// A launch as the test made it: the launch's time, thread, stack and kernel duration.
 #[derive(Clone, Copy)]
 struct Truth {
     time: u64,
@@ -44,7 +44,7 @@ fn truth(count: usize, threads: u32) -> Vec<Truth> {
         .collect()
 }
 
-/// Writes the CPU side, `late` ns after each launch, with the lines that `keep` selects.
+/// Writes the CPU side of the launches that `keep` selects, each line `late` ns after its launch.
 fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl Fn(usize) -> bool) {
     let mut text = String::new();
     for (at, launch) in truth.iter().enumerate().filter(|(at, _)| keep(*at)) {
@@ -55,7 +55,7 @@ fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl
     fs::write(path, text).unwrap();
 }
 
-/// The tutorial's JSON: microseconds with three decimals.
+/// Writes the tutorial's JSON: microseconds with three decimals.
 fn write_gpu(path: &Path, truth: &[Truth]) {
     let mut events = Vec::new();
     let micros = |nanos: u64| format!("{}.{:03}", nanos / 1000, nanos % 1000);
@@ -88,7 +88,7 @@ fn folded(path: &Path) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Expected result: every kernel under the stack that launched it.
+/// Expected result, with every kernel under the stack that launched it.
 fn expected(truth: &[Truth]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for launch in truth {
@@ -274,7 +274,7 @@ fn traces_with_a_base_time_match_the_stacks_and_unrelated_clocks_are_reported() 
         (1..=4).map(|at| format!("main;f{at};cudaLaunchKernel;[GPU_Kernel]k 5000\n")).collect();
     assert_eq!(found.stdout, expected);
     assert!(found.stderr.contains("4 of 4 stacks") && found.stderr.contains("100.0 %"), "{}", found.stderr);
-    // Without a base time nothing relates the two clocks except the shift that fits best.
+    // Without a base time, only the shift that fits best relates the two clocks.
     write("relative.json", 0);
     let more = fs::read_to_string(folder.join("cpu.txt")).unwrap()
         + &format!("{} app 1 1 0 main;g\n", base + 9_000_000);

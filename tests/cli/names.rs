@@ -1,4 +1,4 @@
-//! Names of two runs are matched: numbers that differ from run to run are folded when a view is drawn, and only then.
+//! Names of two runs are matched: numbers that differ from run to run are folded only when a view is drawn.
 
 use std::fs;
 use std::path::Path;
@@ -75,11 +75,11 @@ fn diff_matches_two_runs_of_the_same_code_despite_numbers_in_names() {
     assert_eq!(by("matched", "by", "modules")["after_percent"], 100.0);
     assert_eq!(by("stacks", "name", FOLDED)["change_ns"], 60_000);
     assert_eq!(by("modules", "name", "Layer_17")["change_ns"], 60_000);
-    // The first kernel begins at 20, the last ends at 1120 and 1150.
+    // The first kernel begins at 20; the last kernel ends at 1120 in one run and at 1150 in the other.
     assert_eq!(by("run", "what", "wall")["before_ns"], 1_100_000);
     assert_eq!(by("run", "what", "busy")["after_ns"], 260_000);
     assert_eq!(by("run", "what", "idle")["change_ns"], -30_000);
-    // Until the second call, at 1010, the host was late; its kernel began 10 us later.
+    // Until the second call, at 1010, the host was late; the kernel of that call began 10 us later.
     assert_eq!(by("run", "what", "idle: host late")["before_ns"], 1_010_000 - 120_000);
     assert_eq!(by("run", "what", "idle: launch latency")["before_ns"], 10_000);
     assert_eq!(by("run", "what", "busy of a step")["before_ns"], 100_000);
@@ -143,7 +143,8 @@ fn assert_one_line_each(text: &str, by: &str) {
     assert!(text.lines().all(|line| !line.starts_with(['y', 'z'])), "{by}: {text}");
 }
 
-/// Asserts that all files that the command wrote into `folder`, each of which contains one of the names, are harmless.
+/// Asserts that all files that the command wrote into `folder`, each of which contains one of the names, are harmless
+/// to show.
 fn assert_files_are_harmless(folder: &Path) {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let ends = [".csv", ".svg", ".folded", ".speedscope", ".chrome", ".txt", ".extended"];
@@ -160,7 +161,8 @@ fn assert_files_are_harmless(folder: &Path) {
     }
 }
 
-/// A terminal gets the same text as a pipe: the command checks which of them it has only for pictures and progress.
+/// A terminal gets the same text as a pipe: the command only checks whether it writes to a terminal for pictures and
+/// progress.
 #[test]
 fn names_with_terminal_control_characters_are_escaped_in_all_output() {
     let folder = scratch("odd_names");
@@ -202,7 +204,7 @@ fn names_with_terminal_control_characters_are_escaped_in_all_output() {
                 continue;
             }
             let ran = gpuflame(&folder, args.iter().chain(format.iter().flatten()));
-            // `check` ends with 1 if it doubts something.
+            // `check` ends with 1 if it finds something doubtful.
             assert!(ran.code == 0 || (args[0], ran.code) == ("check", 1), "{args:?} {}", ran.stderr);
             assert_one_line_each(&ran.stderr, args[0]);
             assert_one_line_each(&ran.stdout, args[0]);

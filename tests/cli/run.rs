@@ -1,4 +1,4 @@
-//! `gpuflame run`: the command runs as without it, and each of its processes gets a picture.
+//! `gpuflame run`: the command runs as it would without gpuflame, and each of its processes gets a picture.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -201,7 +201,8 @@ fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
         let (mut command, folder) = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).into_command();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_for_launches(&folder);
-        // To `gpuflame run` alone: from a terminal the signal would reach the command as well, which would end.
+        // The signal goes to `gpuflame run` alone: from a terminal it would also reach the command, which would then
+        // end.
         send(&child, libc::SIGINT);
         send(&child, libc::SIGQUIT);
         send(&child, signal);
@@ -209,7 +210,7 @@ fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
         assert_eq!(done.code, Some(code), "{}", done.stderr);
         assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
         let folded = done.file("out.folded");
-        // The program may have been stopped inside the tracer, which then delivers nothing more.
+        // The program may have been stopped inside the tracer, in which case the tracer delivers nothing more.
         assert!(
             folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"),
             "{folded}{}",
@@ -221,7 +222,7 @@ fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
 #[test]
 fn processes_that_skip_exit_hooks_are_recovered_in_the_requested_formats() {
     let program = program().to_str().unwrap();
-    // With rows the recording itself is what remains.
+    // If rows are recorded, the recording itself remains.
     for (formats, files) in [
         ("svg", &["out.gfr", "out.set.json", "out.svg"][..]),
         ("gfr,csv", &["out.csv", "out.gfr", "out.set.json"]),
@@ -349,7 +350,7 @@ fn surviving_processes_are_listed_and_not_awaited() {
 
 #[test]
 fn a_surviving_process_in_the_middle_of_an_exec_is_listed() {
-    // The program executes itself again and again: most of its life it is in the middle of an `exec`.
+    // The program executes itself again and again, so that most of the time it is in the middle of an `exec`.
     let folder = scratch("run-becoming");
     let again = folder.join("again");
     fs::write(&again, "#!/bin/sh\nexec \"$0\"\n").unwrap();
@@ -384,7 +385,7 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     run(&["--library", own, "true"]).fails(1, &["gpuflame is another library, or a program", "--library"]);
     let other = support::cuda().join("libcudart.so.13");
     run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
-    // A misspelt option is not taken for the command; options after the command belong to the command.
+    // A misspelt option is not taken for the command to run; options after the command belong to the command.
     let said = run(&["--library", library, "--format", "svg", "true"]);
     assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
     let ran = run(&["--library", library, "echo", "-o", "--formats", "--", "x"]).ok();
@@ -455,7 +456,7 @@ fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
         assert_eq!(code(verb(&["no-such-verb"]).stderr(unwritable())), Some(2));
         assert_eq!(code(verb(&["settings", "-o", "/dev/null"]).stderr(unwritable())), Some(0));
     }
-    // As with other tools: a reader that stops reading is not an error, a full disk is.
+    // As with other tools, a reader that stops reading is not an error, but a full disk is.
     for words in [&["--help"][..], &["settings"]] {
         assert_eq!(code(verb(words).stdout(broken_pipe())), Some(0), "{words:?}");
         assert_eq!(code(verb(words).stdout(full_disk())), Some(1), "{words:?}");
@@ -486,7 +487,7 @@ fn pipes_and_endless_files_among_the_reports_are_skipped() {
     // Reading an endless file must not use up the machine's memory.
     let limit = || {
         let limit = libc::rlimit { rlim_cur: 2 << 30, rlim_max: 2 << 30 };
-        // SAFETY: setrlimit reads the limit.
+        // SAFETY: setrlimit only reads the limit that it is given.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
         Ok(())
     };
@@ -596,7 +597,7 @@ fn a_musl_program_runs_with_preload() {
     assert_eq!(done.code, Some(5), "{}", done.stderr);
 }
 
-/// A descendant of the command finds the driver's variable set already, by the first process.
+/// In a descendant of the command, the driver's variable is already set by the first process.
 #[test]
 fn preload_loads_the_library_at_once_in_descendants_too() {
     let script = "grep -c 'libgpuflame[.]so' /proc/self/maps; true";

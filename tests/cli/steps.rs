@@ -100,7 +100,7 @@ fn stats_average_steps_with_the_same_number_of_operations() {
     assert!(ran.stderr.contains("left out 1 steps that have no `recover_decode_task`"), "{}", ran.stderr);
     assert!(ran.stderr.contains("1 operations begin in a step and end behind it"), "{}", ran.stderr);
     let none = gpuflame(&folder, ["stats", "trace.json", "-", "NONE"]).ok();
-    // Untrimmed, most steps have one operation, and the first such step is step 3.
+    // If steps are not trimmed, most of them have one operation, and the first such step is step 3.
     assert!(none.stdout.ends_with("recover_decode_task,10.0,20.0,10.0,10.0\n"), "{}", none.stdout);
 }
 
@@ -215,7 +215,7 @@ fn decode_steps_of_servers_are_recognised_by_their_frames() {
         )
     };
     let sglang = "python/sglang/srt/managers/scheduler.py(2174): get_next_batch_to_run";
-    // 12, 14, 40 (too long), 16 in the first half; the rest comes after it.
+    // In the first half the distances are 12, 14, 40 (too long) and 16; the other distances are in the second half.
     let starts = [100, 112, 126, 166, 182, 270];
     let events: Vec<String> = starts
         .iter()
@@ -295,7 +295,7 @@ fn gap_before_trim_adds_the_gap_before_the_first_kept_operation() {
         out.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.to_owned()).collect()
     };
     assert_eq!(bubbles(&[]), ["0.0", "5.0"]);
-    // 6 us after the operations that were left out, and 8 from the step's start if none were.
+    // The distance is 6 us after the operations that were left out, and 8 us from the step's start if none were.
     for kind in ["union", "order", "stream"] {
         assert_eq!(bubbles(&["--gap-before-trim", "--bubbles", kind]), ["7.0", "5.0"], "{kind}");
     }

@@ -81,9 +81,10 @@ fn terminal() -> (OwnedFd, OwnedFd) {
     // SAFETY: there is room for two descriptors; null pointers leave the rest to the system.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(opened, 0, "a terminal");
-    // Otherwise the command would inherit our end and keep it open. SAFETY: the call concerns a descriptor of ours.
+    // Without this flag the command would inherit our end and keep it open. SAFETY: the call concerns a descriptor of
+    // this test.
     assert_eq!(unsafe { libc::fcntl(ours, libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
-    // SAFETY: openpty has just opened both, and nothing else owns them.
+    // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
     unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) }
 }
 

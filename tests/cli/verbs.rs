@@ -89,8 +89,9 @@ fn check_passes_a_sound_trace_and_fails_a_faulty_one() {
     assert_eq!(gpuflame(&folder, ["check", "sound.json", "--strict"]).code, 0);
     let found = json(&folder, &["check", "sound.json"]);
     assert_eq!(row(&found["findings"], "what", "times are in whole microseconds")["result"], "note");
-    // The second launch's work begins before the launch and has two kernels; the third's begins while the first runs. Overlap
-    // with the second's kernels is not an error: launches with several kernels are graphs, whose nodes may run at once.
+    // The second launch's work begins before the launch and has two kernels; the third launch's work begins while that
+    // of the first runs. Overlap with the second launch's kernels is not an error, because launches with several
+    // kernels are graphs, whose nodes may run at once.
     let graph = [call(2, 30), kernel(2, 25, 5), kernel(2, 50, 5)];
     let rest = [call(1, 10), kernel(1, 20, 15), call(3, 12), kernel(3, 33, 1)];
     write("sick.json", &[&graph[..], &rest[..]].concat());
@@ -150,7 +151,7 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     let copy = json(&folder, &["view", "hand.gfr", "--kind", "copy"]);
     assert_eq!(copy["activities"].as_array().unwrap().len(), 1);
     assert_eq!(copy["activities"][0]["launched_by"], "main;load;cudaMemcpyAsync");
-    // Relative to the first activity, which begins at 0 in the picture.
+    // Times are relative to the first activity, which begins at 0 in the picture.
     assert_eq!(copy["activities"][0]["start_ns"], 20_000);
     let late = json(&folder, &["view", "hand.gfr", "--from", "50", "--to", "60", "--device", "1"]);
     assert_eq!(late["activities"].as_array().unwrap().len(), 2);
@@ -160,7 +161,7 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     let lines: Vec<_> = text.lines().skip(1).collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].starts_with("GPU 0 stream    7 ####"), "{text}");
-    // 85 us in 80 characters: the copy runs from 20 to 32.
+    // The time line shows 85 us in 80 characters; the copy runs from 20 to 32.
     let copy = lines[1].rsplit(' ').next().unwrap();
     assert_eq!((copy.find(|c| c != '.'), copy.rfind(|c| c != '.')), (Some(18), Some(30)), "{text}");
     gpuflame(&folder, ["view", "hand.gfr", "--from", "5", "--to", "5"]).fails(2, &["--from 5", "--to 5"]);
@@ -169,8 +170,8 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
 #[test]
 fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
     let folder = scratch("verbs");
-    // Ten steps of 100 us, of which rank 1 works 90 us and the other rank 40 us; the rest is one collective, except for a
-    // second, short one.
+    // Ten steps of 100 us, of which rank 1 works 90 us and the other rank 40 us; the remaining time is one collective,
+    // except for a second, short collective.
     let write = |steps: u64, rank: u64| {
         let mut events = Vec::new();
         for step in 0..steps {
@@ -241,7 +242,7 @@ fn a_rank_stated_in_the_trace_overrides_the_one_in_the_file_name() {
     assert_eq!(names(), ["rank0.json", "rank1.json"]);
 }
 
-/// A job of two ranks: the hand-made recording, and the same with its activities in the opposite order.
+/// A job of two ranks: the hand-made recording, and the same recording with its activities in the opposite order.
 fn two_ranks() -> PathBuf {
     let folder = folder();
     fs::rename(folder.join("hand.gfr"), folder.join("rank0.gfr")).unwrap();
@@ -253,7 +254,7 @@ fn two_ranks() -> PathBuf {
 fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
     let python = viewers().join("venv/bin/python");
     gpuflame(folder, ["convert", ".", "--to", "parquet", "-o", "data"]).ok();
-    // The Parquet rows keep numbers in names.
+    // The Parquet rows keep the numbers in names.
     let merged = json(folder, &["merge-ranks", ".", "-n", "10", "--keep-numbers"]);
     let script = root().join(format!("examples/ranks/{engine}_ranks.py"));
     let output = Command::new(&python).arg(script).arg(folder.join("data")).output().unwrap();
@@ -269,7 +270,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
         }
     }
     let straggler = ours.iter().find(|rank| rank["straggler"] != "");
-    // The scripts always name a straggler; `merge-ranks` does only if its steps differ by more than chance.
+    // The scripts always name a straggler; `merge-ranks` names one only if the ranks' steps differ by more than chance.
     if let Some(straggler) = straggler {
         assert_eq!(answer["straggler"].to_string(), straggler["rank"].as_str().unwrap(), "{engine}");
     }
@@ -286,7 +287,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
             let cause = row["cause"].as_str().unwrap().to_owned();
             (cause, row["total_ns"].as_u64().unwrap(), row["gaps"].as_u64().unwrap())
         };
-        // Windows are not in the table, so it only has gaps between two pieces of work.
+        // The table has no windows, so it only shows gaps between two pieces of work.
         rows(table).iter().map(row).filter(|(cause, ..)| !cause.contains("_the_")).collect()
     };
     assert_eq!(causes(&answer["idle"]), causes(&merged["idle"]), "{engine}");
@@ -297,7 +298,7 @@ fn viewers() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers")
 }
 
-/// Whether Python has `module`; prints how to install it if not. An error in CI.
+/// Whether Python has `module`; if not, prints how to install it. In CI a missing module is an error.
 fn has(module: &str, install: &str) -> bool {
     let python = viewers().join("venv/bin/python");
     let import = format!("import {module}");
@@ -315,7 +316,7 @@ fn duckdb_over_many_ranks_agrees_with_merge_ranks() {
         return;
     }
     let answer = agrees_with_merge_ranks(&two_ranks(), "duckdb");
-    // 2 x 20,001 ns under decode, of two ranks.
+    // The kernels under decode take 2 x 20,001 ns, on two ranks.
     let decode = serde_json::json!({"stack": "main;decode;cudaLaunchKernel", "total_ns": 40_002, "ranks": 2});
     assert_eq!(answer["stacks"][0], decode);
     // gemm was launched at 12 us, in a gap of GPU 0 from 10 to 20; the launch of `lone` is unknown.
@@ -323,7 +324,7 @@ fn duckdb_over_many_ranks_agrees_with_merge_ranks() {
     assert_eq!((idle("host_late"), idle("launch_latency"), idle("unknown")), (4_000, 16_000, 40_000));
 }
 
-/// Ignored since PySpark is 300 MB; `.ci/long` runs it.
+/// The test is ignored by default since PySpark is 300 MB; `.ci/long` runs the test.
 #[test]
 #[ignore = "needs PySpark: run `tests/viewers/install spark` first"]
 fn spark_over_many_ranks_agrees_with_merge_ranks() {
@@ -351,8 +352,8 @@ fn duckdb_agrees_with_merge_ranks_on_a_real_eight_rank_job() {
     assert!(tar.status().unwrap().success());
     let answer = agrees_with_merge_ranks(&folder, "duckdb");
     assert_eq!(answer["ranks"].as_array().unwrap().len(), 8);
-    // Its 262 operations total 2.825 ms (see tests/import/real_traces.rs), 1.746 ms of them in NCCL, as summed with Python's
-    // json.
+    // The trace's 262 operations total 2.825 ms (see tests/import/real_traces.rs), of which 1.746 ms are in NCCL, as
+    // summed with Python's json.
     let last = &answer["ranks"][7];
     assert_eq!((&answer["straggler"], &last["communication_ns"]), (&7.into(), &1_746_000.into()));
     assert_eq!(last["work_ns"], 2_825_000 - 1_746_000);
@@ -377,7 +378,7 @@ fn folded_stacks_are_drawn_and_compared_unchanged() {
     gpuflame(&folder, ["flamegraph", "a.folded", "--idle"]).fails(2, &["a.folded", "idle"]);
 }
 
-/// If two stacks were folded with different flags none of their names match, which looks as if everything had changed.
+/// If two files were folded with different flags, none of their names match, which looks as if everything had changed.
 #[test]
 fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     let folder = scratch("misfit");
@@ -418,7 +419,7 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     );
 }
 
-/// A deliberate mistake for each verb: one line, the right exit code, and nothing written.
+/// A deliberate mistake for each verb: the verb prints one line, ends with the right exit code, and writes no file.
 #[test]
 fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     let folder = folder();
@@ -491,10 +492,11 @@ fn findings_of_up_to_a_thousandth_are_notes_and_larger_ones_are_bad() {
         let found: Value = serde_json::from_str(&ran.stdout).unwrap();
         (row(&found["findings"], "what", what)["result"].as_str().unwrap().to_owned(), ran.code)
     };
-    // One of 1,000 operations: first for 0.05 % of the time, then for 0.2 % of it.
+    // One of 1,000 operations overlaps: at first for 0.05 % of the time, then for 0.2 % of it.
     assert_eq!(result(500, 1000, "overlaps on a stream"), ("note".to_owned(), 0));
     assert_eq!(result(2000, 1000, "overlaps on a stream"), ("BAD".to_owned(), 1));
-    // One activity without a launch is a thousandth by number and by time; two are more.
+    // One activity without a launch is a thousandth by number and by time; two such activities are more than a
+    // thousandth.
     assert_eq!(result(0, 999, "activities without a launch"), ("note".to_owned(), 0));
     assert_eq!(result(0, 998, "activities without a launch"), ("BAD".to_owned(), 1));
 }

@@ -1,5 +1,5 @@
-//! Output of `gpuflame convert`, opened in the viewers that each format is for. `tests/viewers/install` installs them;
-//! without them these tests skip, but not in CI.
+//! Output of `gpuflame convert`, opened in the viewers for each format. `tests/viewers/install` installs the viewers;
+//! if they are missing, these tests are skipped, but not in CI.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ fn the_flame_graph_zooms_and_searches() {
     assert!(width("zoomed") > 1100.0 && width("zoomed") > 3.0 * width("before"), "{seen}");
     assert!((width("unzoomed") - width("before")).abs() < 1.0, "{seen}");
     assert!(seen["zoomed"]["shown"].as_u64() < seen["before"]["shown"].as_u64(), "{seen}");
-    // 20,001 of 57,001 ns.
+    // The search matches 20,001 of 57,001 ns.
     assert!(seen["matched"].as_str().unwrap().contains("35.1"), "{seen}");
     // The script draws the short name, before zooming and after; one of the two is too narrow to show it.
     for when in ["before", "unzoomed"] {
@@ -103,7 +103,7 @@ fn the_difference_flame_graph_zooms_and_searches() {
     command.arg(script("svg.mjs")).arg(viewers.join("node/node_modules")).arg(folder.join("out.svg"));
     let seen: Value = serde_json::from_str(&run(command.args(["load", "gemm"]))).unwrap();
     assert!(seen["zoomed"]["width"].as_f64() > seen["before"]["width"].as_f64(), "{seen}");
-    // 50 of 60 ns after.
+    // The search matches 50 of 60 ns in the second file.
     assert!(seen["matched"].as_str().unwrap().contains("83.3"), "{seen}");
     assert_eq!(seen["errors"], serde_json::json!([]));
 }
@@ -137,7 +137,7 @@ fn go_tool_pprof_reads_all_three_values() {
     assert_eq!(line(&time, " decode")[3], "20001ns", "all of it is below decode");
     assert!(time.contains("57001ns total"), "{time}");
     let launches = top("launches");
-    // Eight activities, one of them without a time.
+    // There are eight activities, one of them without a time.
     assert!(launches.contains("of 8ns total"), "{launches}");
     let pending = top("pending");
     assert!(pending.contains("of 1ns total"), "{pending}");

@@ -1,5 +1,5 @@
-//! What must hold of any bytes: the scanner neither panics nor hangs, gives the same with two sizes of
-//! buffer, and reads as many events as `serde_json` does of all that is JSON.
+//! Properties that must hold for any bytes: the scanner neither panics nor hangs, returns the same with two sizes of
+//! buffer, and reads as many events as `serde_json` from every input that is JSON.
 
 use gpuflame::import::json::{JsonOptions, read};
 use gpuflame::import::{Event, Sink};
@@ -14,7 +14,7 @@ impl Sink for Lines {
     }
 }
 
-/// Whether `serde_json` took it for a trace.
+/// Checks the properties; returns whether `serde_json` accepted the bytes as a trace.
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let scan = |buffer| {
         let mut lines = Lines::default();
@@ -29,7 +29,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     let events = value.as_array().or_else(|| value["traceEvents"].as_array());
     let is_event = |event: &Value| event.is_object() || event.is_null();
     let Some(events) = events.filter(|events| events.iter().all(is_event)) else { return false };
-    // Two arrays of that name are read both, of which serde keeps the last.
+    // If a trace has two arrays of this name, the scanner reads both, whereas serde keeps the last.
     let seen = small.0.unwrap_or_else(|error| panic!("{error}: {}", shown()));
     assert!(seen.events >= events.len() as u64, "{}", shown());
     true

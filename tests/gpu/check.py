@@ -22,7 +22,8 @@ import re
 import sys
 from collections import defaultdict
 
-# How far two runs of the same program may differ on hardware: clocks change and kernels meet other kernels.
+# How far the times of two runs of the same program may differ on hardware, because clocks change and kernels overlap
+# with other kernels.
 RUN_TO_RUN = 0.15
 
 
@@ -105,7 +106,7 @@ def check_ledger(name, folder, everything_matched=True):
             fact(f"{name}: the end of stderr", read(folder, "stderr")[-800:])
         elif everything_matched:
             holds(f"{name}: all {word} are matched", sums[word][0], sums[word][1].get("matched"))
-    # Those, graphs' and each GPU's time.
+    # The sums per kind, those of graphs' nodes, and each GPU's time.
     for word, (total, parts) in sums.items():
         holds(f"{name}: the ledger's {word} add up", total, sum(parts.values()))
     for line in lines:
@@ -180,7 +181,7 @@ def check_truth(name, folder):
             add(ran[kind, "memset" if kind == "set" else row["copy"] or "PtoP"], row)
     if totals is None:
         return
-    # Under the symbol, which the truth has, where the table has one.
+    # The work is found under its symbol, which the truth file has, if the table has a symbol.
     found = {(what, row[2] or kernel): row[:2] for (what, kernel), row in table(folder).items()}
     holds(f"{name}: counts and times are those of the truth file",
           {f"{w} {k}": v for (w, k), v in sorted(ran.items())}, {f"{w} {k}": v for (w, k), v in sorted(found.items())})

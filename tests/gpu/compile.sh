@@ -1,8 +1,9 @@
-# How the kit's programs are compiled, on the GPU's machine (steps/20-build.sh) or before (prebuild.sh). Each function
-# takes the file to make as its last argument. Sourced, with KIT_HERE and KIT_ROOT.
+# Functions that compile the kit's programs, on the GPU's machine (steps/20-build.sh) or on another machine before that
+# (prebuild.sh). Each function takes the file to make as its last argument. The file is sourced, with KIT_HERE and
+# KIT_ROOT set.
 # shellcheck shell=bash
 
-# NAME, how libcudart is linked, and SOURCE, which may have spaces; one a line.
+# Prints one program per line: its NAME, how libcudart is linked, and its SOURCE, which may contain spaces.
 cuda_programs() {
     local program
     for program in plain streams graph tiny tiny_graph loop forks; do
@@ -23,8 +24,9 @@ cuda_with() {
     timeout -k 5 100 nvcc -g -O2 -lineinfo -Xcompiler -Wall,-Wextra -cudart "$linked" "${@:3:$#-3}" "$source" -lpthread -o "$out"
 }
 
-# On the GPU's machine: machine code for its GPU, and the run path of nvcc's own libcudart, since not every machine
-# tells the loader of it. What an nvcc cannot do (a newer gcc, a newer GPU, no shared libcudart) is tried otherwise.
+# Compiles on the GPU's machine: machine code for its GPU, with the run path of nvcc's own libcudart, since not every
+# machine tells the loader where that library is. If this nvcc cannot do something (a newer gcc, a newer GPU, no shared
+# libcudart), another way is tried.
 cuda_here() { # SHARED|STATIC SOURCE OUT
     local linked=$1 source=$2 out=$3 toolkit libraries=() folder
     command -v nvcc >/dev/null || { echo "error: nvcc is missing"; return 1; }
@@ -38,13 +40,13 @@ cuda_here() { # SHARED|STATIC SOURCE OUT
         cuda_with static "$source" -gencode arch=compute_75,code=compute_75 -allow-unsupported-compiler "$out"
 }
 
-# Before: machine code for Hopper, and PTX for what came after and before. The runtime lies inside, since the machine
-# may have none; so `plain` and `plain_static` are then the same.
+# Compiles before the run, on another machine: machine code for Hopper, and PTX for earlier and later GPUs. The runtime
+# is linked statically, since the GPU's machine may have none; `plain` and `plain_static` are therefore the same.
 cuda_elsewhere() { # SOURCE OUT
     cuda_with static "$1" -gencode arch=compute_75,code=compute_75 -gencode 'arch=compute_90,code=[sm_90,compute_90]' "$2"
 }
 
-# Why a compiler failed, in one line.
+# Prints in one line why a compiler failed.
 reason() {
     { grep -m 1 -i error "$1" || tail -n 1 "$1" || true; } | sed "s|$KIT_HERE/||g" | head -c 500 | grep . ||
         echo "the compiler said nothing, or was cut off"

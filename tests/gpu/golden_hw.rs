@@ -1,6 +1,7 @@
-//! What real CUPTI told a client, recorded by `tests/gpu/run.sh` into `tests/golden/hw/GPU-DRIVER/`, is what the
-//! simulated stack tells: order, ids and fields, every difference listed. Where no recording from hardware is
-//! here, the recorder, the replay and the comparison are held against each other on the simulated stack alone.
+//! The simulated stack tells a client what real CUPTI told one in the recordings that `tests/gpu/run.sh` wrote into
+//! `tests/golden/hw/GPU-DRIVER/`: order, ids and fields are compared, and every difference is listed. If this checkout
+//! has no recording from hardware, the recorder, the replay and the comparison are checked against each other on the
+//! simulated stack alone.
 
 #[path = "../support/recordings.rs"]
 mod recordings;
@@ -17,8 +18,7 @@ use recordings::Recording;
 use serde_json::Value;
 use support::{Run, Way, compile, root, scratch};
 
-/// A tiny program: its source, its argument, and what stands in the source about launches, kernels, and copies
-/// and fills.
+/// A tiny program: its source, its argument, and the source's lines about launches, kernels, and copies and fills.
 struct Program {
     name: &'static str,
     source: &'static str,
@@ -34,7 +34,7 @@ const PROGRAMS: [Program; 8] = [
     Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
     Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
     Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
-    // Three launches of a graph of two kernels, and two of one that is updated between them.
+    // Three launches of a graph of two kernels, and two launches of a graph that is updated between them.
     Program {
         name: "capture",
         source: "tiny_graph.cu",
@@ -81,7 +81,7 @@ fn program(source: &str) -> PathBuf {
     compile(&format!("tests/gpu/programs/{source}"), &["-O2", "-x", "c", "-std=gnu11"])
 }
 
-/// Runs `run` under the recorder and returns where its recording is.
+/// Runs `run` under the recorder and returns the path of its recording.
 fn record(run: Run) -> PathBuf {
     let folder = scratch("recording");
     let path = folder.join("recording.jsonl");
@@ -108,7 +108,8 @@ fn replaying_a_recording_reproduces_it() {
         let first = simulated(source, argument, "13.0");
         let recording = Recording::read(&first);
         let again = Recording::read(&record(replay(&first)));
-        // The player makes no stream of its own, so CUPTI cannot tell the recorder the numbers of recorded ones.
+        // The player creates no stream of its own, so CUPTI cannot tell the recorder the numbers of the recorded
+        // streams.
         let plain = |lines: &[String]| -> Vec<String> {
             lines.iter().map(|line| without(line, " stream ")).collect()
         };
@@ -119,7 +120,7 @@ fn replaying_a_recording_reproduces_it() {
     }
 }
 
-/// `line` without a field and its value.
+/// Returns `line` without a field and its value.
 fn without(line: &str, field: &str) -> String {
     match line.split_once(field) {
         Some((before, after)) => format!("{before}{}", after.find(' ').map_or("", |end| &after[end..])),
@@ -139,7 +140,8 @@ fn gpuflame_counts_the_same_work_in_a_replay_as_in_the_program() {
         let table = done.file("out.csv");
         let counted: u64 = table.lines().filter(|line| line.starts_with("kernel,")).map(count).sum();
         assert_eq!(counted, kernels, "{name}\n{table}");
-        // Each node of a graph also under the call that made it, which is known by the ids of the recording.
+        // Each node of a graph is also listed under the call that created the node; the recording's ids tell which call
+        // that was.
         let made_by = match name {
             "capture" | "update" => "cudaLaunchKernel",
             "explicit" => "cudaGraphAddKernelNode",
@@ -187,7 +189,7 @@ fn every_difference_between_recordings_is_listed() {
         "{lost_exit:#?}"
     );
 
-    // The nested call with an id of its own, as GPUSIM_CORR=distinct has it: its ENTER, and all later ids.
+    // The nested call gets an id of its own, as under GPUSIM_CORR=distinct: its ENTER and all later ids change.
     let other_id = changed(&|rows| {
         let at = find(rows, &|row| row["domain"] == 1 && row["call"] == "enter");
         rows[at]["corr"] = 77.into();
@@ -290,7 +292,8 @@ fn the_simulated_cuda_stack_matches_recordings_from_hardware() {
     assert!(found.is_empty(), "- recorded, + simulated:\n{}", found.join("\n"));
 }
 
-/// As the kit leaves them: a file a program, and the metadata. Its CUPTI is 13.0, by its number of 130000.
+/// Writes recordings as the kit leaves them: a file per program, and the metadata. The recorded CUPTI is 13.0, because
+/// its version number is 130000.
 fn golden_folder() -> PathBuf {
     let folder = scratch("golden");
     for Program { name, source, argument, .. } in PROGRAMS {
@@ -307,7 +310,7 @@ fn a_folder_of_recordings_is_compared_program_by_program() {
     let folder = golden_folder();
     assert_eq!(differences_from(&folder, true), Vec::<String>::new());
 
-    // The second kernel of `streams` in the default stream, and no recording of `explicit`.
+    // The second kernel of `streams` is moved to the default stream, and the recording of `explicit` is removed.
     let path = folder.join("streams.jsonl");
     let mut changed = rows(&path);
     let at = changed.iter().position(|row| row.get("buffer").is_some()).unwrap();

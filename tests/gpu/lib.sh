@@ -1,7 +1,7 @@
-# What steps share: notes for the report, programs under gpuflame or the probe, each under a limit. Sourced by
-# run.sh before a step, with KIT_HERE (the kit), KIT_ROOT (the repository), KIT_OUT, KIT_STEP (this step's
-# folder), KIT_LIMIT (its seconds), KIT_SIMULATED, KIT_QUICK, KIT_GPUFLAME (the library or nothing), KIT_CLI, KIT_PREBUILT
-# and KIT_PYTHON, the same, and KIT_OWN_PYTHON.
+# Functions that the steps share: notes for the report, and programs that run under gpuflame or the probe, each under a
+# time limit. run.sh sources this file before a step, with KIT_HERE (the kit), KIT_ROOT (the repository), KIT_OUT,
+# KIT_STEP (this step's folder), KIT_LIMIT (its seconds), KIT_SIMULATED, KIT_QUICK, KIT_GPUFLAME (the library or
+# nothing), KIT_CLI, KIT_PREBUILT and KIT_PYTHON (each a path or nothing), and KIT_OWN_PYTHON.
 # shellcheck shell=bash
 
 bin=$KIT_OUT/bin
@@ -17,22 +17,22 @@ json() {
     printf '"%s"' "$text"
 }
 
-# fact NAME VALUE: something the report shall say.
+# fact NAME VALUE: adds a value to the report.
 fact() { printf '{"fact": %s, "value": %s}\n' "$(json "$1")" "$(json "$2")" >>"$facts"; }
 
-# missing WHAT: a tool or package that is not here, and what is left out therefore.
+# missing WHAT: reports a tool or package that this machine lacks, and what is left out for that reason.
 missing() {
     printf '{"missing": %s}\n' "$(json "$1")" >>"$facts"
     echo "missing: $1"
 }
 
-# skip WHY: nothing of this step can be done here.
+# skip WHY: ends the step, since nothing of it can be done on this machine.
 skip() {
     missing "$1"
     exit 75
 }
 
-# holds SENTENCE EXPECTED FOUND: a check; the step goes on either way.
+# holds SENTENCE EXPECTED FOUND: checks a value; the step goes on whether the check holds or not.
 holds() {
     local ok=false
     [ "$2" = "$3" ] && ok=true
@@ -45,7 +45,7 @@ export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Seconds that one program may take.
 within=60
 
-# cost PROGRAM WITH UNIT VALUES..: measured values of one program under one tool.
+# cost PROGRAM WITH UNIT VALUES..: adds measured values of one program under one tool to the report.
 cost() {
     local program=$1 with=$2 unit=$3 values
     shift 3
@@ -53,13 +53,13 @@ cost() {
     printf '{"cost": %s, "with": %s, "unit": %s, "values": [%s]}\n' "$(json "$program")" "$(json "$with")" "$(json "$unit")" "${values%, }" >>"$facts"
 }
 
-# runs SENTENCE RC FOLDER: the check that a program ended well; if not, the end of what it said stands beside it.
+# runs SENTENCE RC FOLDER: checks that a program ended well; if it did not, the end of its output is added to the check.
 runs() {
     [ "$2" = 0 ] || fact "the last words of: $1" "$(tail -n 5 "$3/stderr" 2>/dev/null | cut -c 1-400)"
     holds "$1" 0 "$2"
 }
 
-# need PROGRAM: it was built, or the step ends with the reason why not.
+# need PROGRAM: checks that the program was built; otherwise the step ends with the reason why it was not.
 need() {
     [ -x "$bin/$1" ] || [ -f "$bin/$1" ] && return
     skip "$1: $(cat "$bin/$1.why" 2>/dev/null || echo 'was not built; run the step build')"
@@ -67,12 +67,13 @@ need() {
 
 need_gpuflame() { [ -n "$KIT_GPUFLAME" ] || skip "libgpuflame.so: build it with cargo build --release, or say --gpuflame FILE"; }
 
-# Where CUDA's tools lie that are not on PATH.
+# Folders of CUDA's tools that may be missing from PATH.
 for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-* /opt/cuda; do
     [ "$KIT_SIMULATED" = 0 ] && [ -n "$folder" ] && [ -d "$folder/bin" ] && PATH=$PATH:$folder/bin
 done
 
-# python_with MODULE: the first Python that has it, since a machine may hold several; nothing where none has.
+# python_with MODULE: prints the first Python that has the module, since a machine may hold several; prints nothing if
+# none has it.
 python_with() {
     local module=$1 known=$KIT_OUT/python-with-$1 python
     if [ ! -f "$known" ]; then
@@ -89,10 +90,11 @@ python_with() {
     cat "$known"
 }
 
-# The kit's own scripts.
+# Runs the kit's own Python scripts.
 python() { timeout -k 5 "$within" "${KIT_OWN_PYTHON:-python3}" "$@"; }
 
-# The libcupti that the probe loads where the program has none: the simulated one, nvcc's own, a toolkit's, a wheel's.
+# The libcupti that the probe loads if the program has loaded none: the simulated one, nvcc's own, a toolkit's or a
+# wheel's.
 if [ "$KIT_SIMULATED" = 1 ]; then
     export LD_LIBRARY_PATH=$KIT_OUT/sim
     PROBE_CUPTI=$KIT_OUT/sim/libcupti.so.13
@@ -106,8 +108,8 @@ fi
 
 quick() { if [ "$KIT_QUICK" = 1 ]; then echo "$2"; else echo "$1"; fi; } # quick MANY FEW
 
-# A step that is cut off takes its program along, which would else run on beside the next step: `timeout` puts it into a
-# process group of its own.
+# A step that is stopped at its limit must also end its program, which would otherwise run on beside the next step:
+# `timeout` puts the program into a process group of its own.
 running=
 cut_off() {
     if [ -n "$running" ]; then
@@ -119,8 +121,8 @@ cut_off() {
 }
 trap cut_off TERM
 
-# Each in a folder of its own; stdout, stderr and rc lie in it. gpuflame prints its ledger into a file only if that is open
-# for appending.
+# Runs the command in a folder of its own, which also receives stdout, stderr and rc. stderr is opened for appending:
+# gpuflame prints its ledger into no other file.
 run_in() { # FOLDER COMMAND..
     local folder=$1 rc
     shift
@@ -139,11 +141,13 @@ plainly() { # FOLDER COMMAND..
     run_in "$@"
 }
 
-# With KIT_VERIFY=1 every stack is taken twice; with KIT_TRUTH=0, for timings, the simulated stack keeps no account.
+# With KIT_VERIFY=1 gpuflame takes every stack twice. With KIT_TRUTH=0, for timings, the simulated stack keeps no
+# account.
 under_gpuflame() { # FOLDER COMMAND..
     local folder=$1 settings=(CUDA_INJECTION64_PATH="$KIT_GPUFLAME" GPUFLAME_OUTPUT=out)
     shift
-    # Where gpuflame's own search did not find what the kit found (step right), the rest shall still be measured.
+    # If gpuflame's own search did not find the libcupti that the kit found (see the step "right"), the rest is still
+    # measured with the kit's.
     [ ! -f "$KIT_OUT/search-failed" ] || settings+=(GPUFLAME_CUPTI="$PROBE_CUPTI")
     [ "${KIT_VERIFY:-0}" = 0 ] || settings+=(GPUFLAME_VERIFY=1)
     [ "${KIT_TRUTH:-1}" = 0 ] || settings+=(GPUSIM_TRUTH=summary:truth.json)
@@ -153,7 +157,8 @@ under_gpuflame() { # FOLDER COMMAND..
     return $rc
 }
 
-# A crash with gpuflame inside is the most important thing that a first run can find: once more, in a debugger.
+# A crash with gpuflame inside is the most important thing that a first run can find, so the program then runs once
+# more, in a debugger.
 where_it_died() { # FOLDER COMMAND..
     if ! command -v gdb >/dev/null; then
         missing "gdb: where ${*: -1} died is not known"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the kit's programs where there is no GPU, so that they can be taken along to a machine that has one and maybe
-# no compiler. An nvcc that is not on PATH comes from PyPI, see examples/build-cuda.sh. A program needs a driver
+# Builds the kit's programs on a machine without a GPU, so that they can be taken along to a machine that has a GPU but
+# maybe no compiler. If nvcc is not on PATH, it comes from PyPI, see examples/build-cuda.sh. A program needs a driver
 # that knows its nvcc's CUDA: 580 or later for CUDA 13.
 #
 #   tests/gpu/prebuild.sh [FOLDER]      default target/gpu-kit, where run.sh looks

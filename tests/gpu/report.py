@@ -144,7 +144,7 @@ def main(folder):
     simulated = any(step["simulated"] for step in steps)
     date = "".join(tail(os.path.join(folder, "date")))
     about = machine(steps)
-    # nvidia-smi's or, where that is not there, the driver's own name of it.
+    # The GPU's name according to nvidia-smi or, if nvidia-smi is missing, according to the driver.
     gpu = next((about[name] for name in ("gpu", "GPU 0 by libcuda") if about.get(name)), "none: no step found one")
     if os.path.exists(os.path.join(folder, "no-gpu")):
         gpu = "none: " + "".join(tail(os.path.join(folder, "no-gpu")))

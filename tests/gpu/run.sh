@@ -116,13 +116,13 @@ mkdir -p "$out/steps" || die "cannot make the folder $out"
 out=$(cd "$out" && pwd)
 export KIT_OUT=$out
 command -v timeout >/dev/null || die "timeout (coreutils) is missing"
-# Programs and facts of the simulated stack must never be taken for hardware's, nor the reverse.
+# Programs and facts of the simulated stack must never be taken for those of hardware, nor the reverse.
 stack=$([ $KIT_SIMULATED = 1 ] && echo simulated || echo hardware)
 before=$(cat "$out/stack" 2>/dev/null || echo "$stack")
 [ "$before" = "$stack" ] || die "$out holds a report of the $before stack; name another folder"
 echo "$stack" >"$out/stack"
 
-# The first of these that is a file.
+# Prints the first argument that is a file.
 first_file() {
     for file in "$@"; do
         [ -f "$file" ] && (cd "$(dirname "$file")" && echo "$PWD/$(basename "$file")") && return
@@ -133,7 +133,7 @@ KIT_GPUFLAME=$(first_file "$KIT_GPUFLAME" "$here/libgpuflame.so" "$root/libgpufl
 KIT_CLI=$(first_file "$KIT_CLI" "$here/gpuflame" "$root/gpuflame" "$target/release/gpuflame")
 KIT_PREBUILT=$(cd "${KIT_PREBUILT:-$target/gpu-kit}" 2>/dev/null && pwd)
 
-# A Python for the kit's own scripts; which one has PyTorch is asked later.
+# Finds a Python for the kit's own scripts; the kit looks for a Python with PyTorch later.
 for python in "$KIT_PYTHON" python3 python /opt/conda/bin/python /usr/bin/python3; do
     if [ -n "$python" ] && timeout 20 "$python" -c 'import json, ctypes; "".removesuffix("")' >/dev/null 2>&1; then
         export KIT_OWN_PYTHON=$python
@@ -147,7 +147,7 @@ report() {
     printf 'No Python 3.9 or later, or it failed: the facts are in steps/*/facts.jsonl.\n' >"$out/report.md"
 }
 
-# outcome STEP STATUS RC SECONDS LIMIT: what the report says of a step.
+# outcome STEP STATUS RC SECONDS LIMIT: writes the report's entry about a step.
 outcome() {
     mkdir -p "$out/steps/$1"
     printf '{"name": "%s", "status": "%s", "rc": %s, "seconds": %s, "limit": %s, "simulated": %s}\n' \
@@ -193,7 +193,7 @@ for step in "${steps[@]}"; do
     if [ ${#only[@]} -gt 0 ]; then
         wanted=0
         for one in "${only[@]}"; do [ "$one" = "$name" ] && wanted=1; done
-        # What the others stand on.
+        # Steps that the other steps depend on.
         case $name in
             machine) wanted=1 ;;
             build) [ -e "$out/bin/done" ] || wanted=1 ;;
@@ -206,7 +206,7 @@ for step in "${steps[@]}"; do
         trap 'kill '$!' 2>/dev/null' EXIT
     fi
 done
-# Few and small files to take home: recordings and everything else, beside the two reports.
+# Packs few and small files to take home: the recordings and everything else, beside the two reports.
 [ -d "$out/golden" ] && tar -C "$out" -czf "$out/golden.tgz" golden
 rm -f "$out/steps.tgz"
 tar -C "$out" --exclude='*.gfr' --exclude=inductor --exclude=triton --exclude='*.values' --exclude='*.wall' -czf "$out/steps.tgz" steps 2>/dev/null

@@ -1,5 +1,5 @@
-//! The kit that asks a real GPU, `tests/gpu/run.sh`, does its work on the simulated stack: its steps end, its
-//! checks can fail, and what fails is neither hidden nor in the way of the rest.
+//! The kit that asks a real GPU, `tests/gpu/run.sh`, works on the simulated stack: its steps end, its checks can fail,
+//! and a step that fails is reported and does not stop the other steps.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -28,7 +28,8 @@ impl Kit {
         Self::of(command)
     }
 
-    /// The kit in this copy of the tree, simulated, with this build's simulated libraries.
+    /// Command that runs the kit in this copy of the tree, on the simulated stack, with this build's simulated
+    /// libraries.
     fn command(root: &Path) -> Command {
         let mut command = Command::new(root.join("tests/gpu/run.sh"));
         for (name, _) in
@@ -63,7 +64,7 @@ impl Kit {
         self.step(name)["status"].as_str().unwrap()
     }
 
-    /// The value that a check of this sentence found; it must have held.
+    /// Returns the value that the check with this sentence found; panics unless the check held.
     fn held(&self, step: &str, sentence: &str) -> &Value {
         let checks = self.step(step)["checks"].as_array().unwrap();
         let check = checks.iter().find(|check| check["check"] == sentence);
@@ -89,7 +90,7 @@ fn every_kit_step_finishes_and_its_checks_hold() {
     {
         assert_eq!(kit.status(step), "done", "{:#}", kit.step(step));
     }
-    // They need a real CUDA stack, and say so.
+    // These steps need a real CUDA stack, and say so.
     for step in ["python", "programs", "transformer"] {
         assert_eq!(kit.status(step), "skipped");
         assert_ne!(kit.step(step)["missing"].as_array().unwrap().len(), 0);
@@ -99,7 +100,8 @@ fn every_kit_step_finishes_and_its_checks_hold() {
     assert_answers(&kit);
 }
 
-/// What plain.cu, streams.cu and driver.c launch, by hand: their heads say how often which function does.
+/// Launches of plain.cu, streams.cu and driver.c, counted by hand: the comment at the head of each program says how
+/// often each function launches.
 fn assert_counts(kit: &Kit) {
     for (program, work, count) in [
         ("plain", "kernel first_d20000", 300),
@@ -140,7 +142,7 @@ fn assert_counts(kit: &Kit) {
         kit.held("graph", &format!("graph: every {kernel} shows {function} as where it was captured"));
     }
     kit.held("graph", "graph: counts and times are those of the truth file");
-    // 25 tokens by each, with 3 layers of 8 kernels.
+    // Each function launches the work of 25 tokens, with 3 layers of 8 kernels.
     for function in ["prepare", "grow_cache"] {
         assert_eq!(kit.held("graph", &format!("graph_decode: graph kernels that {function} captured")), 600);
     }
@@ -162,7 +164,7 @@ fn assert_costs(kit: &Kit) {
     assert!(kit.markdown().contains("| gpuflame |"), "{}", kit.markdown());
 }
 
-/// The fifteen questions all stand in the report; those about the simulated stack have known answers.
+/// The report contains all fifteen questions; those about the simulated stack have known answers.
 fn assert_answers(kit: &Kit) {
     let answers = kit.step("questions")["answers"].as_array().unwrap();
     let numbers: Vec<_> = answers.iter().map(|answer| answer["answer"].as_u64().unwrap()).collect();
@@ -173,7 +175,7 @@ fn assert_answers(kit: &Kit) {
     assert_eq!(observed(2)["enter"], observed(2)["exit"]);
     assert_eq!(observed(2)["records before their call's EXIT"], 0);
     assert_eq!(observed(3).as_object().unwrap().keys().collect::<Vec<_>>(), ["cupti-worker, another thread"]);
-    // tiny exit launches four; the destructor comes after the driver has ended (4).
+    // `tiny exit` launches four kernels; our destructor runs after the driver has ended (4).
     let exits: Vec<_> = observed(4)["probe"]
         .as_array()
         .unwrap()
@@ -193,7 +195,7 @@ fn assert_answers(kit: &Kit) {
     assert_eq!(observed(13).as_array().unwrap().len(), 6, "the copies and fills of tiny copies");
 }
 
-/// A step of this text, in a file of this name.
+/// Writes a step with this text into a file of this name.
 fn planted(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(format!("99-{name}.sh"));
     fs::write(&path, text).unwrap();
@@ -285,7 +287,8 @@ fn wrong_counts_functions_and_times_are_detected() {
             "plain: there is a kernel first_d20000 under main;second"
         ]
     );
-    // A nanosecond too much in one row of the table, or half of what the kernels wait for.
+    // Each damage must be found: one nanosecond too much in one row of the table, or half of the time that the kernels
+    // wait.
     let truth = "plain: counts and times are those of the truth file";
     let times =
         |total: &str| checked(&source, &|table| table.replace(",300,6000000,", &format!(",300,{total},")));
@@ -293,7 +296,7 @@ fn wrong_counts_functions_and_times_are_detected() {
     assert_eq!(times("3000000"), ["plain: first_d20000 took at least the time it waits for", truth]);
 }
 
-/// The sentences of check.py's checks that do not hold.
+/// Sentences of those checks of check.py that do not hold.
 fn not_held(folder: &Path, args: &[&str]) -> Vec<String> {
     let mut command = Command::new("python3");
     command.arg("-B").arg(root().join("tests/gpu/check.py")).args(args).current_dir(folder);
@@ -318,7 +321,7 @@ fn a_kernel_outside_the_expected_python_functions_is_detected() {
     assert_eq!(held(right, &["tend"]), ["x: there are kernels under tend of model.py"]);
     let native = format!("{right}main;aten::mm;cudaLaunchKernel;[GPU_Kernel]gemm 4\n");
     assert_eq!(held(&native, &["attend"]), ["x: every kernel stands under functions of model.py"]);
-    // Who launched the graph is not who captured its nodes.
+    // The function that launched the graph is not the function that captured its nodes.
     let replayed =
         right.replace("[graph];feed (model.py:40)", "[graph];other").replace("replay (graphs", "feed (model");
     assert_eq!(held(&replayed, &["feed"]), ["x: there are kernels under feed of model.py"]);
@@ -341,7 +344,7 @@ fn a_kernel_under_the_wrong_function_is_detected() {
         not_held(&folder, &["captured_by", "x", ".", "prepare=5", "grow=2"]),
         ["x: graph kernels that prepare captured"]
     );
-    // Who launched the graph is not who captured its nodes.
+    // The function that launched the graph is not the function that captured its nodes.
     assert_eq!(
         not_held(&folder, &["sites", "x", ".", "soft_max"]),
         ["x: those of soft_max stand under functions called so"]
@@ -362,7 +365,7 @@ fn a_kernel_under_the_wrong_function_is_detected() {
 #[test]
 fn a_missing_library_skips_only_the_steps_that_need_it() {
     let mut command = Kit::command(root());
-    // Where no build lies.
+    // A folder that contains no build.
     command.env("CARGO_TARGET_DIR", "/nowhere").args(["--only", "right,recordings"]);
     let kit = Kit::of(command);
     assert_eq!((kit.status("recordings"), kit.status("right")), ("done", "skipped"), "{}", kit.stderr);
@@ -384,7 +387,7 @@ fn a_copy_of_the_kit_needs_neither_git_nor_rust() {
     }
     copy(&gpuflame(), &away.join("tests/gpu/libgpuflame.so"));
     copy(Path::new(env!("CARGO_BIN_EXE_gpuflame")), &away.join("tests/gpu/gpuflame"));
-    // Whoever calls one of these leaves a trace.
+    // A call of one of these tools leaves a trace.
     let tools = away.join("tools");
     fs::create_dir(&tools).unwrap();
     for tool in ["cargo", "rustc", "git"] {
@@ -424,7 +427,8 @@ fn the_kit_without_a_gpu_measures_nothing_and_reports_that() {
         assert!(step["costs"].as_array().unwrap().is_empty(), "{step:#}");
     }
 
-    // The same folder for the simulated stack: its programs would be taken for hardware's.
+    // The same folder must be refused for the simulated stack, because its programs would be taken for those of
+    // hardware.
     let mut command = Command::new(root().join("tests/gpu/run.sh"));
     let output = command.args(["--simulated", "--only", "graph"]).arg(&folder).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -476,7 +480,7 @@ fn invalid_arguments_print_one_line_and_exit_with_2() {
     }
 }
 
-/// The checker, from PyPI; `None`, with a sentence: it cannot be had here.
+/// Path of shellcheck, from PyPI; `None`, with a message, if it cannot be installed on this machine.
 fn shellcheck() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shellcheck-0.11.0.1");
     let program = folder.join("bin/shellcheck");
@@ -500,13 +504,13 @@ fn the_scripts_pass_shellcheck() {
     let kit = root().join("tests/gpu");
     let mut scripts = ["run.sh", "lib.sh", "compile.sh", "prebuild.sh"].map(|name| kit.join(name)).to_vec();
     scripts.extend(kit.join("steps").read_dir().unwrap().map(|entry| entry.unwrap().path()));
-    // SC2154, SC2034: the steps' variables come from lib.sh and go to it.
+    // SC2154, SC2034: lib.sh sets variables that the steps read, and reads variables that the steps set.
     let output =
         Command::new(shellcheck).args(["-s", "bash", "-e", "SC2154,SC2034"]).args(&scripts).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// A compile error on the GPU's machine would cost the whole run.
+/// A compile error on the GPU's machine would make the whole run useless.
 #[test]
 fn every_program_of_the_kit_compiles_with_nvcc() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
@@ -520,7 +524,7 @@ fn every_program_of_the_kit_compiles_with_nvcc() {
         return;
     }
     assert!(output.status.success(), "{said}");
-    // Eight in programs/, two examples, the probe, and plain once more with the runtime inside.
+    // Eight programs of programs/, two examples, the probe, and `plain` once more with the runtime linked statically.
     let built = String::from_utf8(output.stdout).unwrap();
     assert_eq!(built.lines().count(), 12, "{built}");
     assert!(built.lines().all(|path| Path::new(path).is_file()), "{built}");

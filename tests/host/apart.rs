@@ -1,5 +1,5 @@
-//! Output files per window: each set holds the launches of its window and is written while the process runs, and all sets
-//! together hold the launches of all windows.
+//! Output files per window: each window's set of files holds the launches of that window and is written while the
+//! process runs; all sets together hold the launches of all windows.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -106,14 +106,15 @@ fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["dropped"]), (90_000, 60_000, 0), "{}", done.stderr);
     assert!(done.stderr.contains("windows 1000, late: 0 launches, 0 activities"), "{}", done.stderr);
-    // One or two more may be open while a file is being written. If windows kept theirs open, there would be a thousand more.
+    // One or two more descriptors may be open while a file is being written. If every window kept a descriptor open,
+    // there would be a thousand more.
     let descriptors = numbers(&done, "descriptors");
     assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8.0, "{}", done.stdout);
-    // The same launches in one window, for comparison: 8 MiB would be 8 KiB per window.
+    // A run with the same launches in one window, for comparison: a difference of 8 MiB would be 8 KiB per window.
     let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
     let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
     assert!(resident < beside + 8192.0, "{resident} KiB, in one window {beside} KiB");
-    // Memory held once all windows are drawn does not depend on how many waited to be drawn.
+    // Once all windows are drawn, the memory held does not depend on how many windows waited to be drawn.
     let held = |done: &Done| -> f64 {
         let cost = done.ledger("own cost:")[0];
         cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost).parse().unwrap()
@@ -121,7 +122,7 @@ fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
     assert!(held(&done) < held(&one) + 4.0, "{} MiB, in one window {} MiB", held(&done), held(&one));
 }
 
-/// A measurement: it prints its figures and asserts nothing about them.
+/// This test is a measurement: it prints its figures and asserts nothing about them.
 #[test]
 #[ignore = "takes 30 s"]
 fn cpu_time_of_a_thousand_windows_compared_with_one() {
@@ -138,7 +139,8 @@ fn cpu_time_of_a_thousand_windows_compared_with_one() {
     eprintln!("1,000 windows take {:.2} times what one takes", many / one);
 }
 
-/// A run in which writing the first window's files hangs in the file system, and which is told to end after `seconds`.
+/// A run in which writing the first window's files hangs in the file system, and in which the program is told to end
+/// after `seconds`.
 fn with_files_that_hang(formats: &str, seconds: u64) -> Done {
     let run = Run::new(program(), Way::Injected).args(["20"]).env("GPUFLAME_OUTPUT", "out.%w");
     let run = run.env("GPUFLAME_ENABLED", "0").env("GPUFLAME_FORMATS", formats);
@@ -160,7 +162,8 @@ fn assert_all_but_windows(done: &Done) {
 
 #[test]
 fn a_hanging_file_system_blocks_neither_the_collector_nor_the_exit() {
-    // A window's outputs reach the hanging thread at the next flush, some seconds after the window closed, or at the exit.
+    // The outputs of a window reach the hanging thread at the next flush, some seconds after the window closed, or at
+    // the exit.
     for seconds in [0, 8] {
         assert_all_but_windows(&with_files_that_hang("folded", seconds));
     }
@@ -235,8 +238,8 @@ fn is_quiet(folder: &Path, times: usize) -> bool {
     found >= times
 }
 
-/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. Whether they are on changes nothing here
-/// except the cost of a launch.
+/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. Whether launch callbacks are on
+/// changes only the cost of a launch in this test.
 fn wait_for_quiet(running: &mut Running, times: usize) {
     running.wait_for(|running| (is_quiet(&running.folder, times), "launches are told of".to_owned()));
     let begun = Instant::now();
@@ -272,6 +275,6 @@ fn launches_between_windows_are_not_seen_and_their_activities_count_as_outside()
     let line = done.ledger("closed: for")[0];
     let not_seen: u64 = line.rsplit("; ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(not_seen > 0 && not_seen <= of["outside"], "{line}");
-    // All other activities belong to launches that were seen: one each, and three for the graph.
+    // All other activities belong to launches that were seen: one activity each, and three for the graph.
     assert!(activities - not_seen <= launches + 2, "{}", done.stderr);
 }

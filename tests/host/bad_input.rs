@@ -1,8 +1,8 @@
-//! Bad input never changes how the application ends, be it a machine without CUPTI, a full disk or nonsensical records: the
-//! program returns its own exit code, one line names the problem, and files left on disk are complete.
+//! Bad input never changes how the application ends, be it a machine without CUPTI, a full disk or nonsensical records:
+//! the program returns its own exit code, one line names the problem, and files left on disk are complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7. It launches 50 kernels of 1,200 ns and 50 of 301 ns in turn, and a fill
-//! after every tenth.
+//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 of 301 ns in
+//! turn, and a fill after every tenth.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -56,8 +56,8 @@ fn assert_no_remains(folder: &Path) {
     assert!(!files(folder).iter().any(|name| name.contains(".part")), "{:?}", files(folder));
 }
 
-/// Asserts that the program ran on and that one line from gpuflame, which contains all of `parts`, explains why there are no
-/// outputs.
+/// Asserts that the program continued, and that one line from gpuflame, which contains all of `parts`, explains why
+/// there are no outputs.
 fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let lines = done.ledger("");
@@ -97,7 +97,7 @@ fn assert_parts(done: &Done, word: &str, total: u64, expected: &[(&str, u64)]) {
     assert_eq!((sum, parts), (total, expected), "{word}\n{}", done.stderr);
 }
 
-/// Asserts that all 110 launches and activities are present, and that the kernels take this long.
+/// Asserts that all 110 launches and activities are present, and that the kernels take these times.
 fn assert_whole(done: &Done, adds: u64, muls: u64) {
     let leaves = by_leaf(done);
     assert_eq!(leaves["[GPU_Kernel]add_d301"], adds, "{leaves:?}");
@@ -105,7 +105,7 @@ fn assert_whole(done: &Done, adds: u64, muls: u64) {
     assert_parts(done, "launches", 110, &[("matched", 110)]);
 }
 
-// Conditions that keep gpuflame from recording.
+// Tests of conditions that keep gpuflame from recording.
 
 #[test]
 fn a_missing_cupti_is_reported_with_the_name_searched_and_the_install_command() {
@@ -208,7 +208,7 @@ fn outputs_opened_before_a_refused_start_are_removed() {
     assert_refused(&done, &["another tool"]);
 }
 
-// Settings.
+// Tests of settings.
 
 #[test]
 fn file_mode_sets_the_permissions_and_modes_without_owner_write_are_rejected() {
@@ -265,7 +265,7 @@ fn quiet_prints_nothing() {
 #[test]
 fn the_unit_may_be_microseconds_or_a_count() {
     let done = run("plain", &[("GPUFLAME_UNIT", "us")]);
-    // 50 x 301 ns are 15.05 us: rounded once, in the sum.
+    // 50 kernels of 301 ns take 15.05 us in all, which is rounded once, in the sum.
     assert_eq!(by_leaf(&done)["[GPU_Kernel]add_d301"], 15);
     assert_eq!(by_leaf(&done)["[GPU_Kernel]mul_d1200"], 60);
     let done = run("plain", &[("GPUFLAME_UNIT", "count")]);
@@ -273,9 +273,9 @@ fn the_unit_may_be_microseconds_or_a_count() {
     assert_eq!(by_leaf(&done), expected.map(|(leaf, count)| (leaf.to_owned(), count)).into());
 }
 
-// Output paths.
+// Tests of output paths.
 
-/// Lines on failed writes: the rest of stderr is the ledger.
+/// Lines about failed writes; the rest of stderr is the ledger.
 fn refusals(done: &Done) -> Vec<&str> {
     done.ledger("cannot write ")
 }
@@ -440,7 +440,7 @@ impl Drop for Disk {
 
 #[test]
 fn outputs_that_fit_on_a_small_disk_are_written_without_the_larger_ones() {
-    // Pages of 4 KiB: the folded file and the table take one each, the picture about five.
+    // The disk has four pages of 4 KiB: the folded file and the table take one page each, the picture about five.
     let Some(disk) = Disk::new(16) else { return };
     let formats = "folded,svg,csv";
     let done =
@@ -488,8 +488,9 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
     assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
 }
 
-// Launches and records that are wrong. Every tenth launch is a short kernel, and so is every eleventh piece of work. Five
-// pieces of work have a number that is a multiple of 20: the last is a long kernel, the others are short ones.
+// Tests of launches and records that are wrong. Every tenth launch is a short kernel, and so is every eleventh piece of
+// work. Five pieces of work have a number that is a multiple of 20: the last of these is a long kernel, the other four
+// are short kernels.
 
 #[test]
 fn launches_that_fail_are_counted() {
@@ -536,7 +537,7 @@ fn records_with_impossible_times_are_counted_without_weight() {
 
 const HOUR: u64 = 3_600_000_000_000;
 
-/// A jump of the clock extends no window, neither of the process nor of its recording.
+/// A jump of the clock extends no window, neither in the files of the process nor in those made from its recording.
 #[test]
 fn a_clock_jump_of_an_hour_is_reported_and_extends_no_window() {
     let program = compile("tests/programs/clock.c", &["-O2", "-rdynamic"]);
@@ -606,7 +607,7 @@ fn records_delivered_twice_are_reported_and_count_once() {
     assert_whole(&done, ADDS, MULS);
 }
 
-/// Impossible input from CUPTI: the number of buffers that were not ours, and of callbacks without data.
+/// Impossible input from CUPTI: the number of delivered buffers that were not ours, and of callbacks without data.
 fn cannot_be(done: &Done) -> [u64; 2] {
     let lines = done.ledger("CUPTI gave back ");
     let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
@@ -619,7 +620,7 @@ fn callbacks_without_data_are_counted_and_lose_no_launch() {
     for every in [1, 3] {
         let done = with_faults(&format!("null_data:every={every}"));
         let without = done.truth().fault("null_data");
-        // Each launch and fill has an enter and an exit callback, from the runtime and from the driver.
+        // Each launch and each fill has an enter and an exit callback, from the runtime and from the driver.
         assert!(without >= 110 * 4 / every, "{without}");
         assert_eq!(cannot_be(&done), [0, without], "{}", done.stderr);
         assert_parts(&done, "activities", 110, &[("matched", 110)]);
@@ -655,7 +656,7 @@ fn buffers_delivered_twice_are_counted_and_their_records_count_once() {
         assert_whole(&done, ADDS, MULS);
         done.assert_exact();
     }
-    // Buffers are full here, and each is lent to CUPTI again.
+    // In this run buffers are full, and gpuflame lends each returned buffer to CUPTI again.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "buffer_twice:every=1").done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let twice = done.truth().fault("buffer_twice");
@@ -694,7 +695,8 @@ fn a_kind_refused_by_cupti_is_reported_and_its_launches_are_pending() {
 
 #[test]
 fn records_delivered_before_a_fatal_cupti_error_are_kept() {
-    // After its fatal error CUPTI neither delivers nor calls back: work 100,000 is the first that is not seen.
+    // After its fatal error CUPTI neither delivers buffers nor makes callbacks: work 100,000 is the first that is not
+    // seen.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
     assert_eq!(done.code, CODE);
     assert_eq!(done.ledger("CUPTI gave up").len(), 1, "{}", done.stderr);
@@ -704,7 +706,8 @@ fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     assert!(parts["matched"] > 0);
     let matched = parts["matched"];
     assert_parts(&done, "activities", matched, &[("matched", matched)]);
-    // A buffer that was delivered but not read by then cannot be read either: its activities are counted.
+    // A buffer that was delivered before the fatal error but not yet read cannot be read any more: its activities are
+    // counted.
     if matched < truth.count("delivered") {
         assert!(lost(&done, "activities_unreadable") > 0, "{}", done.stderr);
     } else {
@@ -754,7 +757,7 @@ fn kernel_names_cannot_break_the_folded_file() {
     assert_eq!(names, ["# lost 31_d300", "two lines 99  _d200", "evil;main;fake 12_d100"]);
 }
 
-// Ways for a program to end.
+// Tests of ways in which a program ends.
 
 #[test]
 fn a_program_that_does_not_use_cuda_leaves_no_trace() {
@@ -803,7 +806,7 @@ fn activities_before_a_device_reset_are_recorded() {
     run("reset", &[]).assert_exact();
 }
 
-/// A thread of ours calls CUPTI, and gpuflame waits for it only once.
+/// A thread of gpuflame calls CUPTI and hangs in it; gpuflame waits for this thread only once.
 #[test]
 fn a_hanging_cupti_delays_device_resets_only_once() {
     let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");

@@ -1,5 +1,5 @@
-//! Far more stacks, kernels and threads than memory for them: gpuflame stays below the ceiling that the user sets, sums equal
-//! those of the truth file to the nanosecond, and the work that matters is still in the picture.
+//! Programs with far more stacks, kernels and threads than fit into memory: gpuflame stays below the ceiling that the
+//! user sets, sums equal those of the truth file to the nanosecond, and the work that matters is still in the picture.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -45,10 +45,10 @@ fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) 
     leaves
 }
 
-/// Asserts the properties shared by all of these floods: memory, sums, the ledger, and the exact time of the planted work.
-/// Returns GPU time by call site and leaf.
+/// Asserts the properties that all of these floods have in common: memory, sums, the ledger, and the exact time of the
+/// planted work. Returns GPU time by call site and leaf.
 fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), u64> {
-    // `second` launches one more.
+    // `second` launches one time more than the other planted functions.
     let all = count + count / BETWEEN + 3 * PLANTED + 1;
     eprintln!("{:.1} MiB at most; {}", most_held(done), done.stderr);
     assert!(most_held(done) <= CEILING_MIB, "{}", done.stderr);
@@ -63,7 +63,7 @@ fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), 
         let key = (format!("main;{site}"), format!("[GPU_Kernel]{kernel}"));
         assert_eq!(found.get(&key), Some(&nanos), "{key:?}\n{}", done.stderr);
     }
-    // The work of `second` before the flood may be forgotten, its work afterwards may not.
+    // gpuflame may forget the work of `second` before the flood, but not its work after the flood.
     let second = ("other_thread;second".to_owned(), "[GPU_Kernel]second_d51".to_owned());
     let nanos = found.get(&second).copied().unwrap_or(0);
     assert!((PLANTED * 51..=(PLANTED + 1) * 51).contains(&nanos), "{nanos}\n{}", done.stderr);
@@ -86,10 +86,11 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
     assert_between(&found, "flood_stacks", count);
     let others = ("[other stacks]".to_owned(), "[GPU_Kernel]junk_d101".to_owned());
     let shown = found.iter().filter(|((_, leaf), _)| *leaf == others.1).count() as u64;
-    // One line per stack that is still listed, and one for the rest.
+    // The file has one line per stack that is still listed, and one line for all other stacks.
     assert!(shown > 1000, "{shown} lines");
     assert_eq!(found[&others], (count + 1 - shown) * 101);
-    // The other thread's stack also counts there if it was forgotten before it launched again.
+    // The other thread's stack is also counted under `[other stacks]` if it was forgotten before the thread launched
+    // again.
     let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
     let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
     let line = done.ledger("not kept apart:")[0];
@@ -111,7 +112,7 @@ fn ten_million_stacks_fit_in_24_mib_and_heavy_stacks_stay_listed() {
     assert_many_stacks(10_000_000, &[]);
 }
 
-/// The checkpoint ends within the last second before the kill, or reports how much is missing.
+/// Either the checkpoint covers all but the last second before the kill, or it reports how much is missing.
 #[test]
 fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     let run = Run::new(program(), Way::Injected).args(["stacks", "10000000"]);
@@ -150,7 +151,7 @@ impl Group {
                 "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                 _ => return None,
             };
-            // In a container the path is often the one outside, and only the root is mounted.
+            // In a container the path is often the one outside the container, and only the root is mounted.
             let around = [Path::new(root).join(path.trim_start_matches('/')), root.into()];
             Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
         });
@@ -186,7 +187,7 @@ fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(program());
     let done = run.args(["stacks", &count.to_string()]).env("FLOOD_MIB", "20").ok();
-    // Peak usage, which is listed only if the kernel counts it.
+    // Peak memory usage of the group, which the kernel lists only if it counts it.
     let most =
         ["memory.max_usage_in_bytes", "memory.peak"].map(|name| fs::read_to_string(group.0.join(name)).ok());
     let most: u64 = most.into_iter().flatten().next().map_or(20 << 20, |text| text.trim().parse().unwrap());
@@ -201,7 +202,7 @@ fn load() -> &'static Path {
     PROGRAM.get_or_init(|| compile("tests/programs/load.c", &["-O2"]))
 }
 
-/// Eight threads that launch without a pause: more than the collector can read.
+/// Arguments for eight threads that launch without a pause, so that the collector cannot keep up.
 const FLAT_OUT: [&str; 4] = ["--threads", "8", "--launches", "2000000"];
 
 /// Peak anonymous memory of the process (without pages of files), as the kernel counts it, in MiB.
@@ -213,8 +214,9 @@ fn most_anonymous(done: &Done) -> f64 {
     (kib("VmHWM:") - kib("RssFile:")) / 1024.0
 }
 
-/// Memory of the buffers that CUPTI fills even though their records will be dropped, until CUPTI's own thread returns them:
-/// the less processor time that thread gets, the more there are. CUPTI before 12.9 crashes if it is given no buffer at all.
+/// Memory of the buffers that CUPTI fills even though their records will be dropped, until CUPTI's own thread returns
+/// them; the less processor time that thread gets, the more such buffers there are. CUPTI before 12.9 crashes if it is
+/// given no buffer at all.
 const SPARE_MIB: f64 = 24.0;
 
 /// Beyond the ceiling launches and activities are dropped and counted, and incomplete figures are marked.
@@ -233,7 +235,7 @@ fn launches_faster_than_the_collector_stay_within_the_memory_ceiling() {
         let (launches, parts) = done.sum("launches");
         eprintln!("{ceiling} MiB: {most:.1} MiB, {launches} launches, {parts:?}");
         assert!(most <= f64::from(ceiling) + SPARE_MIB, "{most} MiB\n{}", done.stderr);
-        // Out of 1,024 launches 16 are followed by a copy and a fill, and one by another copy.
+        // Out of every 1,024 launches, 16 are followed by a copy and a fill, and one by another copy.
         assert_eq!(launches, 2_000_000 + 8 * (2 * 3907 + 245));
         assert_eq!(done.sum("activities").0, launches);
         assert!(!done.stderr.contains("another client of CUPTI"), "{}", done.stderr);
@@ -316,7 +318,8 @@ fn assert_many_unloads(count: u64) {
     assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     assert!(done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
-    // 500 plus `before`, `between`, `after`, `second` from two places, a free and a wait. None of them is in the plugin.
+    // 500 plus `before`, `between`, `after`, `second` from two places, a free and a wait. None of these calls is in the
+    // plugin.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 
@@ -350,7 +353,7 @@ fn stacks_below_the_memory_ceiling_are_all_listed_separately() {
     assert!(small.lines().count() > 2000 && !small.contains("[other"));
 }
 
-/// Output of the command that reads a recording under this ceiling.
+/// Output of the command that reads the recording under this ceiling.
 #[cfg(feature = "cli")]
 fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuflame"));

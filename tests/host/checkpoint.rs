@@ -1,5 +1,5 @@
-//! The checkpoint of a process that dies without running its exit handlers: everything recorded by then, readable by every
-//! verb.
+//! The checkpoint of a process that dies without running its exit handlers: it holds everything recorded up to the
+//! process's death, and every verb can read it.
 //!
 //! The program is `tests/programs/ending.c`: it launches 1,100 kernels of 1,000 ns and ends when it is told to.
 
@@ -49,7 +49,7 @@ fn cli(folder: &Path, args: &[&str]) -> Ran {
     command(folder, args)
 }
 
-/// Asserts that `recover` writes files that hold everything.
+/// Asserts that `recover` writes files that hold all launches.
 fn assert_recovered(done: &Done, launches: u64) {
     let told = cli(&done.folder, &["recover", FILE]).ok().stderr;
     assert!(told.contains("its process ended without its exit hooks, after "), "{told}");
@@ -93,7 +93,8 @@ fn a_process_that_dies_without_exit_handlers_leaves_all_launches_in_its_checkpoi
     }
 }
 
-/// Some of these signals dump core. All of them would be the program's own business if it had installed an action.
+/// Some of these signals dump core. If the program had installed an action for such a signal, gpuflame would leave the
+/// signal to the program.
 #[test]
 fn unhandled_signals_leave_a_complete_checkpoint() {
     let signals = [
@@ -151,8 +152,8 @@ fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     }
 }
 
-/// Touching a mapped page that can no longer be read, for example on a server that is gone, would raise SIGBUS in the
-/// program.
+/// If a page of a mapped file can no longer be read, for example because its server is gone, touching the page would
+/// raise SIGBUS in the program.
 #[test]
 fn output_files_are_not_memory_mapped_while_they_are_written() {
     for formats in ["svg", "gfr", "chrome", "cupti-text"] {
@@ -167,7 +168,7 @@ fn output_files_are_not_memory_mapped_while_they_are_written() {
     }
 }
 
-/// Start of the recording, and the last moment that the file covers.
+/// Start of the recording, and the last moment that the recording covers.
 fn moments(folder: &Path) -> Option<(u64, u64)> {
     let mut reader = Reader::new(BufReader::new(File::open(folder.join(FILE)).ok()?)).ok()?;
     while reader.next_row().ok()?.is_some() {}
@@ -190,7 +191,7 @@ fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     assert!((0..20).any(is_soon));
 }
 
-/// Like a worker of `torch.compile`, which uses CUDA only to ask for its version.
+/// The process ends like a worker of `torch.compile`, which uses CUDA only to ask for its version.
 #[test]
 fn a_process_that_launches_nothing_writes_no_file() {
     let all = "svg,folded,idle,csv,wait,alloc,activities,chrome,cupti-text,gfr";
@@ -201,7 +202,7 @@ fn a_process_that_launches_nothing_writes_no_file() {
             let run = run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_ENABLED", window);
             let mut running = Running::of(run);
             running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
-            // Ten checkpoint intervals.
+            // The test waits for ten checkpoint intervals.
             std::thread::sleep(Duration::from_millis(500));
             assert_eq!(names(&running.folder), [""; 0], "{formats}, {how}: while it runs");
             let done = match how {
@@ -261,7 +262,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
         hold_outputs(&running);
         running.tell("go");
         wait_until_it_writes(&mut running);
-        // A process that is ending has had the time to do so by now.
+        // A process that is ending has had enough time to end by now.
         std::thread::sleep(Duration::from_millis(200));
         let info = cli(&running.folder, &["info", FILE]).ok();
         assert!(info.stderr.contains("its process is still running"), "{formats}: {}", info.stderr);
@@ -270,7 +271,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
     }
 }
 
-/// A job scheduler ends a job with SIGTERM, and with SIGKILL if that takes too long.
+/// A job scheduler ends a job with SIGTERM, and then with SIGKILL if the job takes too long to end.
 #[test]
 fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
     for how in ["SIGTERM", "exit"] {
@@ -282,7 +283,7 @@ fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
         running.wait_for(|running| {
             let launched = fs::read(running.folder.join("launched")).unwrap();
-            // One counter per thread: `main`, which launches 1,000, is the second.
+            // The file has one counter per thread; the second counter is that of `main`, which launches 1,000 times.
             let launched = u64::from_ne_bytes(launched[8..16].try_into().unwrap());
             (launched == 1001, format!("{launched} launches"))
         });
@@ -330,7 +331,7 @@ fn recover_keeps_existing_files_and_writes_numbered_ones() {
         ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.set.json", "out.1.svg"];
     assert_eq!(names(&done.folder), [&drawn[..], &["out.gfr", "out.svg"]].concat());
     assert_eq!(launches_in(&done.folder, "out.1.folded"), 1100);
-    // A second `recover` is harmless.
+    // Running `recover` a second time is harmless.
     cli(&done.folder, &["recover", FILE]).ok();
     assert_eq!(launches_in(&done.folder, "out.2.folded"), 1100);
 }
@@ -364,7 +365,8 @@ fn a_checkpoint_grows_only_by_changes_and_is_closed_when_idle() {
     running.until(1100);
     let path = running.folder.join(FILE);
     let length = |path: &Path| fs::metadata(path).unwrap().len();
-    // The last activity may arrive after the last checkpoint. Six intervals count as unchanged.
+    // The last activity may arrive after the last checkpoint. The file counts as unchanged if six intervals pass
+    // without a change.
     let (mut before, mut since) = (0, Instant::now());
     running.wait_for(|_| {
         let now = length(&path);
@@ -409,7 +411,8 @@ fn an_oversized_checkpoint_is_rewritten() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // The file grows to at most twice the size that it has after a complete rewrite, plus one step: sizes are sampled.
+    // The file grows to at most twice the size that it has after a complete rewrite, plus one step, because its size is
+    // only sampled.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -473,7 +476,7 @@ fn a_sigterm_with_a_hung_collector_names_the_checkpoint_to_recover() {
         Running::of(left("exit").env("GPUSIM_FAULTS", faults).env("GPUFLAME_EXIT_LIMIT", "0.5"));
     running.until(1100);
     running.tell("more");
-    // The launch is in the file; its activity is where the collector hangs.
+    // The launch is in the file, but the collector hangs at the launch's activity.
     running.wait_for(|running| {
         let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
         let launches = read.map(|run| run.ledger().tally.launches);
@@ -536,7 +539,7 @@ fn an_unwritable_checkpoint_path_is_reported_at_most_once_and_the_program_contin
     assert_eq!(done.sum("launches").0, 1100);
 }
 
-/// Preloads `tests/programs/filesystem.c`, which makes the file system misbehave as `trouble` names.
+/// Preloads `tests/programs/filesystem.c`, which makes the file system fail in the way that `trouble` names.
 pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -550,7 +553,7 @@ pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     run.env("LD_PRELOAD", library).env("TROUBLE", trouble)
 }
 
-/// Makes a program that runs with the trouble `later` hang when it begins to write its outputs.
+/// With the trouble `later`, makes a running program hang when it begins to write its outputs.
 pub(crate) fn hold_outputs(running: &Running) {
     fs::write(running.folder.join("wait"), "").unwrap();
 }
@@ -574,7 +577,7 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
     assert_eq!(done.ledger("writing the outputs came to a halt").len(), 1, "{}", done.stderr);
     assert_eq!(done.ledger("wrote "), [""; 0], "{}", done.stderr);
     cli(&done.folder, &["recover", FILE]).ok();
-    // Its name is free, unless a file before the hanging one took it.
+    // The output keeps its name, unless a file before the hanging one has taken that name.
     let name = if done.folder.join("out.1.folded").exists() { "out.1.folded" } else { "out.folded" };
     assert_eq!(launches_in(&done.folder, name), 1100);
 }
@@ -619,7 +622,7 @@ fn the_exit_updates_the_checkpoint_only_if_something_changed() {
 
 #[test]
 fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
-    // Each file that is written while the program runs, identified by a part of its temporary name.
+    // Each file that is written while the program runs is identified by a part of its temporary name.
     for (format, held) in
         [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
     {
@@ -670,8 +673,8 @@ fn a_file_system_error_is_reported_once_and_earlier_checkpoints_stay_valid() {
     }
 }
 
-/// A program that continues to launch after its recording, with 1,100 launches by then, cannot grow any more and gpuflame has
-/// reported it.
+/// Runs a program until its recording, with 1,100 launches, cannot grow any more and gpuflame has reported that; the
+/// program continues to launch.
 fn until_rows_have_no_room(run: Run) -> Running {
     let mut running = Running::of(in_trouble(run, "full"));
     running.until(1100);
@@ -711,7 +714,7 @@ fn a_truncated_recording_of_an_exited_process_is_reported_as_exited() {
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     let [line] = done.ledger("cannot write ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.contains("out.gfr: No space left on device"), "{line}");
-    // All rows that fit are present, and earlier ones are not sacrificed for them.
+    // All rows that fit are present, and earlier rows are not sacrificed for later ones.
     assert_eq!(names(&done.folder), ["out.folded", FILE, "out.set.json"]);
     let launches = done.sum("launches").0;
     assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
@@ -732,7 +735,7 @@ fn a_checkpoint_is_kept_if_the_outputs_have_no_disk_space() {
 
 #[test]
 fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
-    // The picture alone is larger than this disk.
+    // The disk is too small for the picture alone.
     let Some(disk) = Disk::new(24) else { return };
     let run = Run::new(program(), Way::Injected).args(["beside", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");
     let run = run.env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", "svg");
@@ -745,7 +748,7 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     let (launches, became) = done.sum("launches");
     let found = read.ledger().tally.launches;
     assert_eq!((found.seen, found.matched), (launches, became["matched"]), "{}", done.stderr);
-    // Each thread may be in the middle of a launch, and CUPTI in the middle of a reply.
+    // Each thread may be in the middle of a launch, and CUPTI may be delivering an activity.
     let pending = became["launch_pending"];
     assert!(pending <= 4 || done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
     let missing = match pending {
@@ -756,8 +759,8 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     assert!(remark.ends_with(&missing), "{remark}\n{}", done.stderr);
 }
 
-/// Runs a program whose disk is full when it ends. If `more`, it launches again at a point where its checkpoint cannot grow
-/// either.
+/// Runs a program whose disk is full when it ends. With `more`, the program launches again at a time when its
+/// checkpoint cannot grow either.
 fn assert_stays(more: bool, missing: &str) {
     let Some(disk) = Disk::new(512) else { return };
     let run = left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out"));
@@ -800,12 +803,12 @@ fn assert_told_once(trouble: &str, why: &str) {
         running.tell("more");
         (running.stderr().contains("checkpoints stop: "), running.stderr())
     });
-    // And launches of which nothing is written.
+    // The program makes further launches, of which nothing is written.
     for _ in 0..2 {
         running.tell("more");
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
     }
-    // The checkpoint receives nothing more although the process is alive.
+    // The checkpoint cannot grow any more, although the process is alive.
     let info = cli(&running.folder, &["info", FILE]).ok();
     assert!(info.stderr.contains("its process is still running"), "{}", info.stderr);
     running.tell("go");
@@ -821,8 +824,8 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
-    // On a full disk existing bytes can still be overwritten, so the file itself states that it is incomplete. With other
-    // errors only the message that the process printed states that.
+    // On a full disk existing bytes can still be overwritten, so the file itself states that it is incomplete. With
+    // other errors only the message that the process printed says that the file is incomplete.
     let said = match trouble {
         "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
         _ => "are missing, unless it printed that checkpoints stop",

@@ -1,4 +1,5 @@
-//! A host keeps its descriptors, files, stderr and exit status to itself, whatever it does with its descriptors.
+//! gpuflame never interferes with the descriptors, files, stderr or exit status of a host, whatever the host does with
+//! its descriptors.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,7 +22,7 @@ fn run(mode: &str) -> Done {
     prepare(mode).ok()
 }
 
-/// Asserts that the host's own files hold what the host wrote and nothing else.
+/// Asserts that the host's own files contain only what the host wrote.
 fn assert_its_own(done: &Done, files: usize) {
     for number in 0..files {
         assert_eq!(done.file(&format!("mine{number}")), "mine\n", "mine{number}");
@@ -31,7 +32,7 @@ fn assert_its_own(done: &Done, files: usize) {
 /// Asserts that the recording and the table are complete, whatever happened to the descriptors.
 fn assert_all_written(done: &Done, launches: u64) {
     let folded = done.file("out.folded");
-    // The frame in between is the mode's function, inlined.
+    // The frame between the two is the mode's function, inlined.
     let values =
         folded.lines().map(|line| match line.split_once(";work;cudaLaunchKernel;[GPU_Kernel]step_d1000 ") {
             Some((outer, nanos)) if outer.starts_with("main") => nanos.parse::<u64>().unwrap(),
@@ -95,7 +96,7 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
     Done::of(output, folder)
 }
 
-/// Ways to start the program with a regular file as descriptor 2, and whether the ledger belongs in that file.
+/// Each way to start the program with a regular file as descriptor 2, and whether the ledger belongs in that file.
 #[test]
 fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     let shipped = crate::preload::shipped().join("libgpuflame-preload.so");
@@ -131,7 +132,7 @@ fn identity(file: &File) -> String {
     format!("{:x}:{:x}", facts.dev(), facts.ino())
 }
 
-/// As under pytest, where descriptor 2 is a temporary file while CUDA starts.
+/// The program runs as under pytest, where descriptor 2 is a temporary file while CUDA starts.
 #[test]
 fn messages_held_during_the_run_appear_at_exit_or_in_the_ledger_file() {
     let run = || prepare("captured").env("GPUFLAME_NO_SUCH_SETTING", "1");
@@ -205,14 +206,14 @@ fn closed_descriptors_0_1_and_2_are_not_reused() {
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
 }
 
-/// A signal ends the program if its exit hangs.
+/// If the exit hangs, a signal ends the program.
 #[test]
 fn a_full_unread_stderr_pipe_does_not_hang_the_exit() {
     let done = run("full");
     assert_all_written(&done, 1_000);
 }
 
-/// The program checks its flags after we have written, and fails if one is gone.
+/// The program checks its flags after gpuflame has written, and fails if one of its flags is gone.
 #[test]
 fn a_nonblocking_stderr_gets_the_complete_ledger_and_keeps_its_flags() {
     let done = run("nonblocking");
@@ -231,21 +232,22 @@ fn assert_whole_ledger(read: &str) {
     assert!(ledger.ends_with('\n'), "{read}");
 }
 
-/// A pipe of two pages, neither empty, with 4,000 bytes free: its read end, its write end, and the number of bytes it holds.
+/// A pipe of two pages, neither empty, with 4,000 bytes free: its read end, its write end, and the number of bytes in
+/// it.
 fn nearly_full_pipe() -> (File, File, usize) {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two numbers that pipe2 writes.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
     // SAFETY: pipe2 has just created both descriptors, and nothing else owns them.
     let [from, mut to] = ends.map(|end| unsafe { File::from_raw_fd(end) });
-    // SAFETY: fcntl takes two integers here and writes no memory.
+    // SAFETY: this fcntl command takes two integers and writes no memory.
     assert_eq!(unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, 8192) }, 8192);
     let filling = "filling\n".repeat((8192 - 4000) / 8);
     to.write_all(filling.as_bytes()).unwrap();
     (from, to, filling.len())
 }
 
-/// Reads a little at a time, until no writer is left and the pipe is empty.
+/// Reads the pipe a little at a time, until it has no writer and is empty.
 fn read_slowly(mut from: &File, child: &mut Child) -> String {
     let mut text = Vec::new();
     let mut part = [0; 128];
@@ -269,8 +271,8 @@ fn held(pipe: &File) -> usize {
     bytes as usize
 }
 
-/// Polls the pipe's flags until `is_over`. Returns the number of polls, and whether O_NONBLOCK was ever set. The program has
-/// the same open file description, so its changes are visible here.
+/// Polls the pipe's flags until `is_over`. Returns the number of polls, and whether O_NONBLOCK was ever set. The
+/// program uses the same open file description, so this test sees the program's changes.
 fn watch_flags(pipe: &File, is_over: &AtomicBool) -> (u64, bool) {
     let (mut looks, mut was_changed) = (0, false);
     while !is_over.load(Ordering::Relaxed) || looks <= 1000 {
@@ -301,7 +303,7 @@ fn a_nearly_full_slow_pipe_gets_the_complete_ledger_and_stays_blocking() {
     let is_over = AtomicBool::new(false);
     let (waiting, read, (looks, was_changed)) = thread::scope(|scope| {
         let watch = scope.spawn(|| watch_flags(&to, &is_over));
-        // The files are written before the ledger.
+        // gpuflame writes the files before the ledger.
         wait_for_file(&folder.join("out.folded"));
         thread::sleep(Duration::from_millis(200));
         let waiting = (held(&from), child.try_wait().unwrap());

@@ -1,7 +1,7 @@
-//! However the program ends, the picture is written, and the program ends as it would without gpuflame.
+//! However a program ends, its picture is written, and the program ends as it would without gpuflame.
 //!
-//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns and counts in a file how many launches have returned.
-//! It exits with code 7.
+//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns and counts in a file how many launches have
+//! returned. The program exits with code 7.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -84,7 +84,7 @@ fn quick_exit_writes_the_files() {
     assert_eq!(assert_written(&done), 100);
 }
 
-/// Without gpuflame the process ends with code 0 when its last thread does.
+/// Without gpuflame the process ends with code 0 when its last thread ends.
 #[test]
 fn a_process_whose_main_thread_ended_exits_with_its_last_thread() {
     let done = ending(&["main_ends"]).done();
@@ -93,7 +93,8 @@ fn a_process_whose_main_thread_ended_exits_with_its_last_thread() {
     assert!(!done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
 }
 
-/// A thread that blocks all signals and starts during set-up looks like one of CUPTI's, but belongs to the program.
+/// A thread that blocks all signals and starts during set-up looks like one of CUPTI's threads, but belongs to the
+/// program.
 #[test]
 fn a_program_thread_that_outlives_main_sets_the_exit_code() {
     let program = compile("tests/programs/left.c", &["-O2", "-rdynamic"]);
@@ -118,7 +119,8 @@ fn a_hanging_cupti_delays_the_exit_at_most_by_the_limit() {
     assert_eq!(done.ledger("the tracer"), [&line["the tracer ".len()..]], "{}", done.stderr);
 }
 
-/// Asserts that the program dies of the signal and prints nothing more, and that the files hold everything launched by then.
+/// Asserts that the program dies of the signal and prints nothing more, and that the files hold everything launched
+/// before that.
 fn assert_dies_of(signal: i32, done: &Done) {
     assert_eq!((end(done), done.stdout.as_str()), ((None, Some(signal)), "ready\n"), "{}", done.stderr);
     let launches = assert_written(done);
@@ -153,8 +155,8 @@ fn a_signal_inside_malloc_leaves_the_files() {
     }
 }
 
-/// Whichever arena's lock the stopped thread holds, and for however long: none of our threads allocates or frees memory
-/// there. The simulated CUPTI allocates to answer, so it is part of the check.
+/// The stopped thread may hold the lock of any of the allocator's arenas, for any length of time, because none of our
+/// threads allocates or frees memory in them. The simulated CUPTI allocates to answer, so it is part of the check.
 #[test]
 fn a_signal_on_a_thread_that_holds_the_heap_lock_leaves_the_files() {
     let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);
@@ -254,7 +256,7 @@ fn child_processes_die_of_their_signals_and_write_nothing() {
 
 /// Numbers of the signals that have a handler, as the kernel lists them.
 fn caught(done: &Done) -> Vec<i32> {
-    // Two more belong to the C library.
+    // Two more handlers belong to the C library.
     set_of_signals(done, "SigCgt:").into_iter().filter(|signal| *signal < 32).collect()
 }
 
@@ -278,7 +280,8 @@ fn only_default_sighup_sigint_and_sigterm_are_handled() {
     assert_eq!(caught(&ending(&["status", "1"]).env("GPUFLAME_SIGNALS", "0").done()), [0; 0]);
 }
 
-/// In such a process the default action kills nothing. The test needs permission to create a container.
+/// The default action of a signal does not kill the first process of a container. The test needs permission to create a
+/// container.
 #[test]
 fn process_1_of_a_container_gets_no_signal_handlers() {
     let script = "unshare --user --map-root-user --pid --fork --mount-proc $1 status 1";
@@ -309,7 +312,7 @@ fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(5));
         }
-        // SAFETY: the group is that of the child, which has not been waited for, so the id is still in use.
+        // SAFETY: the group is that of the child, which has not been waited for, so the group's id is still in use.
         assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
     }
     Done::of(child.wait_with_output().unwrap(), folder)

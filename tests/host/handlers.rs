@@ -59,8 +59,8 @@ fn a_handler_that_restores_the_previous_action_and_raises_again_leaves_files() {
     }
 }
 
-/// Like uvicorn, whose handler is installed before CUDA starts, so that gpuflame does not find the default action when it
-/// starts.
+/// The program acts like uvicorn, whose handler is installed before CUDA starts, so that gpuflame does not find the
+/// default action when it starts.
 #[test]
 fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files() {
     for way in WAYS {
@@ -76,7 +76,7 @@ fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files()
     }
 }
 
-/// GNU's linker gives such a program an empty table of hashes, in which its imports cannot be counted.
+/// GNU's linker gives a program without exports an empty hash table, from which its imports cannot be counted.
 #[test]
 fn a_program_without_exports_that_restores_the_default_leaves_files() {
     let program = compile("tests/programs/handlers.c", &["-O1", "-no-pie"]);

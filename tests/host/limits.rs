@@ -22,7 +22,8 @@ fn a_thread_with_a_pending_cancel_ends_after_its_first_launch_is_recorded() {
     }
 }
 
-/// The first call sets gpuflame up with our frames on that thread's stack, which may only be unwound once they have returned.
+/// The first call sets gpuflame up, with gpuflame's frames on that thread's stack; these frames may only be unwound
+/// once they have returned.
 #[test]
 fn a_cancel_pending_during_set_up_takes_effect_after_the_first_call() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
@@ -41,7 +42,7 @@ fn a_cancel_pending_during_a_gpuflame_call_takes_effect_after_it() {
     assert_eq!(done.stdout, "20\n", "{}", done.stderr);
 }
 
-/// `errno` after the host's last call must not change. 77 is not an error number of this system.
+/// gpuflame must not change `errno` after the host's last call. 77 is not an error number of this system.
 #[test]
 fn errno_is_preserved_by_every_entry_point() {
     let program = compile("tests/programs/errno.c", &["-O2", "-DLINKED"]);
@@ -53,11 +54,11 @@ fn errno_is_preserved_by_every_entry_point() {
     assert_eq!(done.sum("launches").1["matched"], 112, "{}", done.stderr);
 }
 
-/// A write past the limit raises a signal that ends a program without a handler.
+/// A write past the file-size limit raises a signal that ends a program without a handler.
 #[test]
 fn a_file_size_limit_costs_only_the_larger_files() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
-    // In units of 512 bytes.
+    // `ulimit -f` counts in units of 512 bytes.
     let script = r#"ulimit -f 16 && exec "$0" plain 5000"#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&program);
     let done = run.env("GPUFLAME_FORMATS", "folded,activities,gfr").env("GPUFLAME_CHECKPOINT", "0.05").done();
@@ -90,8 +91,8 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
 }
 
-/// A program that runs as its owner, whoever starts it. Its starter could otherwise make gpuflame write files where only the
-/// owner may.
+/// A program that runs as its owner, whoever starts it. The user who starts the program could otherwise make gpuflame
+/// write files to places where only the owner may write.
 #[test]
 fn a_setuid_program_ignores_the_environment() {
     const NOBODY: u32 = 65_534;
@@ -100,7 +101,7 @@ fn a_setuid_program_ignores_the_environment() {
     fs::create_dir_all(&outputs).unwrap();
     let rights = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let owned = |program: &Path| chown(program, Some(NOBODY), None).map(|()| rights(program, 0o4755));
-    // Users other than root can reach neither the tests' folders nor, by a variable, the libraries in them.
+    // Users other than root can neither reach the tests' folders nor name the libraries in them by a variable.
     rights(&folder, 0o755);
     rights(&outputs, 0o777);
     for library in ["libcuda.so.1", "libcudart.so.13", "libcupti.so.13"] {
@@ -133,7 +134,8 @@ fn a_setuid_program_ignores_the_environment() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Such a program that is linked to gpuflame and starts it: libraries are never looked for in folders that its starter chose.
+/// A set-user-id program that is linked to gpuflame and starts it: libraries are never looked for in folders that the
+/// starting user chose.
 #[test]
 fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     const NOBODY: u32 = 65_534;
@@ -173,7 +175,7 @@ fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A thread passes its affinity on to every thread that it creates, unless they change it.
+/// A thread passes its affinity on to every thread that it creates, unless a created thread changes its own.
 #[test]
 fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
@@ -182,7 +184,7 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let main = lines.next().unwrap();
     let ours: Vec<_> = lines.collect();
     assert!(ours.len() >= 2, "{}", done.stdout);
-    // A thread that may not lower its nice value keeps its creator's; root may lower it.
+    // A thread that may not lower its nice value keeps that of its creator; root may lower it.
     let nicer = main.rsplit_once(' ').map(|(binds, _)| format!("{binds} 7")).unwrap();
     // SAFETY: geteuid has no precondition.
     let may_be_as_nice = unsafe { libc::geteuid() } != 0;
@@ -190,7 +192,8 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     assert!(ours.iter().all(is_right), "{}", done.stdout);
 }
 
-/// Without memory the program continues without gpuflame, and the checkpoint holds the recording up to then.
+/// If there is no memory, the program continues without gpuflame, and the checkpoint holds the recording up to that
+/// moment.
 #[test]
 fn an_address_space_limit_costs_the_recording_and_not_the_process() {
     let program = compile("tests/programs/starved.c", &["-O1"]);
@@ -199,7 +202,7 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
         let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("MALLOC_ARENA_MAX", arenas);
         let run = run.env("GPUFLAME_FORMATS", formats);
         let (mut command, folder) = run.into_command();
-        // The simulation keeps its truth in memory until the end.
+        // The simulation keeps its truth file in memory until the end.
         let ran = command.env_remove("GPUSIM_TRUTH").output().unwrap();
         let (said, printed) = (String::from_utf8_lossy(&ran.stderr), String::from_utf8_lossy(&ran.stdout));
         assert_eq!((ran.status.code(), &*printed), (Some(0), "0 failed\n"), "{kib} KiB: {said}");
@@ -232,7 +235,7 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
         let info = info.stdout;
         let launches = info.lines().find_map(|line| line.strip_prefix("launches  ")).unwrap();
         let launches: u64 = launches.trim().replace(',', "").parse().unwrap();
-        // How many of the first 20,000 are in the last checkpoint depends on the machine.
+        // The machine determines how many of the first 20,000 launches are in the last checkpoint.
         assert!((1..80_000).contains(&launches), "{kib} KiB: {info}");
     }
 }
@@ -246,7 +249,7 @@ fn running_out_of_memory_right_after_cuda_starts_does_not_end_the_process() {
         for library in [Some(&library), None] {
             let run =
                 library.into_iter().fold(Run::new(&program, Way::Injected), |run, library| run.arg(library));
-            // The simulation collects its truth in memory.
+            // The simulation collects its truth file in memory.
             let done = run.env("GPUSIM_TRUTH", "").done();
             assert_eq!((done.code, done.signal), (Some(7), None), "{library:?}: {}", done.stderr);
         }
@@ -298,13 +301,13 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let without = depths(confined("depth").env("CUDA_INJECTION64_PATH", "none"));
     let with = depths(confined("depth").env("CUDA_INJECTION64_PATH", release));
     let more: Vec<_> = with.iter().zip(without).map(|(with, without)| with - without).collect();
-    // The first call of all, which sets up; the first of another thread; later ones, whose path is cached or new; and
-    // launches on an alternate stack.
+    // The calls are the first call of all, which sets gpuflame up; the first call of another thread; later calls, whose
+    // path is cached or new; and launches on an alternate stack.
     assert_eq!(more.len(), 26);
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
-    // The first launch there learns unwind rules below the frame of the walk of the thread's own stack. Keeping that frame
-    // off the alternate stack would cost each launch 40 instructions.
+    // The first launch on an alternate stack learns unwind rules below the frame of the walk of the thread's own stack.
+    // Keeping that frame off the alternate stack would cost each launch 40 instructions.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }
@@ -347,7 +350,7 @@ fn launches_on_threads_without_state_are_counted_once() {
     }
 }
 
-/// System calls that the documentation lists; those of samples are in a separate list.
+/// System calls that the documentation lists; those that sampling needs are in a separate list.
 fn documented_calls(of_samples: bool) -> Vec<String> {
     let text = fs::read_to_string(root().join("docs/inside-the-process.md")).unwrap();
     let table = text.split("\n## ").find(|section| section.starts_with("Sandboxes")).unwrap();
@@ -400,8 +403,8 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
-/// System calls, traced by strace, of a program that sets its filter after its first launch, when the runtime's own set-up is
-/// over. Some calls are refused, so that the library makes others instead.
+/// System calls, traced by strace, of a program that sets its filter after its first launch, when the runtime's own
+/// set-up is over. Some calls are refused, so that the library makes other calls instead.
 #[test]
 fn no_new_kind_of_system_call_is_made_after_set_up() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -428,12 +431,12 @@ fn no_new_kind_of_system_call_is_made_after_set_up() {
     }
 }
 
-/// Asserts that no kind of call first appears after set-up, and that the `expected` kinds do appear. Returns false if nothing
-/// can be traced here.
+/// Asserts that no kind of call first appears after set-up, and that the `expected` kinds do appear. Returns false if
+/// this machine does not allow tracing.
 fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
-    // As on a busy machine, threads that set-up creates only start running when it is over.
+    // Threads that set-up creates only start running when set-up is over, as on a busy machine.
     run = run.args(["-e", "inject=set_robust_list:delay_enter=300000"]);
     // Calls that strace refuses are not calls that a filter must allow.
     let calls = if refused.is_none() { documented_calls(true) } else { Vec::new() };
@@ -451,7 +454,7 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
         eprintln!("{settings:?}: {:?} {}", done.code, done.stderr);
         return false;
     }
-    // `PID NAME(...`; a call that another thread's line interrupts continues as `PID <... NAME resumed>`.
+    // Matches `PID NAME(...`; a call that another thread's line interrupts continues as `PID <... NAME resumed>`.
     let made = |line: &str| {
         let (_, call) = line.split_once(char::is_whitespace)?;
         let (name, _) = call.trim_start().split_once('(')?;
@@ -467,7 +470,7 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
     let documented = documented_calls(true);
     let unknown: Vec<_> = after.iter().filter(|name| !documented.contains(name)).collect();
     assert!(unknown.is_empty(), "{settings:?} {refused:?}: {unknown:?}");
-    // The trace includes the exit, with the calls made there.
+    // The trace includes the exit and the calls made during it.
     let is_made = |name: &&str| after.contains(*name);
     assert!(expected.iter().all(is_made) && !after.contains("flock"), "{expected:?}: {after:?}");
     true
@@ -475,8 +478,8 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
-/// The limit on the address space is lowered in steps down to nothing, in the middle of launches, ranges, marks and queries.
-/// GPUFLAME_STARVED is the number of starting values; CI uses few.
+/// The limit on the address space is lowered in steps down to zero, in the middle of launches, ranges, marks and
+/// queries. GPUFLAME_STARVED is the number of starting values; CI uses few.
 #[test]
 fn a_shrinking_address_space_limit_costs_the_recording_and_not_the_process() {
     let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());

@@ -1,4 +1,5 @@
-//! Hosts: whatever the application is and does, gpuflame does not harm it, and nothing is lost uncounted.
+//! Tests of hosts: whatever the application is and does, gpuflame does not harm the application, and every loss is
+//! counted.
 
 #[path = "../support/mod.rs"]
 mod support;

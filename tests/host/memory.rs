@@ -1,5 +1,6 @@
-//! Memory that gpuflame holds: bounded by the number of distinct stacks, whatever the number of launches. Measured twice:
-//! from the ledger, and from the kernel's figures for the process, less those without gpuflame.
+//! Memory that gpuflame holds: bounded by the number of distinct stacks, whatever the number of launches. The tests
+//! measure it twice: from the ledger, and from the kernel's figures for the process minus the figures of a run without
+//! gpuflame.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -7,7 +8,7 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, compile};
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// Maximum memory held whatever the program does, and in addition for each distinct (context, name, device).
+/// Maximum memory held by any program, and the addition for each distinct (context, name, device).
 const MOST: f64 = 64.0 * MIB;
 const MOST_PER_CELL: f64 = 256.0;
 /// Maximum growth after more launches of the same kind.
@@ -25,7 +26,7 @@ const LAUNCHED_BY_20_M: u64 = 20_000_000 + 8 * (2 * 39_063 + 2_442);
 #[derive(Clone, Copy, Debug)]
 struct Held {
     by_ledger: f64,
-    /// Anonymous memory of the process beyond what it has without gpuflame.
+    /// Anonymous memory of the process minus the anonymous memory of a run without gpuflame.
     by_kernel: f64,
 }
 
@@ -44,7 +45,7 @@ fn held(args: &str) -> Held {
     held_at(&format!("{args} --flush 4096"), 0)
 }
 
-/// Makes the simulation keep no truth, which takes memory too.
+/// Makes the simulation write no truth file, which would take memory too.
 fn quiet(run: Run) -> Run {
     run.env("GPUSIM_TRUTH", "")
 }
@@ -58,20 +59,22 @@ fn without() -> f64 {
 /// Runs `load` with `args`; a launch takes at least `launch_ns`.
 fn load(args: &str, launch_ns: u32) -> crate::support::Done {
     let run = Run::new(program(), Way::Injected).args(args.split(' '));
-    // A checkpoint copies the sums, and the allocator keeps that memory: the short runs must include a checkpoint as well.
+    // A checkpoint copies the sums, and the allocator keeps that memory: therefore the short runs must include a
+    // checkpoint as well.
     let run = quiet(run).env("GPUFLAME_CHECKPOINT", "0.1");
     run.env("GPUSIM_LAUNCH_NS", launch_ns.to_string()).ok()
 }
 
-/// Value in MiB that the ledger labels `what`, in bytes.
+/// Value in bytes that the ledger labels `what` and prints in MiB.
 fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
     let cost = done.ledger("own cost:")[0];
     let mib = cost.split(", ").find_map(|part| part.strip_suffix(what)).expect(cost);
     mib.trim_end_matches(" MiB").parse::<f64>().unwrap() * MIB
 }
 
-/// Runs `load` twice and returns the smaller result: depending on when the collector gets a processor, a table is full a
-/// moment longer, which differs by up to 1 MiB from run to run. Growth with the number of launches shows in both runs.
+/// Runs `load` twice and returns the smaller result. If the collector has to wait for a processor, tables grow further
+/// before it empties them, so that results differ by up to 1 MiB from run to run. Growth with the number of launches
+/// shows in both runs.
 fn held_at(args: &str, launch_ns: u32) -> Held {
     let run = |_| {
         let done = load(args, launch_ns);
@@ -92,7 +95,7 @@ fn assert_bounded(held: Held, cells: u32) {
     assert!(held.by_ledger <= most && held.by_kernel <= most, "{held:?} with {cells} cells");
 }
 
-/// Checks that many launches hold as much memory as few.
+/// Checks that many launches hold as much memory as few launches.
 fn stays(few: Held, many: Held) -> Result<(), String> {
     for (who, growth) in
         [("ledger", many.by_ledger - few.by_ledger), ("kernel", many.by_kernel - few.by_kernel)]
@@ -107,7 +110,7 @@ fn stays(few: Held, many: Held) -> Result<(), String> {
 #[test]
 fn held_memory_does_not_grow_with_the_number_of_launches() {
     let few = held("--launches 1000000");
-    // About ten call paths from each of eight threads.
+    // There are about ten call paths from each of eight threads.
     assert_bounded(few, 80);
     stays(few, held("--launches 4000000")).unwrap();
 }
@@ -138,18 +141,18 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     let few = held_at("--launches 1000000", TRACED_DRIVER);
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
-    // Not "the same": when the collector gets no processor for a while, more launches wait at once than ever before, and the
-    // join's table of pending launches grows by up to 17 MiB.
+    // The amounts need not be the same: if the collector has to wait for a processor for a while, more launches wait at
+    // once than ever before, and the join's table of pending launches grows by up to 17 MiB.
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
-/// Eight threads on two processors, each launching four times as fast as a driver allows, leave the collector a ninth of the
-/// machine, and it needs a sixth.
+/// Eight threads on two processors, each launching four times as fast as a driver allows, leave the collector a ninth
+/// of the machine's processor time, but the collector needs a sixth.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn launches_faster_than_the_collector_are_counted_and_memory_falls_to_64_mib() {
     let done = load("--launches 20000000", 0);
-    // `sum` tests that they add up.
+    // `sum` checks that the parts add up.
     let (launches, parts) = done.sum("launches");
     let (activities, _) = done.sum("activities");
     eprintln!("{}", done.stderr);

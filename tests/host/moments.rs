@@ -1,9 +1,9 @@
-//! Whatever ends a program, at whatever moment, its outputs hold every launch made by then, by thread and launching function,
-//! and nothing that never ran. The reference is the truth of the simulated stack, which has a line for each piece of work
-//! from the moment it starts.
+//! Whatever ends a program, at whatever moment, its outputs hold every launch made before that moment, by thread and
+//! launching function, and no work that never ran. The reference is the simulated stack's truth file, which has a line
+//! for each piece of work from the moment at which the work starts.
 //!
-//! `GPUFLAME_MOMENTS=200 cargo test --test host moments` takes a quarter of an hour; without the variable each test runs ten
-//! moments.
+//! `GPUFLAME_MOMENTS=200 cargo test --test host moments` takes a quarter of an hour; without the variable each test
+//! runs ten moments.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::support::{Done, Run, Way, compile, is_ci, root};
 const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
 /// Number of nodes in the program's graph.
 const NODES: u64 = 3;
-/// Upper bound on the difference between the truth's clock and ours, in ns.
+/// Upper bound on the difference between the truth file's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
 /// Maximum delay of a checkpoint, without the time in which its thread has waited for a processor.
 const SLACK_MS: u64 = 1000;
@@ -30,7 +30,8 @@ fn turns() -> u64 {
     std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
 }
 
-/// Moment to end the process at, below 300 ms. Multiples of the golden section, so that moments spread evenly.
+/// Moment at which to end the process, below 300 ms. The moments are multiples of the golden section, so that they
+/// spread evenly.
 fn moment(turn: u64, process: u32) -> Duration {
     Duration::from_micros((turn * 618_034 + u64::from(process)) % 1_000_000 * 300 / 1000)
 }
@@ -44,7 +45,7 @@ type Work = BTreeMap<(u64, String), Count>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
-    /// Number launched before a given moment.
+    /// Number of pieces launched before a given moment.
     before: u64,
     all: u64,
 }
@@ -66,8 +67,8 @@ fn truth(path: &Path, moment: u64) -> Work {
     work
 }
 
-/// Asserts that folded stacks, which begin with their thread, hold all of `work`, except the launch that each thread may have
-/// been making at that moment, and nothing else.
+/// Asserts that folded stacks, which begin with their thread, hold all of `work`, except the launch that each thread
+/// may have been making at that moment, and hold no other work.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();
@@ -91,7 +92,7 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
         let site = site.unwrap_or_else(|| panic!("nobody launched {frames:?}: {work:?}"));
         *found.entry(site.clone()).or_default() += pieces;
     }
-    // One launch in flight, and one whose last activities the tracer still holds.
+    // The slack covers one launch in flight, and one launch whose last activities the tracer still holds.
     let slack = 2 * NODES;
     assert!(without_stack <= slack * threads.len() as u64, "{stacks:?}");
     for (site, Count { before, all }) in work {
@@ -191,7 +192,8 @@ fn workers(way: Way) -> Option<Run> {
     Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
 }
 
-/// Sends each worker the signal at a different moment. Returns the process id, the moment and the starved time of each.
+/// Sends each worker the signal at a different moment. Returns the process id, the moment, and the time that the worker
+/// waited for a processor.
 fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64, u64)>) {
     let workers = |running: &Running| -> Vec<u32> {
         let names = fs::read_dir(&running.folder).unwrap();

@@ -14,7 +14,7 @@ use crate::support::{self, Done, Run, Way, compile, gpuflame, scratch};
 const NANOS: u64 = 2 * 10_600;
 /// A file name, in which only slashes are forbidden.
 const FILE: &str = "=file\x1b[31m\u{202e}turned\rback";
-/// The names once their control characters have been replaced.
+/// Name of the kernel with its control characters replaced.
 const KERNEL: &str = "gemm mmeg iso late r_d3000";
 const RANGE: &str = "=range [31m turned back";
 const THREAD: &str = "-b+ [3m t x";
@@ -22,7 +22,8 @@ const PROCESS: &str = "=file [31m turned back";
 
 fn program() -> PathBuf {
     let program = scratch("named").join(FILE);
-    // Renamed, not copied: a child that another test forks could still have the copy open for writing (ETXTBSY).
+    // The program is renamed and not copied, because a child that another test forks could still have the copy open for
+    // writing (ETXTBSY).
     fs::rename(compile("tests/programs/named.c", &["-O2"]), &program).unwrap();
     program
 }
@@ -33,7 +34,7 @@ fn run(program: &Path, how: &str, output: &str, formats: &str) -> Done {
     run.env("GPUFLAME_OUTPUT", output).env("GPUFLAME_CHECKPOINT", "0.2").done()
 }
 
-/// The gpuflame command on the simulated stack, in `folder`.
+/// Runs the gpuflame command with the simulated stack, in `folder`.
 fn on_the_stack(folder: &Path, args: &[&str]) -> Done {
     Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None)
         .in_folder(folder)
@@ -56,7 +57,8 @@ impl Shown {
         self.0.push((by.to_owned(), text));
     }
 
-    /// Adds a file: a table or text according to its name, otherwise bytes that may hold anything but these names unchanged.
+    /// Adds a file, as a table or a text according to its name; any other file may hold any bytes except these names
+    /// unchanged.
     fn file(&mut self, path: &Path) {
         let name = path.display().to_string();
         let bytes = fs::read(path).unwrap();
@@ -70,7 +72,8 @@ impl Shown {
         }
     }
 
-    /// Adds all files of a folder except recordings, which hold names unchanged, and the files of the simulated stack.
+    /// Adds all files of a folder except recordings, which hold names unchanged, and except the files of the simulated
+    /// stack.
     fn files(&mut self, folder: &Path) {
         let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
@@ -84,7 +87,7 @@ impl Shown {
     fn command(&mut self, folder: &Path, args: &[&str]) {
         let ran = command(folder, args.iter().copied());
         let by = args.join(" ");
-        // `check` ends with 1 if it doubts something.
+        // `check` ends with 1 if it finds something doubtful.
         assert!(ran.code == 0 || (args[0], ran.code) == ("check", 1), "{by}: {}", ran.stderr);
         self.text(&by, ran.stderr);
         if args.contains(&"csv") { self.table(&by, ran.stdout) } else { self.text(&by, ran.stdout) }

@@ -1,8 +1,8 @@
-//! On a C library that is years old: the loader finds every symbol that the library needs, and the recording matches what
-//! ran.
+//! gpuflame works on a C library that is years old: the loader finds every symbol that gpuflame's library needs, and
+//! the recording matches what ran.
 //!
-//! Programs and the simulated stack are linked to this machine's C library. Copies of them are patched to look for their
-//! functions in the older one (`tests/older-glibc.py`); gpuflame's library is used as it is shipped.
+//! Programs and the simulated stack are linked to this machine's C library. Copies of these files are patched to look
+//! for their functions in the older C library (`tests/older-glibc.py`); gpuflame's library is used as it is shipped.
 
 use std::env::join_paths;
 use std::fs;
@@ -45,7 +45,8 @@ fn gcc(folder: &Path, args: &[&str]) {
 fn everything_is_recorded_on_an_older_glibc() {
     let Some(older) = older() else { return };
     let (new, old) = (scratch("newer"), scratch("older"));
-    // The older one's start-up code does not call a new main program's constructors, so they are in a library.
+    // The start-up code of the older C library does not call a new main program's constructors, so the constructors are
+    // in a library.
     let source = root().join("tests/programs/odd.c");
     gcc(&new, &["-g", "-O2", "-std=gnu99", "-shared", "-fPIC", "-o", "libodd.so", source.to_str().unwrap()]);
     let loader = format!("-Wl,--dynamic-linker={}", older.join("ld-linux-x86-64.so.2").display());

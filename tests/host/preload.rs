@@ -63,7 +63,7 @@ fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
 
 const STDERR: &str = "_GPUFLAME_STDERR=";
 
-/// The device and inode of `/dev/null`, which is the programs' stderr.
+/// The device and inode of `/dev/null`, which is the stderr of the programs.
 fn stderr_of_null() -> String {
     let facts = fs::metadata("/dev/null").unwrap();
     format!("{:x}:{:x}", facts.dev(), facts.ino())
@@ -83,11 +83,11 @@ fn the_preload_library_adds_four_variables_and_changes_no_other() {
     let names: Vec<_> = (0..2000).map(|number| format!("NAME_{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
     assert_eq!(added(&many, &preloaded), all);
-    // A user who names an NVTX library has made a choice.
+    // If a user names an NVTX library, gpuflame does not replace that choice.
     let without_nvtx = BTreeSet::from([driver, own, STDERR.to_owned()]);
     assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), without_nvtx);
     assert!(added(&[("CUDA_INJECTION64_PATH", "none")], &preloaded).is_empty());
-    // A value set by an ancestor refers to another descriptor 2.
+    // A value set by an ancestor process refers to that process's descriptor 2.
     let mut env = Command::new("env");
     env.env_clear()
         .env("LD_PRELOAD", &preloaded)
@@ -123,7 +123,7 @@ fn a_version_mismatch_between_preload_and_main_library_is_refused_in_one_line() 
     assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }
 
-/// A shell's user sees all that its programs print while they start.
+/// The user of a shell sees everything that its programs print while they start.
 #[test]
 fn static_and_musl_programs_start_normally_under_the_preload_library() {
     let folder = shipped();

@@ -1,5 +1,6 @@
-//! A Python program leaves its picture, however it ends, and ends as it would without gpuflame. Ctrl+C is a special case:
-//! Python installs its handler before CUDA starts, and at its very end sends itself the signal.
+//! However a Python program ends, its picture is written, and the program ends as it would without gpuflame. Ctrl+C is
+//! a special case: Python installs its handler of SIGINT before CUDA starts, and at its very end sends itself the
+//! signal.
 //!
 //! The program is `tests/programs/interrupted.py`, run with each Python on this machine; its kernels take 1,000 ns.
 
@@ -28,7 +29,7 @@ fn run(python: &Path, way: Way, how: &str) -> Run {
     run.env("GPUSIM_TRUTH", "started:truth.jsonl").env("GPUFLAME_UNIT", "ns")
 }
 
-/// Waits until the program is ready and these files exist, and interrupts it.
+/// Waits until the program is ready and these files exist, and then interrupts the program.
 fn interrupted(run: Run, files: &[&str]) -> Done {
     let mut running = Running::of(run);
     running.wait_for(|running| {
@@ -38,8 +39,8 @@ fn interrupted(run: Run, files: &[&str]) -> Done {
     running.signalled(libc::SIGINT)
 }
 
-/// Asserts that the files hold all work that ran, to the nanosecond, and nothing else, and that the checkpoint is gone.
-/// Returns the number of kernels.
+/// Asserts that the files hold all work that ran, to the nanosecond, and no other work, and that the checkpoint is
+/// gone. Returns the number of kernels.
 fn assert_written(done: &Done) -> u64 {
     let ran = done.file("truth.jsonl").lines().count() as u64;
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
@@ -72,7 +73,7 @@ fn an_uncaught_interrupt_leaves_the_files_and_kills_python() {
             let done = interrupted(run(&python, Way::Injected, how), &[]);
             assert_ends_as_without_us(&done, &without);
             assert_eq!(assert_written(&done), LAUNCHES, "{python:?}");
-            // And again with a checkpoint on disk.
+            // The same run again, with a checkpoint on disk.
             let kept = run(&python, Way::Injected, how).env("GPUFLAME_CHECKPOINT", "0.05");
             let done = interrupted(kept, &[FILE]);
             assert_ends_as_without_us(&done, &without);
@@ -115,7 +116,7 @@ fn a_forked_python_child_exits_even_if_the_loader_lock_was_held() {
     }
 }
 
-/// Python has restored the signal's default action by then, and it would end the process at once.
+/// Python has restored the signal's default action by then, so the signal would end the process at once.
 #[test]
 fn a_second_interrupt_while_files_are_written_loses_nothing() {
     for python in all() {
@@ -132,7 +133,8 @@ fn a_second_interrupt_while_files_are_written_loses_nothing() {
     }
 }
 
-/// The second arrives while Python still handles the first, or while it ends, after the default action was restored.
+/// The second signal arrives while Python still handles the first, or while Python ends, after the default action was
+/// restored.
 #[test]
 fn two_quick_interrupts_leave_the_files() {
     let pythons = all();

@@ -1,5 +1,5 @@
-//! The folder of the outputs is removed or renamed while they grow. Messages at the exit are true, and content that the open
-//! files still hold is written to files again.
+//! The folder of the outputs is removed or renamed while the outputs grow. Messages at the exit are true, and content
+//! that the open files still hold is written to files again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn changed(run: Run, change: impl FnOnce(&Path)) -> Done {
     done
 }
 
-/// Asserts that every file that the ledger names exists. Returns their paths.
+/// Asserts that every file that the ledger names exists. Returns the paths of these files.
 fn assert_written(done: &Done) -> Vec<PathBuf> {
     let files: Vec<_> = done.ledger("wrote").into_iter().map(PathBuf::from).collect();
     for file in &files {
@@ -78,7 +78,8 @@ fn a_recording_moved_during_the_run_is_reported_at_its_new_path() {
     assert!(fs::read_dir(done.folder.join("elsewhere")).unwrap().count() == 1, "no temporary file is left");
 }
 
-/// Without a descriptor above the host's range the file is opened for each write, and its content is lost with its name.
+/// If no descriptor above the host's range is available, gpuflame opens the file for each write, so the content is lost
+/// when the name is removed.
 #[test]
 fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     let script = r#"ulimit -n 900 && exec "$0" left exit"#;
@@ -113,8 +114,8 @@ fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     assert_eq!(nanos, 1000 * 1101);
 }
 
-/// A hard link in another folder keeps the content alive: the content is copied from the open file, since the link's place is
-/// unknown.
+/// A hard link in another folder keeps the content alive: gpuflame copies the content from the open file, because it
+/// does not know the path of the link.
 #[test]
 fn a_removed_recording_with_a_hard_link_is_restored_under_its_own_name() {
     let done = changed(prepare("folded,gfr"), |folder| {

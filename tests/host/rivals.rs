@@ -1,10 +1,11 @@
-//! Another CUPTI client in the same process: it gets its records, the program survives, and missing records are reported.
+//! Another CUPTI client in the same process: the client gets its records, the program survives, and gpuflame reports
+//! missing records.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Done, Run, Way, compile};
 
-/// `tests/programs/passing.c`, which ends with 7, and its client in two plugins.
+/// Builds `tests/programs/passing.c`, which ends with 7, and its client in two plugins.
 fn passing() -> [PathBuf; 3] {
     let plugin = || compile("tests/programs/passing_client.c", &["-O2", "-shared", "-fPIC"]);
     [compile("tests/programs/passing.c", &["-O2"]), plugin(), plugin()]
@@ -17,7 +18,7 @@ fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
     under.map(|(_, nanos)| *nanos).reduce(|a, b| a + b)
 }
 
-/// The client frees the buffers that it is handed, and some of them are ours.
+/// The client frees every buffer that it receives, and some of the buffers are gpuflame's.
 #[test]
 fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -30,7 +31,8 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     }
 }
 
-/// The program prints a line at the same moment, before anything is flushed, and both lines are in one pipe in order of time.
+/// The program prints a line at the same moment, before any record is flushed, and one pipe receives both lines in
+/// order of time.
 #[test]
 fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -39,7 +41,7 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// It reads the attribute before it takes the records, and again once the takeover was noticed.
+/// The client reads the attribute before it takes the records, and again once gpuflame has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -64,7 +66,7 @@ fn sharing(program: &Path, when: &str) -> Run {
     run.env("GPUSIM_CUPTI_VERSION", "13.4").env("GPUSIM_DRIVER", "13030")
 }
 
-/// 50 launches of 1,000 ns, then 5,000 of 2,000 ns.
+/// The program launches 50 kernels of 1,000 ns, then 5,000 of 2,000 ns.
 #[test]
 fn two_sharing_clients_each_get_all_records_in_either_order() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -79,7 +81,8 @@ fn two_sharing_clients_each_get_all_records_in_either_order() {
     }
 }
 
-/// Error 39: it cannot subscribe. Error 14: calls that name no subscriber cannot be combined with calls that do.
+/// Error 39: the client cannot subscribe. Error 14: calls that name no subscriber cannot be combined with calls that
+/// do.
 #[test]
 fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -97,7 +100,7 @@ fn an_old_interface_client_that_came_first_keeps_its_records() {
     assert!(done.stderr.contains("in a way that cannot be shared"), "{}", done.stderr);
 }
 
-/// With a driver that does not support several subscribers there is only one, as before.
+/// A driver that does not support several subscribers still allows only one.
 #[test]
 fn with_an_older_driver_the_second_client_is_refused() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -106,23 +109,23 @@ fn with_an_older_driver_the_second_client_is_refused() {
     assert_eq!(done.code, Some(21), "{}", done.stderr);
 }
 
-/// One client linked to CUPTI, whose table the linker filled before gpuflame was loaded, and one that looks CUPTI's functions
-/// up later.
+/// One client is linked to CUPTI, and the linker filled its table before gpuflame was loaded; the other client looks
+/// CUPTI's functions up later.
 fn clients() -> [PathBuf; 2] {
     let linked = ["-O2", "-DTO_CUPTI", "-Wl,--no-as-needed", "-l:libcupti.so.13"];
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// Asserts that the program's 50 launches before the client and 70 launches after it are there; of the 40 in between nothing
-/// is known.
+/// Asserts that the program's 50 launches before the client and 70 launches after it are present; of the 40 launches in
+/// between nothing is known.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]after"), Some(afters * 70 * 1000), "{}", done.stderr);
 }
 
-/// The client gets exactly its own records and sees no setting of ours, and when it is done the records come to gpuflame
-/// again.
+/// The client gets exactly its own records and sees no setting of gpuflame, and when the client is done, gpuflame gets
+/// the records again.
 #[test]
 fn a_client_gets_all_its_records_and_gpuflame_reclaims_them_afterwards() {
     for program in clients() {
@@ -143,7 +146,7 @@ fn a_client_gets_all_its_records_and_gpuflame_reclaims_them_afterwards() {
     }
 }
 
-/// The thread that opens the window does not know of the client, which is active.
+/// The thread that opens the window does not know that the client is active.
 #[test]
 fn an_opening_window_leaves_the_records_to_an_active_client() {
     let [program, _] = clients();
@@ -153,8 +156,8 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
 }
 
-/// A client that registered before gpuflame was loaded was not intercepted. It is detected by the record kinds that it
-/// enabled.
+/// A client that registered before gpuflame was loaded was not intercepted. gpuflame detects such a client by the
+/// record kinds that the client enabled.
 #[test]
 fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let [program, _] = clients();
@@ -167,11 +170,12 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // The client disables its own kinds at its end, and a kind has one switch for all clients.
+    // The client disables its own kinds at its end, and each kind has one switch for all clients.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
-/// The client does not register its functions again, and does not know that ours were registered in between.
+/// The client does not register its functions again, and does not know that gpuflame's functions were registered in
+/// between.
 #[test]
 fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     for program in clients() {
@@ -186,7 +190,7 @@ fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     }
 }
 
-/// CUPTI converts all times to a client's clock; ours continue in nanoseconds.
+/// CUPTI converts all times to a client's clock; gpuflame's times continue in nanoseconds.
 #[test]
 fn a_clients_clock_is_removed_when_the_client_is_done() {
     for program in clients() {
@@ -200,8 +204,8 @@ fn a_clients_clock_is_removed_when_the_client_is_done() {
     }
 }
 
-/// Clients that flush late, whose functions are slow, that switched a kind on before they registered, or that subscribed as
-/// well.
+/// Clients that flush late, whose functions are slow, that switched a kind on before they registered their functions,
+/// or that subscribed as well.
 #[test]
 fn late_slow_and_subscribing_clients_get_all_their_records() {
     let [program, _] = clients();
@@ -210,15 +214,15 @@ fn late_slow_and_subscribing_clients_get_all_their_records() {
         let (_, rest) = done.stdout.split_once("zeroed 0; kernels 40 of 40, calls ").expect(&done.stdout);
         assert!(rest.ends_with(", at another time 0\n"), "{how}: {}", done.stdout);
         assert_eq!(done.stdout.starts_with("subscribe 0"), subscribes, "{how}: {}", done.stdout);
-        // A client that flushes late is not done before it flushes.
+        // A client that flushes late is not done until it has flushed.
         let afters = if how == "late" { "[GPU_Kernel]after" } else { "[GPU_Kernel]" };
         assert!(nanos_under(&done, afters) >= Some(70 * 1000), "{how}\n{}", done.stderr);
         assert_before_and_after(&done, 1);
     }
 }
 
-/// If gpuflame cannot know when a client is done, the client keeps the records; a client that subscribes meanwhile takes none
-/// from it either.
+/// If gpuflame cannot know when a client is done, the client keeps the records; another client that subscribes
+/// meanwhile takes no records from it either.
 #[test]
 fn no_record_is_taken_from_a_client_that_may_be_active() {
     let [program, _] = clients();
@@ -243,7 +247,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
         );
         done.assert_exact();
     }
-    // Including a CUPTI and a driver that support sharing.
+    // The ways include a CUPTI and a driver that support sharing.
     let ways = [
         (&asking, Way::Injected, "13.0"),
         (&linked, Way::Preloaded, "13.0"),
@@ -253,7 +257,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     for (program, way, version) in ways {
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
-        // At least 40 launches and a wait, with an enter and an exit each.
+        // The client gets at least 40 launches and a wait, with an enter and an exit callback each.
         let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
         let calls = calls.split(',').next().unwrap();
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
@@ -267,14 +271,14 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     }
 }
 
-/// Another thread launches when the client arrives, while it is there and when it leaves: every launch is seen with both
-/// enter and exit or not at all, and no work is attributed to another launch.
+/// Another thread launches when the client arrives, while the client is active and when the client leaves: gpuflame
+/// sees every launch with both enter and exit or not at all, and no work is attributed to another launch.
 #[test]
 fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {
         for how in ["records", "subscription", "finalize"] {
             let run = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1");
-            // Slow launches, so that the thread is inside one nearly all the time.
+            // Launches are slow, so that the thread is inside a launch nearly all the time.
             let done = run.env("GPUSIM_LAUNCH_NS", "100000").ok();
             let (launches, parts) = done.sum("launches");
             let (activities, all) = done.sum("activities");
@@ -305,7 +309,7 @@ fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
     }
 }
 
-/// The client is detected nevertheless, so that it sees none of our settings and record kinds.
+/// gpuflame detects the client nevertheless, so that the client sees none of gpuflame's settings and record kinds.
 #[test]
 fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     let [program, _] = clients();
@@ -321,8 +325,8 @@ fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. Its functions are still registered with CUPTI, and gpuflame's
-/// own kinds, flushes and timestamp queries would call them.
+/// A client that is done may free its state and be unloaded. The client's functions are still registered with CUPTI, so
+/// that gpuflame's own kinds, flushes and timestamp queries would call them.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();
@@ -388,7 +392,8 @@ fn no_flush_is_in_flight_while_a_client_finalizes_cupti() {
     }
 }
 
-/// The linker's tables are read while CUDA starts, whatever protection the program has set on the pages that they name.
+/// gpuflame reads the linker's tables while CUDA starts, whatever protection the program has set on the pages that the
+/// tables name.
 #[test]
 fn a_relocated_word_in_an_unreadable_page_is_replaced() {
     let program = compile("tests/programs/protected.c", &["-O2", "-Wl,--no-as-needed", "-l:libcupti.so.13"]);

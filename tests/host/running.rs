@@ -29,7 +29,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Standard error up to now.
+    /// Standard error of the program up to now.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
     }
@@ -41,7 +41,7 @@ impl Running {
         u64::from_str_radix(caught, 16).unwrap() >> (signal - 1) & 1 == 1
     }
 
-    /// Waits until the process's file reports `matched` matched activities.
+    /// Waits until the file of the process reports `matched` matched activities.
     pub(crate) fn until(&mut self, matched: u64) {
         self.wait_for(|running| {
             let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
@@ -50,7 +50,8 @@ impl Running {
         });
     }
 
-    /// Waits until the condition holds. It also returns a description of the present state, for the message on timeout.
+    /// Waits until the condition holds. The condition also returns a description of the present state, for the message
+    /// on timeout.
     pub(crate) fn wait_for(&mut self, mut is_so: impl FnMut(&Self) -> (bool, String)) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -69,14 +70,14 @@ impl Running {
         fs::write(self.folder.join(what), "").unwrap();
     }
 
-    /// Waits for the end. Returns the outputs.
+    /// Waits for the end of the program. Returns its outputs.
     pub(crate) fn ended(self) -> Done {
         let mut output = self.child.wait_with_output().unwrap();
         output.stderr = fs::read(self.folder.join("stderr")).unwrap();
         Done::of(output, self.folder)
     }
 
-    /// Sends a signal and waits for the end. Returns the outputs.
+    /// Sends a signal and waits for the end of the program. Returns its outputs.
     pub(crate) fn signalled(self, signal: i32) -> Done {
         send(self.child.id(), signal);
         self.ended()

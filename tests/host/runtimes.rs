@@ -1,6 +1,8 @@
-//! Programs whose stacks are not the ones that the system gave a thread: Python's greenlets, Boost's fibers, Go, Java.
+//! Programs that do not run on the stacks that the system gave their threads: Python's greenlets, Boost's fibers, Go,
+//! Java.
 //!
-//! No launch is lost, every stack equals libgcc's unwind of it, and each stack ends where the runtime permits unwinding.
+//! No launch is lost, every stack equals libgcc's unwind of it, and each stack ends where the runtime permits
+//! unwinding.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
@@ -23,7 +25,7 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
         assert_eq!((total, parts["matched"]), (launches, launches), "{}", done.stderr);
     }
     let unlike = "0 unlike a walk of every frame, 0 unlike libgcc's";
-    // One more for the call that waits for the GPU at the end.
+    // One more stack is taken for the call that waits for the GPU at the end.
     let taken = launches + 1;
     assert_eq!(done.ledger("verified: "), [format!("{taken} stacks taken again, {unlike}")]);
     let stacks = done.folded();
@@ -42,8 +44,9 @@ fn marked(done: &Done, what: &str) -> u64 {
     count.unwrap_or_else(|| panic!("no {what} in {line}")).parse().unwrap()
 }
 
-/// Greenlets share the thread's own stack: the part that belongs to one greenlet is moved aside when another runs. So stacks
-/// reach `main` through the frames in which the thread switched to the greenlet.
+/// Greenlets share the thread's own stack: the part of the stack that belongs to one greenlet is moved aside when
+/// another greenlet runs. Stacks therefore reach `main` through the frames in which the thread switched to the
+/// greenlet.
 #[test]
 fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     let Some(python) = installed("greenlet", None) else { return };
@@ -57,8 +60,8 @@ fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     }
 }
 
-/// Numba's code keeps no frame pointer and registers its unwind information only with libgcc: a native stack ends in it, and
-/// is marked as truncated. The Python functions around it are present nevertheless.
+/// Numba's code keeps no frame pointer and registers its unwind information only with libgcc: a native stack ends in
+/// Numba's code, and is marked as truncated. The Python functions around Numba's code are present nevertheless.
 #[test]
 #[ignore = "installs Numba, 80 MB"]
 fn numba_launches_appear_under_the_python_functions_that_call_them() {
@@ -84,7 +87,8 @@ fn numba_launches_appear_under_the_python_functions_that_call_them() {
     assert_eq!((is_main, is_cut), (800 * 100, stacks.len() as u64), "{stacks:?}");
 }
 
-/// Only PyPy itself can find its functions: none are shown, one line reports that, and native frames are unaffected.
+/// Only PyPy itself can find its functions: no Python functions are shown, one line reports that, and native frames are
+/// unaffected.
 #[test]
 fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     let Some(python) = installed("pypy", None) else { return };
@@ -95,7 +99,7 @@ fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     assert_eq!(done.stderr.matches("python frames off").count(), 1, "{}", done.stderr);
 }
 
-/// A Boost fiber's stack starts in hand-written code without unwind information: stacks are truncated there.
+/// A Boost fiber's stack starts in hand-written code without unwind information, at which stacks are truncated.
 #[test]
 fn boost_fiber_stacks_are_truncated_where_the_fiber_was_created() {
     if installed("boost", None).is_none() {
@@ -114,7 +118,7 @@ fn boost_fiber_stacks_are_truncated_where_the_fiber_was_created() {
 }
 
 /// Go calls C on the thread's stack, through hand-written code without unwind information that has left the goroutine's
-/// stack: truncated there.
+/// stack; stacks are truncated at that code.
 #[test]
 fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
     let Some(go) = installed("go", None) else { return };
@@ -134,8 +138,9 @@ fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
     }
 }
 
-/// Java's methods have no unwind information. If the virtual machine is told to keep frame pointers, stacks reach the bottom
-/// and are marked as guessed; otherwise methods that it has optimized may truncate them.
+/// Java's methods have no unwind information. If the virtual machine is told to keep frame pointers, stacks reach the
+/// bottom and are marked as guessed; otherwise stacks may be truncated at methods that the virtual machine has
+/// optimized.
 #[test]
 #[ignore = "installs a JDK"]
 fn java_stacks_reach_the_bottom_of_the_thread_with_frame_pointers() {

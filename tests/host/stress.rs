@@ -1,5 +1,5 @@
-//! Everything that programs do to an unwinder, all at once: nothing crashes or hangs, the ledger is exact, and names are
-//! right or marked unknown. `GPUFLAME_STRESS=600`, as in `.ci/long`, runs each test for ten minutes.
+//! One program does everything at once that makes unwinding hard: nothing crashes or hangs, the ledger is exact, and
+//! names are right or marked unknown. `GPUFLAME_STRESS=600`, as in `.ci/long`, runs each test for ten minutes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,20 +25,21 @@ fn stressed(flags: &[&str]) -> Done {
     let program = compile("tests/programs/stress.c", flags);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame()).env(
         "ASAN_OPTIONS",
-        // The sanitizer does not know hand-made stacks, and a crash must look like one.
+        // The sanitizer does not know hand-made stacks; a crash must be visible as a crash.
         "detect_stack_use_after_return=0:detect_leaks=0:handle_segv=0",
     );
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()
 }
 
-/// Counts that the program prints of its own actions.
+/// Numbers of its own actions that the program prints.
 fn counts(done: &Done) -> BTreeMap<&str, u64> {
     let parts = done.stdout.lines().filter_map(|line| line.split_once(' '));
     parts.map(|(what, count)| (what, count.parse().unwrap())).collect()
 }
 
-/// The call site and the work in the truth that a stack belongs to. The site is searched from the leaf end: a hand-made stack
-/// has no root, nor has one that wrong unwind information leads out of. Only a plugin's module may be unknown.
+/// The call site and the work in the truth file to which a stack belongs. The site is searched from the leaf end,
+/// because a hand-made stack has no root, and neither has a stack that wrong unwind information leads out of. Only a
+/// plugin's module may be unknown.
 fn site_of(mut frames: Vec<String>, truth: &Truth) -> (String, String) {
     let work = frames.pop().unwrap();
     frames.retain(|frame| frame != "cudaLaunchKernel");

@@ -1,5 +1,5 @@
-//! Windows that settings open and close: the files hold exactly the launches made in them. Compared launch by launch with the
-//! truth of the simulated stack.
+//! Windows that settings open and close: the files hold exactly the launches made in these windows. The tests compare
+//! them launch by launch with the simulated stack's truth file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,7 +14,8 @@ use serde_json::Value;
 use crate::running::{Running, send};
 use crate::support::{Done, Run, Way, compile};
 
-/// Time in which a window may already have turned before that is noted: a thread may lose its processor in between.
+/// Maximum time between the moment at which a window opens or closes and the moment that is noted, in ns; a thread may
+/// lose its processor in between.
 const SLACK: u64 = 150_000_000;
 
 fn program() -> &'static PathBuf {
@@ -40,7 +41,7 @@ pub(crate) struct Work {
 struct Recorded {
     /// Start and end of each window.
     windows: Vec<(u64, u64)>,
-    /// Ids of launches in windows.
+    /// Ids of the launches in windows.
     launches: BTreeSet<u32>,
 }
 
@@ -49,10 +50,10 @@ fn recorded(done: &Done) -> Recorded {
     Recorded { windows, launches: launches.into_iter().map(|(id, _)| id).collect() }
 }
 
-/// Start and end.
+/// Start and end of a span.
 type Span = (u64, u64);
 
-/// Spans in which windows were open, and launches in them as (id, start).
+/// Spans in which windows were open, and the launches in these spans as (id, start).
 pub(crate) fn recorded_launches(done: &Done, file: &str) -> (Vec<Span>, Vec<(u32, u64)>) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join(file)).unwrap())).unwrap();
     let (mut windows, mut launches) = (Vec::new(), Vec::new());
@@ -83,7 +84,7 @@ pub(crate) fn truth(done: &Done) -> BTreeMap<u32, Work> {
     .collect()
 }
 
-/// Compares the recording with the truth. Returns the number of launches of each window.
+/// Compares the recording with the truth file. Returns the number of launches of each window.
 fn assert_exact(done: &Done) -> Vec<usize> {
     let (found, truth) = (recorded(done), truth(done));
     let mut counts = vec![0; found.windows.len()];
@@ -207,8 +208,8 @@ fn delay_duration_and_repeat_open_and_close_windows_on_all_threads() {
 
 #[test]
 fn calls_in_flight_at_a_window_edge_belong_to_their_starting_window() {
-    // A call takes 2 ms, and the pause before the next 0.3 ms: nearly always every thread is in one. Callbacks are off
-    // between windows, and are switched on in the middle of calls.
+    // A call takes 2 ms, and the pause before the next call 0.3 ms, so that nearly always every thread is in a call.
+    // Callbacks are off between windows, and are switched on in the middle of calls.
     let settings = [
         ("GPUFLAME_DELAY", "2.6"),
         ("GPUFLAME_DURATION", "0.4"),
@@ -234,7 +235,7 @@ fn a_window_closes_after_its_maximum_number_of_launches() {
     let settings = [("GPUFLAME_MAX_LAUNCHES", "500")];
     let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));
     let counts = assert_exact(&done);
-    // The file is polled every 2 ms, by a thread that may have to wait for a processor.
+    // gpuflame polls the file every 2 ms, on a thread that may have to wait for a processor.
     assert!(counts.len() == 1 && recorded(&done).launches.len() >= 500, "{counts:?}");
     assert!(done.sum("launches").1["outside"] > 0, "{}", done.stderr);
 }
@@ -276,7 +277,7 @@ fn with_a_flag_file_the_duration_counts_from_each_creation() {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
             fs::remove_file(&flag).unwrap();
-            // Its absence must be noticed: the file is polled once per second.
+            // gpuflame must notice that the file is absent, and polls the file once per second.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
         }
@@ -292,7 +293,7 @@ fn with_a_flag_file_steps_count_from_each_creation() {
         for window in 1..=2 {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
-            // The file is polled once per second: while it exists no other window opens.
+            // gpuflame polls the file once per second; while the file exists no other window opens.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
             assert_eq!(edges(running), (window, window));
@@ -351,8 +352,8 @@ fn invalid_window_settings_are_reported_and_the_program_runs() {
     }
 }
 
-/// The call begins in the window and lasts for three seconds after it: if callbacks were switched off meanwhile, its exit
-/// would not be seen.
+/// The call begins in the window and lasts for three seconds after the window's end: if callbacks were switched off
+/// meanwhile, its exit would not be seen.
 #[test]
 fn a_call_in_flight_keeps_callbacks_on_until_it_returns() {
     let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];

@@ -9,7 +9,7 @@ const RUNTIME: &str = "libcudart.so.13";
 const CUPTI: &str = "libcupti.so.13";
 
 /// The simulated stack with a runtime and a CUPTI that are unloaded when their last handle is closed, as NVIDIA's are.
-/// Normally the tests' libraries are marked as not unloadable.
+/// The tests' libraries are normally marked as not unloadable.
 fn unloadable() -> PathBuf {
     let folder = stage("unloadable", &[CUPTI]);
     for name in [RUNTIME, CUPTI] {
@@ -18,7 +18,7 @@ fn unloadable() -> PathBuf {
         let entry = dynamic_entry(&library, 0x6fff_fffb).expect("it has DT_FLAGS_1");
         assert_ne!(library[entry] & 8, 0, "DF_1_NODELETE");
         library[entry] &= !8;
-        // The path is a link to the tests' own library.
+        // The file is a link to the tests' own library, so it is removed before it is written.
         fs::remove_file(&path).unwrap();
         fs::write(&path, library).unwrap();
     }
@@ -44,8 +44,8 @@ fn run(program: &Path, libraries: &Path, way: Way, rounds: u32) -> Done {
     run.args([RUNTIME, CUPTI]).env("GPUFLAME_FORMATS", "folded,activities,gfr").ok()
 }
 
-/// The runtime is unloaded, with code that was on the stacks and that CUPTI's callbacks came from. gpuflame holds CUPTI open
-/// as well, so CUPTI stays.
+/// The runtime is unloaded, and with it code that was on the stacks and from which CUPTI's callbacks came. gpuflame
+/// holds CUPTI open as well, so CUPTI stays loaded.
 #[test]
 fn unloading_the_runtime_and_cupti_repeatedly_keeps_the_sums_exact() {
     const ROUNDS: u32 = 50;

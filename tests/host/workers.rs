@@ -63,7 +63,7 @@ fn short_lived_forked_workers_leave_all_files_and_no_checkpoint() {
     }
 }
 
-/// Interrupted as by Ctrl+C, the worker prints Python's usual message and ends by `_exit`.
+/// A worker that is interrupted as by Ctrl+C prints Python's usual message and ends by `_exit`.
 #[test]
 fn a_killed_worker_leaves_a_checkpoint_and_an_interrupted_worker_all_files() {
     for (signal, ending) in [(libc::SIGKILL, ".gfr"), (libc::SIGINT, ".folded")] {
@@ -125,11 +125,11 @@ fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
         let stacks = done.folded_file(&format!("out-{worker}.folded"));
         assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * LAUNCHES, "{stacks:?}");
     }
-    // The server itself has launched nothing.
+    // The server itself has launched no work.
     assert_eq!(with_ending(&done.folder, ".set.json").len(), 5, "{}", done.stderr);
 }
 
-/// However the worker ended: its exit wrote the files, or they are recovered from its checkpoint.
+/// However a worker ended, its files exist: its exit wrote them, or `recover` writes them from its checkpoint.
 #[test]
 fn multiprocessing_workers_lose_no_launch_for_any_start_method() {
     for how in ["process", "pool"] {

@@ -19,7 +19,7 @@ type Stacks = BTreeMap<Vec<String>, i64>;
 /// A slice of a thread: start, end (ns), rank, name, and the Python functions in its arguments, outermost first.
 type Slice = (i64, i64, u8, String, Vec<String>);
 
-/// Stacks according to the importer's rows.
+/// Stacks from the importer's rows.
 fn found(path: &Path) -> Stacks {
     let mut labels: BTreeMap<LabelId, String> = BTreeMap::new();
     let mut contexts: BTreeMap<ContextId, Vec<LabelId>> = BTreeMap::new();
@@ -123,7 +123,7 @@ fn expected(trace: &Value) -> Stacks {
     stacks
 }
 
-/// Asserts that both are equal, and shows the differences.
+/// Asserts that the stacks found and expected are equal, and otherwise shows the differences.
 fn assert_same(found: &Stacks, expected: &Stacks, what: &str) {
     let differ: Vec<_> = expected.iter().filter(|(stack, time)| found.get(*stack) != Some(time)).collect();
     let ghosts: Vec<_> = found.keys().filter(|stack| !expected.contains_key(*stack)).collect();
@@ -232,7 +232,7 @@ fn stacks_of_further_traces_consist_of_the_open_slices() {
     assert!(compared > 0);
 }
 
-/// `External id` is the profiler's own statement of the operator around a launch.
+/// `External id` is the profiler's own record of the operator around a launch.
 #[test]
 fn the_innermost_operator_of_a_launch_is_the_one_the_profiler_names() {
     let Some(folder) = traces() else { return };

@@ -1,5 +1,5 @@
-//! The idle view names the culprit: five traces with a planted culprit each, which must be the top line, with the time
-//! that it takes in the trace.
+//! The idle view names the culprit of idle time: each of five traces has a planted culprit, which must be the view's
+//! top line, with the time that the culprit takes in the trace.
 
 use serde_json::Value;
 
@@ -20,8 +20,8 @@ fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// A trace with a kernel from 20 to 100 us and one that is launched at 1010 and starts at 1020, both by `compute`. The
-/// caller plants a culprit into `main` between the two.
+/// A trace with two kernels that `compute` launches: one runs from 20 to 100 us, the other is launched at 1010 and
+/// starts at 1020. The caller plants a culprit into `main` between the two kernels.
 fn trace() -> Trace {
     let mut trace = Trace::default();
     trace
@@ -49,7 +49,7 @@ fn a_sleep_after_a_wait_is_blamed_and_not_the_launch_that_follows() {
         idle(&trace),
         [
             line(860_000, "host_late", &format!("{checkpoint};<built-in function sleep>")),
-            // From 110 to 120 and from 980 to 990.
+            // The culprit runs from 110 to 120 and from 980 to 990.
             line(20_000, "host_late", checkpoint),
             line(10_000, "host_late", main),
             line(10_000, "host_late", &format!("{main};train.py(50): compute")),

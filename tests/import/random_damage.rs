@@ -18,7 +18,7 @@ const TRACE: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name
 {"ph": "s", "id": 9, "pid": 0, "tid": 7, "ts": 3, "cat": "ac2g", "name": "ac2g"}, {}
 ], "traceName": "x", "z": [true, false, null, -0.0]}"#;
 
-/// Text that is inserted into it.
+/// Texts that are inserted into the trace.
 const PIECES: [&str; 24] = [
     "\"",
     "\\",

@@ -1,4 +1,5 @@
-//! Real traces, recorded with other tools: each opens, is linked as an independent count says, and loses no nanosecond.
+//! Real traces, recorded with other tools: each trace opens, its number of linked operations equals an independent
+//! count, and no nanosecond is lost.
 //!
 //! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the tests look
 //! for them in the folder `GPUFLAME_TRACES`, or next to the checkout.
@@ -21,8 +22,8 @@ use gpuflame::steps::Ops;
 use gpuflame::timeline::Timeline;
 use serde_json::Value;
 
-/// Name, events, GPU operations, linked ones, those launched before the trace, launches with several operations, most
-/// operations of a launch, nanoseconds.
+/// Name of a trace; its numbers of events, of GPU operations, of linked operations, of operations launched before the
+/// trace, and of launches with several operations; the most operations of a launch; nanoseconds.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
 
 const CHROME: [Counted; 17] = [
@@ -68,8 +69,8 @@ pub(crate) fn traces() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// A trace as `serde_json` reads it, with times kept as the text in the file: as floating-point numbers they would be a
-/// quarter of a microsecond off.
+/// A trace as `serde_json` reads it, with times kept as text, because floating-point numbers would be off by a quarter
+/// of a microsecond.
 pub(crate) fn document(path: &Path) -> Value {
     let bytes = fs::read(path).unwrap();
     let text = match path.extension().is_some_and(|ending| ending == "gz") {
@@ -104,7 +105,7 @@ fn with_times_quoted(text: &str) -> String {
     quoted + rest
 }
 
-/// Takes a trace from file to folded stacks.
+/// Converts a trace file to folded stacks.
 fn explained(path: &Path) -> (LinkReport, Profile, Vec<String>) {
     let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
     let opened = import::open(path).unwrap();
@@ -319,7 +320,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
     let mut begins: Vec<_> = steps.steps.iter().map(|step| step.start as u64).collect();
     begins.sort_unstable();
-    // For a trace with a single step it analyses everything.
+    // For a trace with a single step, HolisticTraceAnalysis analyses everything.
     let last = begins.last().copied().filter(|_| begins.len() > 1).unwrap_or(u64::MAX);
     let (mut join, mut looked_at, mut profile) = (Join::default(), LookedAt::default(), Profile::default());
     let mut kept = HashSet::new();
@@ -380,7 +381,7 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let table = rows_of(&golden.join(format!("launch_rank{rank}.csv")));
         let (launches, _) = looked_at(&trace);
-        // It has no launches of graphs, because many operations share the id of one call.
+        // The other tool's table has no launches of graphs, because many operations share the id of one call.
         let mut calls = BTreeMap::<u64, Vec<[u64; 4]>>::new();
         launches.iter().for_each(|launch| calls.entry(launch[0]).or_default().push(*launch));
         calls.retain(|_, launches| launches.len() == 1);
@@ -391,13 +392,13 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
             .map(|row| ["cpu_duration", "gpu_duration", "launch_delay"].map(|column| nanos(row, column)))
             .collect();
         if !rounded {
-            // Our ids are renumbered, and several threads launch.
+            // Our launches are sorted, because our ids are renumbered and several threads launch.
             ours.sort_unstable();
             theirs.sort_unstable();
             assert!(ours == theirs, "{}: other launches", trace.display());
             continue;
         }
-        // With one launching thread both are in call order.
+        // With one launching thread both lists are in call order.
         for (ours, theirs) in ours.iter().zip(&theirs) {
             let is_near = ours.iter().zip(theirs).all(|(ours, theirs)| ours.abs_diff(*theirs) <= 2000);
             assert!(is_near, "{ours:?} {theirs:?}, {}", trace.display());
@@ -437,7 +438,7 @@ fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
             assert!(ours.nanos.abs_diff(sum) <= wrong * ours.count, "{name}: {ours:?} {sum}");
             let ends_wrong = one.min.abs_diff(least).max(one.max.abs_diff(most));
             assert!(ends_wrong <= wrong, "{name}: {one:?} {least} {most}");
-            // Most durations are truncated to 0, so the count cannot be recovered from them.
+            // Most durations are truncated to 0, so the count cannot be recovered from the durations.
             assert!(rounded || count == ours.count || sum == 0, "{name}: {ours:?} {count}");
             found += 1;
         }
@@ -455,7 +456,7 @@ fn busy_and_idle_time_equal_those_of_holistic_trace_analysis() {
         let busy = nanos(row, "compute_time(us)") + nanos(row, "non_compute_time(us)");
         let (launches, profile) = looked_at(&trace);
         let [time] = profile.times() else { panic!("{}: not one GPU", trace.display()) };
-        // 0.75 us per operation on average.
+        // The tolerance is 0.75 us per operation on average.
         let wrong = if rounded { launches.len() as u64 * 1000 } else { 0 };
         assert!(
             time.busy.abs_diff(busy) <= wrong && time.idle.abs_diff(idle) <= wrong,
@@ -488,7 +489,7 @@ fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
             let both = found.exactly(COMPUTATION | COMMUNICATION)
                 + found.exactly(COMPUTATION | COMMUNICATION | MEMORY);
             let ours = 100.0 * both as f64 / found.any_of(COMMUNICATION) as f64;
-            // It prints two digits.
+            // The other tool prints two digits.
             assert!((ours - percent).abs() <= 0.0051, "{}: {ours} {percent}", trace.display());
         }
         let (sums, operations) = jobs.entry(golden).or_default();

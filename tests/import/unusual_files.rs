@@ -57,7 +57,7 @@ fn every_verb_reads_a_truncated_trace_with_accept_cut() {
     packed.write_all(&whole).unwrap();
     let packed = packed.finish().unwrap();
     fs::write(folder.join("cut.json.gz"), &packed[..packed.len() / 2]).unwrap();
-    // So short that the truncation is reached while the format is detected.
+    // A trace so short that the truncation is reached while the format is detected.
     let mut short = GzEncoder::new(Vec::new(), Compression::fast());
     short.write_all(&whole[..2000]).unwrap();
     let short = short.finish().unwrap();
@@ -140,7 +140,7 @@ fn the_error_for_damage_in_mid_file_gives_its_position_and_not_the_end_of_the_fi
     let colon = damaged.find("[1,\"").map(|at| at + 4 + damaged[at + 4..].find(':').unwrap()).unwrap();
     let ran = gpuflame(&folder, ["info", "damaged.json"]);
     ran.fails(1, &["damaged.json", &format!("damaged at byte {colon},"), "the end of the open value"]);
-    // The events before it can be read.
+    // The events before the damage can be read.
     let ran = gpuflame(&folder, ["flamegraph", "damaged.json", "--accept-cut"]).ok();
     assert!(ran.stdout.starts_with("cudaLaunchKernel;[GPU_Kernel]gemm "), "{}", ran.stdout);
 }

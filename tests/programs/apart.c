@@ -1,12 +1,13 @@
-/* apart slow, apart closed, apart WINDOWS, apart WINDOWS EACH, or apart one WINDOWS EACH: windows that the program opens
- * itself, one after another.
+/* apart slow, apart closed, apart WINDOWS, apart WINDOWS EACH, or apart one WINDOWS EACH: windows that the program
+ * opens itself, one after another.
  *
- * slow: a kernel of 12 s in a window. closed: windows of 5, 7 with a graph of 3 that was captured before, and 11 launches,
- * and one per millisecond between them, until the files `capture`, `open` and `profiler` exist. WINDOWS: window I has I
- * launches and a graph of 3 kernels, and one launch is between each two windows. Then it waits until a file `stop` exists.
- * WINDOWS EACH: every window has EACH launches, 300,000 per second, and half as many follow it outside; "one": all of them
- * are in one window. At the tenth window and at the end it prints the bytes and descriptors that it holds, and at the end
- * the processor time of its other threads. */
+ * slow: a kernel of 12 s in a window. closed: windows of 5 launches, of 7 launches and a graph of 3 kernels that was
+ * captured before, and of 11 launches; between the windows it launches once per millisecond, until the files `capture`,
+ * `open` and `profiler` exist. WINDOWS: window I has I launches and a graph of 3 kernels, and one launch is between
+ * each two windows. At the end the program waits until a file `stop` exists. WINDOWS EACH: every window has EACH
+ * launches, 300,000 per second, and half as many follow outside the window; "one": all of them are in one window. At
+ * the tenth window and at the end the program prints the bytes and descriptors that it holds, and at the end the
+ * processor time of its other threads. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
@@ -116,7 +117,7 @@ static double seconds(const struct timeval *time)
     return time->tv_sec + time->tv_usec / 1e6;
 }
 
-/* Resident bytes, and descriptors. */
+/* Prints the resident bytes, and the number of descriptors. */
 static void print_held(const char *when)
 {
     long pages = 0, resident = 0, descriptors = 0;
@@ -161,7 +162,7 @@ OWN_FRAME static void paced(int count)
     __asm__ volatile("" ::: "memory");
 }
 
-/* Waits for at most a minute. */
+/* Waits for a file that matches `pattern`, for at most a minute. */
 static void wait_for(const char *pattern, int number)
 {
     char name[64];
@@ -192,7 +193,7 @@ static void many(int count, int each, int is_one)
     cudaDeviceSynchronize();
     if (is_one)
         gpuflame_stop();
-    sleep(4); /* files are written meanwhile, on a slow machine for longer */
+    sleep(4); /* files are written meanwhile, on a slow machine for longer than usual */
     if (!is_one)
         wait_for("out.%d.folded", count - 1);
     print_held("the end");

@@ -44,7 +44,8 @@ static void tell(int thread)
     printf(" %d %d\n", sched_getscheduler(thread), getpriority(PRIO_PROCESS, (id_t)thread));
 }
 
-/* A thread that has only just begun still has its creator's settings; waits for it for at most 5 s. */
+/* A thread that has only just begun still has its creator's settings; this function waits until the settings change,
+ * for at most 5 s. */
 static void wait_until_as(int wanted, int thread)
 {
     int tries;

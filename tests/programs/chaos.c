@@ -3,18 +3,17 @@
  *
  *     chaos SEED HOW [WHEN [LINGER [CHILD [rival | CLIENT]]]]
  *
- * HOW the process ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`, or the signal of `term`
- * or `kill`.
- * WHEN: `after` its threads are done, or in their `midst`. LINGER: milliseconds for which it continues before it ends.
- * CHILD: how a child ends that is forked before CUDA starts and does the same with one thread, its stderr in a file
- * `stderr-PID`; `-`: no child. rival: another client of CUPTI asks for the records, as in `rival.c`.
- * CLIENT: a plugin with a client of CUPTI (`passing_client.c`) arrives, finishes and is unloaded, up to three times.
+ * HOW the process ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`, or the signal of
+ * `term` or `kill`. WHEN: `after` its threads are done, or in their `midst`. LINGER: milliseconds for which the process
+ * continues before it ends. CHILD: how a child ends that is forked before CUDA starts and does the same with one
+ * thread, its stderr in a file `stderr-PID`; `-`: no child. rival: another client of CUPTI asks for the records, as in
+ * `rival.c`. CLIENT: a plugin with a client of CUPTI (`passing_client.c`) arrives, finishes and is unloaded, up to
+ * three times.
  *
- * Before it ends it prints the parts of its state that must not change: how often errno changed in a launch and the
- * signals blocked on a thread, the descriptors that it keeps for more than a moment, the signals that are blocked on main,
- * and its limits.
- * The file `done-PID` holds numbers of 8 bytes: the time of its end in nanoseconds, the number of pieces of work launched
- * by then, and the number of the rival's records. */
+ * Before the process ends, it prints the parts of its state that must not change: how often a launch changed errno or
+ * the signals blocked on a thread, the descriptors that stay open for more than a moment, the signals that are blocked
+ * on main, and its limits. The file `done-PID` holds numbers of 8 bytes: the time of the process's end in nanoseconds,
+ * the number of pieces of work launched by then, and the number of the rival's records. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -52,10 +51,10 @@ static const char *how = "return";
 static int code = CODE, threads = MOST_THREADS;
 static volatile int is_midst, is_fast;
 static long errnos, masks;
-/* If threads wait for each other in the driver, that changes their errno. */
+/* Whether no other thread launches: threads that wait for each other in the driver change errno. */
 static volatile int is_alone = 1;
 static volatile sig_atomic_t interrupts;
-/* Number of launches of each thread; main is the first. */
+/* Number of launches of each thread; the first number is main's. */
 static volatile uint64_t launched[MOST_THREADS + 1];
 static __thread int self;
 /* Number of turns of each thread; all bits set: the thread has ended. */
@@ -81,7 +80,8 @@ static void count(cudaError_t error)
     launched[self] += error == cudaSuccess;
 }
 
-/* Checks that errno stays; a signal handler of the program would change it, so signals are blocked meanwhile. */
+/* Checks that a launch leaves errno unchanged; signals are blocked meanwhile, because a signal handler of the program
+ * would change errno. */
 OWN_FRAME static void launch(int which)
 {
     sigset_t alarm, old;
@@ -100,7 +100,7 @@ OWN_FRAME static void launch(int which)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* The same with signals allowed. */
+/* Launches with signals allowed. */
 OWN_FRAME static void interrupted_launch(void)
 {
     SITE("interrupted_launch");
@@ -116,7 +116,8 @@ OWN_FRAME static void fill(void *memory)
     KEEP_FRAME();
 }
 
-/* The same through a function generated at run time, which keeps a number in rbp, and which others replace at its address. */
+/* Launches through a function generated at run time, which keeps a number in rbp, and which other functions replace at
+ * its address. */
 OWN_FRAME static void launch_through_code(int which, uint64_t dice)
 {
     static const uint64_t numbers[] = {0, 7, 4096, (uint64_t)-8, 1ull << 46, 0xffff800000001000};
@@ -147,7 +148,7 @@ static void launch_alone(void)
     is_alone = 0;
 }
 
-/* A child of a process that uses CUDA cannot use it: its launches are refused. */
+/* The child's launches are refused, because a child of a process that uses CUDA cannot use CUDA. */
 static void fork_once(int ends)
 {
     pid_t child = fork();
@@ -174,7 +175,7 @@ static void *worker(void *number)
 {
     uint64_t state = seed * 7919 + (uintptr_t)number * 104729 + 1;
     void *memory = NULL;
-    /* The kernel only fills the first words of them. */
+    /* The kernel only fills the first words of a signal set. */
     sigset_t before = {{0}}, after = {{0}};
     int turn;
     self = (int)(intptr_t)number + 1;
@@ -209,9 +210,9 @@ static void *worker(void *number)
     return NULL;
 }
 
-/* Descriptors below 1,000 that are open at each check, over 50 ms. The kernel gives every file the lowest number first: a
- * descriptor that another thread reads from, or has just opened and moves to a high number, exists for less than a
- * millisecond. */
+/* Returns the number of descriptors below 1,000 that are open at each check, over 50 ms. The kernel gives every file
+ * the lowest free number first, so a descriptor that another thread reads from, or has just opened and moves to a high
+ * number, exists for less than a millisecond. */
 static unsigned descriptors(void)
 {
     static char times[BELOW];
@@ -281,8 +282,8 @@ static void rival_comes(void)
         enable(kinds[at]);
 }
 
-/* Waits until every launch in flight has returned. Its record would otherwise go to a client that no longer exists, even
-   without gpuflame. */
+/* Waits until every launch in flight has returned. The record of such a launch would otherwise go to a client that no
+ * longer exists, even without gpuflame. */
 static void await_workers(void)
 {
     int at;
@@ -330,7 +331,7 @@ static void count_in_file(void)
     close(file);
 }
 
-/* Signals arrive meanwhile. */
+/* Sleeps although signals arrive meanwhile. */
 static void sleep_for(uint64_t milliseconds)
 {
     struct timespec until;
@@ -343,7 +344,7 @@ static void sleep_for(uint64_t milliseconds)
         ;
 }
 
-/* Launches made by now must survive the end that follows. */
+/* Launches made by now must survive the end of the process. */
 static void come_to_the_end(void)
 {
     struct timespec now;
@@ -363,7 +364,7 @@ static void *ends(void *nothing)
     return nothing;
 }
 
-/* Returns if main must return. */
+/* Ends the process, or returns if main must return. */
 static void act(const char *rival)
 {
     struct itimerval often = {{0, 700}, {0, 700}};
@@ -410,14 +411,14 @@ static void act(const char *rival)
     if (!strcmp(how, "kill"))
         raise(SIGKILL);
     if (!strcmp(how, "term")) {
-        /* To main, or to a thread that is launching. */
+        /* The signal goes to main, or to a thread that is launching. */
         pthread_kill(is_midst && next(&state) % 2 ? ids[0] : pthread_self(), SIGTERM);
         for (;;)
             pause();
     }
 }
 
-/* A process that has not used CUDA forks one that will. */
+/* Forks before this process has used CUDA; the child will use CUDA. */
 static void fork_early(const char *child_how)
 {
     int status = 0, file;

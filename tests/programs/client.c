@@ -3,7 +3,7 @@
  *     client HOW [busy | flushes]
  *
  * Launches 50 times and waits; the client arrives; launches 40 times and waits; the client leaves; launches for 2.5 s;
- * launches 70 times and waits. HOW the client does it:
+ * launches 70 times and waits. HOW selects what the client does:
  *
  *     records        registers its functions, enables kinds, and flushes before it leaves
  *     again          and arrives a second time, by enabling its kind only
@@ -21,10 +21,10 @@
  *     ended          subscribes, and then finalizes CUPTI
  *     jumps          as `records`; before that, it leaves by longjmp a call in which CUPTI reads its clock
  *
- * busy: another thread launches all the time. flushes: another thread flushes gpuflame all the time. Prints the client's
- * results and data: kernels from its records, calls, and the setting that it found.
+ * busy: another thread launches all the time. flushes: another thread flushes gpuflame all the time. Prints the
+ * client's results and data: kernels from its records, calls, and the setting that it found.
  *
- * TO_CUPTI: linked to CUPTI; otherwise each function is looked up when it is needed. */
+ * TO_CUPTI: the program is linked to CUPTI; otherwise each function is looked up when it is needed. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -97,7 +97,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
         memcpy(&kind, record, sizeof kind);
         memcpy(&end, record + 24, sizeof end);
         kernels += kind == KERNELS;
-        /* More than an hour away from now */
+        /* Set the clock more than an hour away from the present. */
         if (has_clock)
             strange += end > fast_clock() || end + 3 * 3600000000000ull < fast_clock();
     }

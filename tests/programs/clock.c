@@ -31,7 +31,7 @@ int clock_gettime(clockid_t clock, struct timespec *time)
 
 OWN_FRAME static void launch(void)
 {
-    /* Long enough for gpuflame to read the clock before and after. */
+    /* The pause is long enough for gpuflame to read the clock before and after the change. */
     struct timespec pause = {0, 300000000};
     int n;
     SITE("main;launch");

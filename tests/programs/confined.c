@@ -7,7 +7,7 @@
  *     confined threads        gpuflame cannot create a thread
  *     confined memory         eight threads find no memory available, launch 100 times each, and once more with memory available
  *
- * It launches 20 times in any case, and ends with code 7. */
+ * The program launches 20 times in any mode, and ends with code 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -37,8 +37,8 @@ OWN_FRAME static void launch(int times)
 
 static int refuses;
 
-/* Replaces the C library's. gpuflame creates its threads detached; CUPTI, which creates its own through this too, does
-   not. */
+/* Replaces the C library's function. gpuflame creates its threads detached; CUPTI, which creates its own threads
+ * through this function too, does not. */
 int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(void *), void *with)
 {
     static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -57,7 +57,7 @@ OWN_FRAME static long depth(int times)
 {
     volatile unsigned char *below = (unsigned char *)__builtin_frame_address(0) - PAINTED;
     long at;
-    /* A page at a time, downwards, as a stack grows; the nearest bytes belong to this function. */
+    /* Touches one page at a time, downwards, as a stack grows; the nearest bytes belong to this function. */
     for (at = PAINTED - 512; at-- > 0;)
         below[at] = PAINT;
     launch(times);
@@ -146,7 +146,7 @@ static unsigned long address_space(void)
     return pages << 12;
 }
 
-/* Small requests succeed: 16 MiB are free in the heap. */
+/* Small requests succeed, because 16 MiB are free in the heap. */
 static void memory(void)
 {
     pthread_t threads[THREADS];

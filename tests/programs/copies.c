@@ -1,4 +1,4 @@
-/* Every way to copy and to fill, each from a function of its own, on GPU 0 of two. */
+/* Every way to copy and to fill, each called from its own function, on GPU 0 of two. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>

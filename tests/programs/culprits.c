@@ -90,7 +90,7 @@ OWN_FRAME static void locked(void)
     pthread_t thread;
     unsigned long began;
     cudaDeviceSynchronize();
-    /* Everything that can take long on a busy machine comes after this. */
+    /* Every operation that can take long on a busy machine comes after this line. */
     began = now();
     pthread_create(&thread, NULL, holds_the_lock, NULL);
     pthread_barrier_wait(&held);

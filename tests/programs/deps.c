@@ -1,5 +1,5 @@
-/* A program whose streams wait for one another by events, and whose host waits in every possible way. It sets its call
- * sites; its actions are in the simulated stack's truth. */
+/* A program whose streams wait for one another by events, and whose host waits in every possible way. The program sets
+ * its call sites, and the simulated stack's truth file lists its actions. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -43,7 +43,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* The handle was another event's each time. */
+/* The same handle belongs to another event in each round. */
 OWN_FRAME static void anew(void)
 {
     cudaEvent_t event;
@@ -76,7 +76,7 @@ OWN_FRAME static void waits(void)
     KEEP_FRAME();
 }
 
-/* None of this makes a record: two calls of each kind that only build a graph. */
+/* These calls make no record, because they only build a graph: two calls of each kind. */
 OWN_FRAME static void captured(void)
 {
     cudaEvent_t fork, join;

@@ -1,5 +1,5 @@
-/* A program that uses all of gpuflame.h, including wrong uses, and queries the present state in mid-run. Linked, not
- * injected: work before the first gpuflame_start() precedes any recording. */
+/* A program that uses all of gpuflame.h, including wrong uses, and queries the present state in mid-run. gpuflame is
+ * linked, not injected, so work before the first gpuflame_start() precedes any recording. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -77,7 +77,7 @@ static void tell(const char *when)
             printf("%s.%s %llu\n", when, now.top[i].name, (unsigned long long)now.top[i].ns);
 }
 
-/* Structures that are too small, and one that is larger than the library knows. */
+/* Passes structures that are too small, and one that is larger than the library knows. */
 static void odd_sizes(void)
 {
     struct {

@@ -115,7 +115,7 @@ static void beside(long threads)
         pause();
 }
 
-/* Whether a file of this name exists; removes it. */
+/* Returns whether a file of this name exists, and removes the file. */
 static int is_told(const char *name)
 {
     return unlink(name) == 0;
@@ -315,7 +315,7 @@ static void in_dlopen(void)
     }
 }
 
-/* A child that stops the threads of gpuflame as a debugger does, for `micros` microseconds. */
+/* Forks a child that stops gpuflame's threads as a debugger does, for `micros` microseconds. */
 static void hold_writers(useconds_t micros)
 {
     pid_t parent = getpid(), child;

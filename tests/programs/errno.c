@@ -1,6 +1,6 @@
 /* Sets errno to 77 around every call into gpuflame, whether it succeeds or fails, around calls of NVTX, and around
  * launches, including those of a new thread, cudaProfilerStart and cudaDeviceReset. Prints the calls that changed it.
- * Linked, and named to NVTX. */
+ * gpuflame is linked, and NVTX is told its name. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 #include "nvtx_mini.h"
@@ -77,7 +77,7 @@ int main(void)
     FAILS(gpuflame_mark("early"), GPUFLAME_ERROR_STATE);
     all(&stats);
     FAILS(gpuflame_set_output("out"), GPUFLAME_OK);
-    /* The driver is initialised here. */
+    /* The first call of gpuflame_start initialises the driver. */
     FAILS(gpuflame_start(), GPUFLAME_OK);
     all(&stats);
     FAILS(gpuflame_set_output("late"), GPUFLAME_ERROR_STATE);

@@ -1,5 +1,6 @@
 /* Threads that come and go, with fibers (ucontext) on stacks of all sizes that are unmapped and mapped again, so that
- * stacks reuse the addresses of earlier ones and are adjacent to others: THREADS times 4, each of FIBERS, ROUNDS times. */
+ * stacks reuse the addresses of earlier stacks and are adjacent to other stacks. Four threads run at once, THREADS
+ * times; each runs FIBERS fibers, ROUNDS times. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -54,7 +55,7 @@ OWN_FRAME static void fiber(void)
     yield();
 }
 
-/* Maps a new stack, one time in two: of 64 to 300 KiB. */
+/* Maps a new stack of 64 to 300 KiB, one time in two. */
 static void renew_stack(struct fiber *f, unsigned *seed)
 {
     if (f->stack && rand_r(seed) % 2) {

@@ -8,7 +8,7 @@ library = ctypes.CDLL(sys.argv[1])
 
 
 def work(depth):
-    # What Python keeps of the frames of a deep stack it gives back to the system at its end.
+    # At its end Python returns to the system the memory that it keeps for the frames of a deep stack.
     return library.launch_on() if depth == 0 else work(depth - 1)
 
 

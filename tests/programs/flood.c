@@ -1,13 +1,14 @@
-/* Makes more of something than can be kept, between work that matters.
+/* Creates more stacks, kernels, threads or libraries than gpuflame can keep, between work that matters.
  *
  *     flood stacks COUNT [DEPTH]     launches once from each of COUNT stacks of DEPTH frames (default 50)
  *     flood kernels COUNT            launches each of COUNT kernels once
  *     flood threads COUNT            creates COUNT threads, one after another, each with a name and one launch
  *     flood unloads COUNT PLUGIN     loads and unloads PLUGIN COUNT times, and launches from 500 stacks after each time
  *
- * Before, between and after it four functions make launches that matter: `before` and `after` 1,000 times each, `between`
- * at every 64th of the many things, and on a thread of its own `second` once before and 1,000 times after. Every 4,096
- * launches the program waits until gpuflame has read everything. FLOOD_MIB: MiB that the program allocates itself. */
+ * Before, during and after this flood four functions make launches that matter: `before` and `after` 1,000 times each,
+ * `between` at every 64th of the many things, and on a thread of its own `second` once before and 1,000 times after.
+ * Every 4,096 launches the program waits until gpuflame has read everything. FLOOD_MIB: MiB that the program allocates
+ * itself. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -78,8 +79,8 @@ OWN_FRAME static void *other_thread(void *nothing)
     return nothing;
 }
 
-/* Functions that call each other in the order of the digits of `path`, the lowest next to the root, and below them as many
- * as `depth` requires. So stacks have almost nothing in common. */
+/* Functions that call each other in the order of the digits of `path`, with the lowest digit next to the root; below
+ * these functions are as many more as `depth` requires. Stacks therefore have almost no frames in common. */
 typedef void step(unsigned long path, int depth);
 static step one, two, three, four;
 static step *const steps[] = {one, two, three, four};

@@ -1,5 +1,5 @@
-/* Actions for Python test programs that Python itself cannot take: launching for long without its lock, holding the lock
- * meanwhile, and corrupting its frames. A library. */
+/* Actions for Python test programs that Python itself cannot take: launching for long without its lock, launching while
+ * it holds the lock, and corrupting Python's frames. This file is built as a library. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/mman.h>
@@ -33,7 +33,7 @@ void stop(void)
     atomic_store(&is_over, 1);
 }
 
-/* Waits until `more` further launches were made; returns 0 if they were not within a minute. */
+/* Waits until `more` further launches were made; returns 0 if they were not made within a minute. */
 int wait_for_launches(int more)
 {
     int until = atomic_load(&launched) + more;

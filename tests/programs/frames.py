@@ -131,7 +131,7 @@ def methods():
 
 
 def inits():
-    # Often enough to be specialised by those that do.
+    # The loop runs often enough for versions that specialise code to specialise this function.
     for _ in range(20):
         Block(True)
     Derived()
@@ -498,7 +498,7 @@ def deep():
 
 
 def reused():
-    # Most of these get the address of a code object that is gone.
+    # Most of these functions get the address of a code object that no longer exists.
     for number in range(300):
         name = "f%d" % (number % 7)
         made = {"launch": launch}
@@ -507,7 +507,7 @@ def reused():
 
 
 def reused_classes():
-    # Nothing but the qualified name tells these from one another: some short, some longer than a few words.
+    # Only the qualified name distinguishes these functions: some names are short, others are longer than a few words.
     for number in range(300):
         name = "%c%s" % (65 + number % 7, "lass" * (1 + number % 3 * 4))
         made = {"launch": launch}
@@ -528,7 +528,7 @@ def main():
     for scenario in SCENARIOS:
         if fnmatch.fnmatch(scenario.__name__, pattern):
             scenario()
-            # Again, so that what is remembered of stacks is used.
+            # The scenario runs again, so that gpuflame uses the stacks that it has cached.
             scenario()
     finish()
 

@@ -1,11 +1,12 @@
-/* Launches from code that it generates: `outer_jit` has a frame pointer, `inner jit` an epilogue and nothing else; neither
- * has unwind information. Writes their names down in the formats of `perf`, or in ways that must not be trusted.
+/* Launches from code that it generates: `outer_jit` has a frame pointer, `inner jit` an epilogue and nothing else;
+ * neither function has unwind information. The program writes the functions' names in the formats of `perf`, or in ways
+ * that must not be trusted.
  *
  *     generated HOW
  *
- * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs`, `garbage` or `kept`. `theirs` needs root, and ends
- * with code 75 without it. `kept` is a map, and the process lives until it is killed; when a file `more` appears it
- * removes that file, writes down that another function is at the address of `outer_jit`, and launches again. */
+ * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs`, `garbage` or `kept`. `theirs` needs root, and
+ * ends with code 75 without it. `kept` is a map, and the process lives until it is killed; when a file `more` appears,
+ * the program removes the file, writes another function's name for the address of `outer_jit`, and launches again. */
 #define _DEFAULT_SOURCE
 #include "cuda_mini.h"
 
@@ -113,7 +114,7 @@ static void tidy(void)
 int main(int count, char **arguments)
 {
     const char *how = count > 1 ? arguments[1] : "map";
-    /* Registered before CUDA's handlers, and so called after the files are written. */
+    /* This handler is registered before CUDA's handlers, and is therefore called after the files are written. */
     atexit(tidy);
     snprintf(map, sizeof map, "/tmp/perf-%d.map", (int)getpid());
     generate();

@@ -26,12 +26,12 @@ KERNEL(norm, "_Z9norm_d500v", (void), NULL)
     } while (0)
 
 #define FRAME __attribute__((noinline, noclone)) static
-/* Keeps a call from becoming a jump. */
+/* Keeps the compiler from turning a call into a jump. */
 #define STAY() __asm__ volatile("" ::: "memory")
 
 static cudaStream_t stream;
 static void *device, *other;
-/* The function that runs the mode. */
+/* Name of the function that runs the mode. */
 static const char *mode;
 
 /* Sets the call site to a path that begins at the mode's function. */
@@ -67,7 +67,7 @@ FRAME void upload(const char *site)
     STAY();
 }
 
-/* Four nodes: two kernels, a copy and a fill. */
+/* Captures four nodes: two kernels, a copy and a fill. */
 FRAME cudaGraph_t capture(void)
 {
     cudaGraph_t graph;
@@ -80,7 +80,7 @@ FRAME cudaGraph_t capture(void)
     return graph;
 }
 
-/* The same nodes, created elsewhere. */
+/* Captures the same nodes in another function. */
 FRAME cudaGraph_t recapture(void)
 {
     cudaGraph_t graph;
@@ -154,7 +154,7 @@ FRAME void explicitly(int n)
     STAY();
 }
 
-/* Clones, two instantiations of one graph, all destroyed before their records arrive. */
+/* Clones a graph and instantiates it twice; all graphs are destroyed before their records arrive. */
 FRAME void copies(int n)
 {
     cudaGraph_t graph = capture(), clone, clone_of_clone;
@@ -239,7 +239,7 @@ FRAME void forked(int n)
     STAY();
 }
 
-/* Everything is destroyed while the GPU is still running it, including a context, many times. */
+/* Destroys everything, including a context, while the GPU is still running it, many times. */
 FRAME void in_flight(int n)
 {
     const cudaStream_t outer = stream;
@@ -300,7 +300,7 @@ FRAME void churn(int n)
 }
 
 #ifdef LINKED
-/* Created outside the window and launched inside; created inside and launched outside. */
+/* One graph is created outside the window and launched inside; another is created inside and launched outside. */
 FRAME void windowed(int n)
 {
     cudaGraphExec_t early = instantiate(capture());
@@ -316,7 +316,7 @@ FRAME void windowed(int n)
     STAY();
 }
 
-/* Created before gpuflame was started at all. */
+/* Creates a graph before gpuflame was started at all. */
 FRAME void before(int n)
 {
     cudaGraph_t graph = capture();

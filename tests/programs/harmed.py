@@ -12,7 +12,8 @@ library.launch_with.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
 this_thread = ctypes.pythonapi.PyGILState_GetThisThreadState
 this_thread.restype = ctypes.c_void_p
 
-# By the version's headers: the frame in the thread's state, through what, and what is in a frame.
+# Offsets according to the headers of each version: the frame in the thread's state, the pointer through which it is
+# reached, and fields of a frame.
 THREAD, THROUGH, PREVIOUS, CODE = {
     (3, 9): (24, None, 24, 32),
     (3, 10): (24, None, 24, 32),
@@ -26,7 +27,7 @@ THREAD, THROUGH, PREVIOUS, CODE = {
 
 def launch():
     place = this_thread() + THREAD
-    # Not by a function: that has a frame of its own.
+    # This is done without a function, because a function would have a frame of its own.
     if THROUGH is not None:
         place = ctypes.c_uint64.from_address(place).value + THROUGH
     frame = ctypes.c_uint64.from_address(place).value

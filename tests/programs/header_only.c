@@ -1,5 +1,5 @@
-/* A program to which no part of gpuflame is linked: `early` calls it before CUDA has started, `late` after. Alone it does
- * nothing of gpuflame's. Its calls of dlopen are counted. */
+/* A program to which no part of gpuflame is linked: `early` calls gpuflame's functions before CUDA has started, `late`
+ * after that. If gpuflame is absent, these calls have no effect. The program's calls of dlopen are counted. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -74,7 +74,8 @@ int main(int argc, char **argv)
         if (dlerror())
             return 4;
     } else if (is_early) {
-        /* gpuflame is loaded by now, and is found 10 ms after the last failed look-up: a step from then on is counted. */
+        /* gpuflame is loaded by now, and the header finds it 10 ms after the last failed look-up: steps are counted
+         * from then on. */
         usleep(20000);
         expect(gpuflame_step(), GPUFLAME_OK, "a step 20 ms after CUDA has started");
         expect(gpuflame_stats(&stats), GPUFLAME_OK, "stats");
@@ -83,7 +84,7 @@ int main(int argc, char **argv)
     } else {
         launch("at once");
     }
-    /* `began` may be the last moment of its second. */
+    /* `began` may be read in the last moment of its second. */
     if (asked > 100 * (time(NULL) - began + 1) + 1) {
         fprintf(stderr, "the loader was asked %d times in %ld s\n", asked, (long)(time(NULL) - began));
         return 5;

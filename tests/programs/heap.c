@@ -1,7 +1,7 @@
 /* Preloaded: an allocator of the application that, from hold_the_heap() on, blocks every thread of gpuflame, and from
- * hold_the_heap_for_good() on every thread but the caller's: as if a signal had stopped a thread inside the allocator.
- * Between the two calls the simulated CUDA stack can allocate, since its worker does so with locks held that a launch
- * needs. */
+ * hold_the_heap_for_good() on every thread except the caller's, as if a signal had stopped a thread inside the
+ * allocator. Between the two calls the simulated CUDA stack can still allocate, because its worker allocates while it
+ * holds locks that a launch needs. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <string.h>

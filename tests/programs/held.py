@@ -7,9 +7,9 @@ import threading
 released, held = ctypes.CDLL(sys.argv[1]), ctypes.PyDLL(sys.argv[1])
 thread = threading.Thread(target=released.launch_on)
 thread.start()
-# The first launches, in which what is new is looked up.
+# The first launches come before the measurement, because gpuflame looks up new functions and names in them.
 assert released.wait_for_launches(10)
-# A function of a library that is called with the lock keeps it until it returns.
+# A library function that is called with the lock held keeps the lock until it returns.
 launched = held.launched_in_a_second()
 released.stop()
 thread.join()

@@ -1,5 +1,5 @@
-/* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. It prints the nanoseconds
- * of each way of waiting, by its own clock. */
+/* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. The program prints the
+ * nanoseconds of each way of waiting, by its own clock. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -24,7 +24,7 @@ static unsigned long now(void)
     return t.tv_sec * 1000000000ul + t.tv_nsec;
 }
 
-/* A function that starts 20 ms of work and waits for it. */
+/* Defines a function that starts 20 ms of work and waits for it. */
 #define WAITS(name, call)                                                                               \
     OWN_FRAME static void name(void *device)                                                            \
     {                                                                                                   \
@@ -88,7 +88,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* Memory that one thread frees is reused by another at once. */
+/* Memory that one thread frees is at once reused by another thread. */
 OWN_FRAME static void *churn(void *nothing)
 {
     int i;

@@ -1,11 +1,12 @@
-/* A CPython that evaluates nothing: frames of functions, calls of the evaluator, and the data that describes their layout,
- * as in the real interpreters of a few versions. For counting instructions, which is impossible with an interpreter that
- * starts up and collects garbage, and for versions that have not been released. A library.
+/* A CPython that evaluates nothing: frames of functions, calls of the evaluator, and the data that describes their
+ * layout, as in the real interpreters of a few versions. Tests use this library to count instructions, which is
+ * impossible with an interpreter that starts up and collects garbage, and to play versions that have not been released.
  *
- * VERSION and THREADS (1: without the global lock) are the version and build that it claims to be. Its layout is that of
- * 3.9, 3.11 or 3.13, whichever is the last that is not newer. With COLD, every other call of the evaluator is made from a
- * part of it that the compiler put elsewhere (3.9). With ELSEWHERE, a number, frames claim from that evaluation on to be
- * at an address outside all calls of the evaluator (3.9: there are twice as many of them), and there is one more. */
+ * VERSION and THREADS (1: without the global lock) are the version and build that it claims to be. The interpreter's
+ * layout is that of 3.9, 3.11 or 3.13: the latest of these that is not newer than VERSION. With COLD, every other call
+ * of the evaluator is made from a part of it that the compiler put elsewhere (3.9). With ELSEWHERE, a number, there is
+ * one more frame, and from that evaluation on frames claim to be at an address outside all calls of the evaluator (3.9:
+ * there are twice as many frames). */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -58,7 +59,7 @@ struct code {
     uint64_t last[12];
 };
 
-/* An object of its own. */
+/* A Python object that the frame owns. */
 struct frame {
     struct object head;
     uint64_t length;

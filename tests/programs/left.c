@@ -5,8 +5,8 @@
  *                     process with code 7
  *     left nothing    there is no such thread: the process ends when main has ended
  *
- * The thread is started when the first thread is created that is not the program's, that is, gpuflame's or CUPTI's;
- * without those, after the first call. */
+ * The thread is started when the first thread is created that is not the program's, that is, gpuflame's or CUPTI's; if
+ * there is no such thread, it starts after the first call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -42,7 +42,7 @@ static void start_once(void)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* Replaces the C library's. */
+/* Replaces the C library's function. */
 int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(void *), void *with)
 {
     start_once();

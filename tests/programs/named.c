@@ -46,7 +46,7 @@ OWN_FRAME static void *other(void *nothing)
 {
     pthread_setname_np(pthread_self(), "-b+\x1b[3m\xe2\x80\xaet\rx");
     work("=range\x1b[31m\xe2\x80\xaeturned\rback\xe2\x81\xa7.");
-    /* Its name is read while the thread exists. */
+    /* The thread's name is read while the thread exists. */
     sem_post(&done);
     for (;;)
         pause();

@@ -58,7 +58,7 @@ static int no_cuda(void)
     return CODE;
 }
 
-/* A thread launches without end, another ends the process. */
+/* A thread launches without end, while another thread ends the process. */
 static void *launch_for_ever(void *nothing)
 {
     for (;;) {

@@ -3,10 +3,10 @@
  *
  *     odd_frames HOW
  *
- * HOW is `number`: a function saves rbp and puts a number there; `thunk`: a function that leaves rbp unchanged is called
- * by one that has a number there; `replaced`: functions with other frames replace functions at their addresses; `pages`:
- * another thread protects pages of a stack that looks like one launched from before, and is not in use. It ends with code
- * 7. */
+ * HOW is `number`: a function saves rbp and puts a number there; `thunk`: a function that leaves rbp unchanged is
+ * called by a function that holds a number in rbp; `replaced`: functions with other frames replace functions at their
+ * addresses; `pages`: another thread protects pages of an unused stack that looks like a stack that launched before.
+ * The program ends with code 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -60,7 +60,7 @@ OWN_FRAME static void within(void)
     KEEP_FRAME();
 }
 
-/* Like the code of compilers that keep a frame pointer in each function. */
+/* Compiled like the code of compilers that keep a frame pointer in each function. */
 OWN_FRAME __attribute__((optimize("no-omit-frame-pointer"))) static void with_frame_pointer(int slot, size_t length)
 {
     call(slot, length, slot == 2 ? within : leaf);
@@ -128,7 +128,7 @@ static void *protects(void *nothing)
 
 OWN_FRAME static void leaf_or_copy(void)
 {
-    /* The frames above are the same as in all later calls. */
+    /* The frames above this call are the same as in all later calls. */
     if (is_copied == 1)
         memcpy(stacks + STACK, stacks, STACK);
     leaf();

@@ -10,8 +10,8 @@
  *     next        as unloaded, and 2.5 s later the second client enables fills before it registers its functions, while another
  *                 thread launches; it records 5 fills
  *
- * The program launches 50 kernels before. After the last client it launches, fills and copies for 2.5 s, and then launches
- * 70 kernels. Prints the number of records of each client. Its exit status is 7. */
+ * The program launches 50 kernels before the first client. After the last client it launches, fills and copies for 2.5
+ * s, and then launches 70 kernels. It prints the number of records of each client, and its exit status is 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -146,7 +146,7 @@ int main(int count, char **words)
         return 3;
     before();
     plugin = load(words[2]);
-    /* Loaded before the first is unloaded, so that it is at another address. */
+    /* The second plugin is loaded before the first is unloaded, so that the two have different addresses. */
     next = strcmp(how, "next") ? NULL : load(words[3]);
     comes(plugin, strcmp(how, "clock") ? "functions" : "clock", KERNELS);
     theirs();

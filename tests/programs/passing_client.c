@@ -54,8 +54,8 @@ static int register_functions(void)
     return set((void *)requested, (void *)completed);
 }
 
-/* `how`: `functions` and then its kind; the `kind` 20 ms before its functions, as in CUPTI's samples; or a `clock` and
- * nothing else. */
+/* `how` selects the order of the client's calls: `functions` and then its kind; the `kind` 20 ms before its functions,
+ * as in CUPTI's samples; or a `clock` and nothing else. */
 int client_comes(const char *how, uint32_t kind)
 {
     state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -75,7 +75,7 @@ int client_comes(const char *how, uint32_t kind)
     return register_functions();
 }
 
-/* The kind is off from here on. */
+/* Disables the client's kind of records. */
 int client_stops(void)
 {
     return switch_kind("cuptiActivityDisable");
@@ -88,13 +88,13 @@ int client_flushes(void)
     return all(0);
 }
 
-/* Number of its records up to now, of any kind. */
+/* Number of the client's records up to now, of any kind. */
 unsigned client_had(void)
 {
     return state->all;
 }
 
-/* Returns the number of its records of its own kind. */
+/* Returns the number of the client's records of its own kind. */
 unsigned client_goes(void)
 {
     unsigned records = state->records;

@@ -1,4 +1,4 @@
-/* Loads each given plugin, lets it launch, and unloads it before the next: plugins A.so B.so ... */
+/* Loads each given plugin, lets it launch, and unloads it before it loads the next plugin: plugins A.so B.so ... */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>

@@ -103,7 +103,7 @@ OWN_FRAME static void noisy(nvtxDomainHandle_t noise)
     LAUNCH_AT("main;noisy");
 }
 
-/* Ranges that begin and end need not nest. */
+/* Ranges that are started and ended explicitly need not nest. */
 OWN_FRAME static void started(nvtxDomainHandle_t net)
 {
     nvtxEventAttributes_t text = nvtx_text("request-2");
@@ -119,7 +119,7 @@ OWN_FRAME static void started(nvtxDomainHandle_t net)
     LAUNCH_AT("main;started");
 }
 
-/* Another thread ends a range that this one began, and has ranges of its own. */
+/* Another thread ends a range that this thread began, and has ranges of its own. */
 static void *end_it(void *id)
 {
     nvtxRangePushA("other thread");
@@ -185,7 +185,7 @@ OWN_FRAME static void of_the_user(void)
     gpuflame_range_pop();
 }
 
-/* One range is open when its graph is captured, and another when it is launched. */
+/* One range is open when the graph is captured, and another range when the graph is launched. */
 OWN_FRAME static void with_a_graph(void)
 {
     cudaGraph_t graph;

@@ -57,7 +57,7 @@ def main():
             call(choose.choice(kept))
         while len(kept) > 8:
             kept.pop(choose.randrange(len(kept)))
-        # Other code, which its function gets in place of the one that it had.
+        # The function gets other code in place of its own.
         if kept and choose.random() < 0.2:
             other = made(choose)
             one = choose.choice(kept)

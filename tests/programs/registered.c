@@ -1,7 +1,7 @@
 /* Launches from code that was generated at run time, without a frame pointer, and whose unwind information only libgcc
- * knows (`__register_frame`): our stack ends there, and libgcc's does not.
+ * knows (`__register_frame`): our stack ends at this code, and libgcc's does not.
  *
- *     registered KNOWN     1: through that code; 0: not */
+ *     registered KNOWN     1: launches through that code; 0: does not */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,5 +1,6 @@
-/* Loads one plugin after the other, lets it launch, and unloads it, without a pause: in every other cycle once, otherwise
- * twice. Before each, its own code launches from STACKS stacks. Prints the address of each plugin.
+/* Loads one plugin after the other, lets it launch, and unloads it, without a pause: a plugin launches once in every
+ * other cycle, otherwise twice. Before each plugin the program's own code launches from STACKS stacks. Prints the
+ * address of each plugin.
  *
  *     reloads CYCLES STACKS NAMESPACE A.so B.so ...      NAMESPACE: a library for a namespace of its own, or - */
 #define _GNU_SOURCE
@@ -29,7 +30,7 @@ OWN_FRAME static int run(const char *path, int launches)
     void (*plugin_run)(const void *) = plugin ? (void (*)(const void *))dlsym(plugin, "plugin_run") : NULL;
     if (!plugin_run)
         return failed(path);
-    /* Volatile, so that the compiler does not make two calls of it, and two stacks. */
+    /* `left` is volatile, so that the compiler does not turn the call into two calls and thus two stacks. */
     for (left = launches; left > 0; left--)
         plugin_run((const void *)step_d1000);
     printf("%p %s\n", (void *)plugin_run, path);

@@ -4,8 +4,9 @@
  *
  * Launches and waits; lets the client ask for the records; launches and waits for MILLISECONDS. The client counts and
  * frees every buffer that it is handed, whoever owns it. returns: the client leaves in the middle (it disables what it
- * enabled), a window is closed and opened, and the program continues. profiler: the same with CUDA's own calls. Prints
- * whether the client was handed any records, and whether CUPTI assumes zeroed buffers, before and after. */
+ * enabled), a window is closed and opened, and the program continues. profiler: as `returns`, but CUDA's own calls
+ * close and open the window. Prints whether the client was handed any records, and whether CUPTI assumes zeroed
+ * buffers, before and after. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

@@ -19,8 +19,8 @@
  * takes_all  has set an action for each of them before
  * fixed      does the same amount of work each time, and also prints the processor time of the whole process for it
  *
- * All but `calls` end with 0. It prints the processor time in nanoseconds that the named functions took; for waits, the
- * wall-clock time. */
+ * All but `calls` end with 0. The program prints the processor time in nanoseconds that the named functions took; for
+ * waits, the wall-clock time. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -56,7 +56,7 @@ static unsigned long taken(void)
     return t.tv_sec * 1000000000ul + t.tv_nsec;
 }
 
-/* Not a function, which would be a frame. */
+/* A macro, since a function would add a frame. */
 #define SPIN(NANOS)                                                                                                    \
     do {                                                                                                               \
         unsigned long began_ = taken(), nanos_ = (NANOS);                                                              \
@@ -66,7 +66,7 @@ static unsigned long taken(void)
                 ;                                                                                                      \
     } while (0)
 
-/* From 1/2 to 3/2, in thousandths: work in step with the samples would be sampled too often, or never. */
+/* Random duration from 1/2 to 3/2, in thousandths: work in step with the samples would be sampled too often, or never. */
 static unsigned long uneven(void)
 {
     static unsigned long state = 1;
@@ -262,7 +262,7 @@ static void on_signal(int signal)
     came++;
 }
 
-/* A signal may be in flight when the action is set, and a timer is stopped at the collector's next look at it. */
+/* A signal may be in flight when the action is set, and the collector stops a timer only when it next checks. */
 static int takes(void)
 {
     SPIN(100 * MS);
@@ -302,7 +302,7 @@ OWN_FRAME static void waits(const char *what)
     pthread_t other;
     if (pipe(ends) || pthread_create(&other, NULL, holder, NULL))
         abort();
-    /* Until launching threads are followed. */
+    /* Waits until launching threads are sampled. */
     launch();
     SPIN(100 * MS);
     for (i = 0; i < 50; i++) {

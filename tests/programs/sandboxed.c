@@ -4,8 +4,8 @@
  *
  *     sandboxed NAME...     the allowed calls, by name; none: no filter, only the call that would set it is made
  *
- * It launches from many stacks, of its own thread, of two more threads and of a stack made by hand, waits and ends with
- * code 7, or by the signal whose number ENDS_BY is. */
+ * The program launches from many stacks (of its own thread, of two more threads, and of a stack made by hand), waits,
+ * and ends with code 7 or by the signal whose number is in ENDS_BY. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -76,7 +76,7 @@ static void *work(void *nothing)
     return nothing;
 }
 
-/* Reports a forbidden call: its number, without any system call except those that end the process. */
+/* Reports the number of a forbidden call, without any system call except those that end the process. */
 static void refused(int signal, siginfo_t *info, void *context)
 {
     char text[32];
@@ -95,7 +95,7 @@ static void add(unsigned short what, unsigned char yes, unsigned char no, unsign
     code[length++] = (struct sock_filter){what, yes, no, k};
 }
 
-/* Applies to all threads from here on. */
+/* The filter applies to all threads from here on. */
 static int confine(int count, char **names)
 {
     struct sigaction action = {.sa_sigaction = refused, .sa_flags = SA_SIGINFO};
@@ -149,7 +149,7 @@ int main(int argc, char **argv)
     }
     for (thread = 0; thread < 2; thread++)
         pthread_join(threads[thread], NULL);
-    /* A checkpoint is written meanwhile. */
+    /* gpuflame writes a checkpoint during this pause. */
     nanosleep(&pause, NULL);
     cudaDeviceSynchronize();
     if (getenv("ENDS_BY"))

@@ -1,5 +1,5 @@
-/* Incomplete stacks: through code without unwind information, with a frame pointer and without, and deeper than the
- * maximum. Each launches ten times.
+/* Launches from incomplete stacks: some lead through code without unwind information, with or without a frame pointer,
+ * and others are deeper than the maximum. Each stack launches ten times.
  *
  *     stacks WHOLE GUESSED CUT BOTH DEEP     number of stacks of each kind */
 #include "cuda_mini.h"
@@ -11,7 +11,7 @@
 
 KERNEL(step_d1000, "step_d1000", (int n), &n)
 
-/* Both call their argument. */
+/* Both functions call their argument. */
 void with_frame_pointer(void (*)(void));
 void without_frame_pointer(void (*)(void));
 __asm__(

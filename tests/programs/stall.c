@@ -1,5 +1,5 @@
-/* A program whose host is late in one place: each step launches four kernels and then spends 5 ms preparing the next batch
- * before it copies that. It prints the nanoseconds that it lost there.
+/* A program whose host is late in one place: each step launches four kernels and then spends 5 ms preparing the next
+ * batch before it copies the batch. The program prints the nanoseconds that it lost by preparing.
  *
  *     stall [--steps N] [--devices N] [--streams N] */
 #define _GNU_SOURCE

@@ -2,9 +2,10 @@
  *
  *     starved KIB [STACKS] [SHRINKS]
  *
- * Launches 20,000 times and waits for 0.9 s, limits its address space to KIB more than it has by then, and launches from
- * STACKS different stacks, under ranges of many names, with marks and queries of the progress; on the way it lowers the
- * limit SHRINKS times, at last to its present size. It allocates no memory itself. Prints the number of failed waits. */
+ * Launches 20,000 times and waits for 0.9 s, limits its address space to KIB more than the present size, and launches
+ * from STACKS different stacks, under ranges of many names, with marks and queries of the progress; meanwhile the
+ * program lowers the limit SHRINKS times, at last to the present size. It allocates no memory itself. Prints the number
+ * of failed waits. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -113,7 +114,8 @@ int main(int count, char **words)
     struct timespec pause = {0, 900000000}, breath = {0, 1000000};
     size_t had;
     char line[64];
-    /* The simulation's own lists reach their final size by then: it would abort because of them as well. */
+    /* The simulation's own lists reach their final size by then, because the simulation also aborts if its lists cannot
+     * grow. */
     for (i = 0; i < 20000; i++)
         left(i % 100, 7);
     cudaDeviceSynchronize();

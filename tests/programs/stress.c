@@ -3,8 +3,9 @@
  *
  *     stress SECONDS PLUGIN...
  *
- * It continues after SECONDS until each was done more than 20 times, however slow the machine is. Each way to launch has a
- * kernel of its own. At the end it prints the number of launches of each, and how often every other action was done. */
+ * The program continues after SECONDS until each action was done more than 20 times, however slow the machine is. Each
+ * way to launch has a kernel of its own. At the end the program prints the number of launches of each kernel, and how
+ * often every other action was done. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"
@@ -37,7 +38,7 @@ static unsigned long launched[5], stacks_gone, reloads, at_one_address, namespac
 
 static sigset_t alarms;
 
-/* Uses the names on this thread once, so that a handler allocates nothing; then allows handlers. */
+/* Uses the names on this thread once, so that a handler allocates nothing; then allows signal handlers to run. */
 static void let_handlers_come(void)
 {
     nvtxRangePushA("in a handler");
@@ -209,7 +210,7 @@ static int fork_one(void)
     return status == 0;
 }
 
-/* Whether each was done more than 20 times. */
+/* Whether each action was done more than 20 times. */
 static int is_enough(void)
 {
     const unsigned long counts[] = {launched[0], launched[1], launched[2],     launched[3], launched[4], stacks_gone,

@@ -16,7 +16,7 @@ except ImportError:
     import _xxsubinterpreters as interpreters
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-# Numbers of kernels are an interpreter's own: so they do not meet.
+# Each interpreter numbers its kernels itself, so the numbers of two interpreters must not overlap.
 CODE = """
 import sys
 sys.dont_write_bytecode = True

@@ -1,4 +1,4 @@
-/* threads ALIVE ROUNDS: ALIVE threads at once, each of which launches twice and ends; ROUNDS times. */
+/* threads ALIVE ROUNDS: in each of ROUNDS rounds, ALIVE threads run at once, each of which launches twice and ends. */
 #include "cuda_mini.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ OWN_FRAME static void *worker(void *nothing)
 {
     SITE("worker");
     LAUNCH(step_d700, 1, 32, 0)(1);
-    pthread_barrier_wait(&barrier); /* all of them are here at once */
+    pthread_barrier_wait(&barrier); /* all threads of the round exist at this point */
     LAUNCH(step_d700, 1, 32, 0)(2);
     __asm__ volatile("" ::: "memory");
     return nothing;

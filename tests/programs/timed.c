@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     int count = argc > 2 ? atoi(argv[2]) : 1;
     if (!strcmp(mode, "handled"))
         signal(SIGUSR2, note);
-    cudaFree(NULL); /* steps count from the beginning of CUDA */
+    cudaFree(NULL); /* steps count from the first CUDA call */
     if (!strcmp(mode, "steps") || !strcmp(mode, "ranges"))
         steps(count, mode[0] == 'r');
     else if (!strcmp(mode, "profiler"))

@@ -40,7 +40,7 @@ OWN_FRAME static void work(int launches)
     __asm__ volatile("" ::: "memory");
 }
 
-/* Opens a new file with a line in it, which stays open. */
+/* Opens a new file with a line in it; the file stays open. */
 static int mine(int number)
 {
     char name[32];
@@ -72,7 +72,7 @@ static void data(void)
     work(500);
 }
 
-/* Before CUDA starts. */
+/* Runs before CUDA starts. */
 static void early(void)
 {
     close(2);
@@ -131,7 +131,7 @@ static void closed(void)
 {
     int i, tries, file;
     work(1000);
-    /* A file that is only read has one of these numbers until it is closed. */
+    /* A file that is only read keeps one of these numbers until it is closed. */
     for (i = 0; i < 3; i++)
         for (tries = 0; fcntl(i, F_GETFD) != -1; tries++, usleep(1000))
             if (tries == 60000)
@@ -143,7 +143,7 @@ static void closed(void)
     work(10000);
 }
 
-/* Puts a pipe of one page on 2, filled with lines except for `room` bytes. Returns its read end. */
+/* Replaces descriptor 2 by a pipe of one page, filled with lines except for `room` bytes. Returns the pipe's read end. */
 static int pipe_on_two(int room)
 {
     int ends[2], size, i;
@@ -157,7 +157,7 @@ static int pipe_on_two(int room)
     return ends[0];
 }
 
-/* Registered before gpuflame starts, and so called after it has written. */
+/* This handler is registered before gpuflame starts, and is therefore called after gpuflame has written. */
 static void look_at_flags(void)
 {
     if (!(fcntl(2, F_GETFL) & O_NONBLOCK))

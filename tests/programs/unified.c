@@ -1,4 +1,4 @@
-/* A program that moves managed memory between the host and two GPUs, and leaves some where it is. */
+/* A program that moves managed memory between the host and two GPUs, and leaves some of it in place. */
 #include "cuda_mini.h"
 
 #include <stdio.h>

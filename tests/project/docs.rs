@@ -1,5 +1,5 @@
-//! The pages in `docs/` and the README are correct: links lead somewhere, blocks that this machine can run are run and their
-//! output compared, and all others at least parse in the language that their fence names.
+//! The pages in `docs/` and the README are correct: links have targets, blocks that this machine can run are run and
+//! their output is compared, and all other blocks at least parse in the language that their fence names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -191,7 +191,7 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
     let folder = scratch("blocks");
     let include = root().join("include");
     for block in pages().iter().flat_map(|page| blocks(page)) {
-        // A block without includes is part of a program and goes into a function.
+        // A block without includes is part of a program, so it is put into a function.
         let is_piece = !block.text.contains("#include");
         let inside = |head: &str| match is_piece {
             true => format!(

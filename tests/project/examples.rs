@@ -1,4 +1,5 @@
-//! The examples work: built as their first lines tell, and exact against the simulated stack's truth.
+//! The examples work: they are built as their first lines say, and their results equal the simulated stack's truth
+//! file.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -36,7 +37,8 @@ fn the_decode_loop_is_exact_with_and_without_frame_pointers() {
     }
 }
 
-/// Linked, gpuflame sees nothing before the program's window; injected, it sees those launches and leaves them out.
+/// If gpuflame is linked, it sees no launch before the program's window; if it is injected, it sees those launches and
+/// leaves them out.
 fn assert_only_the_middle_is_recorded(program: &Path) {
     for (way, before) in [(Way::None, 0), (Way::Injected, 100), (Way::Preloaded, 100)] {
         let done = Run::new(program, way).env("GPUFLAME_ENABLED", "0").ok();
@@ -72,7 +74,7 @@ fn embedding_in_strict_cpp11_records_the_middle_hundred() {
 pub(crate) fn rust_example(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap();
     let program = deps.parent().and_then(Path::parent).unwrap().join("examples").join(name);
-    // `cargo test --test project` alone does not build it.
+    // `cargo test --test project` alone does not build the example.
     assert!(program.exists(), "`cargo test` builds the examples, as does `cargo build --example {name}`");
     program
 }
@@ -95,7 +97,7 @@ fn embedding_in_rust_records_the_middle_hundred_and_prints_statistics_during_the
     assert_eq!((stacks.len(), done.stdout.as_str()), (2, told.as_str()));
 }
 
-/// The demo, run in a folder of its own.
+/// Command that runs the demo in a folder of its own.
 fn demo(folder: &Path) -> Command {
     let mut command = Command::new(rust_example("demo"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GPU")) {
@@ -169,7 +171,7 @@ fn a_graph_that_nvcc_captures_shows_the_functions_of_its_layers() {
     // 40 layers of 8 kernels for 1,000 tokens.
     let (nodes, parts) = done.sum("graph activities");
     assert_eq!((nodes, parts["created"]), (320_000, 320_000), "{}", done.stderr);
-    // 10 us each; the second half was captured again.
+    // Each token takes 10 us per node; the graph was captured again for the second half.
     let each = 500 * 40 * 10_000;
     let mut expected = Vec::new();
     for caller in ["prepare", "grow_cache"] {

@@ -1,4 +1,5 @@
-//! Checks the module map: which module may import which. The table is the one in ARCHITECTURE.md; they change together.
+//! Checks the module map: which module may import which. The table in this file repeats the one in ARCHITECTURE.md;
+//! both must be changed together.
 //!
 //! Only `crate::module` paths count, in any file of `src/`, including the tests inside those files.
 
@@ -120,7 +121,7 @@ fn the_files_of_a_module_import_each_other_without_cycles() {
     }
     let mut wrong = Vec::new();
     for (folder, mut left) in folders {
-        // A file whose imports have all been removed is below the remaining ones.
+        // A file whose imports have all been removed is below the files that remain.
         loop {
             let names: BTreeSet<_> = left.keys().cloned().collect();
             left.retain(|name, imported| imported.iter().any(|other| other != name && names.contains(other)));
@@ -138,7 +139,7 @@ fn the_files_of_a_module_import_each_other_without_cycles() {
 #[test]
 fn unsafe_code_stays_in_the_five_allowed_modules() {
     const FENCE: [&str; 5] = ["host", "tracer", "cupti", "unwind", "capture"];
-    // The one exception: vector instructions.
+    // The only exception is the module with vector instructions.
     const MASK: &str = "import/json/mask.rs";
     for path in rust_files(&source()) {
         let module = module_of(&path);
@@ -190,7 +191,8 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Module of a file: `src/join/by_id.rs` and `src/join.rs` belong to `join`; `src/lib.rs` and the binary to none.
+/// Module of a file: `src/join/by_id.rs` and `src/join.rs` belong to `join`; `src/lib.rs` and the binary belong to no
+/// module.
 fn module_of(path: &Path) -> Option<String> {
     let relative = path.strip_prefix(source()).unwrap();
     let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
@@ -198,7 +200,7 @@ fn module_of(path: &Path) -> Option<String> {
     (module != "lib" && module != "main").then(|| module.to_owned())
 }
 
-/// Whether such a module exists: paths in strings and in macros of the root do not count.
+/// Whether such a module exists, because paths in strings and in macros of the root do not count.
 fn is_module(name: &str) -> bool {
     source().join(name).is_dir() || source().join(format!("{name}.rs")).is_file()
 }

@@ -159,7 +159,7 @@ fn the_installed_library_is_found_by_pkg_config_cmake_and_its_command() {
     asked.args(["--cflags", "--libs", "gpuflame"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let flags = match asked.output() {
         Ok(flags) => String::from_utf8(flags.stdout).unwrap(),
-        // Without pkg-config: the flags that it would print.
+        // If there is no pkg-config, the flags that it would print are used.
         Err(_) => format!("-I{0}/include -L{0}/lib -lgpuflame", prefix.display()),
     };
     assert!(flags.contains("-lgpuflame"), "{flags}");
@@ -176,7 +176,7 @@ fn the_installed_library_is_found_by_pkg_config_cmake_and_its_command() {
     builds_with_cmake(&prefix);
 }
 
-/// A CMake project that finds the installed library, and one that uses nothing but its header.
+/// A CMake project that finds the installed library, and another that uses only its header.
 fn builds_with_cmake(prefix: &Path) {
     if Command::new("cmake").arg("--version").output().is_err() {
         assert!(!is_ci(), "CI has CMake: .ci/install installs it");
@@ -258,7 +258,8 @@ fn the_library_depends_on_no_command_line_crate() {
     }
 }
 
-/// Even if it is built together with the command, as here and by `cargo build --release`.
+/// This must also hold if the library is built together with the command, as in this test and by `cargo build
+/// --release`.
 #[test]
 fn the_linker_drops_crates_that_only_the_command_uses() {
     let symbols = readelf("-sW");
@@ -344,7 +345,8 @@ fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     undefined.map(symbol).collect()
 }
 
-/// Symbols for which an older C library's loader would refuse the library, or not find when they are called.
+/// Symbols because of which an older C library's loader would refuse the library, or which the loader would not find
+/// when they are called.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_library_runs_on_glibc_2_17() {
@@ -352,7 +354,7 @@ fn the_library_runs_on_glibc_2_17() {
     assert!(all.len() > 80, "{all:?}");
     for (name, version, weak) in &all {
         match version.as_deref().map(|version| version.strip_prefix("GLIBC_").unwrap_or(version)) {
-            // libgcc's versions date from GCC 3 and 4.
+            // libgcc's symbol versions date from GCC 3 and 4.
             Some(version) if version.starts_with("GCC_") => assert!(version < "GCC_4.3", "{name}@{version}"),
             Some(version) => {
                 let minor = version.strip_prefix("2.").and_then(|rest| rest.split('.').next());
@@ -375,7 +377,7 @@ fn the_preload_library_is_small_and_links_no_library() {
     for (name, version, weak) in all {
         assert!(version.is_none() && weak, "{name}");
     }
-    // Pages that the loader maps and writes to: no more than necessary.
+    // The loader maps and writes no more pages than necessary.
     let segments = readelf_of(&library, "-l");
     assert_eq!(segments.matches(" LOAD ").count(), 2, "{segments}");
     let written =
@@ -387,9 +389,10 @@ fn the_preload_library_is_small_and_links_no_library() {
     output(strict.arg(root().join("capi/preload.c")));
 }
 
-/// 3.56 MiB today, 0.06 of them for short names of kernels, the backward pass, the end of Python and the shared subscription;
-/// plus 0.46 of unwind tables, most of them for functions of the command that the linker leaves out but whose tables it keeps
-/// (0.1 if the library is built by itself). If either grows, the reason must be known.
+/// The library has 3.56 MiB today, of which 0.06 MiB are for short names of kernels, the backward pass, the end of
+/// Python and the shared subscription. In addition it has 0.46 MiB of unwind tables, most of them for functions of the
+/// command, which the linker leaves out although it keeps their tables (0.1 MiB if the library is built by itself). If
+/// either figure grows, the reason must be known.
 #[test]
 fn the_release_librarys_code_and_data_are_at_most_3_6_mib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");

@@ -1,5 +1,5 @@
-//! The Python package: installed by one command into an empty environment, with the oldest supported Python and the newest on
-//! this machine, and used there on the simulated stack.
+//! The Python package: it is installed by one command into an empty environment, with the oldest supported Python and
+//! the newest on this machine, and used in that environment on the simulated stack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -117,7 +117,8 @@ fn an_editable_install_uses_the_files_of_the_clone() {
 fn the_python_module_runs_and_records_a_script() {
     let run = Run::new(shared(), Way::None).args(["-m", "gpuflame", "run"]);
     let done = run.arg(root().join("examples/embed.py")).ok();
-    // Injected, gpuflame is there from the start: the first window holds what precedes the program's own.
+    // If gpuflame is injected, it runs from the start: the first window holds the launches before the program's own
+    // window.
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["outside"]), (300, 200, 100), "{}", done.stderr);
     assert!(done.stderr.contains("300 launches"), "{}", done.stderr);
@@ -199,8 +200,9 @@ fn timelines(folder: &Path) -> Vec<(usize, usize)> {
 fn a_driver_makes_two_workers_record_with_a_flag_file() {
     let folder = scratch("flag");
     script(shared(), Way::None, "examples/vllm_window.py").arg(&folder).ok();
-    // Two windows for each of two workers. A window opens at the first tick that sees the flag file, and closes at the first
-    // that does not: in between are two steps with the file and one without, of ten fills each.
+    // Each of two workers has two windows. A window opens at the first tick that sees the flag file, and closes at the
+    // first tick that does not see it. Between these ticks are two steps with the file and one without, of ten fills
+    // each.
     assert_eq!(timelines(&folder), [(30, 30); 4]);
 }
 

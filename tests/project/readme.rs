@@ -1,5 +1,5 @@
-//! Pages match the code: the table of settings is generated from the one that is parsed, the table of costs by the benchmark.
-//! Also checks assumptions that one part of the code makes about another.
+//! Pages match the code: the table of settings equals the one from which the code parses settings, and the table of
+//! costs is written by the benchmark. Also checks assumptions that one part of the code makes about another.
 
 use std::fs;
 
@@ -48,8 +48,8 @@ fn the_cost_table_agrees_with_the_performance_page() {
     }
 }
 
-/// gpuflame gives up on a CUPTI that does not answer before the simulation's watchdog aborts the program: a wait at an exit
-/// may itself wait for another one, each up to the limit.
+/// gpuflame gives up on a CUPTI that does not answer before the simulation's watchdog aborts the program: a wait at an
+/// exit may itself wait for another wait, each up to the limit.
 #[test]
 fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();

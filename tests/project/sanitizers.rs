@@ -1,5 +1,5 @@
-//! The C examples under the sanitizers, and the demo under valgrind: with gpuflame they find the same as without it, and the
-//! program ends the same way.
+//! The C examples under the sanitizers, and the demo under valgrind: with gpuflame these tools report the same as
+//! without it, and each program ends the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,7 +62,8 @@ fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// The thread sanitizer sees memory accesses of libraries but not what orders them, unless they were built for it.
+/// The thread sanitizer sees memory accesses of libraries but not the synchronization that orders these accesses,
+/// unless the libraries were built for the sanitizer.
 #[test]
 fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     if runtime("tsan").is_some() {
@@ -70,8 +71,8 @@ fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// Valgrind's only finding is the loop that reads the stack slots of the last walk again: some of them are no longer
-/// initialized.
+/// Valgrind's only finding is the loop that reads the stack slots of the last walk again: some of these slots are no
+/// longer initialized.
 #[test]
 fn valgrind_reports_only_the_one_suppressed_loop_in_the_demo() {
     if Command::new("valgrind").arg("--version").output().is_err() {

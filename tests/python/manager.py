@@ -13,7 +13,7 @@ os.environ.update(VLLM_CHAKRA_TRACE_DIR=FOLDER, VLLM_CHAKRA_FLAG=FLAG, VLLM_CHAK
                   VLLM_CHAKRA_SYNC_CUDA="YES", VLLM_CHAKRA_WITH_STACK="1", VLLM_CHAKRA_AUTO_CONVERT="1",
                   VLLM_CHAKRA_RECORD_SHAPES="on")
 
-# Stands for PyTorch: notes in which order it is called.
+# Stands for PyTorch, and notes the order of the calls.
 ORDER = []
 
 
@@ -79,7 +79,7 @@ fill(1)  # before every window
 manager.tick_by_flag()
 assert not manager.active and windows() == []
 
-# As many steps as are allowed; then the flag is still there, and the window stays closed.
+# The program makes as many steps as are allowed; then the flag file still exists, and the window stays closed.
 touch()
 manager.tick_by_flag()
 assert manager.active
@@ -91,7 +91,7 @@ for _ in range(5):
     manager.tick_by_flag()
 assert not manager.active and windows() == [(3, 3)], windows()
 
-# Created anew while nobody looked: a new window.
+# The flag file is created anew between two checks, which opens a new window.
 os.remove(FLAG)
 touch()
 manager.tick_by_flag()
@@ -107,14 +107,14 @@ os.remove(FLAG)
 manager.tick_by_flag()
 assert not manager.active and windows() == [(3, 3), (4, 4), (5, 5)], windows()
 
-# A folder is no flag, and neither stop nor step does anything without a window.
+# A folder does not count as a flag file, and without a window neither stop nor step has an effect.
 os.mkdir(FLAG)
 manager.tick_by_flag()
 manager.stop()
 manager.step()
 assert not manager.active and len(windows()) == 3
 
-# By hand, and open at the exit: written there. A child does not write it.
+# A window that was opened by hand is still open at the exit, which writes it. A child process does not write it.
 manager.start()
 fill(6)
 manager.step()

@@ -28,7 +28,7 @@ other = gpuflame.read(trace)
 assert [row["name"] for row in other.activities.to_pylist()] == ["softmax"]
 assert other.launches.num_rows == 1
 
-# More rows than the command writes at once.
+# The table has more rows than the command writes at once.
 big = gpuflame.read(large)
 assert big.activities.num_rows > 140000
 assert big.launches.num_rows == sum(big.stacks["activities"].to_pylist()) == big.activities.num_rows

@@ -1,20 +1,21 @@
-//! What is captured is what would run at once: a step of the decode loop's batch of two, eager and in its graph, has the same
-//! work under the same functions and operators.
+//! A capture records the same work that would run without it: a step of the decode loop with a batch of two has the
+//! same work under the same functions and operators, whether it runs eagerly or in its graph.
 
 use std::collections::BTreeMap;
 
 use crate::installed::{folder, run};
 use crate::support::{Done, Way, command};
 
-/// How often `decode.py` makes each step.
+/// Number of steps of each kind in `decode.py`.
 const STEPS: u64 = 8;
-/// Where a step begins.
+/// Frame at which a step begins.
 const STEP: &str = "Decoder.forward_once (decode.py:";
 
-/// How often which work ran, by the frames that it stands under, from the step on, and by its name.
+/// How often each piece of work ran, by the frames above it from the step on, and by its name.
 type Works = BTreeMap<(String, String), u64>;
 
-/// The eager steps' work, and by the number of the graph that of each graph's nodes; and the names of what else is in graphs.
+/// Work of the eager steps, work of each graph's nodes by the number of the graph, and the names of other work in
+/// graphs.
 fn works(done: &Done) -> (Works, BTreeMap<u64, Works>, BTreeMap<String, u64>) {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv"]).ok();
     let rows = |table: &str| {
@@ -38,7 +39,7 @@ fn works(done: &Done) -> (Works, BTreeMap<u64, Works>, BTreeMap<String, u64>) {
                 }
                 None => *others.entry(row["name"].clone()).or_default() += 1,
             },
-            // A step before the capture, to warm up, is under `capture`.
+            // A warm-up step before the capture is also under `capture`.
             _ if launched.contains("Decoder.decode (decode.py:") => {
                 if let Some(step) = from_step(&launched) {
                     *eager.entry((step, row["name"].clone())).or_default() += 1;
@@ -64,7 +65,8 @@ fn graph_nodes_are_the_captured_steps_work_under_the_same_functions() {
         let in_model = works
             .iter()
             .filter(|((step, _), _)| step.contains("Gpt.forward (model.py:") && step.contains(";aten::"));
-        // 4 layers of two norms, four products, a GELU, two sums, two caches and attention; what comes before and after.
+        // 4 layers of two norms, four products, a GELU, two sums, two caches and attention, and the work before and
+        // after the layers.
         let in_model = in_model.map(|(_, count)| count / STEPS).sum::<u64>();
         assert!(in_model >= 4 * 12 + 2, "{in_model} of {works:#?}");
     }

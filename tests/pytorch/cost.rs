@@ -1,10 +1,11 @@
-//! `cost/cost.py --limits`: which figures of a table miss what gpuflame promises. Of made-up figures; what a machine measures is
-//! nothing for a test.
+//! `cost/cost.py --limits`: which figures of a table miss what gpuflame promises. The figures are made up, because a
+//! test must not depend on measurements of the machine.
 
 use crate::installed::{folder, run};
 use crate::support::{Way, root, scratch};
 
-/// A run is a step in ns, its end in ms, its memory in MiB and the part that it waits for the GPU.
+/// A run's figures: a step in ns, the run's end in ms, its memory in MiB, and the share of time that it waits for the
+/// GPU.
 const FIGURES: &str = "
 off, null, profiler = [(900, 50, 300, 0.5)], [(1000, 50, 300, 0.5)], [(3000, 400, 500, 0.01)]
 def said(loop, *gpuflame):
@@ -27,7 +28,7 @@ fn figures_over_the_cost_limits_are_reported() {
     std::fs::write(&program, head + FIGURES).unwrap();
     let told =
         run(folder, program.to_str().unwrap(), Way::None).env("PYTHONDONTWRITEBYTECODE", "1").ok().stdout;
-    // Of the null client's 1,000 ns 80 may be added, and of the 2,000 that the profiler adds 100.
+    // gpuflame may add 80 ns to the null client's 1,000 ns, and 100 of the 2,000 ns that the profiler adds.
     let beside = "beside the null client, %: 8.1, and not 8 at most";
     let expected = format!(
         "launch-bound []\n\

@@ -1,4 +1,4 @@
-//! The wheel as `tests/pytorch/install` leaves it, and runs of its Python.
+//! The wheel as `tests/pytorch/install` leaves it, and runs of the Python that it installs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::support::{Run, Way, is_ci, root, stage};
 
-/// Where Python and the wheel are; `None`, with a sentence: it cannot be had here.
+/// Folder of Python and the wheel; `None`, with a message, if they cannot be installed on this machine.
 pub(crate) fn folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(install).as_deref()
@@ -16,7 +16,7 @@ pub(crate) fn folder() -> Option<&'static Path> {
 
 fn install() -> Option<PathBuf> {
     let mut command = Command::new(root().join("tests/pytorch/install"));
-    // Nobody's `cargo test` downloads half a gigabyte unasked.
+    // No developer's `cargo test` downloads half a gigabyte without being asked to.
     let output = command.args((!is_ci()).then_some("--found")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
@@ -27,19 +27,21 @@ fn install() -> Option<PathBuf> {
     None
 }
 
-/// Where Transformers are; `None`, with a sentence: they are not installed. They are too large for each run of CI.
+/// Folder of Transformers; `None`, with a message, if they are not installed. Transformers are too large for each run
+/// of CI.
 pub(crate) fn transformers() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| found("tests/pytorch/transformers")).as_deref()
 }
 
-/// The same of Triton.
+/// Folder of Triton; `None`, with a message, if it is not installed.
 pub(crate) fn triton() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| found("tests/pytorch/triton")).as_deref()
 }
 
-/// Where what a program needs beside PyTorch is; `None`, with a sentence: that, or PyTorch, is not installed.
+/// Folder of the packages that a program needs besides PyTorch; `None`, with a message, if they or PyTorch are not
+/// installed.
 pub(crate) fn packages(program: &str) -> Option<&'static Path> {
     match program {
         "transformers_models.py" => transformers(),
@@ -57,7 +59,7 @@ fn found(script: &str) -> Option<PathBuf> {
     None
 }
 
-/// The simulated libraries, and those that stand in for NVIDIA's packages.
+/// The simulated libraries, and the libraries that stand in for NVIDIA's packages.
 fn libraries(folder: &Path) -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
@@ -77,13 +79,13 @@ fn libraries(folder: &Path) -> &'static Path {
     })
 }
 
-/// A run of one of the programs beside this file. Every kernel takes a time that its name tells.
+/// A run of one of the programs in `programs/`. The name of every kernel determines its duration.
 pub(crate) fn run(folder: &Path, program: &str, way: Way) -> Run {
     let run = Run::new(&folder.join("bin/python"), way).with_libraries(libraries(folder));
     run.arg(root().join("tests/pytorch/programs").join(program)).env("GPUSIM_KERNELS", "by_name")
 }
 
-/// How many GPUs a program needs.
+/// Number of GPUs that a program needs.
 pub(crate) fn devices(program: &str) -> &'static str {
     if matches!(program, "devices.py" | "ddp.py") { "2" } else { "1" }
 }

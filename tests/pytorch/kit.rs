@@ -1,4 +1,5 @@
-//! `tests/gpu/steps/85-programs.sh`, which runs these programs on real hardware, does its work: here, on the simulated stack.
+//! `tests/gpu/steps/85-programs.sh`, which runs these programs on real hardware, works: here it runs on the simulated
+//! stack.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +10,11 @@ use serde_json::Value;
 use crate::installed::{folder, transformers, triton};
 use crate::support::{gpuflame, root, scratch};
 
-/// What the kit's step says of these programs, by two GPUs; `None`: PyTorch is not here.
+/// The kit step's report about these programs, with two GPUs; `None` if PyTorch is not installed.
 fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     let folder = folder()?;
-    // The kit asks Pythons for PyTorch; this one finds the libraries that stand in for NVIDIA's beside the kit's own.
+    // The kit searches Pythons for PyTorch; this Python finds the libraries that stand in for NVIDIA's, beside the
+    // kit's own.
     let python = scratch("kit-python").join("python");
     let (stand_ins, program) = (folder.join("stand-ins"), folder.join("bin/python"));
     let text = format!(
@@ -42,7 +44,8 @@ fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     Some(step)
 }
 
-/// Asserts that each program was run twice and ended alike, and of those with a ledger, that it adds up and is the truth's.
+/// Asserts that each program was run twice and ended alike, and that each ledger, if the program has one, adds up and
+/// agrees with the truth file.
 fn assert_held(step: &Value, programs: &str) {
     let checks = step["checks"].as_array().unwrap();
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:#?}");
@@ -64,7 +67,7 @@ fn the_kits_programs_step_runs_programs_with_and_without_gpuflame() {
     assert_held(&step, programs);
 }
 
-/// The others, two of them by packages that `.ci/long` installs.
+/// The remaining programs; two of them need packages that `.ci/long` installs.
 #[test]
 #[ignore = "minutes"]
 fn the_kits_programs_step_runs_the_remaining_programs() {

@@ -1,5 +1,5 @@
-//! PyTorch's CUDA wheel, unmodified, on the simulated stack: programs that people write, with a stack of launches that
-//! nobody here thought of. What gpuflame says of them is held against what ran, and against PyTorch's own profiler.
+//! PyTorch's CUDA wheel, unmodified, on the simulated stack: programs as users write them, whose launch stacks were not
+//! designed for these tests. gpuflame's output is compared with what ran, and with PyTorch's own profiler.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../support/mod.rs"]

@@ -1,9 +1,10 @@
 //! Kineto and gpuflame in one run.
 //!
-//! CUPTI's records go to one of two clients, unless both use its functions that take a subscriber (`_v2`, shared from 13.3 on),
-//! and it refuses who mixes those with the older ones. PyTorch's profiler calls the older ones alone: it takes the records, and
-//! gpuflame keeps the callbacks. So both have the calls of the run. What Kineto says of GPU work is held here against the truth
-//! file of the run; what gpuflame says of it, in runs of its own (`witness.rs`).
+//! CUPTI's records go to one of two clients, unless both use its functions that take a subscriber (`_v2`, shared from
+//! 13.3 on), and it refuses a client that mixes `_v2` functions with older ones. PyTorch's profiler calls only the
+//! older functions: the profiler takes the records, and gpuflame keeps the callbacks. Both therefore see the calls of
+//! the run. These tests compare Kineto's GPU work with the truth file of the run; gpuflame's GPU work is compared in
+//! runs of its own (`witness.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,7 @@ use crate::installed::{folder, run};
 use crate::support::{Done, Way};
 use crate::witness::{calls, events, ran};
 
-/// A newer wheel may share; then gpuflame's records can be held against Kineto's, record by record.
+/// A newer wheel may share the records; then gpuflame's records can be compared with Kineto's one by one.
 #[test]
 fn the_wheels_profiler_does_not_share_its_cupti_records() {
     let Some(folder) = folder() else { return };
@@ -29,13 +30,14 @@ fn the_wheels_profiler_does_not_share_its_cupti_records() {
     assert!(!of_cupti.iter().any(|name| name.ends_with("_v2")), "{of_cupti:?}");
 }
 
-/// Nanoseconds. Microseconds are written with three decimals: so many digits a double holds, of a trace whose times are less
-/// than a century.
+/// Converts microseconds to nanoseconds. Microseconds are written with three decimals, which a double holds for a trace
+/// whose times are less than a century.
 fn nanos(micros: &Value) -> u64 {
     (micros.as_f64().unwrap() * 1e3).round() as u64
 }
 
-/// By its id, the thread that made a call and what was called; nvcc 13 calls `__cudaLaunchKernel`, which has its usual name with us.
+/// The thread and the name of each call, by the call's id. nvcc 13 calls `__cudaLaunchKernel`, which gpuflame shows
+/// under its usual name.
 type Calls<'a> = BTreeMap<u64, (u64, &'a str)>;
 
 fn by_id(events: &[Value]) -> Calls<'_> {
@@ -48,19 +50,20 @@ fn by_id(events: &[Value]) -> Calls<'_> {
     calls(events).map(one).collect()
 }
 
-// CUPTI turns nanoseconds into ticks of the processor, which is the clock that Kineto asks for, and Kineto turns them back. So
-// lengths are off by two roundings, and by the rates, each of which is measured to a ten-thousandth at first; beginnings, the
-// same for all, by what the two clocks were read apart: some 0.1 us, and as long as a thread was off its processor in between.
+// CUPTI turns nanoseconds into ticks of the processor, the clock that Kineto asks for, and Kineto turns ticks back into
+// nanoseconds. Durations are therefore off by two roundings and by the error of the two rates, each of which is at
+// first measured to a ten-thousandth. Starts are all off by the same amount, the time between the readings of the two
+// clocks: some 0.1 us, plus the time that the thread was off its processor in between.
 
-/// A ten-thousandth.
+/// Maximum error of a rate: a ten-thousandth.
 const RATE: u64 = 10_000;
-/// ns that beginnings are off by: 47 were seen.
+/// Maximum error of the start times, in ns: 47 ns were seen.
 const MOST_LATE: u64 = 1_000_000;
-/// ns that two beginnings at the same time are off by more than each other: 14 were seen.
+/// Maximum difference in ns between the errors of two starts at the same time: 14 ns were seen.
 const MOST_APART: u64 = 100;
 
-/// Asserts that Kineto's GPU work is the run's, id by id: each began when it did, and was as long as it was. `base`: the time
-/// that Kineto counts from.
+/// Asserts that Kineto's GPU work is that of the run, id by id, with the same starts and durations. `base` is the time
+/// from which Kineto counts.
 fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     let is_work =
         |event: &&Value| matches!(event["cat"].as_str(), Some("kernel" | "gpu_memcpy" | "gpu_memset"));
@@ -73,7 +76,7 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     kineto.sort_unstable();
     let truth = ran(done);
     assert_eq!(kineto.len(), truth.len());
-    // By how much each begins later than the truth says, and how long after the first.
+    // How much later than in the truth file each piece of work starts, and how long after the first one.
     let first = truth.iter().map(|work| work[3]).min().unwrap();
     let later = |(theirs, truth): (&[u64; 5], &[u64; 5])| {
         ((base + theirs[3]).cast_signed() - truth[3].cast_signed(), truth[3] - first)
@@ -93,8 +96,8 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     }
 }
 
-/// Kineto takes the records without a subscription. That is said, nothing is made up, and its trace is what it was: each call in it
-/// has the id, the thread and the name that gpuflame has of it.
+/// Kineto takes the records without a subscription. gpuflame reports that and makes nothing up, and Kineto's trace is
+/// unchanged: each call in the trace has the id, the thread and the name that gpuflame has for that call.
 #[test]
 fn a_warning_is_printed_if_kineto_takes_the_records() {
     let Some(folder) = folder() else { return };
@@ -124,7 +127,7 @@ fn a_warning_is_printed_if_kineto_takes_the_records() {
     assert!(done.stderr.contains(&said), "{}", done.stderr);
 }
 
-/// Time of kernels with this in their name: by the truth file, and by gpuflame.
+/// Time of the kernels whose name contains this text: by the truth file, and by gpuflame.
 fn nanos_of(done: &Done, kernel: &str) -> (u64, u64) {
     let rows = done.file("works.jsonl");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -135,7 +138,8 @@ fn nanos_of(done: &Done, kernel: &str) -> (u64, u64) {
     (rows.filter(is_it).map(nanos).sum(), found.map(|(_, nanos)| nanos).sum())
 }
 
-/// Twice, and on a clock of its own: gpuflame has all to the nanosecond that ran before, and once it was done.
+/// Kineto profiles twice, with a clock of its own. gpuflame has, to the nanosecond, all work that ran before Kineto
+/// started and after it ended.
 #[test]
 fn kineto_owns_the_records_while_it_profiles_and_gpuflame_before_and_after() {
     let Some(folder) = folder() else { return };

@@ -1,5 +1,5 @@
-//! Operators: gpuflame knows them by the frames of the dispatcher in a native stack, PyTorch by being told when each begins and
-//! ends. Kineto's `External id` names the innermost of each launch.
+//! Operators: gpuflame recognizes an operator by the dispatcher's frames in a native stack, whereas PyTorch is told
+//! when each operator begins and ends. Kineto's `External id` names the innermost operator of each launch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::installed::run;
 use crate::support::{Done, Way, command, scratch};
 
-/// What the wheel itself says of its operators: `aten::add_`, by what its C++ calls the overload, `aten::add__Tensor`.
+/// Names of operators according to the wheel itself: `aten::add_` by the name of its overload in C++,
+/// `aten::add__Tensor`.
 fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
     static NAMES: OnceLock<HashMap<String, String>> = OnceLock::new();
     NAMES.get_or_init(|| {
@@ -25,10 +26,11 @@ fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
     })
 }
 
-/// The innermost operator of every piece of work, by device and stream in the order of time; `None`: it is of none.
+/// The innermost operator of every piece of work, by device and stream in the order of time; `None` if the work belongs
+/// to no operator.
 type Operators = BTreeMap<(u64, u64), Vec<Option<String>>>;
 
-/// A piece of work: when it began, and its operator.
+/// A piece of work: its start, and its operator.
 type Work<T> = (T, Option<String>);
 
 fn in_order<T: PartialOrd>(streams: BTreeMap<(u64, u64), Vec<Work<T>>>) -> Operators {
@@ -54,7 +56,7 @@ fn of_kineto(events: &[Value]) -> Operators {
     in_order(streams)
 }
 
-/// Of the tables that the command makes of a recording, with operators as they are shown.
+/// Operators from the tables that the command writes from a recording, as the tables show them.
 fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "shown.csv"]).ok();
     let rows = |table: &str| {
@@ -78,7 +80,8 @@ fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
     in_order(streams)
 }
 
-/// Asserts that gpuflame's innermost operator of each kernel is Kineto's. How many kernels are of one.
+/// Asserts that gpuflame's innermost operator of each kernel is Kineto's. Returns the number of kernels that belong to
+/// an operator.
 pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done: &Done) -> usize {
     let (kineto, gpuflame) = (of_kineto(kineto), of_gpuflame(done, names(folder)));
     let mut known = 0;
@@ -86,7 +89,8 @@ pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done:
     for (stream, theirs) in &kineto {
         assert_eq!(theirs.len(), gpuflame[stream].len(), "{stream:?}");
         for (theirs, ours) in theirs.iter().zip(&gpuflame[stream]) {
-            // What else PyTorch calls an operator, as a node of autograd's, has no frame of the dispatcher.
+            // PyTorch calls other things operators too, such as autograd's nodes; those have no frame of the
+            // dispatcher.
             let Some(theirs) = theirs.as_ref().filter(|name| name.starts_with("aten::")) else { continue };
             known += 1;
             if ours.as_ref() != Some(theirs) {

@@ -1,5 +1,5 @@
-//! Each program under gpuflame: nothing is lost, every stack is what libgcc sees of it, all sums are those of the
-//! truth file, and the program does not notice.
+//! Each program runs under gpuflame: nothing is lost, every stack is the one that libgcc finds, all sums are those of
+//! the truth file, and the program behaves as it does alone.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::installed::{devices, folder, packages, run, triton};
 use crate::support::{Done, Way, command, gpuflame, scratch};
 use serde_json::Value;
 
-/// How often something ran, and for how long in all, by kind and by symbol or direction.
+/// How often each kind of work ran, and for how long in all, by kind and by symbol or direction.
 pub(crate) type Works = BTreeMap<(String, String), (u64, u64)>;
 
-/// What ran, by a summary of the simulation.
+/// Work that ran according to a summary of the simulation.
 pub(crate) fn ran_by(done: &Done, truth: &str) -> Works {
     let mut sums = Works::new();
     for line in done.file(truth).lines() {
@@ -30,7 +30,7 @@ pub(crate) fn ran_by(done: &Done, truth: &str) -> Works {
     sums
 }
 
-/// The same from a table that gpuflame writes.
+/// Work that ran according to a table of gpuflame.
 pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     let table = done.file(table);
     let mut reader = csv::Reader::from_reader(table.as_bytes());
@@ -50,7 +50,7 @@ pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     sums
 }
 
-/// Asserts that so many processes took stacks a second time, by libgcc too, and found the same.
+/// Asserts that so many processes took each stack a second time with libgcc and found the same stack.
 pub(crate) fn assert_verified(done: &Done, processes: usize) {
     let verified = done.ledger("verified: ");
     let same = " taken again, 0 unlike a walk of every frame, 0 unlike libgcc's";
@@ -73,17 +73,18 @@ fn check(done: &Done, alone: &Done) {
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
     assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
     let mut ran = ran_by(done, "truth.json");
-    // What was refused is a row of its own.
+    // Work that was refused has a row of its own.
     let failed = truth.count("failed_launches");
     (failed > 0).then(|| ran.insert(("lost".to_owned(), String::new()), (failed, 0)));
     assert_eq!(told_by(done, "out.csv"), ran);
 }
 
-/// What programs ask the driver for and do without where it does not have it: PyTorch, for memory that is mapped bit by bit.
+/// Driver functions that programs ask for and can do without; PyTorch asks for such a function for memory that is
+/// mapped in pieces.
 const DONE_WITHOUT: [&str; 1] = ["cuMemRetainAllocationHandle"];
 
-/// Asserts that a run under `GPUSIM_LOG=missing` asked for nothing else that is not simulated, of the simulated stack or of the
-/// libraries that stand in for others.
+/// Asserts that a run under `GPUSIM_LOG=missing` called no other function that the simulated stack or the stand-in
+/// libraries do not simulate.
 pub(crate) fn assert_nothing_is_missing(done: &Done) {
     let names = done
         .stderr
@@ -93,21 +94,21 @@ pub(crate) fn assert_nothing_is_missing(done: &Done) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Each way in with a version of CUPTI, and with the other version.
+/// Each way of loading gpuflame with a version of CUPTI, and with the other version.
 pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
 pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
 
-/// All of them.
+/// All combinations of a way and a version.
 fn every_way() -> Vec<(Way, &'static str)> {
     [ONE, OTHER].concat()
 }
 
-/// Runs a program alone, and by each way with a version of CUPTI.
+/// Runs a program alone, and with gpuflame loaded by each way with a version of CUPTI.
 fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
     check_program_with(program, runs, "")
 }
 
-/// The same with these faults.
+/// The same check with these faults.
 fn check_program_with(program: &str, runs: &[(Way, &str)], faults: &str) -> Vec<Done> {
     let (Some(folder), Some(packages)) = (folder(), packages(program)) else { return Vec::new() };
     let cache = scratch("triton");
@@ -126,8 +127,8 @@ fn check_program_with(program: &str, runs: &[(Way, &str)], faults: &str) -> Vec<
     runs.iter().map(observed).collect()
 }
 
-/// Kernels that Triton compiles and launches by itself: under the function that calls them, through a launcher that it has made.
-/// `.ci/long` installs it.
+/// Kernels that Triton compiles and launches by itself: they are under the function that calls them, through a launcher
+/// that Triton has generated. `.ci/long` installs Triton.
 #[test]
 fn triton_kernels_are_under_the_functions_that_launch_them() {
     for done in check_program("triton_kernels.py", &every_way()) {
@@ -153,7 +154,7 @@ fn transformers_models_are_recorded_completely() {
     check_program("transformers_models.py", &every_way());
 }
 
-/// What the tests below leave out.
+/// Checks the combinations that the tests below leave out.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() {
@@ -169,7 +170,7 @@ fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() 
 #[ignore = "two minutes"]
 fn kernels_of_a_compiled_model_are_under_the_model() {
     let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
-    // Compiled once: what comes after finds it in the caches.
+    // Code is compiled only once, because later runs find it in this cache.
     let cache = scratch("compiled");
     for mode in ["default", "reduce-overhead"] {
         let run = |way| {
@@ -188,7 +189,8 @@ fn kernels_of_a_compiled_model_are_under_the_model() {
     }
 }
 
-/// Asserts where the kernels of a compiled model stand, and that all of those in graphs stand under what captured them.
+/// Asserts under which frames the kernels of a compiled model are, and that all kernels in graphs are under the code
+/// that captured them.
 fn assert_compiled(done: &Done, has_graphs: bool) {
     let stacks = done.folded();
     let kernels: Vec<_> =
@@ -196,7 +198,7 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
     let has = |frames: &[String], begin: &str| frames.iter().any(|frame| frame.starts_with(begin));
     let of =
         |mark: &str| kernels.iter().filter(|(frames, _)| frames.iter().any(|f| f.starts_with(mark))).count();
-    // Inductor's own code: `call` of a module that it wrote.
+    // Inductor's own code: the function `call` of a module that Inductor wrote.
     assert!(
         kernels.len() > 10 && kernels.iter().all(|(frames, _)| has(frames, "Runner.call (")),
         "{kernels:#?}"
@@ -205,7 +207,7 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
         kernels.iter().all(|(frames, _)| !has(frames, "dynamo_") && !has(frames, "[unknown]")),
         "{kernels:#?}"
     );
-    // Forward under the model, and backward on autograd's thread.
+    // The forward pass is under the model, and the backward pass is on autograd's thread.
     assert!(
         of("Gpt.forward (model.py:") > 5 && of("torch::autograd::Engine::thread_main") > 2,
         "{kernels:#?}"
@@ -227,13 +229,14 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
 #[test]
 fn a_training_step_is_recorded_completely() {
     for done in check_program("train.py", &ONE) {
-        // The backward pass is on a thread of autograd's, whose stacks begin where it was started.
+        // The backward pass runs on a thread of autograd, whose stacks begin where the thread was started.
         let backward =
             |frames: &[String]| frames.iter().any(|frame| frame.contains("autograd::Engine::thread_main"));
         let gemms = |frames: &[String]| frames.last().unwrap().starts_with("[GPU_Kernel]sm90_xmma_gemm_bf16");
         let stacks = done.folded();
         assert!(stacks.iter().any(|(frames, _)| backward(frames) && gemms(frames)));
-        // Under the node that computes the gradient, and the operators that it calls; the engine's own frames are not shown.
+        // The kernels are under the node that computes the gradient and under the operators that the node calls; the
+        // engine's own frames are not shown.
         let has = |frames: &[String], name: &str| frames.iter().any(|frame| frame == name);
         let node = |frames: &&(Vec<String>, u64)| has(&frames.0, "AddmmBackward0") && gemms(&frames.0);
         assert!(stacks.iter().any(|it| node(&it)), "{stacks:#?}");
@@ -241,12 +244,12 @@ fn a_training_step_is_recorded_completely() {
             let node =
                 frames.iter().position(|frame| frame.contains("autograd::Engine::thread_main")).unwrap() + 1;
             let name = frames[node].as_str();
-            // The engine adds gradients up and makes them the type that is wanted.
+            // The engine adds gradients and converts them to the required type.
             let is_engine = ["torch::autograd::InputBuffer::", "torch::autograd::validate_outputs"];
             let is_engine = is_engine.iter().any(|begin| name.starts_with(begin));
             assert!(name.ends_with("Backward0") || name == "AccumulateGrad" || is_engine, "{frames:#?}");
         }
-        // A stack reads as people think of it, from their own line down to the kernel.
+        // A stack can be read as its author thinks of it, from the author's own line down to the kernel.
         let line = [
             "<module> (train.py:1)",
             "main (train.py:29)",
@@ -266,7 +269,8 @@ fn a_training_step_is_recorded_completely() {
             are_next(&line[3..6]) && line.iter().all(|part| left.any(|frame| frame.starts_with(part)))
         };
         assert!(stacks.iter().any(reads), "{stacks:#?}");
-        // How an operator computes is not shown, but for the library that it asks, nor what calls it by its name.
+        // The stack shows no frames of an operator's implementation, except those of the library that it calls, and no
+        // function of the same name that calls the operator.
         for (frames, _) in &stacks {
             assert_eq!(native_in_operator(frames), None, "{frames:#?}");
             assert!(
@@ -279,11 +283,11 @@ fn a_training_step_is_recorded_completely() {
             frames.windows(2).any(|two| two[0].starts_with(loss[0]) && two[1] == loss[1])
         };
         assert!(stacks.iter().any(is_loss), "{stacks:#?}");
-        // All else is under the program.
+        // All other stacks are under the program.
         for (frames, _) in stacks.iter().filter(|(frames, _)| !backward(frames)) {
             assert!(frames[0].starts_with("<module> (train.py:"), "{frames:?}");
         }
-        // cuBLAS has no symbols, and hides nobody: its caller is seen.
+        // cuBLAS has no symbols, but its callers must be visible.
         let callers = stacks.iter().filter(|(frames, _)| gemms(frames));
         callers.for_each(|(frames, _)| {
             assert!(frames.iter().any(|frame| frame.starts_with("at::cuda::blas::")), "{frames:?}")
@@ -291,7 +295,7 @@ fn a_training_step_is_recorded_completely() {
     }
 }
 
-/// A frame of ATen's implementation inside of an operator, whose name says what it does.
+/// A frame of ATen's implementation inside an operator; the operator's name already says what the frame does.
 fn native_in_operator(frames: &[String]) -> Option<&String> {
     let operator = frames.iter().position(|frame| frame.starts_with("aten::"))?;
     frames[operator..].iter().find(|frame| frame.starts_with("at::native::"))
@@ -309,16 +313,16 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
             let graph = frames.iter().position(|frame| frame == "[graph]").unwrap();
             let (launch, capture) = frames.split_at(graph);
             assert!(launch.iter().any(|frame| frame == "at::cuda::CUDAGraph::replay"), "{frames:?}");
-            // Every node stands where the program captured it, by name and line.
+            // Every node is under the line that captured it, with name and line number.
             let site = ["Decoder.capture (decode.py:", "Decoder.forward_once (decode.py:"];
             assert!(capture[1..].iter().zip(site).all(|(frame, site)| frame.starts_with(site)), "{frames:?}");
-            // An operator of the model's, or what the graph's own random numbers need.
+            // An operator of the model, or the setup of the graph's own random numbers.
             assert!(capture.iter().any(|frame| frame.starts_with("aten::")), "{frames:?}");
         }
     }
 }
 
-/// With GPUSIM_MATH=1 the GPU says what the program works out itself, in whole numbers.
+/// With GPUSIM_MATH=1 the GPU computes the results that the program itself computes with integers.
 #[test]
 fn matrix_products_are_computed_if_gpusim_math_is_set() {
     let Some(folder) = folder() else { return };
@@ -335,8 +339,8 @@ fn matrix_products_are_computed_if_gpusim_math_is_set() {
     }
 }
 
-/// Workers of a DataLoader are children: forked ones are nobody to us, and spawned ones, which are loaded into as well,
-/// use no GPU.
+/// Workers of a DataLoader are child processes: gpuflame ignores forked workers; it is loaded into spawned workers, but
+/// these use no GPU.
 #[test]
 fn a_data_loader_with_workers_is_recorded_completely() {
     check_program("loader.py", &ONE);
@@ -351,7 +355,8 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             let within = stacks.iter().filter(|(frames, _)| frames.iter().any(is_it));
             within.map(|(_, nanos)| nanos).sum::<u64>()
         };
-        // 4 times in each of its own ranges: the program says to the simulation where it is, by other means.
+        // Each range of the program occurs 4 times: the program tells the simulation by other means which range it is
+        // in.
         let sites = done.truth().sums;
         let ran =
             |site: &str| sites.iter().filter(|((at, _), _)| at == site).map(|(_, nanos)| nanos).sum::<u64>();
@@ -359,7 +364,8 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             assert!(ran(range) > 0);
             assert_eq!(share(range), ran(range), "{range}");
         }
-        // And 4 times in those of the operators, whose functions are in the stack as well. What is in none of them is not there.
+        // The ranges of the operators also occur 4 times each, and the operators' functions are in the stack as well.
+        // Work outside all ranges is under none of these ranges.
         assert!(ran("operators") > 0);
         assert_eq!(share("aten::"), ran("operators"));
         for operator in
@@ -381,7 +387,7 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
     }
 }
 
-/// Under `emit_nvtx` the backward pass says whose it is.
+/// Under `emit_nvtx` the ranges of the backward pass say which forward operator they belong to.
 #[test]
 fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     let Some(folder) = folder() else { return };
@@ -418,7 +424,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         )),
         "{said}"
     );
-    // All frames are there on request, and no kernel has another time by it.
+    // All frames are shown on request, and the time of each kernel stays the same.
     let (whole, _) = folded(&["--keep-numbers", "--all-frames"]);
     let by_kernel = |stacks: &[(Vec<String>, u64)]| {
         let mut sums = BTreeMap::<String, u64>::new();
@@ -432,7 +438,8 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         };
         assert!(count(&whole) > 10 && count(&plain) == 0, "{begin} {} {}", count(&whole), count(&plain));
     }
-    // The functions are those that called the operator of the node's number and name, as the plain picture has them.
+    // The functions are those that called the operator with the node's number and name, as the flame graph without
+    // ranges shows them.
     let numbered = |frame: &str, before: &str| -> Option<String> {
         let text = frame.strip_prefix("[range]")?.strip_prefix(before)?;
         Some(text.split_once(", op_id").map_or(text, |(text, _)| text).to_owned())
@@ -453,7 +460,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         }
     }
     assert!(compared > 10, "{compared}");
-    // Without native frames it is the same time under the same functions, whoever draws it.
+    // Without native frames the same time is under the same functions, whichever exporter writes it.
     let (only, said_of_only) = folded(&["--keep-numbers", "--python", "only", "--backward", "forward"]);
     let share_of = |text: &str| text.lines().find(|line| line.contains(" hangs under ")).map(str::to_owned);
     assert_eq!(share_of(&said_of_only), share_of(&said));
@@ -473,19 +480,22 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     );
 }
 
-/// Whether a stack is of the part with ranges of every operator, and under this one by its functions.
+/// Whether a stack belongs to the part with ranges for every operator, and is under this operator according to its
+/// functions.
 fn is_of_operators(frames: &[String], operator: &str) -> bool {
     let range = |frame: &String| frame.starts_with("[range") && frame.contains("aten::");
     frames.iter().any(range) && frames.iter().any(|frame| frame == operator)
 }
 
-/// Exceptions pass through launches, memory runs out, and a child of a process with CUDA ends by itself.
+/// Exceptions propagate through launches, memory is exhausted, and the child of a process that uses CUDA exits on its
+/// own.
 #[test]
 fn a_program_that_raises_exceptions_and_exhausts_memory_is_recorded_completely() {
     check_program("pressure.py", &ONE);
 }
 
-/// Exceptions of PyTorch's own, in the middle of operators, of products and of autograd's threads: each stack is left by one.
+/// Exceptions of PyTorch itself, in the middle of operators, of products and of autograd's threads: an exception leaves
+/// each of these stacks.
 #[test]
 fn launches_that_fail_inside_pytorch_raise_its_errors_and_are_counted() {
     for done in check_program_with("refused.py", &ONE, "launch_fail:every=97") {
@@ -515,9 +525,9 @@ fn two_devices_in_one_process_are_reported_separately() {
     }
 }
 
-/// What the simulated H100 says is read through `cudaDeviceProp` as the wheel knows it. The numbers are those of
-/// `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents; with no shared memory on request PyTorch would have no kernel
-/// of its own for attention.
+/// The properties of the simulated H100 are read through `cudaDeviceProp` with the wheel's layout. The numbers are
+/// those of `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents; without opt-in shared memory
+/// PyTorch would have no attention kernel of its own.
 #[test]
 fn pytorch_finds_an_h100_and_a_kernel_for_attention() {
     let Some(folder) = folder() else { return };

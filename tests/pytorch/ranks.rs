@@ -1,5 +1,5 @@
-//! Programs of two processes that work together: with a GPU each, they meet in NCCL's collectives (`ddp.py`); on one GPU,
-//! they share memory of it (`share.py`).
+//! Programs of two cooperating processes: with a GPU each, they meet in NCCL's collectives (`ddp.py`); on one GPU, they
+//! share its memory (`share.py`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::installed::{folder, run};
 use crate::programs::{ONE, OTHER, assert_nothing_is_missing, assert_verified, ran_by, told_by};
 use crate::support::{Done, Way};
 
-/// The process of each rank, as the files beside its outputs say.
+/// The process of each rank, according to the files beside its outputs.
 fn processes(done: &Done) -> BTreeMap<u32, u64> {
     let of_rank = |rank: u32| {
         let about: Value = serde_json::from_str(&done.file(&format!("rank{rank}.set.json"))).unwrap();
@@ -20,7 +20,7 @@ fn processes(done: &Done) -> BTreeMap<u32, u64> {
     (0..2).map(of_rank).collect()
 }
 
-/// When each collective of a process began and ended, in their order.
+/// Start and end of each collective of a process, in their order.
 fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     let rows = done.file(&format!("truth-{process}.json"));
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -34,20 +34,22 @@ fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     all
 }
 
-/// Asserts how long these take on the rank that comes last: 5 us, and the bytes that cross between the two at 200 GB/s.
+/// Asserts the durations of these collectives on the rank that comes last: 5 us, plus the bytes that cross between the
+/// two ranks at 200 GB/s.
 fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]) {
     let nanos = |(_, start, end): &(String, u64, u64)| end - start;
     let last = |word: &str| {
         let both = first.iter().zip(second).filter(|(one, _)| one.0.contains(word));
         both.map(|(one, other)| nanos(one).min(nanos(other))).next_back()
     };
-    // A million floats; half of them, of which each rank needs a half; 1,000 each way at once.
+    // A million floats; half of them, of which each rank needs a half; 1,000 floats each way at once.
     assert_eq!(last("Broadcast"), Some(5_000 + 4_000_000 / 200));
     assert_eq!(last("ReduceScatter"), Some(5_000 + 1_000_000 / 200));
     assert_eq!(last("SendRecv"), Some(5_000 + 2 * 4_000 / 200));
 }
 
-/// Each rank is seen whole; what is said of how long they wait for each other is what the truth files say.
+/// Each rank is profiled completely, and the reported times that the ranks wait for each other are those of the truth
+/// files.
 #[test]
 fn two_ranks_and_their_waits_in_collectives_are_recorded_completely() {
     check_ranks(&ONE);
@@ -60,7 +62,8 @@ fn two_ranks_are_recorded_completely_by_each_entry_with_each_cupti_version() {
     check_share(&OTHER);
 }
 
-/// Asserts that the ledgers of both processes say that all was matched, and that no stack is other than it was.
+/// Asserts that the ledgers of both processes report that all work was matched, and that no stack differs from the one
+/// that libgcc finds.
 fn assert_whole(done: &Done) {
     for what in ["launches ", "activities "] {
         let ledgers = done.ledger(what);
@@ -111,7 +114,7 @@ fn check_ranks(runs: &[(Way, &str)]) {
         let merged = crate::support::command::gpuflame(&done.folder, args).ok();
         let merged: Value = serde_json::from_str(&merged.stdout).unwrap();
         for (row, collectives) in merged["ranks"].as_array().unwrap().iter().zip([first, second]) {
-            // They come one after the other.
+            // The collectives run one after the other.
             let waited: u64 = collectives.iter().map(|(_, start, end)| end - start).sum();
             assert_eq!(row["communication_ns"].as_u64(), Some(waited), "{row}");
         }
@@ -144,13 +147,14 @@ fn check_share(runs: &[(Way, &str)]) {
             kernels.push(of_kernels.map(|(_, (count, _))| count).sum::<u64>());
         }
         kernels.sort_unstable();
-        // mul_ and add_: 30 times in one, 50 times in the other.
+        // mul_ and add_ run 30 times each in one process, and 50 times each in the other.
         assert_eq!(kernels, [60, 100]);
     }
 }
 
-/// A rank leaves without a word while the other waits for it in a collective, inside a launch. Whether that ends the wait
-/// in an error or whoever started both ends it by a signal: what ran until then is in the picture.
+/// A rank exits without a word while the other rank waits for it in a collective, inside a launch. The wait may end in
+/// an error, or the process that started both ranks ends it by a signal; in both cases the picture contains all work
+/// until then.
 #[test]
 fn a_rank_abandoned_in_a_collective_still_writes_its_profile() {
     let Some(python) = folder() else { return };

@@ -15,8 +15,8 @@ import sys
 
 HERE = pathlib.Path(__file__).parent / "stand_ins"
 
-# Of each library: its soname; the version node of its functions, or else how their names begin; what a function that
-# is not simulated answers.
+# For each library: its soname; the version node of its functions, or else the prefix of their names; the return value
+# of a function that is not simulated.
 LIBRARIES = [
     ("libcublas.so.13", "libcublas.so.13", None, 15),
     ("libcublasLt.so.13", "libcublasLt.so.13", None, 15),
@@ -31,7 +31,7 @@ LIBRARIES = [
     ("libnccl.so.2", None, "nccl", 3),
 ]
 
-# Those that tests/gpusim has.
+# The libraries that tests/gpusim simulates.
 SIMULATED = ("libcudart.so.13", "libcupti.so.13")
 
 

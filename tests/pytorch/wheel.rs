@@ -1,4 +1,4 @@
-//! What is loaded, and what is said when the wheel is not as it should be.
+//! Tests of what is loaded, and of the messages about a wheel that is not as expected.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn no_library_from_nvidias_packages_is_loaded() {
     assert!(has("stand-ins/libcublas.so.13") && has("stand-ins/libcudnn.so.9"), "{mapped:?}");
 }
 
-/// What Python 3 is here, as the script asks.
+/// Version of Python 3 on this machine, as the script determines it.
 fn version() -> String {
     let tell = "import sys; print('%d.%d' % sys.version_info[:2])";
     let output =
@@ -34,7 +34,7 @@ fn version() -> String {
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-/// A folder that looks like an installed wheel with this in `torch/version.py`.
+/// A folder that looks like an installed wheel with this text in `torch/version.py`.
 fn wheel(told: &str) -> PathBuf {
     let cache = scratch("wheel");
     let folder = cache.join(format!("2.15.0-py{}", version()));
@@ -48,7 +48,7 @@ fn wheel(told: &str) -> PathBuf {
     cache
 }
 
-/// What `tests/pytorch/install` says of it: one line, and the exit code 2.
+/// The message of `tests/pytorch/install` about this cache: one line, with exit code 2.
 fn complaint(cache: &Path) -> String {
     let mut command = Command::new(root().join("tests/pytorch/install"));
     let output = command.arg("--found").env("GPUSIM_PYTORCH", cache).output().unwrap();

@@ -1,5 +1,5 @@
-//! PyTorch's own profiler as a witness: what Kineto says of a program on the simulated stack, and what gpuflame says of
-//! another run of it. Both are clients of CUPTI, and neither knows of the truth file.
+//! PyTorch's own profiler as a witness: Kineto's trace of a program on the simulated stack is compared with gpuflame's
+//! output of another run of the program. Both are clients of CUPTI, and neither knows of the truth file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -9,20 +9,20 @@ use crate::operators::assert_operators;
 use crate::support::{Done, Way, command, scratch};
 use serde_json::Value;
 
-/// A piece of GPU work as both tell it.
+/// A piece of GPU work as both profilers report it.
 #[derive(Debug)]
 struct Work {
     kind: &'static str,
     name: String,
-    /// Of a kernel: grid and block.
+    /// Grid and block of a kernel.
     extents: Vec<u64>,
-    /// Of a copy or a fill.
+    /// Size of a copy or a fill.
     bytes: u64,
     start: f64,
     nanos: f64,
 }
 
-/// By device and stream, in the order of time.
+/// Work by device and stream, in the order of time.
 type Streams = BTreeMap<(u64, u64), Vec<Work>>;
 
 fn in_order(mut streams: Streams) -> Streams {
@@ -86,7 +86,7 @@ fn of_gpuflame(done: &Done, table: &str) -> Streams {
 
 fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
-    // One name of theirs is one of ours: theirs has types and parameters.
+    // One of Kineto's names corresponds to one of ours; Kineto's names include types and parameters.
     let mut names = HashMap::new();
     for (stream, theirs) in kineto {
         let ours = &gpuflame[stream];
@@ -94,8 +94,9 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
         for (place, (theirs, ours)) in theirs.iter().zip(ours).enumerate() {
             let alike =
                 theirs.kind == ours.kind && theirs.extents == ours.extents && theirs.bytes == ours.bytes;
-            // Kineto turns ticks of the processor into nanoseconds, at a rate that it measures itself, and CUPTI turned them
-            // into ticks: two roundings and two rates. One nanosecond was seen.
+            // CUPTI turns nanoseconds into ticks of the processor, and Kineto turns ticks back into nanoseconds at a
+            // rate that it measures itself: that makes two roundings and two rates. A difference of one nanosecond was
+            // seen.
             let rounding = 2.0 + theirs.nanos / 1e4;
             // How long a rank waits for another is not the same in two runs.
             let waits = theirs.name.contains("ncclDevKernel");
@@ -107,14 +108,14 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     }
 }
 
-/// An operator or a call of a thread's, and the external id that it carries.
+/// An operator or a call of a thread, with its external id.
 struct Span<'a> {
     start: f64,
     end: f64,
     external: Option<&'a Value>,
 }
 
-/// By thread, in the order in which they began.
+/// Spans by thread, in the order of their starts.
 fn spans<'a>(events: &'a [Value], cat: &str) -> HashMap<u64, Vec<Span<'a>>> {
     let mut threads: HashMap<u64, Vec<Span<'_>>> = HashMap::new();
     for event in events.iter().filter(|event| event["cat"] == cat) {
@@ -127,7 +128,7 @@ fn spans<'a>(events: &'a [Value], cat: &str) -> HashMap<u64, Vec<Span<'a>>> {
     threads
 }
 
-/// Calls of the runtime's, and those of the driver's that the program makes itself.
+/// Calls of the runtime, and those calls of the driver that the program makes itself.
 pub(crate) fn calls(events: &[Value]) -> impl Iterator<Item = &Value> {
     events.iter().filter(|event| event["cat"] == "cuda_runtime" || event["cat"] == "cuda_driver")
 }
@@ -135,11 +136,12 @@ pub(crate) fn calls(events: &[Value]) -> impl Iterator<Item = &Value> {
 /// Copies from one GPU to another have records of their own (kind 22), which Kineto does not ask for.
 const UNASKED: &str = "PtoP";
 
-/// Calls that wait, which both have. Calls for memory have no thread with us: they are counted in all.
+/// Calls that wait, which both profilers report. gpuflame reports no thread for memory calls, so those are counted over
+/// all threads.
 const WAITS: [&str; 3] = ["cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize"];
 
-/// How often each thread made each call that GPU work came of, or waited. Threads have other numbers in
-/// another run; nvcc 13 calls `__cudaLaunchKernel`, which has its usual name with us.
+/// How often each thread made each call that led to GPU work, or that waited. Threads have other numbers in another
+/// run; nvcc 13 calls `__cudaLaunchKernel`, which gpuflame shows under its usual name.
 fn calls_by_thread(events: &[Value]) -> Vec<BTreeMap<&str, usize>> {
     let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
     let is_work = |event: &&Value| {
@@ -158,7 +160,7 @@ fn calls_by_thread(events: &[Value]) -> Vec<BTreeMap<&str, usize>> {
     threads
 }
 
-/// Kineto's trace without the wait for the GPU with which the profiler ends.
+/// Kineto's trace without Kineto's own wait for the GPU at the end of the profile.
 fn without_own_wait(events: &[Value]) -> Vec<Value> {
     let is_wait = |event: &&Value| event["name"] == "cudaDeviceSynchronize" && event["cat"] == "cuda_runtime";
     let start = |event: &Value| event["ts"].as_f64().unwrap();
@@ -166,7 +168,8 @@ fn without_own_wait(events: &[Value]) -> Vec<Value> {
     events.iter().filter(|event| !is_wait(event) || start(event) < own).cloned().collect()
 }
 
-/// How often memory was given and taken: in Kineto's trace, and by what stands above gpuflame's picture of it.
+/// Asserts how often memory was allocated and freed: by Kineto's trace, and by the text above gpuflame's picture of the
+/// allocations.
 fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     let count =
         |names: &[&str]| calls(kineto).filter(|call| names.contains(&call["name"].as_str().unwrap())).count();
@@ -184,8 +187,8 @@ fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     assert_eq!(told, Some((given, taken)));
 }
 
-/// In Kineto's trace, the external id of GPU work is that of the innermost operator around its launch: how much of it
-/// has one.
+/// In Kineto's trace, the external id of GPU work is that of the innermost operator around its launch. Returns how much
+/// work has such an operator.
 fn assert_external_ids(events: &[Value]) -> usize {
     let operators = spans(events, "cpu_op");
     let of = |cat: &'static str| events.iter().filter(move |event| event["cat"] == cat);
@@ -197,7 +200,7 @@ fn assert_external_ids(events: &[Value]) -> usize {
         let start = call["ts"].as_f64().unwrap();
         let end = start + call["dur"].as_f64().unwrap();
         let thread = operators.get(&call["tid"].as_u64().unwrap()).map_or(&[][..], Vec::as_slice);
-        // Operators are nested: of those that began before it, the last that has not ended.
+        // Operators are nested: the innermost one is the last that began before the launch and has not ended.
         let before = &thread[..thread.partition_point(|operator| operator.start <= start)];
         let innermost = before.iter().rev().find(|operator| operator.end >= end).and_then(|it| it.external);
         assert_eq!(innermost, work["args"].get("External id"), "{call}");
@@ -208,7 +211,7 @@ fn assert_external_ids(events: &[Value]) -> usize {
 
 const TRANSFORMERS: &str = "transformers_models.py";
 
-/// A program, perhaps with arguments, under Kineto, and under gpuflame, which writes these formats.
+/// Runs a program, perhaps with arguments, under Kineto, and under gpuflame, which writes these formats.
 fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)> {
     let (program, args) = program.split_once(' ').unwrap_or((program, ""));
     let args = || args.split_whitespace();
@@ -222,12 +225,12 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
         run.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CUPTI_VERSION", "13.2")
     };
     if program == "compiled.py" {
-        // Compiled once: what comes after finds it in the caches.
+        // Code is compiled only once, because later runs find it in the caches.
         drop(run(program, Way::None).args(args()).ok());
     }
     let traced =
         run("witness.py", Way::None).args(how.iter().copied()).args(["trace.json", program]).args(args());
-    // Kineto leaves out what ends after its own end: GPU work has to be done when the program has waited for it.
+    // Kineto leaves out work that ends after the profile, so GPU work must be done when the program has waited for it.
     let traced = traced.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CLOCK", "real").ok();
     let done = run(program, Way::Injected).args(args()).env("GPUFLAME_FORMATS", formats);
     let done = done.env("GPUSIM_TRUTH", "summary:truth.json,works.jsonl").ok();
@@ -237,7 +240,7 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
 /// A piece of GPU work: the id of its call, device, stream, beginning and end.
 type Exactly = [u64; 5];
 
-/// Of a run under gpuflame, by its table of activities.
+/// Work of a run under gpuflame, by its table of activities.
 fn told(done: &Done) -> Vec<Exactly> {
     let table = done.file("out.activities.csv");
     let mut reader = csv::Reader::from_reader(table.as_bytes());
@@ -250,7 +253,7 @@ fn told(done: &Done) -> Vec<Exactly> {
     all
 }
 
-/// Of any run, by the truth file with every piece of work.
+/// Work of any run, by the truth file, which lists every piece.
 pub(crate) fn ran(done: &Done) -> Vec<Exactly> {
     let row =
         |row: Value| ["corr", "device", "stream", "start", "end"].map(|name| row[name].as_u64().unwrap());
@@ -285,7 +288,7 @@ fn kineto_records_the_same_work_of_a_decode_loop() {
     assert!(launched_by_operators > 700, "{launched_by_operators}");
 }
 
-/// The other programs. Not `ranges.py`: `emit_nvtx` and torch.profiler exclude each other.
+/// The remaining programs, except `ranges.py`, because `emit_nvtx` and torch.profiler exclude each other.
 #[test]
 #[ignore = "a minute or two"]
 fn kineto_records_the_same_work_of_the_other_programs() {
@@ -295,14 +298,14 @@ fn kineto_records_the_same_work_of_the_other_programs() {
     }
 }
 
-/// Those that Triton launches by itself are no operator's. `.ci/long` installs it.
+/// Kernels that Triton launches by itself belong to no operator. `.ci/long` installs Triton.
 #[test]
 fn kineto_records_the_same_triton_kernels() {
     let Some(launched_by_operators) = compare("triton_kernels.py") else { return };
     assert_eq!(launched_by_operators, 0);
 }
 
-/// Inductor's code, which Triton's kernels are launched by, and the graphs that it captures.
+/// Inductor's code, which launches Triton's kernels, and the graphs that Inductor captures.
 #[test]
 #[ignore = "two minutes"]
 fn kineto_records_the_same_work_of_a_compiled_model() {
@@ -312,7 +315,7 @@ fn kineto_records_the_same_work_of_a_compiled_model() {
     }
 }
 
-/// Each rank of two writes a trace. How long they wait for each other differs from run to run, and nothing else does.
+/// Both ranks write a trace. Only the time that they wait for each other differs from run to run.
 #[test]
 #[ignore = "a minute"]
 fn kineto_records_the_same_work_of_two_ranks() {
@@ -337,13 +340,13 @@ fn kineto_records_the_same_work_of_two_ranks() {
     }
 }
 
-/// A function of Python, as its file's name and its own.
+/// A Python function: the name of its file, and its own name.
 type PythonFrame = (String, String);
 
-/// The functions of Python, root first, that each launch was in, by device and stream in the order of time.
+/// The Python functions around each launch, root first, by device and stream in the order of time.
 type Launches = BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>>;
 
-/// The same with their times, in no order.
+/// The same functions with their times, unordered.
 type Timed<T> = BTreeMap<(u64, u64), Vec<(T, Vec<PythonFrame>)>>;
 
 fn without_times<T: PartialOrd>(streams: Timed<T>) -> Launches {
@@ -354,7 +357,8 @@ fn without_times<T: PartialOrd>(streams: Timed<T>) -> Launches {
     streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
 }
 
-/// As Kineto says; `program` is the first of them, what stands around it is Kineto's.
+/// Functions according to Kineto. `program` is the first of the program's own functions; the functions around it are
+/// Kineto's.
 fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
     let mut names: HashMap<u64, Vec<(f64, f64, PythonFrame)>> = HashMap::new();
     for event in events.iter().filter(|event| event["cat"] == "python_function") {
@@ -365,7 +369,7 @@ fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
             None if name.starts_with("nn.Module: ") => {
                 ("module.py".to_owned(), "_wrapped_call_impl".to_owned())
             }
-            // A function of C.
+            // C functions are skipped.
             None => continue,
             Some((place, function)) => {
                 let file = place.rsplit_once('(').unwrap().0.rsplit('/').next().unwrap();
@@ -374,7 +378,7 @@ fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
         };
         names.entry(event["tid"].as_u64().unwrap()).or_default().push((start, start + dur, frame));
     }
-    // Of two that begin together the longer one is around the other.
+    // If two functions begin together, the longer one contains the other.
     names.values_mut().for_each(|all| all.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1))));
     let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
     let calls: HashMap<u64, &Value> = calls(events).map(|call| (correlation(call), call)).collect();
@@ -393,7 +397,7 @@ fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
     without_times(streams)
 }
 
-/// As gpuflame says, in a recording.
+/// Functions according to gpuflame's recording.
 fn frames_of_gpuflame(done: &Done) -> Launches {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv", "--all-frames"])
         .ok();
@@ -428,8 +432,8 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
     without_times(streams)
 }
 
-/// Asserts that each kernel of a program stands under the same functions by both. How many stand under any, and the depth of
-/// the deepest stack.
+/// Asserts that each kernel of a program is under the same functions in both. Returns how many kernels are under any
+/// function, and the depth of the deepest stack.
 fn compare_frames(program: &str) -> Option<(usize, usize)> {
     let (kineto, done) = both(program, &["--stacks"], "gfr")?;
     let gpuflame = frames_of_gpuflame(&done);
@@ -456,14 +460,14 @@ fn training_step_kernels_have_the_python_frames_that_kineto_records() {
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
-/// A kernel of a graph is under those that launched the graph.
+/// A kernel of a graph is under the functions that launched the graph.
 #[test]
 fn decode_loop_kernels_have_the_python_frames_that_kineto_records() {
     let Some((in_python, deepest)) = compare_frames("decode.py") else { return };
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
-/// Of models as people load them; `.ci/long` installs them.
+/// Models as users load them; `.ci/long` installs the packages.
 #[test]
 fn transformers_kernels_have_the_python_frames_that_kineto_records() {
     let Some(launched_by_operators) = compare(TRANSFORMERS) else { return };

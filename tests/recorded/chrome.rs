@@ -19,14 +19,14 @@ fn events(done: &Done) -> (u64, Vec<Value>) {
     (trace["baseTimeNanoseconds"].as_u64().unwrap(), events)
 }
 
-/// Microseconds with three decimals, as nanoseconds.
+/// Converts microseconds with three decimals to nanoseconds.
 fn nanos(micros: &Value) -> u64 {
     (micros.as_f64().unwrap() * 1e3).round() as u64
 }
 
 type Work = (String, String, u64, u64, u64);
 
-/// Kind, name, start, end and launching thread of each piece of work by its id; flows connect a launch and its work.
+/// Kind, name, start, end and launching thread of each piece of work, by its id; flows connect a launch and its work.
 fn told(done: &Done) -> BTreeMap<u64, Work> {
     let (base, events) = events(done);
     let of = |phase: &str, categories: &[&str]| -> Vec<Value> {
@@ -58,7 +58,7 @@ fn told(done: &Done) -> BTreeMap<u64, Work> {
     told.collect()
 }
 
-/// The same table from the simulation's truth.
+/// The same table from the simulation's truth file.
 fn true_work(done: &Done) -> BTreeMap<u64, Work> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

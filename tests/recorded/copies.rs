@@ -44,12 +44,12 @@ const DONE: [(&str, &str, u64, &str); 24] = [
 fn each_form_of_copy_and_fill_has_its_own_leaf_and_time() {
     for version in ["11.8", "12.0", "12.9", "13.0", "13.4"] {
         let done = copies(version);
-        // The simulated stack's README lists both rates.
+        // The expected durations follow from two rates, which the simulated stack's README lists.
         let expected: BTreeMap<_, _> = DONE
             .iter()
             .map(|&(function, leaf, bytes, _)| {
                 let nanos = if leaf.contains("set") { 1_000 + bytes / 1_000 } else { 2_000 + bytes / 25 };
-                // A CUPTI older than a call does not report who made it.
+                // A CUPTI that is older than an API function does not report which call made a copy.
                 let is_seen = function != "batch" || version.starts_with("13");
                 let site = if is_seen { format!("main;{function}") } else { String::new() };
                 ((site, leaf.to_owned()), nanos)
@@ -68,7 +68,7 @@ fn the_table_distinguishes_pageable_from_pinned_and_single_from_batched_copies()
         let text = done.file("out.activities.csv");
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let mut rows: Vec<BTreeMap<String, String>> = reader.deserialize().map(|row| row.unwrap()).collect();
-        // Work on one stream is ordered, and all calls except the synchronous ones use the same stream.
+        // Work on one stream is ordered, and all calls except the synchronous calls use the same stream.
         rows.sort_by_key(|row| row["correlation"].parse::<u64>().unwrap());
         let shown = |row: &BTreeMap<String, String>| {
             let words =

@@ -53,7 +53,7 @@ fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     all
 }
 
-/// The same table from the simulation's truth.
+/// The same table from the simulation's truth file.
 fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -108,7 +108,7 @@ fn an_unread_stdout_does_not_block_the_program_and_lost_lines_are_counted() {
     let run = load(&["--threads", "2", "--launches", "60000"]).env(VARIABLE, "stdout");
     let (mut command, folder) = run.into_command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The pipe is held open, and not read until the program has ended.
+    // The pipe is held open, but is not read until the program has ended.
     let stdout = child.stdout.take().unwrap();
     let stderr = child.stderr.take().unwrap();
     let said: Vec<String> = BufReader::new(stderr).lines().map(|line| line.unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Recorded dependencies, compared with the simulated stack's truth: every event recorded on a stream and every wait, by call
-//! and by record, and nothing else.
+//! Recorded dependencies, compared with the simulated stack's truth file: the recording contains exactly every event
+//! recorded on a stream and every wait, by call and by record.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,7 +26,7 @@ fn run_of(source: &str, variables: &[(&str, &str)]) -> Done {
     variables.iter().fold(run, |run, (name, value)| run.env(name, value)).ok()
 }
 
-/// Rows of a recording that this test is about, and the names of all stacks.
+/// The rows of a recording that this test checks, and the names of all stacks.
 struct Recorded {
     profile: Profile,
     records: Vec<EventRecord>,
@@ -64,7 +64,7 @@ impl Recorded {
     }
 }
 
-/// Dependencies from the truth, except queries answered with "not ready": those are not recorded.
+/// Dependencies from the truth file, except queries answered with "not ready", which are not recorded.
 fn truth(done: &Done) -> Vec<Value> {
     let lines = done.file("deps.json");
     let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -75,7 +75,8 @@ fn number(line: &Value, field: &str) -> Option<u64> {
     line[field].as_u64()
 }
 
-/// Compares the recording with the truth, line by line; `has_ids`: this CUPTI numbers the records of events.
+/// Compares the recording with the truth file, line by line. `has_ids` says whether this CUPTI numbers the records of
+/// events.
 fn assert_exact(done: &Done, has_ids: bool) {
     let found = Recorded::of(done);
     let truth = truth(done);
@@ -138,12 +139,12 @@ fn assert_exact(done: &Done, has_ids: bool) {
     }
     assert_eq!((records, syncs), (found.records.len(), found.syncs.len()), "what nobody did");
     assert_eq!(waited, found.waits.len(), "waits that nobody made");
-    // Captured events have a call and no record; refused ones have neither.
+    // Events in a capture have a call and no record; refused events have neither.
     let mut drawn: Vec<_> = found.calls.iter().map(|call| found.stack(call.context)).collect();
     drawn.retain(|stack| stack.starts_with("main;captured"));
     assert_eq!(drawn.len(), 4, "{drawn:?}");
     assert_eq!(called + drawn.len(), found.calls.len());
-    // Three rounds with one reused event and three new ones, the driver's event, and the one that was queried.
+    // Three rounds with one reused event and three new ones, the driver's event, and the event that was queried.
     assert_eq!((records, called), (8, 8 + 8), "{}", done.stderr);
     assert!(handles.len() == 4 && handles.values().collect::<std::collections::BTreeSet<_>>().len() < 4);
 }

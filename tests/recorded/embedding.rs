@@ -1,4 +1,4 @@
-//! Programs that call gpuflame through its C interface, linked to the library or to nothing.
+//! Programs that call gpuflame through its C interface; they are linked to the library, or use only the header.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn told(done: &Done) -> BTreeMap<&str, u64> {
 #[test]
 fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let program = compile("tests/programs/embedded.c", &["-O2", "-DLINKED"]);
-    // The last kernel runs for ten minutes: it has not completed, and the exit does not wait for it.
+    // The last kernel runs for ten minutes: the kernel has not completed at the exit, which does not wait for it.
     let run = Run::new(&program, Way::None).env("GPUSIM_CLOCK", "real").env("GPUFLAME_FORMATS", "folded,gfr");
     let done = run.ok();
     let told = told(&done);
@@ -26,7 +26,7 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
         let now = |name: &str| at(&format!("{when}.{name}"));
         assert_eq!((now("matched"), now("pending"), now("outside")), (matched, pending, outside), "{when}");
         assert_eq!(now("launches"), matched + pending + outside + now("dropped"), "{when}");
-        // CUPTI keeps back the records that follow an incomplete one in a buffer.
+        // In a buffer, CUPTI keeps back all records that follow an incomplete record.
         assert!((matched..=matched + outside).contains(&now("activities")), "{when}");
         assert_eq!((now("windows"), now("steps"), now("gpus"), now("kernels")), (1, 5, 1, 2), "{when}");
         // Kernels run one after another on a stream, as in the truth file; those outside the window are on another stream.

@@ -1,5 +1,5 @@
-//! CUDA graphs: every node is under the stack that launched it and the one that created it, to the nanosecond, compared with
-//! the simulated stack's truth. A stack that cannot be known is replaced by a label that says so.
+//! CUDA graphs: every node is under the stack that launched it and the stack that created it, to the nanosecond. The
+//! reference is the simulated stack's truth file. A stack that cannot be known is replaced by a label that says so.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,8 @@ use serde_json::Value;
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
 
-/// GPU time by (launch site, frames that the site of creation adds to it, leaf). No site of creation: not part of a graph.
+/// GPU time by (launch site, frames that the site of creation adds to it, leaf). Work that is not part of a graph has
+/// no site of creation.
 type Sums = BTreeMap<(String, Option<String>, String), u64>;
 
 fn program() -> &'static Path {
@@ -41,7 +42,7 @@ fn leaf(row: &Value) -> String {
     }
 }
 
-/// Frames of `created` beyond those it shares with `site`.
+/// Frames of `created` beyond the frames that it shares with `site`.
 fn rest(site: &str, created: &str) -> String {
     let frames = |path: &str| path.split(';').map(str::to_owned).collect::<Vec<_>>();
     let (site, created) = (frames(site), frames(created));
@@ -49,7 +50,7 @@ fn rest(site: &str, created: &str) -> String {
     created[shared..].join(";")
 }
 
-/// Rows of the truth that `wanted` selects.
+/// Rows of the truth file that `wanted` selects.
 fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -159,7 +160,7 @@ fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     while let Some(row) = reader.next_row().unwrap() {
         match row {
             Row::Module(module) => modules.push(module.clone()),
-            // Stacks of allocations and waits.
+            // Stacks of allocations and waits are skipped.
             Row::Called(called) => drop(stacks.remove(&called.context)),
             Row::Context { id, frames, .. } => {
                 let address = |frame: &gpuflame::record::Frame| match frame.kind() {
@@ -204,14 +205,14 @@ fn gpuflame_graph_selects_the_launch_or_the_capture_stack() {
     assert!(capture.file("out.folded").lines().any(|l| l == line), "{}", capture.file("out.folded"));
 }
 
-/// Nodes that allocate and free run nothing that is recorded; nodes in conditional graphs, and updated nodes, keep the stack
+/// Nodes that allocate and free run no recorded work; nodes in conditional graphs, and updated nodes, keep the stack
 /// that created them.
 #[test]
 fn conditional_and_updated_graph_nodes_are_exact() {
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
     for version in VERSIONS {
         let done = Run::new(&program, Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
-        // Launches without any activity: two that only allocate, and three whose condition selects no graph.
+        // Launches without any activity: two launches that only allocate, and three whose condition selects no graph.
         let (_, launches) = done.sum("launches");
         assert_eq!((launches["launch_pending"], total(&done, "graph_launches")), (5, 15), "{}", done.stderr);
         let mut found = found(&done);
@@ -225,7 +226,7 @@ fn conditional_and_updated_graph_nodes_are_exact() {
 #[test]
 fn launches_captured_into_a_graph_are_counted_as_captured() {
     let done = run("captured").ok();
-    // Two kernels, a copy and a fill.
+    // The graph has two kernels, a copy and a fill.
     assert!(done.stderr.contains("launches_captured 4,"), "{}", done.stderr);
     let plain = Run::new(&compile("tests/programs/load.c", &["-O2"]), Way::Injected);
     let done = plain.args(["--launches", "1000"]).ok();
@@ -264,7 +265,8 @@ fn graphs_destroyed_while_running_keep_their_work() {
         {
             let done = run("in_flight").env(name, value).env("GPUSIM_CUPTI_VERSION", version).ok();
             assert_exact(&done);
-            // Ten contexts, each with two instantiations of four nodes, launched three times and twice.
+            // There are ten contexts, each with two instantiations of four nodes, one launched three times and the
+            // other twice.
             assert_eq!(ledger(&done).0, 10 * 4 * (3 + 2));
         }
     }
@@ -272,7 +274,8 @@ fn graphs_destroyed_while_running_keep_their_work() {
 
 #[test]
 fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
-    // Two kernels in each of ten launches, of 1,000 and 3,000 ns; two of each also appear a second time, without a launch.
+    // Each of ten launches has two kernels, of 1,000 and 3,000 ns; two records of each kernel also appear a second
+    // time, without a launch.
     let with = |fault: &str, version: &str| {
         run("explicitly").env("GPUSIM_FAULTS", fault).env("GPUSIM_CUPTI_VERSION", version).ok()
     };
@@ -280,7 +283,7 @@ fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
         done.folded().into_iter().find(|(frames, _)| frames.join(";") == stack).map(|(_, weight)| weight)
     };
     let made = "[graph];main;explicitly;build;add_kernel;cudaGraphAddKernelNode";
-    // Records only state since 13.0 that the GPU made the launch.
+    // Only records since 13.0 say that the GPU made the launch.
     for (version, label, word) in
         [("13.0", "[device graph]", "device_graph"), ("12.9", "[no launch stack]", "no_launch_stack")]
     {
@@ -310,7 +313,7 @@ fn graph_trace_mode_records_one_activity_per_launch_and_reports_the_mode() {
         let delivered = truth(&done, |row| row["delivered"] != 0);
         assert_eq!(found(&done), delivered, "{}", done.stderr);
         let graphs: u64 = delivered.iter().filter(|(key, _)| key.2 == "[GPU_Graph]").map(|(_, ns)| ns).sum();
-        // Two kernels, a copy and a fill, one after the other, ten times.
+        // Two kernels, a copy and a fill run one after the other, ten times.
         let copy = 2_000 + 4096 / 25;
         assert_eq!(graphs, 10 * (3_000 + 500 + copy + 1_008));
         assert_eq!(ledger(&done).0, 0, "{}", done.stderr);
@@ -331,7 +334,7 @@ fn a_captured_decode_loop_is_exact_with_every_cupti_version() {
     for version in VERSIONS {
         let done = Run::new(example(), Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
         assert_exact(&done);
-        // 40 layers of 8 kernels, for 1,000 tokens.
+        // The program has 40 layers of 8 kernels, for 1,000 tokens.
         assert_eq!(ledger(&done).0, 320_000);
         let sums = found(&done);
         let layers = sums.keys().filter(|(launch, created, _)| {
@@ -339,7 +342,7 @@ fn a_captured_decode_loop_is_exact_with_every_cupti_version() {
             launch == "main;generate"
                 && (created.contains(";layer;attention;") || created.contains(";layer;feed"))
         });
-        // Eight call sites for seven kernels, captured by two callers.
+        // There are eight call sites for seven kernels, captured by two callers.
         assert_eq!((layers.count(), sums.len()), (16, 16), "{sums:#?}");
     }
 }
@@ -352,7 +355,7 @@ fn callbacks_per_graph_launch_do_not_depend_on_the_node_count() {
         let calls = cost.split(", ").find_map(|part| part.strip_suffix(" calls")).unwrap().to_owned();
         let captured = done.ledger("lost:")[0].split("launches_captured ").nth(1).unwrap().to_owned();
         let captured = captured.split(',').next().unwrap().parse::<u64>().unwrap();
-        // One in 61 of the 500 calls is timed; which ones depends on the captured launches before them.
+        // One in 61 of the 500 calls is timed; the captured launches before the calls determine which calls are timed.
         let told = done.ledger("graph launches:")[0].to_owned();
         assert!(told.ends_with(" timed), 500 of them"), "{told}");
         assert!([8, 9].iter().any(|timed| told.contains(&format!("median of {timed} timed"))), "{told}");
@@ -373,11 +376,11 @@ fn nanoseconds_per_graph_launch_by_node_count() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Memory held at the end by a program that creates, launches and destroys `graphs` graphs, in MiB: gpuflame's by its own
-/// count, and the whole process with the simulated stack in it.
+/// Memory held at the end by a program that creates, launches and destroys `graphs` graphs, in MiB: gpuflame's memory
+/// by its own count, and that of the whole process with the simulated stack in it.
 fn held(graphs: &str) -> (f64, f64) {
-    // A checkpoint copies the sums once a second: the memory that the allocator keeps for it grows with time, not with
-    // graphs.
+    // A checkpoint copies the sums once a second, so the memory that the allocator keeps for checkpoints grows with
+    // time, not with the number of graphs.
     let done = Run::new(linked(), Way::Injected).args(["churn", graphs]).env("GPUFLAME_CHECKPOINT", "0").ok();
     assert_exact(&done);
     let line = done.stdout.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect(&done.stdout);
@@ -394,7 +397,8 @@ fn own_mib(done: &Done) -> f64 {
     held.parse().unwrap()
 }
 
-/// The state of one graph, its nodes, its instantiation and its launch is more than 300 bytes; for 30,000 graphs it is 9 MiB.
+/// The state of one graph, its nodes, its instantiation and its launch takes more than 300 bytes, which makes 9 MiB for
+/// 30,000 graphs.
 fn assert_flat(few: (f64, f64), many: (f64, f64)) {
     assert!(many.0 < few.0 + 2.0, "gpuflame holds {} MiB, and later {}", few.0, many.0);
     assert!(many.1 < few.1 + 3.0, "the process holds {} MiB, and later {}", few.1, many.1);
@@ -402,7 +406,7 @@ fn assert_flat(few: (f64, f64), many: (f64, f64)) {
 
 #[test]
 fn short_lived_graphs_leave_memory_unchanged() {
-    // The join's table of recent ids is full after 26,000: each round uses ten.
+    // The join's table of recent ids is full after 26,000 graphs, because each round uses ten ids.
     assert_flat(held("50000"), held("100000"));
 }
 

@@ -1,11 +1,11 @@
-//! Causes of idle GPU time, compared with the gaps between the work in the simulated stack's truth.
+//! Causes of idle GPU time, compared with the gaps between the work in the simulated stack's truth file.
 
 use std::collections::BTreeMap;
 
 use crate::support::{Done, Run, Way, compile};
 use serde_json::Value;
 
-/// Idle time by (GPU, call site of the work that ended it). Before the first work there is none.
+/// Idle time by (GPU, call site of the work that ended it). There is no gap before the first work.
 type Gaps = BTreeMap<(u64, String), u64>;
 
 fn stall(args: &[&str]) -> Run {
@@ -37,8 +37,8 @@ fn true_gaps(done: &Done) -> Gaps {
     gaps
 }
 
-/// The same gaps from the idle profile, with all causes combined, and the part of each that is charged to a call alone:
-/// usually the time that the call before the one that ended the gap took.
+/// The same gaps from the idle profile, with all causes combined, and the part of each gap that is charged to a call
+/// alone, which is usually the duration of the last call before the one that ended the gap.
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
@@ -80,7 +80,7 @@ fn ended_by(frames: &[String]) -> Vec<&str> {
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
         return functions.collect();
     };
-    // Of the frames that the two calls do not share at most one is shown.
+    // At most one of the frames that the two calls do not share is shown.
     let shared = frames[..after].iter().map(String::as_str);
     shared.chain(functions.filter_map(|frame| frame.strip_prefix("[before] "))).collect()
 }
@@ -89,7 +89,7 @@ fn idle(done: &Done) -> impl Iterator<Item = (Vec<String>, u64)> {
     done.folded_file("out.idle.folded").into_iter()
 }
 
-/// A GPU's totals from the ledger, checked against the idle profile: window, busy, idle.
+/// A GPU's totals from the ledger, checked against the idle profile: the window, busy time and idle time.
 fn account(done: &Done, gpu: u64) -> (u64, u64, u64) {
     let (window, parts) = done.sum(&format!("GPU {gpu} window_ns"));
     let (idle, causes) = done.sum(&format!("GPU {gpu} idle_ns"));
@@ -118,14 +118,14 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
         assert!((planted - planted / 100..=gap).contains(&blamed), "{blamed} of {planted} ns, {clock} clock");
         assert_same_gaps(&done);
         let (_, busy, idle_time) = account(&done, 0);
-        // Four kernels and a copy of 1,000 bytes per step.
+        // Each step has four kernels and a copy of 1,000 bytes.
         assert_eq!(busy, 40 * (2 * 2000 + 2 * 1000 + 2000 + 1000 / 25));
         assert_eq!(idle(&done).map(|(_, nanos)| nanos).sum::<u64>(), idle_time);
     }
 }
 
-/// Place under which a program that loses time in one spot has most of its GPU idle time, that time, and the time that the
-/// program lost.
+/// For a program that loses time in one place: the place under which most of its GPU idle time is shown, that idle
+/// time, and the time that the program lost.
 fn culprit(what: &str) -> (String, u64, u64) {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let run = Run::new(&program, Way::Injected)
@@ -174,7 +174,7 @@ fn a_pause_is_split_at_calls_made_during_it() {
         "[after] cudaMalloc;[before] compute;cudaLaunchKernel",
     ];
     for half in halves.map(late) {
-        // Ten pauses of at least 5 ms.
+        // The program makes ten pauses of at least 5 ms.
         assert!(half > 47_500_000, "{half} ns");
     }
 }
@@ -188,7 +188,7 @@ fn each_of_two_gpus_with_two_streams_has_its_own_idle_time() {
     assert_eq!(first.0, second.0, "one window for both");
     let line = "GPU 1 streams: ";
     assert!(done.ledger(line)[0].starts_with("2; stream "), "{}", done.stderr);
-    // The second GPU had no work until the first was done.
+    // The second GPU had no work until the first GPU was done.
     let opening: u64 = idle(&done)
         .filter(|(frames, _)| frames[0] == "[since the window opened]")
         .filter(|(frames, _)| frames.last().unwrap().starts_with("[GPU1_Idle"))
@@ -202,8 +202,8 @@ fn a_window_filled_with_work_launched_earlier_is_not_idle() {
     let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
     let run = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0");
     let done = run.env("GPUSIM_KERNELS", "step_d200000=20ms").ok();
-    // Virtual time: 300 kernels of 20 ms follow each other. The first hundred run for longer than the window is open, and the
-    // second hundred, launched in it, runs after it.
+    // With virtual time, 300 kernels of 20 ms follow each other. The first hundred kernels run for longer than the
+    // window is open; the second hundred, which are launched in the window, run after it.
     let (window, busy, idle) = account(&done, 0);
     assert_eq!((window - busy, idle), (0, 0), "{}", done.stderr);
     assert!(busy > 100 * 20_000_000, "{}", done.stderr);
@@ -228,7 +228,7 @@ fn a_gpu_clock_that_lags_is_reported() {
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
     assert_eq!(words[0], "15", "all that ran there: {line}");
-    // Its work begins at least 5 us after its launch, so the clock shows nearly all of its error.
+    // The work begins at least 5 us after its launch, so the clock shows nearly all of its error.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

@@ -1,11 +1,11 @@
-//! Incomplete stacks: each is counted, and no GPU time is lost because of them.
+//! Incomplete stacks: each incomplete stack is counted, and no GPU time is lost because of them.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
 
 use crate::support::{Done, Run, Way, compile};
 
-/// Runs launches from this many stacks of each kind: `[whole, guessed, cut, both, deep]`.
+/// Launches from this many stacks of each kind: `[whole, guessed, cut, both, deep]`.
 fn run(stacks: [u32; 5]) -> Done {
     let program = compile("tests/programs/stacks.c", &["-O2", "-fomit-frame-pointer"]);
     let args = stacks.map(|count| count.to_string());
@@ -45,7 +45,7 @@ fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     assert_eq!((launches, parts["matched"]), (150, 150), "ten from each of fifteen stacks");
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, done.truth().sums.values().sum::<u64>(), "every ns hangs under some stack");
-    // Including the wait's stack.
+    // The count includes the stack of the wait.
     let verified = "151 stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's";
     assert_eq!(done.ledger("verified: "), [verified]);
 }

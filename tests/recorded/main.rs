@@ -1,4 +1,5 @@
-//! Programs recorded on the simulated stack: their outputs, compared with the simulated stack's truth of what really ran.
+//! Programs recorded on the simulated stack: their outputs are compared with the simulated stack's truth file, which
+//! lists what really ran.
 
 #[path = "../support/mod.rs"]
 mod support;

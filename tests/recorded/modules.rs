@@ -96,7 +96,7 @@ fn reload(cycles: u32, stacks: u32, namespace: &str, plugins: &[PathBuf]) -> Don
     done
 }
 
-/// Number of launches of 1,000 ns under the red plugin, the green one, and an unknown one.
+/// Number of launches of 1,000 ns under the red plugin, the green plugin, and an unknown one.
 fn launches_by_plugin(done: &Done) -> [u64; 3] {
     let mut launches = [0; 3];
     for (frames, nanos) in done.folded() {
@@ -132,18 +132,19 @@ fn plugins_that_alternate_beyond_the_epoch_limit_keep_their_names() {
 #[test]
 fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     let red = plugin("red");
-    // Each link looks like another file: an address has at most 4,094 epochs.
+    // Each link looks like another file. The test needs many links, because an address has at most 4,094 epochs.
     let names = (0..5000).map(|n| red.with_file_name(format!("{n}.so")));
     let links: Vec<_> = names.inspect(|link| symlink(&red, link).unwrap()).collect();
     let done = reload(5000, 0, "-", &links);
     let [red, green, unknown] = launches_by_plugin(&done);
     assert_eq!((red + unknown, green), (2500 + 5000, 0), "{}", done.stderr);
-    // The loader chooses their addresses: memory that we map may change them.
+    // The loader chooses the files' addresses, which may change if the test maps memory.
     let mut files = BTreeMap::<_, u64>::new();
     done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
     let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();
     assert!(too_many > 50, "{files:?}");
-    // Three launches per two files; whatever was mapped there before may have used an epoch or two.
+    // There are three launches per two files; files that were mapped at the address before may have used an epoch or
+    // two.
     let expected = too_many * 3 / 2;
     assert!(
         (expected..expected + 12).contains(&unknown),
@@ -157,13 +158,13 @@ fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
 fn stacks_outside_a_reloaded_library_are_recorded_once() {
     let done = reload(60, 500, "-", &["red", "green"].map(plugin));
     assert_eq!(done.sum("launches").0, 60 * 500 + 30 + 60);
-    // Each plugin has one stack for each address that it was loaded at.
+    // Each plugin has one stack for each address at which it was loaded.
     let plugins: BTreeSet<_> = done.stdout.lines().collect();
     let stacks = 500 + plugins.len() + 1;
     assert_eq!(done.ledger("stacks "), [format!("{stacks} distinct")], "and that of a wait: {}", done.stderr);
 }
 
-/// To the kernel the loader is then the program.
+/// To the kernel the loader is the program in this case.
 #[test]
 fn a_program_started_through_the_loader_is_symbolized() {
     let program = compile("tests/programs/odd.c", &["-O2"]);

@@ -1,6 +1,6 @@
 //! Python frames in stacks, compared with what `sys._getframe` returns at each launch, on every Python of this machine:
-//! `python3`, those of pyenv, which have a shared library, and those of `tests/python/interpreters`, which have none,
-//! including their debug builds.
+//! `python3`; the Pythons of pyenv, which have a shared library; and the Pythons of `tests/python/interpreters`, which
+//! have no shared library, including their debug builds.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
@@ -99,14 +99,14 @@ fn many_short_lived_functions_have_their_own_names_and_lines() {
     assert_functions_come_and_go("100000", "7");
 }
 
-/// With trampolines that have no unwind information (`-X perf`, since 3.12) the functions are present nevertheless, and so
-/// are the frames below them.
+/// With trampolines that have no unwind information (`-X perf`, since 3.12) the Python functions are present
+/// nevertheless, and so are the frames below the trampolines.
 #[test]
 fn functions_called_through_perf_trampolines_have_the_same_frames() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
-        // With trampolines, a debug build's calls are deeper than the stack that Python allows itself.
+        // With trampolines, the calls of a debug build are deeper than the stack that Python allows itself.
         let is_debug = python.to_str().is_some_and(|name| name.ends_with('d'));
         let done = run.args(is_debug.then_some("[!d]*")).ok();
         assert_as_said(&done);
@@ -114,14 +114,15 @@ fn functions_called_through_perf_trampolines_have_the_same_frames() {
     }
 }
 
-/// The trampolines are shown, by the names that Python gives them, only if Python functions are not: never both.
+/// The trampolines are shown, by the names that Python gives them, only if Python functions are not shown: the outputs
+/// never contain both.
 #[test]
 fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
     let flags = |minor| if minor >= 13 { &["perf", "perf_jit"][..] } else { &["perf"] };
     for ((_, minor), python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         for (flag, mode) in flags(minor).iter().flat_map(|flag| [(flag, "off"), (flag, "auto")]) {
             let run = Run::new(&python, Way::Injected).args(["-X", flag]);
-            // Without `deep`, whose native stacks exceed the maximum depth.
+            // The program runs without `deep`, whose native stacks exceed the maximum depth.
             let run = run.arg(root().join("tests/programs/frames.py")).arg("[!d]*");
             let run = run.env("GPUFLAME_PYTHON", mode);
             let done = run.ok();
@@ -143,8 +144,8 @@ fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
     }
 }
 
-/// A greenlet has its own functions, whatever ran on the same stack in between. Before 3.11 the ledger counts that the stack
-/// below has more evaluator calls than functions.
+/// A greenlet has its own functions, whatever ran on the same stack in between. Before 3.11 the ledger counts the
+/// stacks whose lower part has more evaluator calls than functions.
 #[test]
 fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     for ((_, minor), python) in known() {
@@ -159,8 +160,8 @@ fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     }
 }
 
-/// py-spy reads the process from outside and independently of gpuflame: the functions it finds in threads that wait where
-/// they launched are those in their launches.
+/// py-spy reads the process from outside and independently of gpuflame: in threads that wait where they launched,
+/// py-spy finds the same functions that gpuflame found at their launches.
 #[test]
 fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -235,8 +236,8 @@ fn launches_from_pythons_jit_appear_under_their_functions() {
     }
 }
 
-/// Before 3.12 the interpreter's thread state only lists the functions of its first interpreter, whichever runs: the
-/// functions that called the other one are shown then, and none of the other's own.
+/// Before 3.12 the interpreter's thread state only lists the functions of its first interpreter, whichever interpreter
+/// runs: the functions that called the second interpreter are then shown, but none of the second interpreter's own.
 #[test]
 fn functions_of_subinterpreters_are_shown_since_3_12() {
     for ((_, minor), python) in known() {
@@ -307,7 +308,7 @@ fn evaluated(definitions: &[&str]) -> Done {
     evaluates(definitions, None).ok()
 }
 
-/// The same run before it starts; the second launch is made by a thread whose state is filled with `word`.
+/// The same run, before it starts; the second launch is made by a thread whose state is filled with `word`.
 fn evaluates(definitions: &[&str], word: Option<&str>) -> Run {
     let flags = ["-O2", "-shared", "-fPIC"].iter().chain(definitions).copied().collect::<Vec<_>>();
     let interpreter = compile("tests/programs/interpreter.c", &flags);
@@ -341,7 +342,7 @@ fn an_unknown_interpreter_layout_turns_python_frames_off_with_a_message() {
     }
 }
 
-/// Debian's and conda's Pythons are compiled with a profile, which puts half of the evaluator elsewhere.
+/// Debian's and conda's Pythons are compiled with a profile, which puts half of the evaluator's code elsewhere.
 #[test]
 fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     let done = evaluated(&["-DVERSION=0x030900f0", "-DCOLD"]);
@@ -353,7 +354,8 @@ fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
 }
 
-/// The first stack decides whether frames are trusted at all; in a later one the functions are placed at the outermost call.
+/// The first stack decides whether frames are trusted at all; in a later stack the functions are placed at the
+/// outermost call.
 #[test]
 fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     // None of the 8 functions (16 with 3.9) is inside a native frame.
@@ -386,7 +388,7 @@ fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     }
 }
 
-/// For example a thread that is being created: it has no frames yet, which is harmless; and its state may hold any value.
+/// A thread that is being created has no frames yet, which is harmless; its state may also hold any value.
 #[test]
 fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];
@@ -456,14 +458,14 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
             assert_eq!(done.sum("launches").1["matched"], 3, "{context}");
             assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{context}");
             assert!(done.ledger("lost: ")[0].contains(" python_dropped 1, python_unsure 0"), "{context}");
-            // Frames recorded before that are kept.
+            // Frames that were recorded before the invalid ones are kept.
             let first = done.folded().into_iter().find(|(frames, _)| !python_frames(frames).is_empty());
             assert!(
                 first.is_some_and(|(frames, _)| python_frames(&frames)[1].starts_with("main ")),
                 "{context}"
             );
         }
-        // A frame without a function, as while it is being created.
+        // The frame has no function, as while a frame is being created.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["code", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{}", done.stderr);
@@ -472,7 +474,7 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
-        // A ring of frames only counts as too deep.
+        // A ring of frames only counts as a stack that is too deep.
         let done =
             program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
@@ -480,8 +482,8 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
     }
 }
 
-/// Frames hidden in pictures are in the recording, and hiding them moves no time: each kernel has the same time as with all
-/// frames, under the remaining ones.
+/// Frames that are hidden in pictures are in the recording, and hiding them moves no time: each kernel has the same
+/// time as with all frames, under the frames that remain.
 #[cfg(feature = "cli")]
 #[test]
 fn hiding_frames_does_not_change_the_time_of_a_kernel() {
@@ -517,7 +519,8 @@ fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     }
 }
 
-/// A running thread's Python functions cannot be read, but its native stack passes through their trampolines.
+/// The Python functions of a running thread cannot be read, but the thread's native stack passes through their
+/// trampolines.
 #[test]
 fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
@@ -533,7 +536,7 @@ fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
             let named =
                 |name: &str| format!("py::{name}:{}", root().join("tests/programs/slow.py").display());
             let expected = [named("<module>"), named("main"), named(function)];
-            // An interpreter that was started by its own loader has native frames that cannot be named.
+            // An interpreter that was started by its own loader has native frames that gpuflame cannot name.
             let of_loader = |frame: &&String| !frame.starts_with("ld-linux-x86-64.so.2+0x");
             let shown: Vec<&String> = heaviest.iter().filter(of_loader).take(3).collect();
             assert_eq!(shown, expected.each_ref(), "{heaviest:?}\n{}", done.stderr);

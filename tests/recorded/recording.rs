@@ -25,7 +25,7 @@ fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
     variables.iter().fold(run, |run, (name, value)| run.env(name, value)).done()
 }
 
-/// Explains the recording as a separate process would: from the file, and the files it names.
+/// Explains the recording as a separate process would: from the file, and from the files that it names.
 fn explain(done: &Done) -> (Profile, Ledger) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let mut explain = Explain::new(explain::Options::default());
@@ -166,7 +166,7 @@ fn stack_ids_in_the_table_match_the_true_call_sites() {
 
 #[test]
 fn launch_times_match_the_true_calls_within_50_us() {
-    // 0.3 s, in which the collector updates the callbacks' clock again and again.
+    // The run takes 0.3 s, in which the collector updates the callbacks' clock again and again.
     let load = ["--threads", "2", "--launches", "150000"];
     let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
     let done = record("tests/programs/load.c", &load, &variables);
@@ -184,7 +184,8 @@ fn launch_times_match_the_true_calls_within_50_us() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // Error that a kernel which corrects its clock may cause between two visits of the collector.
+    // Maximum error in ns of a callback's clock between two visits of the collector, if the kernel corrects its own
+    // clock in between.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {
@@ -218,7 +219,7 @@ fn the_table_gives_the_reason_for_a_missing_time() {
     assert_eq!(reasons.values().sum::<u64>(), 100, "{reasons:?}");
 }
 
-/// Provenance fields of the profile, by name; no GPUs are listed here.
+/// Provenance fields of the profile, by name, without those of GPUs.
 fn provenance(done: &Done) -> BTreeMap<&'static str, String> {
     let (profile, _) = explain(done);
     profile.provenance().map(|(what, text)| (what.word(), text.to_owned())).collect()
@@ -234,7 +235,7 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
     assert_eq!(words, ["cupti", "driver", "gpuflame", "host", "rank", "start"]);
     assert_eq!((&*said["rank"], &*said["gpuflame"]), ("3", env!("CARGO_PKG_VERSION")));
     assert_eq!(said["host"], fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
-    // By an independent clock: GNU date.
+    // The expected time is from an independent clock, GNU date.
     let began = Command::new("date").args(["-d", &said["start"], "+%s"]).output().unwrap().stdout;
     let began: u64 = String::from_utf8(began).unwrap().trim().parse().unwrap();
     let since = since.duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -247,7 +248,8 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
 }
 
 /// Files of format 1 that were recorded in November 2026: a run of `stacks 3 1 1 0 1` with single activities, and the
-/// checkpoint of `ending left abort`. Their expected content is counted by hand from the programs' sources.
+/// checkpoint of `ending left abort`. The expected content of these files is counted by hand from the programs'
+/// sources.
 #[test]
 fn recordings_of_format_1_stay_readable() {
     for (name, has_rows, launches, stacks) in [("rows", true, 60, 6), ("sums", false, 1100, 2)] {
@@ -271,8 +273,8 @@ fn recordings_of_format_1_stay_readable() {
     }
 }
 
-/// An id read from a file must not be used as an index before it is checked: activities with an impossible id have no stack,
-/// and are in all sums.
+/// An id that is read from a file must be checked before it is used as an index: activities with an impossible id have
+/// no stack, but are in all sums.
 #[test]
 fn out_of_range_context_ids_count_but_have_no_stack() {
     for id in [0, 1, 6, 0x7fff_fff0, 0x7fff_ffff, 0x8000_0000, 0x8000_0002, u32::MAX] {

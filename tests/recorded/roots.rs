@@ -1,4 +1,4 @@
-//! Frames at the root of all stacks: process, thread, GPU and stream.
+//! Frames at the root of all stacks, which name process, thread, GPU and stream.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ fn process_gpu_and_stream_roots_appear_in_the_requested_order() {
         (root("7 of GPU 1, context 2", 1), 700),
     ]);
     assert_eq!(by_root(&done, "out.folded", 3), sums, "{}", done.stderr);
-    // Without streams, since idle time belongs to none.
+    // Idle time has no stream frame, since idle time belongs to no stream.
     let idle = done.folded_file("out.idle.folded");
     assert!(
         idle.iter().all(|(frames, _)| frames[0] == process && frames[1].starts_with("[GPU ")),

@@ -45,7 +45,7 @@ fn cpu_shares_of_60_30_and_10_percent_are_measured_within_2_points() {
         let percent = 100.0 * found(&done, frame).0 as f64 / spun as f64;
         assert!((percent - share).abs() < 2.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // Stacks are complete: they begin in main.
+    // Stacks are complete if they begin in main.
     let from_main: u64 =
         all.iter().filter(|(frames, _)| frames.iter().take(2).eq(["main", "work"])).map(|(_, n)| n).sum();
     assert!(from_main * 100 > spun * 98, "{from_main} of {spun}");
@@ -54,7 +54,7 @@ fn cpu_shares_of_60_30_and_10_percent_are_measured_within_2_points() {
     let (samples, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);
     assert_eq!(threads, 1, "{}", done.stderr);
-    // A busy machine may leave our threads without a processor.
+    // A busy machine may leave gpuflame's threads without a processor.
     assert!(dropped * 50 < samples && (got - 999.0).abs() < 50.0, "{dropped} dropped, {got} Hz");
     assert_eq!(samples, all.iter().map(|(_, nanos)| nanos).sum::<u64>() / (1_000_000_000 / 999));
 }
@@ -117,12 +117,12 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let named: u64 = idle.iter().filter(|(frames, _)| has(frames)).map(|(_, nanos)| nanos).sum();
     let taken: u64 = done.stdout.trim().parse().unwrap();
     assert!(named * 100 > taken * 85 && named < taken + taken / 20, "{named} of {taken} ns\n{}", done.stderr);
-    // The parts that it is split into still add up.
+    // The parts into which idle time is split still add up.
     let (sum, _) = done.sum("GPU 0 idle_ns");
     assert_eq!(sum, late);
 }
 
-/// A run that waits between its launches in the way `what` names, if waits can be observed here.
+/// A run that waits between its launches in the way `what` names, if waits can be observed on this machine.
 fn waiting(what: &str) -> Option<Done> {
     let done = sampled(what, "999").env("GPUFLAME_OFF_CPU", "1").ok();
     let refused = done.ledger("GPUFLAME_OFF_CPU: perf_event_open: ");
@@ -165,11 +165,11 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
             slept += nanos;
         }
     }
-    // Waiting for a processor after the sleep has ended does not count as sleep.
+    // The time that the thread waits for a processor after the sleep has ended does not count as sleep.
     assert!(slept * 100 > taken * 95 && slept <= taken, "{slept} of {taken} ns\n{}", done.stderr);
     let [line] = done.ledger("off cpu")[..] else { panic!("one line of waits\n{}", done.stderr) };
     assert!(line.contains("dropped 0,") && line.ends_with("on 1 threads"), "{line}");
-    // Nor do the samples include the time that the exit waits for gpuflame itself.
+    // The samples do not include the time that the exit waits for gpuflame itself either.
     assert!(all.iter().all(|(frames, _)| frames[0] == "main"), "{all:?}");
 }
 
@@ -223,7 +223,7 @@ fn the_together_view_sums_gpu_cpu_and_waiting_time() {
         let own = done.folded_file(&format!("out.{view}.folded"));
         assert_eq!(sum(&together, &ends(tip)), sum(&own, &|_| true), "{view}");
     }
-    // Kernels of 1 us, in 51 launches.
+    // The program launches 51 kernels of 1 us.
     assert_eq!(sum(&together, &|frames| frames.last().unwrap().contains("step_d1000")), 51_000);
 
     #[cfg(feature = "cli")]
@@ -256,7 +256,7 @@ fn a_sampling_timer_measures_cpu_shares_without_perf_events() {
         // 100 Hz give 300 samples in 3 s, of which a share of 60 % is found with a standard deviation of 2.8.
         assert!((percent - share).abs() < 8.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // A sample represents all periods that passed in its tick.
+    // One sample stands for all periods that passed within its timer tick.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (_, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::{Done, Run, Way, is_ci, root};
 
-/// A Python with the binding; `None`, after printing a sentence, if it is not available here.
+/// A Python with the binding; `None`, after printing a sentence, if it is not available on this machine.
 fn python() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("third-party");
     let output = Command::new(root().join("tests/third-party.sh")).arg(cache).output().unwrap();
@@ -19,7 +19,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Calls and GPU time of each leaf, and the API calls that launched it.
+/// Number of calls and GPU time of each leaf, and the API calls that launched it.
 fn by_leaf(done: &Done) -> BTreeMap<String, (u64, Vec<String>)> {
     let mut leaves: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
     for (mut frames, weight) in done.folded() {
@@ -40,7 +40,7 @@ fn launches_through_the_cuda_python_binding_are_exact() {
         let run = Run::new(&python, way).env("GPUSIM_CUPTI_VERSION", version);
         let done = run.arg(root().join("tests/programs/bindings.py")).ok();
         let truth = done.truth();
-        // 200 of each kernel, 20 copies and fills, and the copy back.
+        // The program launches each kernel 200 times, makes 20 copies and fills, and copies the result back.
         assert_eq!(truth.count("count"), 441);
         assert_eq!((done.sum("launches").0, done.sum("launches").1["matched"]), (441, 441));
         assert_eq!((done.sum("activities").0, done.sum("activities").1["matched"]), (441, 441));
@@ -85,7 +85,7 @@ fn the_examples_kernels_appear_under_their_launching_python_functions() {
     let done = Run::new(&python, Way::Injected).arg(&example).ok();
     let mut found = BTreeMap::new();
     for (frames, nanos) in done.folded() {
-        // `Block.forward (python_frames.py:52)`
+        // Such a frame is `Block.forward (python_frames.py:52)`.
         let own =
             frames.iter().filter_map(|frame| frame.strip_suffix(')')?.split_once(" (python_frames.py:"));
         let own: Vec<_> = own

@@ -1,4 +1,4 @@
-//! Many threads at once, and many one after the other.
+//! Many threads that run at once, and many that run one after the other.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,8 @@ fn short_lived_threads_share_their_stacks() {
     assert_eq!(done.ledger("stacks "), ["2 distinct"], "two call sites, 4,000 threads");
 }
 
-/// The thread's range opens before buffers for threads' records exist, since those are created when CUDA starts.
+/// The thread's range opens before the buffers for records of threads exist, because these buffers are created when
+/// CUDA starts.
 #[test]
 fn a_thread_that_opens_a_range_before_cuda_starts_keeps_its_name() {
     let program = compile("tests/programs/named.c", &["-O2"]);

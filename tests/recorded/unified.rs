@@ -29,7 +29,7 @@ fn recorded(done: &Done) -> Vec<Unified> {
     found
 }
 
-/// Moves of the truth file.
+/// Moves that the truth file lists.
 fn truth(done: &Done) -> Vec<Value> {
     let lines = done.file("deps.json");
     let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -54,7 +54,8 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn unified_memory_bytes_are_counted_by_direction_and_gpu() {
     let done = run(&[]);
-    // By hand: 2 + 2 + 1 MiB to GPU 0; 2 MiB from GPU 0 to GPU 1; back 1, 2 and 2 MiB; 64 KiB to GPU 1.
+    // The expected moves are counted by hand: 2 + 2 + 1 MiB to GPU 0; 2 MiB from GPU 0 to GPU 1; back 1, 2 and 2 MiB;
+    // 64 KiB to GPU 1.
     let expected = [
         ["[GPU_Unified HtoD]", "0", "3", &(5 * MIB).to_string()],
         ["[GPU_Unified HtoD]", "1", "1", "65536"],

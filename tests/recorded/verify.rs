@@ -20,7 +20,7 @@ fn every_second_stack_is_captured_again_and_matches() {
 #[test]
 fn stacks_of_short_lived_fibers_match_libgccs_walk() {
     let program = compile("tests/programs/fibers.c", &["-O2"]);
-    // 2 turns of 4 threads, 60 fibers, 8 rounds, 20 launches each.
+    // The program makes 2 turns of 4 threads, with 60 fibers, 8 rounds and 20 launches each.
     let done = Run::new(&program, Way::Injected).args(["2", "60", "8"]).env("GPUFLAME_VERIFY", "2").ok();
     let launches = 2 * 4 * 60 * 8 * 20;
     assert_eq!(done.sum("launches").1["matched"], launches);

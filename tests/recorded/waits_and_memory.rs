@@ -34,7 +34,8 @@ fn waiting_is_charged_to_the_stack_that_waits() {
     let expected: Vec<_> = WAITS.iter().map(|(function, call)| format!("main;{function};{call}")).collect();
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for ((function, _), stack) in WAITS.iter().zip(&expected) {
-        // The call is inside the interval that the program measures; the difference may be a lost processor.
+        // The call is inside the interval that the program measures; the two may differ if the thread loses its
+        // processor.
         let (ours, theirs) = (found[stack], own[*function]);
         assert!(ours <= theirs && 2 * ours >= theirs, "{function}: {ours} of {theirs}");
     }
@@ -87,6 +88,6 @@ fn waits_and_allocations_are_counted_if_the_unit_is_count() {
 fn calls_for_outputs_that_were_not_requested_are_not_inspected() {
     let done = host("folded").ok();
     assert_eq!(done.ledger("host waited"), Vec::<&str>::new());
-    // Ten kernels and two copies; no other call was inspected.
+    // The launches are ten kernels and two copies; gpuflame inspected no other call.
     assert_eq!(done.sum("launches").0, 12);
 }

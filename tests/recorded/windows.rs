@@ -1,4 +1,5 @@
-//! Manual windows: linked, injected, and both. The outputs hold exactly the launches made inside.
+//! Manual windows, with gpuflame linked, injected, and both. The outputs hold exactly the launches made inside the
+//! windows.
 
 use crate::support::{Done, Run, Way, compile};
 

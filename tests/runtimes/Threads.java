@@ -1,4 +1,4 @@
-/** Launches from threads of Java, often enough that methods are compiled meanwhile. LIBRARY THREADS LAUNCHES */
+/** Launches from Java threads, often enough that methods are compiled while the program runs. LIBRARY THREADS LAUNCHES */
 public class Threads {
     static native void launch(int n);
 
@@ -21,7 +21,7 @@ public class Threads {
             threads[number] = new Thread(() -> {
                 for (int launch = 0; launch < launches; launch++) {
                     dig((first + launch) % 20, launch);
-                    // Something to collect.
+                    // Garbage for the collector.
                     byte[] garbage = new byte[10_000];
                     garbage[launch % garbage.length] = 1;
                 }

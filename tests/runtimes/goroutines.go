@@ -32,13 +32,13 @@ func main() {
 		go func(number int) {
 			defer all.Done()
 			for launch := 0; launch < launches; launch++ {
-				// Deep enough that the goroutine's stack is moved now and then.
+				// The calls are deep enough that Go moves the goroutine's stack now and then.
 				dig((number+launch)%20*50, launch)
 			}
 		}(number)
 	}
 	all.Wait()
 	C.wait_for_all()
-	// Go ends a process without what C does at exit, and so without our outputs.
+	// Go ends a process without running C's exit handlers, so gpuflame's outputs would be missing.
 	C.exit(0)
 }

@@ -18,10 +18,10 @@ main = greenlet.getcurrent()
 
 def dig(depth):
     if depth:
-        # By way of C, and of Python.
+        # The call goes through C and through Python.
         return next(map(dig, [depth - 1])) if depth % 2 else dig(depth - 1)
     frames.launch()
-    # Others run on this very stack meanwhile; what was on it is put back.
+    # Other greenlets run on this very stack meanwhile; its content is restored afterwards.
     main.switch()
     frames.launch()
 
@@ -40,7 +40,7 @@ def work(number):
 
 
 def nested(number):
-    # A greenlet of a greenlet.
+    # Runs a greenlet inside a greenlet.
     inner = greenlet.greenlet(work)
     inner.switch(number)
     while not inner.dead:

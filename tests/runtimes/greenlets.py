@@ -12,10 +12,10 @@ main = greenlet.getcurrent()
 
 def dig(depth, launch):
     if depth:
-        # By way of C, whose frames are on the machine's stack; those of Python are not.
+        # The call goes through C, whose frames are on the machine's stack; Python's frames are not.
         return next(map(dig, [depth - 1], [launch]))
     library.launch_step(launch)
-    # Others run on this very stack meanwhile; what was on it is put back.
+    # Other greenlets run on this very stack meanwhile; its content is restored afterwards.
     return main.switch()
 
 

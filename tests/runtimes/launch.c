@@ -1,4 +1,4 @@
-/* A launch, as a library for programs of any language: C's own, and for Java's native interface. */
+/* A library that launches, for programs of any language: it has C functions, and functions for Java's native interface. */
 #include "cuda_mini.h"
 
 KERNEL(step_d100, "step_d100", (int n), &n)

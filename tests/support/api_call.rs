@@ -8,7 +8,7 @@ use gpuflame::capture::Capture;
 use gpuflame::record::CorrelationId;
 use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
 
-/// A runtime call as the tracer would pass it to the callback.
+/// An API call of the runtime, as the tracer would pass it to the callback.
 pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
     Call {
         kind,
@@ -21,7 +21,7 @@ pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u3
     }
 }
 
-/// A successful launch, from enter to exit. As in the tracer, its description is in a stack frame of its own.
+/// A successful launch, from enter to exit. As in the tracer, the call's description is in a stack frame of its own.
 #[inline(never)]
 pub fn launch(id: u32) {
     let slot = Cell::new(0);

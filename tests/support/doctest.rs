@@ -23,7 +23,7 @@ impl Gpu {
 }
 
 fn simulated_gpu() -> Gpu {
-    // Cargo puts its own folders there, which hold the tests' dependencies.
+    // Cargo adds its own folders to this variable; they hold the tests' dependencies.
     let folders = std::env::var_os("LD_LIBRARY_PATH").expect("cargo sets it");
     let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
     let find = |name: &str| {
@@ -31,7 +31,7 @@ fn simulated_gpu() -> Gpu {
         found.unwrap_or_else(|| panic!("{name} is in none of {folders:?}"))
     };
     let cupti = find("libgpusim_cupti.so");
-    // Next to the files of the other tests.
+    // The outputs are next to the files of the other tests.
     let output = cupti.ancestors().nth(3).expect("it lies in target/debug/deps").join("tmp/doctest-%p");
     // SAFETY: no other thread exists that could read the environment.
     unsafe {

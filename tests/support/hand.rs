@@ -129,7 +129,7 @@ fn at(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 
-/// A kernel with this name.
+/// Details of a kernel with this name.
 pub fn kernel(name: u32) -> Detail {
     Detail::Kernel(KernelDetail {
         name: NameId(name),

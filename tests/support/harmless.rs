@@ -1,4 +1,4 @@
-//! Checks that text is harmless where it is shown.
+//! Checks that text is harmless to show.
 
 /// Asserts that `text` contains nothing that controls a terminal, ends a line early, or reverses the text after it.
 pub fn assert_harmless(text: &str, by: &str) {
@@ -10,7 +10,7 @@ pub fn assert_harmless(text: &str, by: &str) {
     assert!(!text.contains(does_something), "{by}: {text:?}");
 }
 
-/// Asserts the same of tables, and that a spreadsheet takes no cell for a formula.
+/// Asserts the same of tables, and that a spreadsheet takes no cell as a formula.
 pub fn assert_harmless_tables(text: &str, by: &str) {
     assert_harmless(text, by);
     let mut tables = csv::ReaderBuilder::new();

@@ -1,5 +1,5 @@
-//! Shared parts of the integration tests: the simulated CUDA stack in a folder, C programs compiled against it, runs of them
-//! under gpuflame, and their outputs next to the truth of what really ran.
+//! Shared parts of the integration tests: the simulated CUDA stack in a folder, C programs compiled against it, runs of
+//! them under gpuflame, and their outputs next to the truth file of what really ran.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 #[cfg(feature = "cli")]
@@ -109,11 +109,11 @@ pub fn plugin(name: &str) -> PathBuf {
 /// How gpuflame gets into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Not loaded by the environment.
+    /// The environment does not load gpuflame.
     None,
-    /// `CUDA_INJECTION64_PATH`.
+    /// `CUDA_INJECTION64_PATH` names gpuflame.
     Injected,
-    /// `LD_PRELOAD`.
+    /// `LD_PRELOAD` names gpuflame.
     Preloaded,
 }
 
@@ -301,13 +301,13 @@ impl Done {
         (total, parts)
     }
 
-    /// Asserts that all work that ran is in the outputs under the stack of its call site, to the nanosecond, that nothing
-    /// else is, and that the ledger agrees.
+    /// Asserts that the outputs contain exactly the work that ran, under the stack of its call site and to the
+    /// nanosecond, and that the ledger agrees.
     pub fn assert_exact(&self) {
         self.assert_exact_as(&self.truth());
     }
 
-    /// Asserts the same against a truth whose call sites the test has changed.
+    /// Asserts the same against a truth file whose call sites the test has changed.
     pub fn assert_exact_as(&self, truth: &Truth) {
         let found = self.by_site();
         for (key, nanos) in &truth.sums {
@@ -340,8 +340,8 @@ impl Truth {
         self.totals["faults"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.totals))
     }
 
-    /// The truth with call sites that end in the user's own code, not in the stub of the same name as the kernel that nvcc
-    /// generates to launch it.
+    /// The truth with call sites that end in the user's own code, not in the launch stub that nvcc generates under the
+    /// kernel's name.
     pub fn without_stubs(self) -> Self {
         let mut sums = BTreeMap::new();
         for ((site, leaf), nanos) in self.sums {

@@ -7,7 +7,7 @@ use std::process::Command;
 /// Oldest supported version of Python.
 pub const OLDEST: (u32, u32) = (3, 9);
 
-/// Pythons on this machine that have these modules, by version: `python3`, and those of pyenv.
+/// Pythons on this machine that have these modules, by version: `python3`, and the Pythons of pyenv.
 pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     let versions = std::env::var_os("HOME").map(|home| Path::new(&home).join(".pyenv/versions"));
     let folders = versions.and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
@@ -20,8 +20,8 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
 /// Exit code of a script that cannot provide what it was asked for on this machine.
 const CANNOT_BE_HAD: i32 = 75;
 
-/// Pythons that `tests/python/interpreters` has unpacked, by version and then name: `python3.14d` is a debug build of 3.14.
-/// In CI they must exist, unless Debian no longer has them: its newest release changes every day.
+/// Pythons that `tests/python/interpreters` has unpacked, by version and then name: `python3.14d` is a debug build of
+/// 3.14. In CI these Pythons must exist, unless Debian no longer has them: its newest release changes every day.
 pub fn unpacked() -> Vec<((u32, u32), PathBuf)> {
     let script = super::root().join("tests/python/interpreters");
     let output = Command::new(script).args((!super::is_ci()).then_some("--found")).output().unwrap();

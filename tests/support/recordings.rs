@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(crate) struct Recording {
     /// Callbacks in order.
     pub(crate) callbacks: Vec<String>,
-    /// Records, sorted: a buffer is not ordered, and the distribution of records over buffers is random.
+    /// Records, sorted, because a buffer is not ordered and the distribution of records over buffers is random.
     pub(crate) records: Vec<String>,
 }
 
@@ -58,12 +58,12 @@ impl Ids {
         })
     }
 
-    /// Renumbers an id unless it is 0, which means none.
+    /// Renumbers an id unless it is 0, which stands for no id.
     fn rename_some(&mut self, what: &'static str, id: u64) -> usize {
         if id == 0 { 0 } else { self.rename(what, id) }
     }
 
-    /// The default stream is 7 everywhere; others are renumbered in order of appearance.
+    /// Renumbers streams in order of appearance, except the default stream, which is 7 everywhere.
     fn stream(&mut self, id: i64) -> String {
         match id {
             -1 => "none".to_owned(),
@@ -73,7 +73,7 @@ impl Ids {
     }
 }
 
-/// With this callback `original` is a graph, with others a node.
+/// Callback in which `original` is a graph; in all other callbacks it is a node.
 const GRAPH_CLONED: u32 = 11;
 
 fn number(row: &Value, field: &str) -> u64 {

@@ -23,7 +23,7 @@ impl Trace {
         self.slice("python_function", name, thread, start, end)
     }
 
-    /// Adds a call that launches (2 us), and the kernel that it launches, on GPU 0 and stream 7.
+    /// Adds a call of 2 us that launches, and the kernel that it launches, on GPU 0 and stream 7.
     pub fn launch(
         &mut self,
         id: u32,

@@ -33,7 +33,7 @@ const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RIP,
 ];
 
-/// The registers, as `getcontext` stores them, and the next `bytes` bytes of the stack, which must exist.
+/// Returns the registers, as `getcontext` stores them, and the next `bytes` bytes of the stack, which must exist.
 #[inline(always)]
 fn copy(bytes: usize) -> Copy {
     // SAFETY: zeroes are a valid context, and getcontext fills it in.
@@ -79,7 +79,7 @@ fn walking_a_partial_stack_copy_gives_the_frames_that_it_contains() {
         let copied = copy(64 << 10);
         let there = unwinder.capture(Skip::None).frames.to_vec();
         let walked = copies.walk(&copied.registers, &copied.stack);
-        // The first frame is in the same function at another address; the outermost ones are above the copied part.
+        // The first frame is in the same function at another address; the outermost frames are above the copied part.
         let callers = walked.frames[1..].to_vec();
         assert!(callers.len() > 40 && callers.len() < there.len() - 1, "{}", callers.len());
         assert_eq!(there[1..][..callers.len()], callers);

@@ -43,7 +43,7 @@ fn select(passing: u8) {
     SELECTOR.with(|selector| selector.store(passing, Ordering::SeqCst));
 }
 
-/// Address that a handler returns to. The kernel lets the system call made here pass.
+/// Address that a handler returns to. The kernel lets the system call at this address pass.
 #[unsafe(naked)]
 extern "C" fn restore() {
     naked_asm!("mov eax, 15", "syscall", "ud2")
@@ -90,7 +90,8 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Makes system calls of this thread return as signals while the selector is set. False: this kernel does not support it.
+/// Makes system calls of this thread return as signals while the selector is set. Returns false if this kernel does not
+/// support that.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
     const ON: usize = 1;
@@ -112,7 +113,7 @@ fn catch_on_this_thread() -> bool {
 }
 
 fn unwinder() -> &'static mut Unwinder {
-    // SAFETY: the test stored its unwinder there, and no other reference to it exists.
+    // SAFETY: the test stored its unwinder under this key, and no other reference to it exists.
     unsafe { &mut *tls::get().cast::<Unwinder>() }
 }
 
@@ -125,7 +126,7 @@ extern "C-unwind" fn capture() {
     FLAGS.set(captured.flags.0);
 }
 
-/// A stack of more than a page, and the capture at its low end.
+/// Uses more than a page of stack, and captures at the low end.
 extern "C-unwind" fn dive() {
     #[inline(never)]
     fn deep(calls: u32) -> u8 {
@@ -140,8 +141,8 @@ extern "C-unwind" fn dive() {
     std::hint::black_box(deep(12));
 }
 
-/// `FIBERS` stacks with an unreadable page between each two, and an unwinder for this thread. `None`: this kernel cannot
-/// return system calls as signals.
+/// `FIBERS` stacks with an unreadable page between each two, and an unwinder for this thread. Returns `None` if this
+/// kernel cannot return system calls as signals.
 fn fibers() -> Option<*mut c_void> {
     unwind::prepare();
     foreign();
@@ -170,7 +171,8 @@ fn fibers() -> Option<*mut c_void> {
     Some(stacks)
 }
 
-/// Runs `hook` on each fiber, `below` bytes below its end, and returns the number of system calls of the captures.
+/// Runs `hook` on each fiber, `below` bytes below the end of its stack, and returns the number of system calls that the
+/// captures made.
 fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, flags: u32) -> [usize; 3] {
     CALLS.with(|calls| calls.iter().for_each(|count| count.store(0, Ordering::Relaxed)));
     for fiber in 0..FIBERS {
@@ -185,7 +187,7 @@ fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, fla
 fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
     let Some(stacks) = fibers() else { return };
     for round in 0..4 {
-        // The outermost frames have no return address on the stack, so no walk reached its end.
+        // No return address follows the outermost frames on the stack, so no walk reached its end.
         let calls = calls_of(stacks, capture, 0, ContextFlags::CUT);
         eprintln!("round {round}: {calls:?}");
         // The first capture learns unwind rules, and maps the buffer for the copy.

@@ -19,7 +19,7 @@ __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 /* DW_CFA_nop */
 WITH(right, 0)
 
-/* DW_CFA_val_expression of rsp: the caller's stack pointer is ... */
+/* DW_CFA_val_expression of rsp: each function gives another value for the caller's stack pointer. */
 #define SP(name, length, ...) WITH(name, 0x16, 7, length, __VA_ARGS__)
 SP(sp_low, 3, 0x0a, 0x00, 0x10)                                              /* 0x1000 */
 SP(sp_below, 4, 0x77, 0x80, 0x80, 0x40)                                      /* rsp - 1 MiB */
@@ -48,6 +48,7 @@ WITH(cfa_backwards, 0x12, 7, 0x80, 0x04)
 /* Correct except for the location of the return address or of rbp: DW_CFA_expression */
 WITH(return_from_nowhere, 0x10, 16, 1, 0x38)
 WITH(rbp_from_nowhere, 0x10, 6, 1, 0x38)
-/* DW_CFA_val_expression of the return address: not an address at all, and the right one with an extra bit set. */
+/* DW_CFA_val_expression of the return address: a value that is not an address at all, and the right address with an
+ * extra bit set. */
 WITH(return_to_no_address, 0x16, 16, 9, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0x80)
 WITH(return_to_nearly_an_address, 0x16, 16, 13, 0x38, 0x1c, 0x06, 0x0e, 0, 0, 0, 0, 0, 0, 1, 0, 0x21)

@@ -15,7 +15,7 @@ use gpuflame::record::{ContextFlags, FrameKind};
 use gpuflame::unwind::{self, Skip, Unwinder};
 use switch::{foreign, on_stack};
 
-/// Serializes the tests: no test may map memory that another has unmapped and will map again.
+/// Serializes the tests: no test may map memory that another test has unmapped and will map again.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Size of the stacks of small fibers.
@@ -44,7 +44,7 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// Whether `address` is in the function at `start`, all of which are short.
+/// Whether `address` is in the function at `start`; all these functions are short.
 fn is_in(address: Option<&u64>, start: *mut c_void) -> bool {
     address.is_some_and(|address| address.wrapping_sub(start as u64) < 100)
 }
@@ -83,12 +83,13 @@ fn a_stack_is_walked_to_its_end_whatever_is_mapped_above_it() {
     for round in 0..5 {
         for stack in 0..STACKS {
             let top = region.at((stack + 1) * STACK);
-            // Above the stack, in turn: a neighbour in the same mapping, nothing, an unreadable page, and a neighbour again.
+            // Above the stack are, in turn: a neighbour in the same mapping, nothing, an unreadable page, and a
+            // neighbour again.
             let look_at = |is_cut: bool| {
                 on_stack(look, top);
                 SEEN.with_borrow(|(frames, flags)| {
                     assert!(is_in(frames.first(), switched), "{frames:x?}");
-                    // If memory above exists, it holds a return address of 0.
+                    // If there is memory above the stack, it holds a return address of 0.
                     assert_eq!(frames.len(), 1, "round {round}, stack {stack}: {frames:x?}");
                     assert_eq!(flags.has(ContextFlags::CUT), is_cut);
                 });
@@ -137,7 +138,7 @@ fn walking_with_broken_unwind_information_is_safe() {
         "return_to_no_address",
         "return_to_nearly_an_address",
     ];
-    // Makes the rules of all callers known.
+    // The call makes the unwind rules of all callers known.
     call(library.symbol("right"), None);
     call(library.symbol("right"), Some(region.at(STACK)));
     SEEN.with_borrow(|(frames, _)| assert!(frames.len() > 2, "{frames:x?}"));
@@ -212,7 +213,7 @@ fn a_stack_of_a_megabyte_in_large_frames_is_walked() {
     });
 }
 
-/// Handlers on a signal stack: the walk continues on the thread's own stack, or on a coroutine's.
+/// Handlers run on a signal stack: the walk continues on the thread's own stack, or on a coroutine's stack.
 #[test]
 fn a_walk_continues_from_a_signal_stack_to_the_interrupted_stack() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

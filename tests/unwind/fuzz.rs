@@ -24,15 +24,15 @@ use oracle::{Addresses, capture_both};
 
 /// Dives and climbs at random in a call tree, with a capture at the end of every dive.
 ///
-/// Only a few functions may appear at a given depth, and frames grow by only a few sizes. So dives often put the same return
-/// addresses in the same places as earlier ones, with different frames in between: a cache that checks too little returns a
-/// wrong stack then.
+/// Only a few functions may appear at a given depth, and frames grow by only a few sizes. Dives therefore often put the
+/// same return addresses in the same places as earlier dives, with different frames in between; a cache that checks too
+/// little then returns a wrong stack.
 struct Fuzz<'a> {
     random: Random,
     functions: &'a [Function],
     depth: usize,
     deepest: usize,
-    /// Depth of this dive; lower than the present depth after a capture.
+    /// Depth of this dive; after a capture, a depth lower than the present one.
     target: usize,
     climbs: bool,
     /// Changes which functions appear at which depth.
@@ -42,7 +42,7 @@ struct Fuzz<'a> {
 }
 
 const DEEPEST: usize = 120;
-/// Depth of a coroutine: small, so that it reaches the same places by the same path.
+/// Depth of a coroutine's stack: small, so that the coroutine reaches the same places by the same path.
 const NOT_DEEP: usize = 5;
 const SHALLOWEST: usize = 3;
 
@@ -80,7 +80,7 @@ impl Fuzz<'_> {
 
 /// Decides the next action of the generated function that asks.
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
-    // SAFETY: `run` stored its own state there, and waits for the walk to end.
+    // SAFETY: `run` stored a pointer to its own state in `program`, and waits for the walk to end.
     let fuzz = unsafe { &mut *program.state.cast::<Fuzz<'_>>() };
     program.growth = 1 + fuzz.random.below(3) as i64;
     let chosen = if fuzz.captures_left == 0 { None } else { fuzz.choose() };
@@ -128,7 +128,7 @@ fn times() -> usize {
     std::env::var("GPUFLAME_FUZZ").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
 
-/// A fresh seed for every repetition.
+/// Returns seeds that differ in every repetition.
 fn seeds(base: u64) -> impl Iterator<Item = u64> {
     base..base + times() as u64
 }
@@ -187,7 +187,7 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
     without.remember_stacks(false);
     let mut kept: Vec<Vec<Frame>> = vec![Vec::new(); Unwinder::MOST_KEPT];
     let (mut told, mut new, mut different) = (0, 0, 0);
-    // Deeper stacks, and those of many functions, hardly ever repeat.
+    // Deeper stacks, and stacks of many functions, hardly ever repeat.
     for (seed, functions, deepest) in seeds(400).flat_map(|seed| {
         [(seed, &functions[..2], 3), (seed, &functions[..4], NOT_DEEP), (seed, &functions[..], DEEPEST)]
     }) {
@@ -215,7 +215,7 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
 }
 
 thread_local! {
-    /// Work of the next coroutine.
+    /// Work that the next coroutine will run.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
@@ -223,7 +223,7 @@ thread_local! {
 fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
     extern "C-unwind" fn begin() {
         let work = WORK.take().expect("it was put there just now");
-        // SAFETY: `on_another_stack` borrows the work for as long as this runs.
+        // SAFETY: `on_another_stack` borrows the work for as long as this function runs.
         unsafe { (*work)() };
     }
     // SAFETY: only the lifetime changes; `begin` takes the work and runs before this function returns.
@@ -239,7 +239,7 @@ fn cached_paths_on_foreign_stacks_equal_uncached_walks() {
     let mut without = Unwinder::new().expect("memory for an unwinder");
     without.remember_stacks(false);
     const STACK: usize = 64 << 10;
-    // Above the first stack the next one ends, above the last there are zeroes.
+    // Above the first stack is the end of the next stack; above the last stack there are zeroes.
     let mut stacks = vec![0u128; 5 * STACK / 16];
     let (mut frames, mut different, mut whole) = (0, 0, 0);
     for seed in seeds(300) {

@@ -34,7 +34,7 @@ struct Walk<'a> {
     random: Random,
     area: Area,
     mix: Mix,
-    /// One call in this many first overwrites an older function with a new one.
+    /// If set to N, one call in N first overwrites an older function with a new one.
     replaces: Option<usize>,
     /// Slots of the functions on the stack, outermost first.
     active: Vec<usize>,
@@ -164,7 +164,7 @@ impl Ways {
         let new = || Unwinder::new().expect("memory for an unwinder");
         let [mut cached, numbered, mut plain] = [new(), new(), new()];
         plain.remember_stacks(false);
-        // This function's caller will be at another instruction later on.
+        // Two frames are skipped, because this function's caller will be at another instruction later.
         let root = cached.capture(Skip::Count(2)).frames.to_vec();
         let copies = CopyUnwinder::new().expect("memory for an unwinder");
         let numbers = vec![(Vec::new(), ContextFlags(0)); Unwinder::MOST_KEPT];
@@ -227,7 +227,7 @@ const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RIP,
 ];
 
-/// A sample as the kernel would take it here: the registers, and the stack up to `top`.
+/// Takes a sample as the kernel would take it at this point: the registers, and the stack up to `top`.
 #[inline(always)]
 fn sample<'a>(top: usize) -> ([u64; REGISTERS], &'a [u8]) {
     // SAFETY: zeroes are a valid context, and getcontext fills it in.
@@ -255,7 +255,7 @@ fn top_of_stack() -> usize {
     lowest as usize + size
 }
 
-/// Seeds of test number `which`: different ones for every repetition.
+/// Seeds of test number `which`, different in every repetition.
 fn seeds(which: u64) -> impl Iterator<Item = u64> {
     let times = std::env::var("GPUFLAME_FUZZ").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     let first = which << 32;
@@ -263,7 +263,7 @@ fn seeds(which: u64) -> impl Iterator<Item = u64> {
 }
 
 thread_local! {
-    /// Work of the next coroutine.
+    /// Work that the next coroutine will run.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
@@ -271,7 +271,7 @@ thread_local! {
 fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
     extern "C-unwind" fn begin() {
         let work = WORK.take().expect("it was put there just now");
-        // SAFETY: `on_another_stack` borrows the work for as long as this runs.
+        // SAFETY: `on_another_stack` borrows the work for as long as this function runs.
         unsafe { (*work)() };
     }
     // SAFETY: only the lifetime changes; `begin` takes the work and runs before this function returns.
@@ -288,7 +288,7 @@ fn on_the_own_stack(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option
     black_box(ways)
 }
 
-/// Captures on four stacks in turn. Zeroes follow the last one.
+/// Captures on four stacks in turn. Above the last stack there are zeroes.
 fn on_other_stacks(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<usize>) -> Ways {
     const STACK: usize = 128 << 10;
     let mut stacks = vec![0u128; 5 * STACK / 16];
@@ -330,7 +330,7 @@ fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
     }
 }
 
-/// The back-off limits the number of captures until each cache is right again.
+/// The back-off limits the number of captures until each cache is correct again.
 #[test]
 fn a_stack_is_right_again_after_a_bounded_number_of_captures() {
     const MAX_CAPTURES: usize = 2 << 12;

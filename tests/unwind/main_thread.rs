@@ -36,7 +36,7 @@ mod main_thread {
         the_stack_ends_where_the_kernel_put_its_end();
     }
 
-    /// No file can be opened meanwhile, so the C library cannot find this stack's bounds.
+    /// No file can be opened during the capture, so the C library cannot find this stack's bounds.
     fn the_stack_is_walked_to_its_root_without_a_look_at_proc() {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: getrlimit writes to `limit`.

@@ -22,8 +22,8 @@ use seen::{SEEN, call, look, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Module that an address belonged to when its frame was captured, by the map's rule: the one that covers the address and has
-/// the frame's epoch.
+/// Module to which an address belonged when its frame was captured. By the map's rule, this is the module that covers
+/// the address and has the frame's epoch.
 fn module_of(frame: Frame, modules: &[Module]) -> Option<&Module> {
     let FrameKind::Native { address, epoch } = frame.kind() else { return None };
     modules.iter().rev().find(|module| module.epoch == epoch && (module.start..module.end).contains(&address))

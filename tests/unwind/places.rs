@@ -26,7 +26,7 @@ use oracle::{Addresses, capture_both, unwinder};
 
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
 
-/// Result of a callback: flags, our addresses, libgcc's.
+/// Result of a callback: the flags, the addresses that we found, and those that libgcc found.
 type Seen = (u32, Vec<u64>, Vec<u64>);
 
 thread_local! {
@@ -79,7 +79,7 @@ fn code_without_unwind_info_that_returns_after_its_call_is_crossed_and_marked() 
     }
 }
 
-/// mov ebp, 7, so that it is not a frame pointer; call rdi; then, with and without another instruction: pop rbp; ret.
+/// mov ebp, 7, so that rbp is not a frame pointer; call rdi; then, with and without another instruction: pop rbp; ret.
 const WITHOUT_FRAME_POINTER: &[u8] = &[0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0xb9, 1, 0, 0, 0, 0x5d, 0xc3];
 const RETURNING: &[u8] = &[0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0x5d, 0xc3];
 /// mov rbp, rsp; call rdi; mov ecx, 1; pop rbp; ret
@@ -153,7 +153,8 @@ fn the_verifier_compares_stacks_of_any_depth_up_to_their_truncation() {
     let right = Verdict { plain_agrees: true, libgcc_agrees: true };
     let wrong = Verdict { plain_agrees: false, libgcc_agrees: false };
     let mut verifier = Verifier::new().expect("memory for a verifier");
-    // Depths around the ones at which the first and then the second capture begin to lose their root, and one far beyond.
+    // Depths around those at which the first and then the second capture begin to lose their root, and one depth far
+    // beyond.
     for calls in (MAX_FRAMES - 60..MAX_FRAMES + 5).chain([MAX_FRAMES + 200]) {
         deep(calls, &mut || {
             let here = 0u8;
@@ -205,7 +206,7 @@ unsafe extern "C-unwind" {
     fn passes_its_stack_pointer(callback: extern "C-unwind" fn(u64));
 }
 
-/// A compiler may put the variable that identifies a frame at the very bottom of it.
+/// A compiler may put the variable that identifies a frame at the very bottom of the frame.
 #[test]
 fn a_frame_extends_from_its_stack_pointer_to_its_callers() {
     extern "C-unwind" fn look(lowest: u64) {
@@ -274,7 +275,7 @@ fn handle(signal: c_int, handler: extern "C-unwind" fn(c_int)) {
     }
 }
 
-/// Runs `work` again and again on a thread, and sends it `signal` until `handled` signals were handled.
+/// Runs `work` again and again on a thread, and sends the thread `signal` until `handled` signals were handled.
 fn interrupt(signal: c_int, handled: usize, work: impl Fn() + Send + 'static) {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -366,8 +367,8 @@ fn a_nested_capture_does_not_change_the_outer_one() {
     assert!(HANDLED.nested.load(Ordering::Relaxed) > 0, "no signal arrived inside a capture");
 }
 
-/// The stack at a depth of `calls`. A handler that captures after this capture and before its frames are copied legitimately
-/// reuses the same memory: the capture is then repeated.
+/// Captures the stack at a depth of `calls`. A handler that captures after this capture and before its frames are
+/// copied legitimately reuses the same memory, so the capture is then repeated.
 fn capture_undisturbed(calls: usize) -> Vec<u64> {
     let mut frames = Addresses::new();
     let full =

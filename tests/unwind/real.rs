@@ -1,5 +1,5 @@
-//! Captures below NVIDIA's own CUDA runtime: it loads the driver by name, and the driver here is ours, whose constructor
-//! captures the stack. So the stack includes the real library and the dynamic loader.
+//! Captures below NVIDIA's own CUDA runtime: the runtime loads the driver by name and finds the test's own driver,
+//! whose constructor captures the stack. The stack therefore includes the real library and the dynamic loader.
 //!
 //! `GPUFLAME_TEST_CUDART` names the library; `tests/cupti-wheels.sh` fetches one of each release.
 #![cfg(target_arch = "x86_64")]
@@ -19,7 +19,7 @@ use std::{env, fs, mem};
 use build::{Library, compile};
 use oracle::{Addresses, capture_both};
 
-/// A stack by our unwinder, the same by libgcc's, and the flags.
+/// A stack found by our unwinder, the same stack found by libgcc's, and the flags.
 type Seen = (Vec<u64>, Vec<u64>, u32);
 
 /// Captures made by the constructor.

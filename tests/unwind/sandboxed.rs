@@ -39,7 +39,7 @@ fn refuse(calls: &[i64]) {
 
 thread_local! {
     static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
-    /// Result of the last callback: number of frames, flags, and errno, which was 33 before.
+    /// Result of the last callback: number of frames, flags, and errno, which was 33 before the capture.
     static SEEN: RefCell<(usize, u32, i32)> = const { RefCell::new((0, 0, 0)) };
 }
 
@@ -53,7 +53,7 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// Results on a stack that no return address follows, before and after `calls` are refused.
+/// Results on a stack whose last frame is followed by no return address, before and after `calls` are refused.
 fn before_and_after(calls: &'static [i64]) -> [(usize, u32, i32); 2] {
     let look_at = move || {
         unwind::prepare();

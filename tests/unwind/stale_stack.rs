@@ -1,4 +1,4 @@
-//! A stack that is not the thread's own may have become shorter: nothing past its new end is read.
+//! A stack that is not the thread's own may have become shorter: a capture reads nothing past the stack's new end.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -23,11 +23,11 @@ const HALF: usize = 256 << 10;
 #[test]
 fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
     use_new_unwinder(true);
-    // A return address into a frame of 1 KiB with a known rule, which the guess will find.
+    // `inner` is a return address into a frame of 1 KiB with a known rule, which the guess will find.
     let library = Library::open(&twins()[1]);
     call(library, "twin");
     let inner = SEEN.take().1[0] + 1;
-    // SAFETY: the memory is ours; the half that is unmapped is not used any more, and the words are in the other half.
+    // SAFETY: the memory is ours; the half that is unmapped is not used any more, and the words are in the mapped half.
     let frame = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -39,13 +39,13 @@ fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
         frame as usize
     };
     let code = Code::new();
-    // Keeps clear of the frame: the call's stack begins further down.
+    // The call's stack begins further down, so that it does not overwrite the frame.
     let stack = Some((frame & !15) - 4096);
-    // Makes the stack's bounds known. A frame pointer is never odd.
+    // The call makes the stack's bounds known. A frame pointer is never odd.
     code.run(look, stack, Some(1));
     let (frames, ..) = SEEN.take();
     assert!(!frames.is_empty());
-    // SAFETY: as above.
+    // SAFETY: the memory is ours, and the half that is unmapped is not used any more.
     unsafe { libc::munmap((frame + 16) as *mut _, HALF) };
     code.run(look, stack, Some(frame));
     let (_, ours, _) = SEEN.take();

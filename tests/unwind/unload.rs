@@ -30,7 +30,8 @@ use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Difference in frame size between the twins: the second one's two frames, see `twin.c`.
+/// Difference between the frame sizes of the twins: the second twin's two frames together are larger by this amount,
+/// see `twin.c`.
 const LARGER: usize = 2 * 0x100;
 
 /// Calls `case` with `hook`, `bytes` bytes further down the stack.
@@ -58,7 +59,7 @@ extern "C-unwind" fn call_lower(
     )
 }
 
-/// Function that the call on another stack must make, and how far down.
+/// Function that the call on another stack must make, and its distance in bytes down the stack.
 static CASE: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -72,11 +73,12 @@ extern "C-unwind" fn call_case() {
     call_lower(case, seen::look, BYTES.load(Ordering::Relaxed));
 }
 
-/// Loads each twin in turn, calls it on the thread's own stack and on another, and unloads it. Returns how often a twin was
-/// loaded at the other's address.
+/// Loads each twin in turn, calls it on the thread's own stack and on another stack, and unloads it. Returns how often
+/// a twin was loaded at the other's address.
 ///
-/// Each is called often enough for its path to be cached, with another call in between, since otherwise the last-stack cache
-/// would answer. The callback has the same stack pointer in both twins, so that both paths have the same key.
+/// Each twin is called often enough for its path to be cached, with another call in between, since otherwise the
+/// last-stack cache would answer. The callback has the same stack pointer in both twins, so that both paths have the
+/// same key.
 fn alternate(times: usize, mut between: impl FnMut()) -> usize {
     let twins = twins();
     switch::foreign();
@@ -125,10 +127,10 @@ fn a_self_checking_capture_needs_no_poll() {
 fn a_self_checking_capture_does_not_wait_for_the_loader() {
     static IS_CAPTURED: AtomicBool = AtomicBool::new(false);
     extern "C" fn hold(_: *mut libc::dl_phdr_info, _: usize, channels: *mut c_void) -> c_int {
-        // SAFETY: the thread below passed its channels, and waits.
+        // SAFETY: the thread below passed a pointer to its channels, and waits.
         let (held, done) = unsafe { &*channels.cast::<(mpsc::Sender<()>, mpsc::Receiver<()>)>() };
         held.send(()).expect("the test waits");
-        // A capture that waits for the lock gets it in the end.
+        // A capture that waits for the loader's lock eventually gets it.
         IS_CAPTURED.store(done.recv_timeout(Duration::from_secs(100)).is_ok(), Ordering::SeqCst);
         1
     }
@@ -137,7 +139,7 @@ fn a_self_checking_capture_does_not_wait_for_the_loader() {
     let ((held, is_held), (done, is_done)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
     let holder = thread::spawn(move || {
         let mut channels = (held, is_done);
-        // The test's first capture learns its rules, which needs the loader.
+        // The test's first capture learns its unwind rules, for which it needs the loader.
         channels.0.send(()).expect("the test waits");
         channels.1.recv().expect("the test has captured");
         // SAFETY: `hold` gets the argument that it expects.
@@ -162,7 +164,7 @@ fn a_library_loaded_at_an_address_without_rules_is_recognised_at_once() {
         let library = Library::open(twin);
         let address = library.symbol("twin");
         call(library, "twin");
-        // The call itself, which precedes the address that it returns to.
+        // Address of the call itself, which precedes the address to which the call returns.
         let inner = SEEN.take().1[0] + 1;
         library.close();
         let nothing = Code::that_calls_before(inner);

@@ -2,9 +2,8 @@
  *
  *     many stacks N [on] | names N [on] | again N
  *
- * on: also launches every 10 ms meanwhile.
- * again: launches from N stacks in turn, each of them at least once per second, until SIGUSR1; then prints the number of
- * launches per second, and exits. */
+ * on: also launches every 10 ms while it waits. again: launches from N stacks in turn, each stack at least once per
+ * second, until SIGUSR1; then prints the number of launches per second, and exits. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -60,7 +59,7 @@ static void end(int signal)
     is_over = 1;
 }
 
-/* 20,000 launches per second, like a training loop. */
+/* Launches 20,000 times per second, like a training loop. */
 static int again(long count)
 {
     struct timespec began, now;

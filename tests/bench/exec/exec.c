@@ -2,9 +2,9 @@
  *
  *     exec TIMES LIBRARY...
  *
- * Starts /bin/true without any and with each library in turn, TIMES times over, and waits for each. Prints a line for
- * each: the median of its times in microseconds, and the median of the difference to the run without a library just
- * before. */
+ * Starts /bin/true without any library and with each library in turn, TIMES times over, and waits for each run. Prints
+ * a line for each library: the median of its times in microseconds, and the median of the difference to the preceding
+ * run without a library. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* Nanoseconds per launch:
  *
  *     closed kinds     with the activity kinds that gpuflame records enabled, and no callback
- *     closed window    the same with gpuflame injected, some seconds after its window closed
+ *     closed window    the same kinds, with gpuflame injected, some seconds after its window closed
  *
- * Prints the fastest of many turns: other load on the machine only makes a turn slower. */
+ * Prints the fastest of many turns, because other load on the machine only makes a turn slower. */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
 #include "gpuflame.h"
@@ -47,7 +47,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     __sync_lock_release(&buffers[at].is_lent);
 }
 
-/* Kernels, copies, copies between GPUs, fills. */
+/* Enables the kinds of kernels, copies, copies between GPUs, and fills. */
 static int kinds_on(void)
 {
     static const int kinds[] = {10, 1, 22, 2};

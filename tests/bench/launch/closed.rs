@@ -5,10 +5,10 @@ use std::path::Path;
 
 use crate::staged::{built, command, compiled};
 
-/// Number of turns of both, one after another.
+/// Number of turns; each turn runs both programs, one after another.
 const PAIRS: usize = 5;
 
-/// Nanoseconds.
+/// Cost of a launch in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Closed {
     pub(crate) without: f64,

@@ -1,9 +1,9 @@
-/* Processor time per launch, in nanoseconds, while COUNT coroutines take turns, each launching once per turn from 24 calls
- * deep:
+/* Processor time per launch, in nanoseconds, while COUNT coroutines take turns, each launching once per turn from 24
+ * calls deep:
  *
  *     coroutines COUNT     0: no coroutines, and the thread launches on its own stack
  *
- * Prints the fourth best of 40 turns, which hardly any other load disturbed. */
+ * Prints the fourth best of 40 turns, on which other load had hardly any effect. */
 #include "cuda_mini.h"
 
 #include <stdint.h>
@@ -69,7 +69,8 @@ int main(int argc, char **argv)
         char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (stack == MAP_FAILED)
             return 1;
-        /* The first function has nowhere to return to; below that word are six registers and its address. */
+        /* The coroutine's first function has no caller to return to; below that word are six registers and the
+         * function's address. */
         top = (uintptr_t *)(stack + STACK) - 1;
         *top = 0;
         *--top = (uintptr_t)coroutine;

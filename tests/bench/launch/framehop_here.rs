@@ -1,4 +1,4 @@
-//! framehop as a capture of the calling thread's own stack, in the way in which a program would use it.
+//! framehop captures the calling thread's own stack, in the way in which a program would use framehop.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -33,7 +33,8 @@ impl Framehop {
         let top = self.top;
         let mut registers = UnwindRegsX86_64::new(pc, sp, bp);
         let mut read = |address: u64| {
-            // SAFETY: the address is that of a word between the stack pointer and the thread's first frames.
+            // SAFETY: the address is between the stack pointer and the thread's first frames, so it is a word of the
+            // stack.
             (address >= sp && address < top).then(|| unsafe { (address as *const u64).read() }).ok_or(())
         };
         let mut address = FrameAddress::from_instruction_pointer(pc);
@@ -51,7 +52,7 @@ impl Framehop {
 
 /// Adds one object to framehop.
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, unwinder: *mut c_void) -> c_int {
-    // SAFETY: the loader describes an object; the other pointer is `new`'s unwinder.
+    // SAFETY: the loader describes an object in `info`; the other pointer is the unwinder that `new` passed.
     let (info, unwinder) = unsafe { (&*info, &mut *unwinder.cast::<UnwinderX86_64<&'static [u8]>>()) };
     // SAFETY: the loader's list of program headers has this length.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };

@@ -2,7 +2,7 @@
  *
  *     launches [N]
  *
- * The outer 48 frames stay; the inner 16 are built again for every launch, on one of 16 paths. */
+ * The outer 48 frames stay on the stack; the inner 16 frames are built again for every launch, on one of 16 paths. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ OWN_FRAME static void launch(int depth, unsigned path)
     KEEP_FRAME();
 }
 
-/* Two ways down, with different frame sizes; `path` selects one at each of the last four calls. */
+/* Two functions with different frame sizes; `path` selects one of them at each of the last four calls. */
 OWN_FRAME static void left(int depth, unsigned path);
 OWN_FRAME static void right(int depth, unsigned path)
 {

@@ -19,16 +19,17 @@ use crate::log;
 #[derive(Clone, Copy)]
 pub(crate) struct Method {
     pub(crate) name: &'static str,
-    /// Name in figures.
+    /// Name of the method in figures.
     pub(crate) short: &'static str,
     /// Captures the caller's stack, and returns the number of frames.
     pub(crate) capture: fn(&mut Tools) -> usize,
-    /// The same stack, leaf first, as return addresses; if `None`, the last captured stack is used.
+    /// Returns the caller's stack, leaf first, as return addresses; if `None`, the last captured stack is used.
     pub(crate) stack: Option<fn(&mut Tools) -> Vec<u64>>,
     pub(crate) is_here: fn() -> bool,
     /// Whether the method finds no frames in code without frame pointers.
     pub(crate) needs_frame_pointers: bool,
-    /// Whether the method is known to return wrong stacks: these are counted; a wrong stack of any other method is an error.
+    /// Whether the method is known to return wrong stacks. Its wrong stacks are counted, whereas a wrong stack of any
+    /// other method is an error.
     pub(crate) errs: bool,
 }
 
@@ -38,7 +39,7 @@ impl Method {
     }
 }
 
-/// Index of the first of [`METHODS`]: the reference for the others.
+/// Index in [`METHODS`] of the capture, the reference for all other methods.
 pub(crate) const CAPTURE: usize = 0;
 /// Index of the complete work that a launch adds: stack, id, record.
 pub(crate) const FULL: usize = 1;
@@ -59,7 +60,7 @@ pub(crate) const METHODS: &[Method] = &[
         is_here: || find_libunwind().is_some(),
         ..Method::new("libunwind `unw_backtrace`", "libunwind", libunwind)
     },
-    // Wrong for frames that realign the stack and have arguments on it (framehop's issue 48).
+    // framehop returns wrong stacks for frames that realign the stack and have arguments on it (framehop's issue 48).
     Method { errs: true, ..Method::new("framehop", "framehop", framehop) },
     Method::new("glibc `backtrace`", "glibc", glibc),
     Method::new("backtrace crate", "backtrace", backtrace_crate),
@@ -77,16 +78,17 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Tools for the calling thread, whose stack extends at least a page further up: it began in another function.
+    /// Creates the tools for the calling thread, whose stack extends at least a page further up, because it began in
+    /// another function.
     pub(crate) fn new() -> Self {
         let local = 0u8;
         Self::with_top((&raw const local) as usize + 4096)
     }
 
-    /// Tools for the calling thread, whose stack ends at `top`.
+    /// Creates the tools for the calling thread, whose stack ends at `top`.
     pub(crate) fn with_top(top: usize) -> Self {
         let mut unwinder = Unwinder::new().expect("memory for an unwinder");
-        // The same setting as in the callback.
+        // The callback uses the same setting.
         unwinder.check_every_capture(true);
         let mut plain = Unwinder::new().expect("memory for an unwinder");
         plain.check_every_capture(true);
@@ -105,7 +107,7 @@ fn recorded(_: &mut Tools) -> Vec<u64> {
     log::last_stack().map(|frames| addresses(&frames[1..])).unwrap_or_default()
 }
 
-/// An API call as the tracer describes it.
+/// Creates an API call as the tracer describes it.
 fn call<'a>(tools: &mut Tools, slot: &'a Cell<u64>) -> Call<'a> {
     tools.launches = tools.launches.wrapping_add(1);
     Call {
@@ -163,7 +165,8 @@ fn glibc(tools: &mut Tools) -> usize {
 fn backtrace_crate(tools: &mut Tools) -> usize {
     let mut count = 0;
     let room = &mut tools.room;
-    // SAFETY: only this thread uses the unwinder here; only symbol look-up is not thread-safe.
+    // SAFETY: only this thread uses the unwinder in this program; of its functions only symbol look-up is not
+    // thread-safe.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             room[count] = frame.ip();
@@ -175,7 +178,7 @@ fn backtrace_crate(tools: &mut Tools) -> usize {
 }
 
 thread_local! {
-    /// The frame pointer of the innermost C function. (The Rust code inside it keeps none.)
+    /// The frame pointer of the innermost C function. (The Rust code called by that function keeps no frame pointer.)
     pub(crate) static FRAME: Cell<*const usize> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -196,8 +199,8 @@ fn frame_pointers(tools: &mut Tools) -> usize {
 
 type UnwBacktrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 
-/// libunwind's fast unwinder. Loaded at run time and locally: linked, it would replace libgcc's unwinder in the whole
-/// process.
+/// libunwind's fast unwinder. It is loaded at run time and locally, because a linked libunwind would replace libgcc's
+/// unwinder in the whole process.
 fn find_libunwind() -> Option<UnwBacktrace> {
     static FOUND: OnceLock<Option<UnwBacktrace>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -223,7 +226,8 @@ pub(crate) struct Clock {
     ticks_per_nanosecond: f64,
 }
 
-/// Duration of an empty measurement, in ticks: the smallest median up to now. It is larger while another guest uses the core.
+/// Duration of an empty measurement, in ticks: the smallest median up to now, because a median is larger while another
+/// guest uses the core.
 static OVERHEAD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 impl Clock {
@@ -239,14 +243,14 @@ impl Clock {
         })
     }
 
-    /// Measures the empty measurement again.
+    /// Measures the duration of an empty measurement again.
     pub(crate) fn calibrate_again() {
         let mut empty: [u64; 101] = std::array::from_fn(|_| span(|| ()));
         empty.sort_unstable();
         OVERHEAD.fetch_min(empty[50], Ordering::Relaxed);
     }
 
-    /// Nanoseconds in `ticks`, which were measured in `spans` spans.
+    /// Converts `ticks`, which were measured in `spans` spans, to nanoseconds.
     pub(crate) fn nanoseconds(&self, ticks: u64, spans: u32) -> f64 {
         let overhead = OVERHEAD.load(Ordering::Relaxed) * u64::from(spans);
         ticks.saturating_sub(overhead) as f64 / self.ticks_per_nanosecond
@@ -267,7 +271,7 @@ fn span(work: impl FnOnce()) -> u64 {
     ticks() - before
 }
 
-/// The counter, read after all earlier instructions have completed.
+/// Returns the counter, read after all earlier instructions have completed.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
     // SAFETY: every x86-64 machine has both instructions.

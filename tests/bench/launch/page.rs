@@ -1,4 +1,5 @@
-//! The tables: all of them on the performance page, the one for a depth of 64 in `docs/cost.md`.
+//! The tables in the documentation: all tables are on the performance page, and the table for a depth of 64 is in
+//! `docs/cost.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -55,7 +56,7 @@ pub(crate) fn machine() -> String {
     )
 }
 
-/// Puts `text` between the marks in `file` of the repository.
+/// Writes `text` between the marks in `file` of the repository.
 pub(crate) fn write(file: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let old = fs::read_to_string(&path).expect("the page is there");

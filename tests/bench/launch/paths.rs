@@ -3,7 +3,7 @@
 use crate::generate::{Function, Program, Random};
 use crate::methods;
 
-/// Number of stacks in a situation where they differ.
+/// Number of stacks in the situations where stacks differ.
 pub(crate) const STACKS: usize = 256;
 
 /// Relation between the stacks that are captured one after the other.
@@ -58,7 +58,7 @@ struct Path<'a> {
 }
 
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
-    // SAFETY: `build` stored its own state there, and waits for the calls to return.
+    // SAFETY: `build` stored a pointer to its own state in `program`, and waits for the calls to return.
     let path = unsafe { &mut *program.state.cast::<Path<'_>>() };
     let call = path.calls.get(path.at).copied();
     match call {

@@ -1,5 +1,5 @@
-//! Cost for a whole process: 200,000 launches at a depth of 64 from one thread, with gpuflame and without, from exec to exit,
-//! outputs written.
+//! Cost for a whole process: 200,000 launches at a depth of 64 from one thread, with gpuflame and without, from exec to
+//! exit, including the writing of outputs.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::staged::{built, command, compiled};
 
 const LAUNCHES: u32 = 200_000;
-/// Pairs of runs, with and without.
+/// Number of pairs of runs, one with gpuflame and one without.
 const PAIRS: usize = 20;
 
 /// Nanoseconds of wall-clock time, and of processor time over all processors.
@@ -25,9 +25,9 @@ impl Took {
     }
 }
 
-/// Time that gpuflame adds to a process per launch, with each of these settings in turn: the best run with it less the best
-/// without, since other load on the machine only makes a run slower. Processor time is less affected by load, and includes
-/// the collector's, which the application does not wait for.
+/// Time that gpuflame adds to a process per launch, with each of these settings in turn. It is the best run with
+/// gpuflame minus the best run without, since other load on the machine only makes a run slower. Processor time is less
+/// affected by load; it includes the time of the collector, for which the application does not wait.
 pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, &str)]; N]) -> [Took; N] {
     let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");

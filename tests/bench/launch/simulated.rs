@@ -1,4 +1,4 @@
-//! The whole callback in its place: called by the (simulated) CUPTI around real calls of the CUDA runtime.
+//! The whole callback as in a real process: the (simulated) CUPTI calls it around real calls of the CUDA runtime.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -18,7 +18,7 @@ thread_local! {
     static SPENT: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// [`Capture`], timed.
+/// [`Capture`] with a measurement of its time.
 struct Timed;
 
 #[inline(always)]

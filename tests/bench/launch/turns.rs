@@ -1,9 +1,9 @@
-//! One thread alone and two at once, measured so that only the second thread can cause a difference.
+//! Compares one thread alone with two threads at once, measured so that only the second thread can cause a difference.
 //!
-//! Two threads, each with its own processor and memory, do every job three times: the first alone, the second alone, both. A
-//! thread next to the other is compared with itself alone. A turn runs all jobs before any is repeated: on a machine whose
-//! cores other guests share, a core can be half as fast for seconds at a time, even when it adds up registers, and no job
-//! must get all its turns during such a phase.
+//! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
+//! thread alone, and both at once. The time of a thread next to the other is compared with its own time alone. A turn
+//! runs all jobs before any job is repeated: on a machine whose cores other guests share, a core can be half as fast
+//! for seconds at a time, even when it only adds up registers, and no job must get all its turns during such a phase.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use std::{fs, hint, process, thread};
 use crate::log;
 use crate::methods::Clock;
 
-/// Number of times that everything is measured; the best counts.
+/// Number of times that every job is measured; the best time is used.
 const TURNS: usize = 25;
 
 /// Result of one job: the smallest median of all turns, in nanoseconds, by thread.
@@ -34,7 +34,8 @@ impl Figure {
         self.beside[0].max(self.beside[1])
     }
 
-    /// Slowdown of a thread next to the other, relative to itself alone; the larger of both threads'.
+    /// Slowdown of a thread next to the other, relative to the same thread alone; the larger of both threads'
+    /// slowdowns.
     pub(crate) fn slowdown(&self) -> f64 {
         (self.beside[0] / self.alone[0]).max(self.beside[1] / self.alone[1])
     }
@@ -51,17 +52,18 @@ struct Shared {
     gate: Barrier,
     /// Number of threads that have arrived.
     ready: AtomicUsize,
-    /// Number of threads that have made all their measurements.
+    /// Number of threads that have finished all their measurements.
     done: AtomicUsize,
     /// Whether no thread was preempted.
     undisturbed: AtomicBool,
 }
 
 impl Slice<'_> {
-    /// The median of `wanted` times that `one` returns, after `first` that do not count. Continues to call `one` until the
-    /// other thread has all its times, so that all counted times were measured next to it.
+    /// Returns the median of `wanted` times that `one` returns; the `first` times before them are ignored. Continues to
+    /// call `one` until the other thread has all its times, so that the other thread was running during all times that
+    /// count.
     pub(crate) fn median(&self, first: usize, wanted: usize, mut one: impl FnMut() -> f64) -> f64 {
-        // Sleeping threads wake at different moments: the first waits for the last.
+        // Sleeping threads wake at different moments, so the first thread waits for the last.
         self.shared.ready.fetch_add(1, Ordering::AcqRel);
         while self.shared.ready.load(Ordering::Acquire) < self.threads {
             hint::spin_loop();

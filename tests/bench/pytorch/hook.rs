@@ -21,23 +21,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gpuflame::control::window;
 use methods::{Clock, METHODS, Method, Tools};
 
-/// Results up to now.
+/// Measurements up to now.
 struct Measured {
     tools: Tools,
     methods: Vec<Method>,
-    /// Nanoseconds, by method.
+    /// Times in nanoseconds, by method.
     times: Vec<Vec<f64>>,
     depths: Vec<usize>,
-    /// Number of stacks unlike glibc's, by method.
+    /// Number of stacks that differ from glibc's, by method.
     wrong: Vec<usize>,
     turns: usize,
 }
 
-// SAFETY: only the main thread, which creates it, uses it (see `posix_memalign`).
+// SAFETY: only the main thread, which creates the value, uses it (see `posix_memalign`).
 unsafe impl Send for Measured {}
 
 static MEASURED: Mutex<Option<Measured>> = Mutex::new(None);
-/// Set while the main thread must be measured and no measurement is in progress.
+/// Set while the main thread is to be measured and no measurement is in progress.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -66,8 +66,8 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
     0
 }
 
-/// Starts to measure the main thread, which must be the caller: every method in turn on every stack, comparing their results;
-/// or only the method at this index of the table. False: the index does not exist.
+/// Starts to measure the main thread, which must be the caller: every method in turn on every stack, with a comparison
+/// of their results, or only the method at this index of the table. Returns false if the index does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
     gpuflame::unwind::prepare();
@@ -121,7 +121,7 @@ impl Measured {
         let turn = self.turns;
         self.turns += 1;
         for place in 0..self.methods.len() {
-            // Each method runs first, and so on a cold stack, equally often.
+            // Each method runs first, and thus on a cold stack, equally often.
             let at = (place + turn) % self.methods.len();
             let method = self.methods[at];
             self.times[at].push(clock.time(1, || _ = (method.capture)(&mut self.tools)));

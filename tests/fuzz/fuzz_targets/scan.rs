@@ -1,4 +1,4 @@
-//! `property.rs`, of whatever libFuzzer finds new ways with.
+//! Checks `property.rs` with inputs that libFuzzer finds.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-/* Modes that answer one question each about how the real stack behaves. They write what they saw as JSON
- * lines; steps/60-questions.sh asks, and answers.py puts the answers into the report. */
+/* Modes that answer one question each about how the real stack behaves. Each mode writes what it saw as JSON lines;
+ * steps/50-questions.sh runs the modes, and answers.py puts the answers into the report. */
 #define _GNU_SOURCE
 #include "probe.h"
 

@@ -1,6 +1,6 @@
-/* What the probe's files share: CUPTI's functions, found at run time, and the few of its structs that we
- * read. The declarations are our own, after the documented interface; only fields that every release from
- * 11.8 to 13.5 has at the same place are here. Functions that a release lacks are NULL. */
+/* Declarations that the probe's files share: CUPTI's functions, found at run time, and the few of its structs that we
+ * read. The declarations are our own, after the documented interface; they have only fields that every release from
+ * 11.8 to 13.5 has at the same place. Functions that a release lacks are NULL. */
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -11,7 +11,7 @@ enum { DRIVER = 1, RUNTIME = 2, RESOURCE = 3, SYNCHRONIZE = 4, STATE = 6 };
 enum { ENTER = 0, EXIT = 1 };
 enum { KIND_COPY = 1, KIND_SET = 2, KIND_DRIVER = 4, KIND_RUNTIME = 5, KIND_KERNEL = 10, KIND_OVERHEAD = 17, KIND_PEER_COPY = 22 };
 
-/* What an API callback is told: CUpti_CallbackData. */
+/* Argument of an API callback: CUpti_CallbackData. */
 struct api_data {
     uint32_t site;
     const char *name;
@@ -24,7 +24,7 @@ struct api_data {
     uint32_t correlation;
 };
 
-/* What a resource callback is told: CUpti_ResourceData, and for graphs CUpti_GraphData behind it. */
+/* Argument of a resource callback: CUpti_ResourceData, and for graphs CUpti_GraphData behind it. */
 struct resource_data {
     void *context, *stream, *descriptor;
 };
@@ -63,24 +63,24 @@ struct cupti {
 extern struct cupti cupti;
 extern void *subscriber;
 
-/* Where libcupti was found, NULL if nowhere. */
+/* Path at which libcupti was found; NULL if it was not found. */
 extern const char *cupti_path;
 
-/* $PROBE_name, or `otherwise`. */
+/* Returns $PROBE_name, or `otherwise` if it is not set. */
 const char *option(const char *name, const char *otherwise);
 
-/* A line of JSON to $PROBE_OUT, whole even if several threads write. */
+/* Writes a line of JSON to $PROBE_OUT; lines stay whole even if several threads write. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Subscribes `callback`; says what became of it. */
+/* Subscribes `callback` and writes a line about the result. */
 int subscribe(callback_function callback);
 
-/* Enables the callbacks of `domain` whose name has one of `words` (ended by NULL) in it. */
+/* Enables the callbacks of `domain` whose name contains one of `words` (ended by NULL). */
 int enable_names(uint32_t domain, const char *const *words);
 extern const char *const LAUNCHES[], *const COPIES[], *const GRAPHS[], *const WAITS[];
 
-/* Asks for records of `kinds` (ended by 0), in buffers of PROBE_BUFFER bytes, each walked when it comes
- * back: `record` gets each, `before` and `after` (may be NULL) the buffer. */
+/* Asks for records of `kinds` (ended by 0), in buffers of PROBE_BUFFER bytes. Each buffer that comes back is walked:
+ * `record` gets each record, `before` and `after` (may be NULL) the buffer. */
 struct reader {
     void (*before)(uint8_t *buffer, size_t size, size_t valid);
     void (*record)(uint8_t *buffer, uint8_t *record);
@@ -88,7 +88,7 @@ struct reader {
 };
 void read_kinds(const uint32_t *kinds, struct reader reader);
 
-/* Forces everything out, once a CUDA call was seen. -1: none was. */
+/* Flushes all records, if a CUDA call was seen; returns -1 if none was. */
 int flush_all(void);
 extern int api_seen;
 
@@ -96,7 +96,7 @@ uint64_t now_ns(void);
 uint32_t u32_at(const uint8_t *record, size_t offset);
 uint64_t u64_at(const uint8_t *record, size_t offset);
 const char *kernel_name(const uint8_t *record);
-/* Of a record of a kernel, copy or fill; 0 for others. */
+/* Correlation id of a record of a kernel, copy or fill; 0 for other records. */
 uint32_t correlation_of(const uint8_t *record);
 
 /* The modes: what the probe does is chosen by $PROBE, see probe.c. */

@@ -1,5 +1,5 @@
-/* Writes a recording: what CUPTI told a client, callback by callback and buffer by buffer, in order, with
- * the buffers' bytes. One JSON object a line:
+/* Writes a recording: what CUPTI told a client, callback by callback and buffer by buffer, in order, with the buffers'
+ * bytes. One JSON object a line:
  *
  *   {"n":0,"recording":1,"version":130000,"program":".."}
  *   {"n":7,"call":"enter","domain":2,"id":211,"name":"cudaLaunchKernel","corr":5,"thread":91,"symbol":"..",
@@ -9,9 +9,9 @@
  *   {"n":11,"buffer":1,"thread":92,"thread_name":"..","size":2097152,"valid":216,"at":[0],"names":["k"],"hex":".."}
  *   {"n":12,"flush":0,"dropped":0}
  *
- * `graph` of a call is the graph that an instance is updated from; `handle` is the address of the graph instance that
- * a call or callback is about. `n` is the order in which the client heard of things. Pointers in a buffer are the
- * process's own: the names they point to stand beside it. */
+ * `graph` of a call is the graph that an instance is updated from; `handle` is the address of the graph instance that a
+ * call or callback is about. `n` is the order in which the client was told of events. Pointers in a buffer are
+ * addresses of the process, so the names that they point to are written beside the buffer. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -23,16 +23,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Held while a line is made: the order of the lines is that of the events. */
+/* Held while a line is written, so that the lines are in the order of the events. */
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long n;
-/* The API call that the thread is in, for what happens inside it, and how deep. */
+/* The API call that the thread is in, for events inside that call, and how deep the call is nested. */
 static __thread uint32_t inside;
 static __thread int depth;
 
 static long thread_id(void) { return (long)syscall(SYS_gettid); }
 
-/* The stream of a launch, by CUPTI's number; -1: the call has none that we know, or CUPTI gives no answer. */
+/* CUPTI's number of the stream of a launch; -1 if the call has no stream that we know, or if CUPTI gives no answer. */
 static long stream_of(uint32_t domain, const struct api_data *call)
 {
     const char *name = call->name ? call->name : "";

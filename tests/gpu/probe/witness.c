@@ -1,5 +1,5 @@
-/* What ran, as a second reader of the same records sees it: count and time per kernel symbol, and per kind
- * of copy. gpuflame's tables of another run of the same program are held against it. */
+/* What ran, according to a second reader of the same records: count and time per kernel symbol, and per kind of copy.
+ * gpuflame's tables of another run of the same program are compared with these sums. */
 #include "probe.h"
 
 #include <pthread.h>

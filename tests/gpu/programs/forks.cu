@@ -1,4 +1,4 @@
-/* Launches, forks, and prints what CUDA says in the child: one JSON line each from child and parent. */
+/* Launches, forks, and prints CUDA's answers in the child: the child and the parent print one JSON line each. */
 #include "kernels.h"
 
 #include <sys/wait.h>

@@ -1,9 +1,9 @@
-/* What the kit's CUDA programs are made of. Each is one source for two worlds: nvcc compiles it for a GPU,
- * where a kernel NAME_d20000 busies one thread for 20,000 ns, and gcc compiles it as C for the simulated
- * stack, which gives a kernel of that name that time. So durations are known in both, as are the launches:
- * lines
+/* Building blocks of the kit's CUDA programs. Each program is one source for two compilers: nvcc compiles it for a GPU,
+ * where a kernel NAME_d20000 keeps one thread busy for 20,000 ns, and gcc compiles it as C for the simulated stack,
+ * which gives a kernel of that name that duration. Durations are therefore known on both stacks. The launches are known
+ * too: lines
  *     EXPECT kernel NAME COUNT main;function;..        (or copy HtoD, set memset)
- * in a program say how many there are and which functions, in this order, stand above each of them. */
+ * in a program give the number of these launches, and the functions that are above each of them, in this order. */
 #ifndef KIT_KERNELS_H
 #define KIT_KERNELS_H
 
@@ -29,7 +29,8 @@ __device__ static void busy(long long nanos)
 #define LAUNCH(name, blocks, threads, stream) name<<<blocks, threads, 0, stream>>>
 #else
 #include "cuda_mini.h"
-/* As nvcc from 12.4 on writes a host stub: it launches by __cudaLaunchKernel, which newer CUPTI tells apart. */
+/* nvcc from 12.4 on writes host stubs like this one, which launch through __cudaLaunchKernel; newer CUPTI reports that
+ * call separately. */
 cudaError_t __cudaGetKernel(void **kernel, const void *host_function);
 cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);
 #define TIMED(name)                                                                                                \
@@ -59,7 +60,8 @@ cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **argum
         check(cudaGetLastError(), #name);                                                                          \
     } while (0)
 
-/* A function that keeps its frame and its name; KEEP() ends it, so that no call in it becomes a jump. */
+/* A function that keeps its frame and its name. KEEP() is its last statement, so that no call in the function is
+ * compiled to a jump. */
 #define OWN_FRAME extern "C" __attribute__((noinline))
 #ifndef __cplusplus
 #undef OWN_FRAME

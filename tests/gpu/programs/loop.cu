@@ -1,9 +1,8 @@
-/* Launches empty kernels, 1,000 and then a wait, and prints what a launch took the CPU: the loop of the cost
- * matrix. The waits are not counted; they keep the queue from filling, which would block the launches.
+/* The loop of the cost matrix: launches empty kernels in batches of 1,000, waits after each batch, and prints the CPU
+ * time of a launch. The waits are not counted; they keep the queue from filling up, which would block the launches.
  *
  *     loop LAUNCHES
- *     {"launches": 1000000, "ns_per_launch": mean, "median_ns": of the thousands' means, "wall_ns_per_launch": ..}
- */
+ *     {"launches": 1000000, "ns_per_launch": mean, "median_ns": of the thousands' means, "wall_ns_per_launch": ..} */
 #include "kernels.h"
 
 TIMED(empty_d1)

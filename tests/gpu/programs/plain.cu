@@ -1,4 +1,4 @@
-/* Two functions that launch, one that copies, in one thread and one stream: the least that must be right.
+/* Two functions that launch and one that copies, in one thread and one stream: the simplest case.
  *
  * EXPECT kernel first_d20000 300 main;first
  * EXPECT kernel second_d40000 200 main;second

@@ -12,7 +12,7 @@ int main(int argc, char **argv)
     *(void **)&init = dlsym(cuda, "cuInit");
     if (!init || init(0))
         return 1;
-    /* The client has loaded it, in any of its versions. */
+    /* The client has already loaded libcupti, in one of these versions. */
     cupti = dlopen("libcupti.so.13", RTLD_NOW | RTLD_NOLOAD);
     *(void **)&play = cupti ? dlsym(cupti, "gpusim_replay") : NULL;
     if (!play) {

@@ -1,4 +1,4 @@
-/* Four threads, two streams each, at once: whose launch is whose must not depend on time.
+/* Four threads run at once, with two streams each: which thread made a launch must not be guessed from times.
  *
  * EXPECT kernel left_d15000 1000 work;left
  * EXPECT kernel right_d25000 600 work;right

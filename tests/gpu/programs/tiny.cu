@@ -1,6 +1,6 @@
-/* What recordings are made of: programs so small that every callback can be read.
+/* Programs for recordings, so small that a person can read every callback.
  *
- *     tiny runtime | copies | streams | exit       (driver.c is one more, tiny_graph.cu three) */
+ *     tiny runtime | copies | streams | exit       (driver.c has one more, tiny_graph.cu three) */
 #include "kernels.h"
 
 TIMED(a_d10000)
@@ -43,7 +43,7 @@ static void streams(void)
     CUDA(cudaStreamDestroy(two));
 }
 
-/* Ends while the GPU may still be at work. */
+/* Exits while the GPU may still be running kernels. */
 static void end_midway(void)
 {
     for (int i = 0; i < 4; i++)

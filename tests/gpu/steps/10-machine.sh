@@ -1,6 +1,6 @@
 # The machine: driver, CUDA, CUPTI, GPU, CPU, kernel, container, tools
 # LIMIT 45
-# Every later number is worth as much as this step says about where it was taken.
+# The worth of every later number depends on what this step reports about the machine that it was measured on.
 
 first_line() { timeout 10 "$@" 2>/dev/null | head -n 1; }
 
@@ -15,7 +15,7 @@ fact "libgpuflame.so" "${KIT_GPUFLAME:-not found}"
 if [ -n "$KIT_GPUFLAME" ]; then
     fact "libgpuflame.so, bytes, checksum, date" \
         "$(wc -c <"$KIT_GPUFLAME") $(sha256sum "$KIT_GPUFLAME" | cut -c 1-16) $(date -u -r "$KIT_GPUFLAME" +%FT%TZ)"
-    # The driver says nothing where it cannot load an injected library.
+    # The driver prints nothing if it cannot load an injected library, so the kit tries to load it.
     why=$(within=20 python -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$KIT_GPUFLAME" 2>&1 | tail -n 1)
     holds "libgpuflame.so loads on this machine" "" "$why"
 fi

@@ -1,7 +1,7 @@
 # Builds the programs and the probe
 # LIMIT 150
-# What does not build is taken from the folder of prebuild.sh, if it was taken along; else it leaves its reason in
-# bin/NAME.why, which the steps that need it report.
+# A program that cannot be built is taken from the folder of prebuild.sh, if that folder was taken along. Otherwise
+# the step writes the reason into bin/NAME.why, and the steps that need the program report the reason.
 
 mkdir -p "$bin"
 rm -f "$bin/done"
@@ -12,7 +12,7 @@ if [ "$KIT_SIMULATED" = 1 ]; then
     (cd "$KIT_ROOT" && tests/gpusim/run --stage "$KIT_OUT/sim") >/dev/null || exit 1
 fi
 
-# either NAME COMMAND..: bin/NAME by the command, or else the one that was built elsewhere.
+# either NAME COMMAND..: builds bin/NAME by the command; if that fails, takes the program that was built elsewhere.
 either() {
     local name=$1
     shift
@@ -45,7 +45,7 @@ while read -r name linked source; do
         [ -f "${source%.cu}.c" ] && source=${source%.cu}.c # the examples in C
         either "$name" simulated "$source" &
     fi
-    # As many compilers at once as there are processors.
+    # As many compilers run at once as there are processors.
     [ "$(jobs -rp | wc -l)" -lt "$(nproc)" ] || wait -n
 done < <(cuda_programs)
 wait

@@ -1,8 +1,8 @@
 # Right: C and CUDA programs with known launches, against a second reader and the programs' own sources
 # LIMIT 100
-# Counts, time per kernel, the functions above each launch, and the ledger. Times of another run of the same
-# program, read by the probe, are the witness; CUDA events bound them from above and the kernels' own waiting
-# from below. On the simulated stack its truth file makes all of that exact.
+# The step checks counts, time per kernel, the functions above each launch, and the ledger. The witness for times is
+# another run of the same program, read by the probe; CUDA events bound the times from above, and the kernels' own
+# waiting bounds them from below. On the simulated stack the truth file makes all these checks exact.
 
 need_gpuflame
 need probe.so
@@ -41,7 +41,7 @@ done
 [ -x "$bin/driver" ] && right driver driver.c "$bin/driver"
 [ -x "$bin/plain_static" ] && right plain_static plain.cu "$bin/plain_static"
 
-# The same once more with every stack taken twice, by two unwinders, and compared.
+# The same programs run once more; two unwinders take every stack, and the stacks are compared.
 KIT_VERIFY=1
 for program in plain streams driver; do
     [ -x "$bin/$program" ] || continue

@@ -17,7 +17,8 @@ runs "the graph program runs with GPUFLAME_VERIFY=1" $? "$runs/verify"
 python "$KIT_HERE/check.py" verify graph "$runs/verify" >>"$facts"
 KIT_VERIFY=0
 
-# Capture once, replay often, updated halfway: 50 tokens, 3 layers of 8 kernels, half captured by each function.
+# Captures once and replays often, with an update halfway: 50 tokens, 3 layers of 8 kernels, half of the kernels
+# captured by each function.
 if [ -x "$bin/graph_decode" ]; then
     GPUFLAME_UNIT=count under_gpuflame "$KIT_STEP/decode" "$bin/graph_decode" --tokens 50 --layers 3
     runs "graph_decode runs under gpuflame" $? "$KIT_STEP/decode"

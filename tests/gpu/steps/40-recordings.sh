@@ -1,7 +1,7 @@
 # Golden recordings of eight tiny programs: callbacks in order, buffers as bytes
 # LIMIT 60
-# They go to golden/hw/GPU-DRIVER/ of the report, small enough to commit into tests/golden/hw/; recordings of the
-# simulated stack go to golden/simulated/ and prove only the recorder.
+# The recordings go to golden/hw/GPU-DRIVER/ of the report, small enough to commit into tests/golden/hw/; recordings
+# of the simulated stack go to golden/simulated/ and prove only that the recorder works.
 
 need probe.so
 word() { printf '%s' "$1" | tr -cs 'A-Za-z0-9.\n' '_' | sed 's/^_//; s/_$//'; }

@@ -1,6 +1,7 @@
 # Fifteen questions about the real stack, each answered by a program
 # LIMIT 150
-# What the simulated stack assumes stands in these answers; where they differ from it, it is to be mended.
+# The simulated stack assumes certain answers to these questions; if the real answers differ, the simulated stack must
+# be corrected.
 
 need probe.so
 within=25

@@ -1,6 +1,7 @@
 # The cost matrix: what each part of CUPTI, and gpuflame, adds to a launch
 # LIMIT 140
-# Rounds over all levels, so that a machine that changes its speed changes all of them; as many rounds as fit.
+# Each round measures all levels, so that a change of the machine's speed affects all of them; the step makes as many
+# rounds as fit into its time.
 
 need loop
 need probe.so
@@ -28,7 +29,7 @@ level() { # NAME COMMAND-PREFIX..: one run
     shift
     [ "$name" = backtrace ] && many=$((launches > 4000 ? launches / 4 : launches)) # tens of microseconds each
     if "$@" "$KIT_STEP/$name" "$bin/loop" "$many"; then
-        # At once, so that a step that is cut off has told what it knows.
+        # Values are reported at once, so that a step that is stopped at its limit has reported what it measured.
         value=$(sed -n 's/.*"median_ns": \([0-9.]*\).*/\1/p' "$KIT_STEP/$name/stdout")
         cost "a launch of an empty kernel, CPU side" "$(shown "$name")" "ns a launch (median of thousands)" "$value"
         value=$(sed -n 's/.*"wall_ns_per_launch": \([0-9.]*\).*/\1/p' "$KIT_STEP/$name/stdout")
@@ -47,7 +48,7 @@ everything() { GPUFLAME_FORMATS=folded,svg,csv,gfr under_gpuflame "$@"; }
 
 levels=(nothing subscribe callback nested kernels copies apis backtrace)
 for ((round = 0; round < rounds; round++)); do
-    # Never a round that may not end in time, but at least one.
+    # At least one round runs; a further round starts only if it will end in time.
     [ $round -gt 0 ] && [ $(((SECONDS - begin) * (round + 1) / round)) -gt "$budget" ] && break
     level nothing plainly
     for name in "${levels[@]:1}"; do level "$name" under_probe "$name"; done

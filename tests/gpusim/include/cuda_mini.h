@@ -92,11 +92,11 @@ cudaError_t cudaMemcpy2DToArray(cudaArray_t to, size_t x, size_t y, const void *
 cudaError_t cudaMemcpy2DFromArray(void *to, size_t pitch, cudaArray_t from, size_t x, size_t y, size_t width, size_t height,
                                   int kind);
 cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *what, cudaStream_t stream);
-/* As of CUDA 13; the attributes say nothing here. */
+/* The function as of CUDA 13; its attributes have no effect in the simulation. */
 cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *bytes, size_t count,
                                  void *attributes, size_t *attribute_indices, size_t attribute_count,
                                  cudaStream_t stream);
-/* As of CUDA 13: 1 is a device, 2 the host. */
+/* The struct as of CUDA 13: kind 1 is a device, kind 2 the host. */
 typedef struct cudaMemLocation {
     int type, id;
 } cudaMemLocation;
@@ -124,7 +124,7 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
                              cudaStream_t stream);
 cudaError_t cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
                                   cudaStream_t stream);
-/* Graphs. */
+/* Functions for graphs. */
 typedef void *cudaGraph_t, *cudaGraphNode_t, *cudaGraphExec_t;
 struct cudaKernelNodeParams {
     void *func;
@@ -176,7 +176,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *), vo
 cudaError_t cudaProfilerStart(void);
 cudaError_t cudaProfilerStop(void);
 
-/* What nvcc's host code calls. */
+/* Functions that nvcc's host code calls. */
 void **__cudaRegisterFatBinary(void *binary);
 void __cudaRegisterFatBinaryEnd(void **handle);
 void __cudaRegisterFunction(void **handle, const char *host_function, char *device_function, const char *name,
@@ -211,8 +211,9 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                         unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **params,
                         void **extra);
 
-/* Where the program says it stands, frames from the root with semicolons: the simulation's truth file
- * keeps it beside every piece of GPU work. Absent, and so NULL, on a real stack. */
+/* Sets the call site, the program's own description of the functions that it is in: frames from the root, separated by
+ * semicolons. The simulation's truth file contains the call site of every piece of GPU work. On a real stack the
+ * function does not exist, so its address is NULL. */
 __attribute__((weak)) void gpusim_site(const char *path);
 
 #ifdef __cplusplus
@@ -221,8 +222,8 @@ __attribute__((weak)) void gpusim_site(const char *path);
 
 #define SITE(path) (gpusim_site ? gpusim_site(path) : (void)0)
 
-/* KERNEL(name, "mangled", (parameters), &each, &parameter): a host stub as nvcc makes one, registered
- * before main. For a kernel without parameters: KERNEL(name, "mangled", (void), NULL). */
+/* KERNEL(name, "mangled", (parameters), &each, &parameter): defines a host stub like nvcc's, which is registered before
+ * main. For a kernel without parameters: KERNEL(name, "mangled", (void), NULL). */
 #define KERNEL(name, mangled, parameters, ...)                                                          \
     __attribute__((noinline)) static void name parameters {                                             \
         void *args_[] = {__VA_ARGS__};                                                                  \
@@ -240,7 +241,7 @@ __attribute__((weak)) void gpusim_site(const char *path);
         __cudaRegisterFatBinaryEnd(handle_);                                                            \
     }
 
-/* LAUNCH(name, blocks, threads, stream)(arguments): what `name<<<blocks, threads, 0, stream>>>` is. */
+/* LAUNCH(name, blocks, threads, stream)(arguments): does what `name<<<blocks, threads, 0, stream>>>(arguments)` does. */
 #define LAUNCH(name, blocks, threads, stream)                                                           \
     __cudaPushCallConfiguration(DIM_(blocks), DIM_(threads), 0, stream) ? (void)0 : name
 #ifdef __cplusplus

@@ -46,7 +46,7 @@ impl Piece {
 const UNTIMED: [&str; 5] = ["zero_ts", "reversed", "epoch", "next_year", "endless"];
 pub(super) const NO_STACK: &str = "[no launch stack]";
 
-/// Nanoseconds by call site and leaf.
+/// GPU time in nanoseconds, by call site and leaf.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
 /// Counts of the ledger and sums of the picture, either as reported or as expected.
@@ -55,16 +55,16 @@ pub(super) struct Account {
     pub(super) launches: u64,
     pub(super) matched: u64,
     pub(super) pending: u64,
-    /// Launches made while no window was open, as the process was about to end.
+    /// Number of launches made while no window was open, because the process was about to end.
     pub(super) outside: u64,
     pub(super) launches_dropped: u64,
     pub(super) activities: u64,
     pub(super) activities_matched: u64,
     pub(super) no_stack: u64,
     pub(super) activities_outside: u64,
-    /// Duplicate records.
+    /// Number of duplicate records.
     pub(super) repeated: u64,
-    /// Activities with an id that no call had.
+    /// Number of activities with a correlation id that no call had.
     pub(super) of_no_call: u64,
     pub(super) activities_dropped: u64,
     pub(super) untimed: u64,
@@ -103,7 +103,7 @@ impl Account {
         all
     }
 
-    /// Result that a run printed to stderr and wrote to its folded file.
+    /// Result that a run reported on stderr and in its folded file.
     pub(super) fn told(done: &Done, folded: &str) -> Self {
         let (launches, became) = done.sum("launches");
         let (activities, found) = done.sum("activities");
@@ -139,7 +139,7 @@ impl Account {
         }
     }
 
-    /// Result of a recording that was read again.
+    /// Result of reading a recording again.
     pub(super) fn read(ledger: &Ledger, folded: Vec<(Vec<String>, u64)>) -> Self {
         for sum in ledger.sums() {
             assert!(sum.holds(), "{sum}");
@@ -171,7 +171,7 @@ fn sums(folded: Vec<(Vec<String>, u64)>) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, nanos) in folded.into_iter().filter(|(_, nanos)| *nanos > 0) {
         let leaf = frames.pop().unwrap();
-        // An id that never existed may be lower than all real ones.
+        // A correlation id that never existed may be lower than all real ids.
         if frames[0] == "[launched before recording]" {
             frames[0] = NO_STACK.to_owned();
         }

@@ -1,4 +1,4 @@
-//! Compares a process that has ended with the truth.
+//! Compares the outputs of a process that has ended with the truth file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::account::{Account, NO_STACK, Piece, Sums};
 use super::plan::{Plan, is_without_a_word};
 use crate::support::Done;
 
-/// A process that has ended: the one started for a number, or the child that it forked first.
+/// A process that has ended: either the process started for a number, or the child that it forked first.
 pub(super) struct Ended<'a> {
     pub(super) plan: &'a Plan,
     pub(super) how: &'a str,
@@ -23,14 +23,14 @@ pub(super) struct Ended<'a> {
 
 /// Upper bound on the difference between the truth's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint: two processors run several of these programs at once.
+/// Maximum delay of a checkpoint, which is long because two processors run several of these programs at once.
 const SLACK_MS: u64 = 1000;
 
 impl Ended<'_> {
     fn lines(&self, name: &str) -> Vec<Piece> {
         let path = self.done.folder.join(format!("{name}-{}.jsonl", self.process));
         let Ok(text) = fs::read_to_string(path) else { return Vec::new() };
-        // The last line may be truncated.
+        // The last line of the file may be truncated.
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.map(|line| Piece::of(&line)).collect()
     }
@@ -40,8 +40,8 @@ impl Ended<'_> {
         self.lines("started")
     }
 
-    /// Values that the program itself recorded: whether and when it reached its end and how many launches it had made by
-    /// then, and the number of the rival's records.
+    /// Values that the program itself recorded: whether and when it reached its end and how many launches it had made
+    /// by then, and the number of records that the rival received.
     fn kept(&self) -> [u64; 3] {
         let bytes = fs::read(self.done.folder.join(format!("done-{}", self.process))).unwrap();
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
@@ -76,7 +76,7 @@ impl Ended<'_> {
         }
     }
 
-    /// Checks an end that writes all files.
+    /// Checks a process whose end writes all files.
     fn assert_writes(&self) {
         let found = Account::told(&self.done, &format!("out-{}.folded", self.process));
         let started = self.started();
@@ -95,8 +95,9 @@ impl Ended<'_> {
         } else if self.how == "term" && self.is_at_rest() && self.plan.delivers_all() {
             assert_eq!(found, Account::of(&started, |_| false, is_traced));
         } else if self.plan.answers() {
-            // Launches made while the process ends may or may not be present. Earlier ones must be present or counted as
-            // dropped. A thread that is interrupted in the middle of a launch may hold a lock that the tracer waits for.
+            // Launches made while the process ends may or may not be present. Earlier launches must be present or
+            // counted as dropped. A thread that is interrupted in the middle of a launch may hold a lock that the
+            // tracer waits for.
             let untraced = started.iter().filter(|piece| !is_traced(piece)).count() as u64;
             let kept = if said_no_answer { found.pending } else { 0 };
             let lost = found.activities_dropped + untraced + kept;
@@ -105,23 +106,23 @@ impl Ended<'_> {
         }
     }
 
-    /// Checks exact sums: the truth lists the outcome of each record if the process returned from `main` with nothing in
-    /// flight.
+    /// Checks exact sums: if the process returned from `main` with no work in flight, the truth file lists the outcome
+    /// of each record.
     fn assert_exact(&self, found: Account, rivals: u64) {
         let work = self.lines("truth");
         assert_eq!(work.len(), self.started().len());
         let mut expected =
             Account::of(&work, |piece| piece.fate == "dropped", |piece| piece.fate == "delivered");
         if self.plan.has("fatal") {
-            // The exits of launches in flight at that moment may or may not be seen, and a buffer that was delivered but not
-            // read by then counts as unreadable.
+            // The exits of launches in flight at the fatal error may or may not be seen, and a buffer that was
+            // delivered but not yet read at that time counts as unreadable.
             assert!(found.launches >= 299 - self.threads, "{}", found.launches);
             let ours = found.activities_matched + found.no_stack;
             let all = expected.activities_matched + expected.no_stack;
             let all_is_read = found.unreadable == 0 && !self.plan.has_rival;
             assert!(if all_is_read { ours == all } else { ours <= all }, "{found:?} {expected:?}");
         } else if self.plan.has_rival {
-            // The rival's records are not among ours, and every record is with one of the two.
+            // The rival's records are not among ours, and every record is with either the rival or us.
             assert_eq!(found.launches, expected.launches);
             let ours = found.activities_matched + found.no_stack;
             assert_eq!(ours + rivals, expected.activities_matched + expected.no_stack);
@@ -149,15 +150,15 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Checks a run with any losses: nothing appears that was not started, and the reported sums match the reported number of
-    /// timed activities, each with its own duration.
+    /// Checks a run with any losses: the outputs contain no work that was not started, and the reported sums match the
+    /// reported number of timed activities, each with its own duration.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
         assert!(found.launches <= most.launches, "{found:?}");
         assert!(found.activities <= most.activities, "{found:?}");
         assert!(found.activities_matched <= most.activities_matched, "{found:?}");
         assert!(found.repeated <= most.repeated && found.of_no_call <= most.of_no_call, "{found:?}");
-        // One more lacks its stack if a thread was launching when the process ended.
+        // One more launch lacks its stack if a thread was launching when the process ended.
         assert!(found.no_stack <= most.no_stack + found.launches_dropped + self.threads + 1, "{found:?}");
         let nanos_of = |sums: &Sums, leaf: &str| -> u64 {
             sums.iter().filter(|((_, of), _)| of == leaf).map(|(_, nanos)| nanos).sum()
@@ -174,7 +175,7 @@ impl Ended<'_> {
             rest = rest.checked_sub(nanos / each).unwrap_or_else(|| panic!("more than it counts: {found:?}"));
             unnamed -= nanos;
         }
-        // Unnamed activities are short (301 ns) or long (1,200 ns) ones; the sum gives the number of long ones.
+        // Unnamed activities are either short (301 ns) or long (1,200 ns), so their sum gives the number of long ones.
         let long = unnamed.checked_sub(301 * rest).map(|more| (more / 899, more % 899));
         assert!(
             long.is_some_and(|(long, odd)| odd == 0 && long <= rest),
@@ -202,7 +203,8 @@ impl Ended<'_> {
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
     }
 
-    /// Checks an end that runs no exit handler: the file holds all but the last work, and states how much may be missing.
+    /// Checks a process whose end runs no exit handler: the file holds all but the last work, and states how much may
+    /// be missing.
     fn assert_leaves(&self) {
         assert!(!self.has("folded") && !self.has("svg"));
         let [ended, ..] = self.kept();
@@ -224,7 +226,7 @@ impl Ended<'_> {
                     f64::from(mark.interval_ms) / 1e3,
                     mark.open
                 );
-                // Rows after the mark may close what was open at the mark, or be open themselves.
+                // Rows after the mark may close launches that were open at the mark, or may be open themselves.
                 assert!(has_rows || found.pending == mark.open, "{found:?}");
                 assert!(remark.contains("its process ended without its exit hooks, after "), "{remark}");
                 assert!(remark.contains(&missing), "{missing}: {remark}");

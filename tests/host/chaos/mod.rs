@@ -1,11 +1,12 @@
-//! Everything at once, chosen by a number: threads that launch, fork and are interrupted; a child forked before CUDA starts;
-//! functions generated at run time that keep a number in rbp and replace each other; records that arrive in any order, late,
-//! twice, damaged or not at all; another client that takes them; and many kinds of exit.
-//! The program must behave as it does without gpuflame, down to the last signal and each inherited descriptor. The ledger
-//! must add up, and sums must equal the truth less the declared losses, to the nanosecond, both in the files of an exit and
-//! in the checkpoint of a process that is killed.
+//! Programs that do many things at once, chosen by a number: threads that launch, fork and are interrupted; a child
+//! forked before CUDA starts; functions generated at run time that keep a number in rbp and replace each other; records
+//! that arrive in any order, late, twice, damaged or not at all; another client that takes the records; and many kinds
+//! of exit. The program must behave as it does without gpuflame, including every signal and every inherited descriptor.
+//! The ledger must add up, and sums must equal the truth file minus the reported losses, to the nanosecond, both in the
+//! files of an exit and in the checkpoint of a process that is killed.
 //!
-//! `GPUFLAME_CHAOS=500` runs that many numbers, as `.ci/long` does; `17-17` is a range of numbers, first and last.
+//! `GPUFLAME_CHAOS=500` runs 500 numbers, as `.ci/long` does; `17-17` is a range, with the first and last number to
+//! run.
 
 mod account;
 mod ended;
@@ -64,7 +65,7 @@ fn one(seed: u64) {
         }
         Ended { plan: &plan, how: plan.how, process, threads: 3, done: with }.assert_right();
         expected.push(process);
-        // Children forked later have no files.
+        // Children that are forked later write no files.
         let others = processes(&folder, "out-").into_iter().find(|other| !expected.contains(other));
         assert_eq!(others, None, "a process has files that can have no CUDA");
     }));
@@ -74,7 +75,7 @@ fn one(seed: u64) {
     [folder, without.folder].iter().for_each(|folder| fs::remove_dir_all(folder).unwrap());
 }
 
-/// Message of a panic.
+/// Returns the message of a panic.
 fn said(why: &(dyn Any + Send)) -> &str {
     let text = why.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
@@ -87,7 +88,7 @@ fn numbers() -> (u64, u64) {
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-/// Number of programs that run at once: most of the time they wait.
+/// Number of programs that run at once; the programs wait most of the time.
 const AT_ONCE: usize = 4;
 
 #[test]

@@ -1,10 +1,10 @@
-//! Turns a number into a plan: the program's arguments and the faults of the simulation.
+//! Turns a number into a plan: the program's arguments and the simulation's faults.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Run, Way, compile};
 
-/// A number's own sequence of choices.
+/// A sequence of choices that the number determines.
 struct Dice(u64);
 
 impl Dice {
@@ -58,7 +58,7 @@ pub(super) struct Plan {
     pub(super) child: &'static str,
     /// Whether another CUPTI client takes the records.
     pub(super) has_rival: bool,
-    /// Whether that client is in a plugin that finishes and is unloaded in mid-run, again and again.
+    /// Whether that client is in a plugin that finishes and is unloaded in mid-run, repeatedly.
     passes: bool,
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) formats: &'static str,
@@ -70,7 +70,8 @@ impl Plan {
         let mut dice = Dice(seed);
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
-        // Long enough for no checkpoint, for a few, and for the flush that runs once per second.
+        // The process lingers long enough for no checkpoint, for a few checkpoints, or for the flush that runs once per
+        // second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
@@ -93,7 +94,7 @@ impl Plan {
         sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
-        // Work has the id of the nested call if that call has an id of its own, so nested calls must be on.
+        // Work has the id of the nested call if the nested call has an id of its own, so nested calls must be on.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
@@ -115,9 +116,9 @@ impl Plan {
         if dice.roll(3) == 0 {
             faults.push(dice.pick(&TROUBLES));
         }
-        // The read would run on the tracer's own thread, with and without gpuflame.
+        // The read would hang on the tracer's own thread, with and without gpuflame.
         faults.retain(|fault| !(has_rival && fault.starts_with("read_hangs")));
-        // The client's own flush would not return either.
+        // The client's own flush would not return with this fault either.
         faults.retain(|fault| !(passes(seed) && fault.starts_with("flush_hangs")));
         settings.push(("GPUSIM_FAULTS", faults.join(",")));
         settings
@@ -158,24 +159,25 @@ impl Plan {
         self.has("flush_hangs") || self.has("read_hangs")
     }
 
-    /// Whether every record that gets a buffer reaches us in the end, damaged or not.
+    /// Whether every record that gets a buffer eventually reaches gpuflame, damaged or not.
     pub(super) fn answers(&self) -> bool {
         !self.hangs() && !self.has("fatal") && !self.has_rival
     }
 
-    /// Whether every record gets a buffer and reaches us.
+    /// Whether every record gets a buffer and reaches gpuflame.
     pub(super) fn delivers_all(&self) -> bool {
         self.answers() && self.set("GPUSIM_MAX_BUFFERS").is_empty()
     }
 }
 
-/// Whether a CUPTI client arrives, finishes and is unloaded in mid-run. Never for multiples of 3, whose threads fork: a child
-/// may inherit a lock that the client's thread holds in CUPTI or in the dynamic linker, with and without gpuflame.
+/// Whether a CUPTI client arrives, finishes and is unloaded in mid-run. This is never so for multiples of 3, because
+/// their threads fork: a child may inherit a lock that the client's thread holds in CUPTI or in the dynamic linker,
+/// with and without gpuflame.
 fn passes(seed: u64) -> bool {
     seed % 11 == 5 && !seed.is_multiple_of(3)
 }
 
-/// Whether this kind of end runs no exit handler and sends no signal that gpuflame catches.
+/// Whether this way to end runs no exit handler and sends no signal that gpuflame catches.
 pub(super) fn is_without_a_word(how: &str) -> bool {
     ["_exit", "abort", "kill"].contains(&how)
 }

@@ -41,11 +41,12 @@ from model import Gpt  # noqa: E402
 STEPS = 300
 WARM_UP = 50
 
-# The products of the model's linear layers, of which a step has 17.
+# Products of the model's linear layers; a step has 17 of them.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 
-# Every loop by what it sets: a launch of no cost and one of 4 us, as a traced driver's; a GPU that is waited for, by launches of
-# either kind. Those of 4 us take a step of this model longer than its kernels by name, so that the products have more to do.
+# Loops and the variables that each sets: a launch that costs nothing, a launch of 4 us as with a traced driver, and,
+# with launches of either kind, a GPU that the CPU waits for. With launches of 4 us, a step's launches take longer than
+# its kernels with durations by name, so the products get longer kernels in that loop.
 LOOPS = {
     "launch-bound": {},
     "launches of 4 us": {"GPUSIM_LAUNCH_NS": "4000"},
@@ -57,10 +58,11 @@ LOOPS = {
     },
 }
 
-# What gpuflame by default may cost at most, by medians: what it adds to the null client's step, and as a part of what
-# torch.profiler adds, where a launch costs nothing; how much later the process ends, and how much more memory it has, in any loop.
+# Maximum costs of gpuflame with its defaults, by medians. Where a launch costs nothing: what gpuflame adds to the null
+# client's step, and the same as a share of what torch.profiler adds. In any loop: how much later the process ends, and
+# how much more memory it uses.
 LIMITS = {"beside the null client, %": 8, "of what torch.profiler adds, %": 5, "end later, ms": 500, "memory more, MiB": 40}
-# The part of a step that is at least waited for the GPU where it is the GPU that takes the time.
+# Minimum share of a step that the CPU waits for the GPU in loops whose time the GPU determines.
 LEAST_WAIT = 0.05
 
 
@@ -196,7 +198,7 @@ class Kept:
         self.file = open(path, "a+") if path else None
         if self.file:
             self.file.seek(0)
-            # A line that was cut short is no JSON.
+            # A line that was cut short is not valid JSON.
             for line in self.file:
                 with contextlib.suppress(ValueError):
                     line = json.loads(line)

@@ -1,5 +1,5 @@
-// What any client of CUPTI costs: the subscription, callbacks and kinds of records that gpuflame has, with empty bodies.
-// Loaded through CUDA_INJECTION64_PATH. Buffers are a few that are used again and again, as gpuflame's.
+// The cost of any client of CUPTI: the subscription, callbacks and record kinds of gpuflame, with empty bodies. The
+// library is loaded through CUDA_INJECTION64_PATH. Like gpuflame, it reuses a few buffers again and again.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -45,7 +45,8 @@ static int is_one_of(const char *name, const char *const *all) {
     return *all != NULL;
 }
 
-// The calls that gpuflame asks to be told of, as it picks them: by their names, without versions and kinds of streams.
+// Whether gpuflame asks for callbacks of this call: gpuflame also selects calls by their names, without versions and
+// kinds of streams.
 static int is_wanted(const char *name) {
     static const char *const look_alikes[] = {"HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy", NULL};
     static const char *const ends[] = {"DeviceReset", "ThreadExit", "CtxDestroy", "DevicePrimaryCtxReset",

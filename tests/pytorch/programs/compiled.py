@@ -26,7 +26,8 @@ def decode(mode):
     """With a cache of keys and values, which the compiled model writes in place."""
     decoder = Decoder(torch.compile(Gpt(layers=1).cuda().eval(), mode=mode), 2)
     for cache in decoder.caches:
-        # Inductor makes no graph of what writes to its arguments, unless they are always the same memory.
+        # Inductor captures no graph of code that writes to its arguments, unless the arguments are always at the same
+        # addresses.
         for tensor in (cache.keys, cache.values, cache.place):
             torch._dynamo.mark_static_address(tensor)
     print("decoded", decoder.decode(steps(12)).shape)

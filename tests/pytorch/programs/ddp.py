@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from model import Gpt, settle, steps
 
 RANKS = 2
-# TRACE=NAME: each rank is under PyTorch's own profiler, which writes NAME0.json and NAME1.json.
-# LEAVES=1: that rank ends after its first step, without a word to the other. PATIENT=1: the other is left alone then.
+# TRACE=NAME: each rank runs under PyTorch's own profiler, which writes NAME0.json and NAME1.json. LEAVES=1: rank 1 ends
+# after its first step, without telling the other rank. PATIENT=1: the other rank is then left running alone.
 
 
 def more_work(x):
@@ -23,7 +23,7 @@ def more_work(x):
 
 
 def one_of(rank, meeting):
-    # As torchrun sets it.
+    # Set as torchrun sets it.
     os.environ["RANK"] = str(rank)
     torch.cuda.set_device(rank)
     if "TRACE" not in os.environ:
@@ -49,7 +49,7 @@ def others(rank):
 def train(rank, meeting):
     dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
     torch.manual_seed(1)
-    # Whether all ranks have the same shapes is asked of the GPUs, which compute nothing here.
+    # The ranks would use the GPUs to check that all have the same shapes, but the simulated GPUs compute nothing.
     model = DistributedDataParallel(Gpt().cuda(), device_ids=[rank], init_sync=False, bucket_cap_mb=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = torch.zeros(2, 32, dtype=torch.long, device="cuda")
@@ -72,7 +72,8 @@ def train(rank, meeting):
     torch.cuda.synchronize()
     dist.destroy_process_group()
     settle()
-    # At once: `print` writes a line in two parts, and the other rank's may come between.
+    # The line is written by one call, because `print` writes a line in two parts and the other rank's line may come
+    # between.
     os.write(1, f"rank {rank} of {RANKS}\n".encode())
 
 
@@ -82,7 +83,7 @@ if __name__ == "__main__":
         if "PATIENT" in os.environ:
             for process in ranks.processes:
                 process.join()
-        # Where a rank has failed the others are ended by SIGTERM.
+        # If a rank has failed, the other ranks are ended by SIGTERM.
         while not ranks.join():
             pass
     print("two ranks")

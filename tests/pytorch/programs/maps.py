@@ -11,6 +11,6 @@ torch.cuda.synchronize()
 for line in open("/proc/self/maps"):
     if ".so" in line:
         print(line.split()[-1])
-# PyTorch's own threads meet the end of the interpreter badly, in one of ten runs under load, without gpuflame too.
+# In one of ten runs under load PyTorch's own threads crash at the end of the interpreter, also without gpuflame.
 sys.stdout.flush()
 os._exit(0)

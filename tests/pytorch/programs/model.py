@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# Asked first, the real cuDNN would answer; the stand-in cannot.
+# PyTorch would ask cuDNN first; the real cuDNN answers, but the stand-in cannot.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 

@@ -52,7 +52,8 @@ print("gpu", on_gpu(embedding, head, batched=True))
 transposed = torch.tensor(head, dtype=torch.float32).t().contiguous().cuda().t()
 products = (torch.tensor(embedding, dtype=torch.float32).cuda() @ transposed).cpu()
 print("all", products.int().tolist() == product(embedding, head))
-# A layer with a bias, which is added by the product itself; and a matrix by a vector, as it lies and transposed.
+# A layer with a bias, which the product itself adds; and a product of a matrix and a vector, with the matrix as stored
+# and transposed.
 bias = table(1, WORDS, 3)[0]
 rows = product(embedding, head)
 matrix = torch.tensor(head, dtype=torch.float32)

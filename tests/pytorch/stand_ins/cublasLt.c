@@ -1,5 +1,6 @@
-// cuBLASLt: what a product is described by, and one kernel for each. With GPUSIM_MATH=1 those of 32-bit floats are computed, and
-// to each row is added what the bias has for it, and what is negative is 0 where that is asked for; not what else may follow.
+// cuBLASLt: the descriptions of a product, and one kernel for each product. With GPUSIM_MATH=1 products of 32-bit
+// floats are computed: the bias is added to each row and negative results become 0, if the program asks for that; other
+// epilogues are not computed.
 #include "launch.h"
 
 // CUDA_R_32F
@@ -47,7 +48,7 @@ FUNCTION(cublasLtMatmulAlgoGetHeuristic, void *handle, struct product *product, 
 }
 FUNCTION(cublasLtMatmulAlgoInit, void *handle) { return 0; }
 FUNCTION(cublasLtMatmulAlgoConfigSetAttribute, void *algorithm) { return 0; }
-// D = alpha op(A) op(B) + beta C, of each of a batch, and what follows.
+// D = alpha op(A) op(B) + beta C for each product of a batch, with its epilogue.
 static void compute_all(struct product *product, float alpha, float *a, struct layout *of_a, float *b, struct layout *of_b,
                         float beta, float *c, struct layout *of_c, float *d, struct layout *of_d) {
     long inner = product->transposed_a ? of_a->rows : of_a->columns;

@@ -8,7 +8,7 @@
 
 struct dim { unsigned x, y, z; };
 
-// A kernel is known to the runtime by an address: that of its entry here.
+// The runtime knows a kernel by an address: the address of its entry in this table.
 static struct kernel { char name[160]; } kernels[512];
 static unsigned kernel_count;
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -45,7 +45,7 @@ static int launch(const char *name, struct dim grid, struct dim block, size_t sh
     const void *kernel = kernel_of(name);
     void *no_arguments = NULL;
     int result = kernel ? launch_kernel(kernel, grid, block, &no_arguments, shared_bytes, stream) : -1;
-    // Whoever asks the library for more than its state reads the state only.
+    // A function that asks the library for more than its state gets only the state.
     asm volatile("" : "+r"(result));
     return result ? 13 : 0;
 }
@@ -63,8 +63,8 @@ static const char *type_name(int type) {
     }
 }
 
-// With GPUSIM_MATH=1 memory has contents, and products of 32-bit floats are computed: C = alpha op(A) op(B) + beta C, each
-// matrix by columns.
+// With GPUSIM_MATH=1 memory has contents, and products of 32-bit floats are computed: C = alpha op(A) op(B) + beta C,
+// with matrices stored by columns.
 static int computes(void) {
     const char *math = getenv("GPUSIM_MATH");
     return math && !strcmp(math, "1");
@@ -80,12 +80,12 @@ static void compute(int transposed_a, int transposed_b, long m, long n, long k, 
             for (long at = 0; at < k; at++)
                 sum += a.at[transposed_a ? at + row * a.rows : row + at * a.rows]
                     * b.at[transposed_b ? column + at * b.rows : at + column * b.rows];
-            // What stands there may be anything where it is not asked for.
+            // The old value of C may be anything if beta is 0, so it is not read.
             *out = alpha * sum + (beta ? beta * *out : 0);
         }
 }
 
-// A product of matrices: a tile for each block of threads, smaller ones for small matrices.
+// Launches a product of matrices: each block of threads computes a tile, and small matrices have smaller tiles.
 static int multiply(int type, int transposed_a, int transposed_b, long m, long n, long batch, void *stream) {
     unsigned tile = m * n > 256 * 256 ? 128 : 64;
     char name[160];

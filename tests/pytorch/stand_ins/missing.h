@@ -1,4 +1,5 @@
-// A function that nobody wrote down: it fails, and is named once. Those of cuBLAS start one kernel each.
+// A function that has no stand-in of its own: it fails, and a message names it once. Such functions of cuBLAS start one
+// kernel each.
 #include <stdio.h>
 
 static int missing(const char *name, char *is_named) {

@@ -1,7 +1,8 @@
 // NCCL: ranks of one machine that meet in shared memory, and one kernel for each collective, or for each group of them.
-// It begins when its stream is free and ends when the last rank was ready + its duration, on all of them at the same time.
-// No byte is moved. Times are known when work is submitted: where the real one's kernel waits for other ranks, the launch does.
-// What is captured into a graph waits for nobody, and takes the time that its name tells.
+// A kernel begins when its stream is free; it ends when its duration has passed since the last rank was ready, on all
+// ranks at the same time. No byte is moved. Times are known when work is submitted: in real NCCL the kernel waits for
+// the other ranks, here the launch waits. Collectives that are captured into a graph wait for no rank, and take the
+// time that their name tells.
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -14,14 +15,15 @@ enum { RANKS = 16, SLOTS = 64, GROUP = 256 };
 // ncclResult_t
 enum { SUCCESS, UNHANDLED_CUDA, SYSTEM, INTERNAL, INVALID_ARGUMENT, INVALID_USAGE, REMOTE };
 
-// Where all ranks meet; used again after SLOTS meetings.
+// A slot in which all ranks meet; it is used again after SLOTS meetings.
 struct slot {
     atomic_ulong turn, ready, what;
     atomic_uint arrived, left;
     long words[RANKS][2];
 };
 
-// From one rank to another: how many messages were offered and awaited, and when the streams were ready for them.
+// Messages from one rank to another: how many were offered and how many awaited, and when the streams were ready for
+// them.
 struct mail { atomic_ulong offered, awaited; atomic_ulong ready[2][SLOTS]; };
 
 struct shared { atomic_uint members; struct slot slots[SLOTS]; struct mail mail[RANKS][RANKS]; };
@@ -35,7 +37,7 @@ struct comm {
     atomic_int error, is_aborted;
 };
 
-// What a thread has asked for within a group.
+// Operations that a thread has asked for within a group.
 enum kind { COLLECTIVE, SEND, RECEIVE };
 struct order {
     struct comm *comm;
@@ -82,7 +84,7 @@ static double seconds(void) {
     return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-// Waits until `what` is at least `least`; not for ever.
+// Waits until `what` is at least `least`, but not without a limit.
 static int await_least(struct comm *comm, void *what, int is_long, unsigned long least) {
     const char *limit = getenv("GPUSIM_NCCL_TIMEOUT");
     double until = seconds() + (limit ? atof(limit) : 60);
@@ -102,7 +104,7 @@ static void at_least(atomic_ulong *sum, unsigned long value) {
     while (now < value && !atomic_compare_exchange_weak(sum, &now, value));
 }
 
-// Says that this rank is there, with what it brings.
+// Announces that this rank has arrived, with the values that it brings.
 static int arrive(struct comm *comm, unsigned long number, unsigned long ready, unsigned long what, const long words[2]) {
     struct slot *slot = &comm->shared->slots[number % SLOTS];
     int result = await_least(comm, &slot->turn, 1, number / SLOTS);
@@ -116,7 +118,7 @@ static int arrive(struct comm *comm, unsigned long number, unsigned long ready, 
     return SUCCESS;
 }
 
-// Waits for the others: when the last was ready, and what all have brought.
+// Waits for the other ranks; returns when the last was ready, and the sum of what all ranks have brought.
 static int meet(struct comm *comm, unsigned long number, unsigned long *ready, long words[RANKS][2]) {
     struct slot *slot = &comm->shared->slots[number % SLOTS];
     int result = await_least(comm, &slot->arrived, 0, comm->count);
@@ -146,13 +148,13 @@ static int join(struct comm **out, int count, const struct id *id, int rank) {
     if (shared == MAP_FAILED || !comm) return fail(NULL, SYSTEM, "no memory");
     *comm = (struct comm){.shared = shared, .id = *id, .rank = rank, .count = count};
     device_of_thread(&comm->device);
-    // The file is nobody's any more once all have it.
+    // The file is removed once all ranks have mapped it.
     if (++shared->members == (unsigned)count) shm_unlink(path);
     *out = comm;
     return SUCCESS;
 }
 
-// All of a communicator's orders on a stream that are alike are one kernel: the first of them stands for it.
+// All similar orders of a communicator on a stream form one kernel; the first order represents it.
 static struct order *first_like(struct order *it) {
     struct order *before = group;
     while (before->comm != it->comm || before->stream != it->stream ||
@@ -172,7 +174,7 @@ static struct mail *mail_of(struct order *it) {
     return &it->comm->shared->mail[is_sent ? rank : it->peer][is_sent ? it->peer : rank];
 }
 
-// Tells the other ranks that this one's kernel is there, since `ready`.
+// Tells the other ranks that this rank's kernel is ready, since the time `ready`.
 static int offer(struct order *it, unsigned long ready) {
     unsigned long what = 0xcbf29ce484222325;
     EACH_LIKE(it, like) {
@@ -188,7 +190,7 @@ static int offer(struct order *it, unsigned long ready) {
     return arrive(it->comm, it->number, ready, what | 1, NULL);
 }
 
-// Waits for those of the other ranks: when the last was there.
+// Waits for the kernels of the other ranks; returns when the last of them was ready.
 static int await_others(struct order *it, unsigned long *ready) {
     if (it->kind == COLLECTIVE) return meet(it->comm, it->number, ready, NULL);
     int result = SUCCESS;
@@ -202,14 +204,14 @@ static int await_others(struct order *it, unsigned long *ready) {
     return result;
 }
 
-// 5 us, and what each link of a ring carries at 200 GB/s.
+// Returns 5 us plus the time for the bytes that each link of a ring carries at 200 GB/s.
 static unsigned long duration(struct order *it) {
     double bytes = 0;
     EACH_LIKE(it, like) bytes += like->bytes;
     return 5000 + bytes / 200;
 }
 
-// When a kernel ends that began at `start`.
+// Returns the end of a kernel that began at `start`.
 static unsigned long end(void *argument, unsigned long start) {
     struct order *it = argument;
     unsigned long ready = start;
@@ -241,7 +243,7 @@ static int run(struct order *it) {
 static int run_group(void) {
     int result = SUCCESS, is_of_several = 0;
     for (struct order *it = group; it < group + group_count; it++) is_of_several |= it->comm != group->comm;
-    // One thread drives several ranks: all are offered before any is waited for.
+    // One thread may drive several ranks, so all orders are offered before any is waited for.
     for (struct order *it = group; it < group + group_count && is_of_several && !result; it++) {
         if (first_like(it) != it || is_captured(it->stream)) continue;
         it->is_offered = 1;
@@ -305,7 +307,8 @@ FUNCTION(ncclCommInitAll, struct comm **out, int count, const int *devices) {
     }
     return result;
 }
-// Ranks of the same color, in the order of their keys and then of what they were; a negative color is in none.
+// The new communicator has the ranks of the same color, in the order of their keys and then of their old ranks; a rank
+// with a negative color is in none.
 FUNCTION(ncclCommSplit, struct comm *comm, int color, int key, struct comm **out, void *config) {
     long words[RANKS][2], mine[2] = {color, key};
     unsigned long number = comm->meetings++, ready;
@@ -330,7 +333,7 @@ FUNCTION(ncclCommDestroy, struct comm *comm) {
     free(comm);
     return SUCCESS;
 }
-// A thread may wait in it.
+// A thread may be waiting in this communicator.
 FUNCTION(ncclCommAbort, struct comm *comm) { comm->is_aborted = 1; return SUCCESS; }
 FUNCTION(ncclCommRevoke, struct comm *comm) { comm->is_aborted = 1; return SUCCESS; }
 FUNCTION(ncclCommCount, struct comm *comm, int *count) { *count = comm->count; return SUCCESS; }

@@ -1,4 +1,4 @@
-//! Compiles the C and C++ code of these tests into libraries, and loads them.
+//! Compiles the C and C++ code of these tests into libraries, and loads these libraries.
 
 use std::ffi::{CString, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};

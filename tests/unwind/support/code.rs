@@ -21,7 +21,7 @@ const BEFORE: [u8; 24] = [
 const AFTER: [u8; 7] = [0x48, 0x89, 0xdc, 0x5d, 0x5d, 0x5b, 0xc3];
 
 impl Code {
-    /// Puts the code such that its call returns to `place`, where nothing may be mapped yet.
+    /// Places the code such that its call returns to `place`, at which nothing may be mapped yet.
     pub(crate) fn that_calls_before(place: u64) -> Self {
         let entry = place as usize - BEFORE.len();
         let page = entry & !(PAGE - 1);
@@ -29,7 +29,7 @@ impl Code {
         Self::written(page as *mut c_void, entry, libc::MAP_FIXED_NOREPLACE)
     }
 
-    /// Puts the code at any address.
+    /// Places the code at any address.
     pub(crate) fn new() -> Self {
         Self::written(null_mut(), 0, 0)
     }

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use super::random::Random;
 
-/// Calls its first argument with the second.
+/// Type of a generated function, which calls its first argument with the second.
 pub(crate) type Generated = extern "C-unwind" fn(extern "C-unwind" fn(*mut c_void), *mut c_void);
 
 pub(crate) const SLOTS: usize = 12;
@@ -17,7 +17,8 @@ const SLOT: usize = 128;
 const RETURN: usize = 64;
 const PAGE: usize = 4096;
 
-/// Memory for `SLOTS` functions, and an unreadable page next to it. It is never unmapped: no other area gets its address.
+/// Memory for `SLOTS` functions, and an unreadable page next to it. The memory is never unmapped, so that no other area
+/// gets its address.
 pub(crate) struct Area {
     start: usize,
     entries: [usize; SLOTS],
@@ -51,7 +52,7 @@ impl Area {
     }
 
     pub(crate) fn function(&self, slot: usize) -> Generated {
-        // SAFETY: `write` put a function of this type there.
+        // SAFETY: `write` put a function of this type at this address.
         unsafe { std::mem::transmute::<usize, Generated>(self.entries[slot]) }
     }
 
@@ -67,9 +68,9 @@ impl Area {
 /// Kinds of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mix {
-    /// Every function can be unwound by its epilogue or its frame pointer.
+    /// Every function can be unwound by its epilogue or by its frame pointer.
     Walkable,
-    /// One function in 50 cannot.
+    /// One function in 50 cannot be unwound by its epilogue or by its frame pointer.
     Any,
 }
 
@@ -89,7 +90,7 @@ const NOP: u8 = 0x90;
 const LEAVE: u8 = 0xc9;
 const RET: u8 = 0xc3;
 
-/// Instructions of a function before its return address, and from it on.
+/// Instructions of a function before its return address, and from its return address on.
 fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     if mix == Mix::Any && random.below(50) == 0 {
         return without_a_way_out(random, unreadable);
@@ -141,7 +142,7 @@ fn with_frame_pointer(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     (before, vec![NOP, LEAVE, RET])
 }
 
-/// A function that can be unwound by neither: a nop hides the epilogue.
+/// A function that can be unwound neither by its epilogue, which a nop hides, nor by a frame pointer.
 fn without_a_way_out(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     let mut before = vec![0x55, 0x50, 0x50];
     before.extend(odd_rbp(random, unreadable));

@@ -22,9 +22,9 @@ pub(crate) type Function = extern "C-unwind" fn(&mut Program, i64, i64) -> i64;
 #[repr(C)]
 pub(crate) struct Program {
     pub(crate) next: Next,
-    /// Amount by which the next function with a growing frame grows it, in units of 16 bytes.
+    /// Number of units of 16 bytes by which the next growing frame grows.
     pub(crate) growth: i64,
-    /// The frame pointer of the function that asks, if it keeps one.
+    /// The frame pointer of the function that asks for its next call, if that function keeps one.
     pub(crate) frame: *const usize,
     pub(crate) state: *mut std::ffi::c_void,
 }
@@ -84,7 +84,7 @@ fn function(text: &mut String, number: usize, random: &mut Random) {
     let values: Vec<_> = (0..kept).map(|value| format!("k{value}")).collect();
     let out = text;
     if random.below(5) == 0 {
-        // So few values that rbp keeps the caller's value.
+        // There are so few values that rbp keeps the caller's value.
         let _ = writeln!(
             out,
             "long f{number}(struct p *p, long a, long b) {{ f n; char room[{room}]; memset(room, 1, sizeof room);\n\

@@ -39,7 +39,7 @@ impl Addresses {
             let mut exact = 0;
             // SAFETY: libgcc passed this context.
             let pc = unsafe { _Unwind_GetIPInfo(context, &mut exact) } as u64;
-            // SAFETY: as above.
+            // SAFETY: libgcc passed this context.
             let sp = unsafe { _Unwind_GetCFA(context) } as u64;
             if (sp > stack.below || stack.count > 0) && pc != 0 && stack.count < stack.list.len() {
                 stack.list[stack.count] = if exact != 0 { pc } else { pc - 1 };
@@ -52,7 +52,7 @@ impl Addresses {
         unsafe { _Unwind_Backtrace(step, std::ptr::from_mut(self).cast()) };
     }
 
-    /// Stores the look-up addresses of a capture.
+    /// Stores the look-up addresses of a capture's frames.
     pub(crate) fn take(&mut self, frames: &[gpuflame::record::Frame]) {
         self.count = frames.len();
         for (address, frame) in self.list.iter_mut().zip(frames) {
@@ -64,7 +64,7 @@ impl Addresses {
     }
 }
 
-/// The calling thread's unwinder, created on first use. It exists before a signal handler uses it.
+/// The calling thread's unwinder, created on first use. The unwinder exists before a signal handler uses it.
 pub(crate) fn unwinder() -> &'static mut Unwinder {
     if tls::get().is_null() {
         gpuflame::unwind::prepare();

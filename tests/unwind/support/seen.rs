@@ -12,7 +12,7 @@ use super::oracle::Addresses;
 
 thread_local! {
     static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
-    /// Result of the last callback: our frames, our addresses, libgcc's.
+    /// Result of the last callback: the frames and addresses that we found, and the addresses that libgcc found.
     pub(crate) static SEEN: RefCell<(Vec<Frame>, Vec<u64>, Vec<u64>)> = const { RefCell::new((Vec::new(), Vec::new(), Vec::new())) };
 }
 
@@ -29,7 +29,7 @@ pub(crate) extern "C-unwind" fn look() {
     });
 }
 
-/// Captures and keeps nothing.
+/// Captures the stack and keeps no result.
 #[allow(dead_code)]
 pub(crate) fn capture() {
     UNWINDER.with_borrow_mut(|unwinder| {

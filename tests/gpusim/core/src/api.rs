@@ -22,7 +22,7 @@ pub const MOST_SUBSCRIBERS: usize = 4;
 pub struct Call {
     /// Callback domain: 1 driver, 2 runtime.
     pub domain: u32,
-    /// Callback id.
+    /// Callback id of the API function.
     pub cbid: u32,
     /// Name of the function, static, without a version.
     pub name: *const c_char,
@@ -30,17 +30,17 @@ pub struct Call {
     pub params: *const c_void,
     /// Mangled name of the kernel, in launches.
     pub symbol: *const c_char,
-    /// Set by [`enter`].
+    /// Correlation id of the call, set by [`enter`].
     pub correlation: u32,
-    /// Each subscriber's slot, shared by ENTER and EXIT.
+    /// Word of each subscriber for this call, shared by ENTER and EXIT.
     pub data: [u64; MOST_SUBSCRIBERS],
     start: u64,
-    /// Whether clients are called back: not if the call is nested and GPUSIM_NESTED=0.
+    /// Whether clients are called back: false if the call is nested and GPUSIM_NESTED=0.
     audible: bool,
 }
 
 impl Call {
-    /// A call that is about to begin.
+    /// Creates a call that is about to begin.
     pub fn new<P>(domain: u32, cbid: u32, name: &'static CStr, params: &P, symbol: *const c_char) -> Call {
         let params = std::ptr::from_ref(params).cast();
         Call {
@@ -59,7 +59,7 @@ impl Call {
 
 static IDS: AtomicU64 = AtomicU64::new(0);
 
-/// Next id. Ids wrap like the real ones, which are 32 bits wide.
+/// Returns the next correlation id. Ids wrap around like the real ones, which are 32 bits wide.
 fn next_correlation() -> u32 {
     let number = IDS.fetch_add(1, Relaxed);
     settings::get().corr_start.wrapping_add(number as u32)
@@ -70,7 +70,7 @@ pub fn correlations_used() -> u64 {
     IDS.load(Relaxed)
 }
 
-/// Begins an API call: an id, the time, the ENTER callback.
+/// Begins an API call: assigns its id, reads the time, and makes the ENTER callback.
 pub extern "C" fn enter(call: &mut Call) {
     let thread = thread::current();
     let client = thread.client.get();
@@ -110,7 +110,7 @@ fn enter_nested(thread: &Thread, call: &mut Call) {
     call.audible = settings.nested || call.domain == RUNTIME;
 }
 
-/// Ends an API call: the EXIT callback and, if enabled, its own record.
+/// Ends an API call: makes the EXIT callback and, if enabled, the call's own record.
 pub extern "C" fn exit(call: &mut Call, result: u32) {
     let thread = thread::current();
     if call.audible && SWITCHES.is_on(call.domain, call.cbid) {

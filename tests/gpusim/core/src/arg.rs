@@ -20,7 +20,7 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
-    /// Stores the value; an error if the program passed NULL.
+    /// Stores the value; returns an error if the program passed NULL.
     pub fn set(self, value: T) -> Result<(), CuError> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
@@ -35,7 +35,7 @@ impl<T> Out<T> {
         let _ = self.set(value);
     }
 
-    /// Reads the value that the program has stored there.
+    /// Reads the value that the program has stored at this address.
     pub fn get(self) -> Result<T, CuError>
     where
         T: Copy,
@@ -50,7 +50,7 @@ impl<T> Out<T> {
 pub struct In<T>(pub *const T);
 
 impl<T: Copy> In<T> {
-    /// Reads the value; an error if the program passed NULL.
+    /// Reads the value; returns an error if the program passed NULL.
     pub fn get(self) -> Result<T, CuError> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
@@ -66,7 +66,7 @@ impl<T: Copy> In<T> {
 pub struct Text(pub *const c_char);
 
 impl Text {
-    /// The string; `None` for NULL.
+    /// Returns the string; `None` for NULL.
     pub fn get<'a>(self) -> Option<&'a CStr> {
         if self.0.is_null() {
             return None;
@@ -84,7 +84,7 @@ pub const fn literal(with_nul: &'static str) -> &'static CStr {
     }
 }
 
-/// Copies text into a program's buffer of `room` bytes, truncated to fit, with its NUL.
+/// Copies text into a program's buffer of `room` bytes; the text is truncated to fit, with its NUL.
 pub fn copy_text(text: &CStr, to: Out<c_char>, room: usize) -> Result<(), CuError> {
     if to.0.is_null() || room == 0 {
         return Err(INVALID_VALUE);

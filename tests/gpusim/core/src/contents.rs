@@ -1,5 +1,6 @@
-//! Contents of memory, with GPUSIM_MATH=1: a device's address space is then backed by zeroed memory, and copies and fills are
-//! executed when they are submitted. Those of graphs, of three dimensions and of arrays move nothing.
+//! Contents of memory, with GPUSIM_MATH=1: a device's address space is then backed by zeroed memory, and copies and
+//! fills are executed when they are submitted. Copies and fills in graphs, in three dimensions and of arrays move no
+//! bytes.
 
 use crate::error::{CuError, OUT_OF_MEMORY};
 use crate::settings;

@@ -15,9 +15,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 #[derive(Debug)]
 pub struct Context {
     magic: u64,
-    /// Id in the records: from 1, in order of creation.
+    /// Id of the context in the records: from 1, in order of creation.
     pub uid: u32,
-    /// Ordinal of its device.
+    /// Ordinal of the context's device.
     pub device: u32,
     alive: AtomicBool,
     default_stream: OnceLock<&'static Stream>,
@@ -45,7 +45,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Context of a handle.
+    /// Returns the context of a handle.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static Context, CuError> {
         let context = handle.cast::<Context>();
         if context.is_null() || !context.is_aligned() {
@@ -57,12 +57,12 @@ impl Context {
         if valid { Ok(context) } else { Err(INVALID_CONTEXT) }
     }
 
-    /// Handle that a program holds.
+    /// Handle of the context that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Stream 7 of the context.
+    /// Default stream of the context, with the number 7.
     pub fn default_stream(&'static self) -> &'static Stream {
         self.default_stream.get_or_init(|| Stream::default_of(self))
     }
@@ -88,7 +88,7 @@ impl Context {
         }
     }
 
-    /// Waits for all work of all streams (real clock) and all host functions.
+    /// Waits, on the real clock, for all work of all streams and for all host functions.
     pub fn synchronize(&self) {
         clock::wait_until(self.busy_until.load(Relaxed));
         host_fn::wait(host_fn::none_left);

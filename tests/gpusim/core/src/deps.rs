@@ -1,5 +1,5 @@
-//! Dependencies: events recorded on streams, and waits, as records of the kinds 36 and 38 and, on request, in the truth.
-//! Calls that a capture turns into graph nodes do not order anything yet, and are not included.
+//! Dependencies: events recorded on streams, and waits, as records of the kinds 36 and 38 and, on request, in the truth
+//! file. Calls that a capture turns into graph nodes do not order anything yet, and are not included.
 
 use crate::clock;
 use crate::settings;
@@ -31,13 +31,13 @@ pub enum Wait {
 /// Value of a field that has no meaning.
 pub const NONE: u32 = u32::MAX;
 
-/// One record.
+/// A record of an event or of a wait.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records
 pub struct Dependency {
     pub kind: u32,
-    /// A [`Wait`], or 0.
+    /// Kind of the wait, as a [`Wait`]; 0 if the record is of an event.
     pub wait: u32,
     pub start: u64,
     pub end: u64,
@@ -70,8 +70,8 @@ pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     sync_id
 }
 
-/// Notes a wait since `start` for an event, a stream or (neither) a context, or a query (`result` is not 0 if the answer was
-/// "not ready").
+/// Notes a wait that began at `start` for an event, a stream or, if neither is given, a context. It may also be a
+/// query, whose `result` is not 0 if the answer was "not ready".
 pub fn waited(
     wait: Wait,
     start: u64,
@@ -94,7 +94,7 @@ pub fn waited(
     });
 }
 
-/// Correlation id as in the records of work: the nested call's own id, if it has one.
+/// Correlation id as in the records of work: the nested call's own id, if the nested call has one.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {
@@ -113,14 +113,14 @@ fn note(dependency: Dependency) {
     }
 }
 
-/// Adds a line to the truth, if requested.
+/// Adds a line to the truth file, if requested.
 pub(crate) fn tell(line: &str) {
     if let Some(mut truth) = truth() {
         truth.write_all(line.as_bytes()).unwrap_or_else(|e| crate::abort!("truth file: {e}"));
     }
 }
 
-/// File of the truth, if requested. Each line is written at once, since there are few.
+/// The truth file, if requested. Each line is written at once, since there are few lines.
 fn truth() -> Option<&'static File> {
     static TRUTH: OnceLock<Option<File>> = OnceLock::new();
     let create = || {

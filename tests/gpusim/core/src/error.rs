@@ -1,5 +1,5 @@
-//! Error codes of the driver API. Where the simulation returns a runtime error it has the same number; names and descriptions
-//! exist for both.
+//! Error codes of the driver API. If the simulation returns a runtime error, the error has the same number; each error
+//! has a driver name, a runtime name, and a description.
 
 use std::ffi::CStr;
 
@@ -40,12 +40,12 @@ errors! {
     UNKNOWN = 999, c"CUDA_ERROR_UNKNOWN", c"cudaErrorUnknown", c"something else";
 }
 
-/// `CUDA_ERROR_NO_DEVICE` and its description.
+/// Name of the driver's error, such as `CUDA_ERROR_NO_DEVICE`, and its description.
 pub fn driver_name(code: CuError) -> Option<(&'static CStr, &'static CStr)> {
     TABLE.iter().find(|row| row.0 == code).map(|row| (row.1, row.3))
 }
 
-/// `cudaErrorNoDevice` and its description.
+/// Name of the runtime's error, such as `cudaErrorNoDevice`, and its description.
 pub fn runtime_name(code: CuError) -> Option<(&'static CStr, &'static CStr)> {
     TABLE.iter().find(|row| row.0 == code).map(|row| (row.2, row.3))
 }

@@ -7,7 +7,7 @@ pub fn abort(message: std::fmt::Arguments<'_>) -> ! {
     std::process::abort()
 }
 
-/// `abort!("a launch while {reason}")`: see [`abort`].
+/// Aborts with a formatted message: `abort!("a launch while {reason}")`, see [`abort`].
 #[macro_export]
 macro_rules! abort {
     ($($arg:tt)*) => { $crate::fail::abort(format_args!($($arg)*)) };

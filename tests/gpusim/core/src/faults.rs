@@ -1,5 +1,5 @@
-//! `GPUSIM_FAULTS`: deliberate faults. A list of `fault[:key=value]`, separated by commas. This module parses and counts
-//! them; the effect of a fault on a record is implemented with the record's layout.
+//! `GPUSIM_FAULTS`: deliberate faults. A list of `fault[:key=value]`, separated by commas. This module parses and
+//! counts the faults; the effect of a fault on a record is implemented with the record's layout.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -92,7 +92,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Parses `enable:10=35,launch_fail:every=100,zero_ts`. The error is a message.
+    /// Parses a list such as `enable:10=35,launch_fail:every=100,zero_ts`. The error is a message.
     pub fn parse(text: &str) -> Result<Faults, String> {
         let mut faults = Faults::default();
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
@@ -126,27 +126,27 @@ impl Faults {
         self.enable.iter().find(|(k, _)| *k == kind).map(|(_, result)| *result)
     }
 
-    /// Counts one kernel launch; true if this launch must fail.
+    /// Counts one kernel launch; returns true if this launch must fail.
     pub fn launch_fails(&self) -> bool {
         self.launch_fail.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }
 
-    /// Counts one piece of GPU work; true exactly once, when CUPTI must break down.
+    /// Counts one piece of GPU work; returns true exactly once, when CUPTI must break down.
     pub fn turns_fatal(&self) -> bool {
         self.fatal_after.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 == *after)
     }
 
-    /// Counts one flush; true from the flush on that must never return.
+    /// Counts one flush; returns true from the flush on that must never return.
     pub fn flush_hangs(&self) -> bool {
         self.flush_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
-    /// Counts one kernel record that a client reads; true from the record on at which reading never returns.
+    /// Counts one kernel record that a client reads; returns true from the record on at which reading never returns.
     pub fn read_hangs(&self) -> bool {
         self.read_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
-    /// Counts one callback of a client; true if it must be repeated without data.
+    /// Counts one callback of a client; returns true if the callback must be repeated without data.
     pub fn comes_without_data(&self, is_api_call: bool) -> bool {
         let seen = |seen: &[AtomicU64; 2], every| nth(every, &seen[usize::from(is_api_call)]);
         self.null_data.as_ref().is_some_and(|(every, both)| seen(both, *every))
@@ -157,12 +157,12 @@ impl Faults {
         self.buffer_twice.is_some()
     }
 
-    /// Counts one delivered buffer; true if it must be delivered again.
+    /// Counts one delivered buffer; returns true if the buffer must be delivered again.
     pub fn comes_twice(&self) -> bool {
         self.buffer_twice.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }
 
-    /// Counts one piece of GPU work against every record fault; the first that is due wins.
+    /// Counts one piece of GPU work against every record fault; if several faults are due, the first one is returned.
     pub fn of_record(&self, is_kernel: bool) -> Option<Fault> {
         let mut due = None;
         for (fault, every, seen) in &self.records {

@@ -1,4 +1,4 @@
-//! The simulated GPU: work gets its times when it is submitted, is noted in the truth, and is offered to libcupti.
+//! The simulated GPU: work gets its times when it is submitted, is noted in the truth file, and is offered to libcupti.
 
 use crate::clock;
 use crate::error::{CuError, LAUNCH_OUT_OF_RESOURCES};
@@ -51,25 +51,26 @@ const NOTHING: Order = Order {
 };
 
 impl Order {
-    /// A kernel.
+    /// Creates the order for a kernel.
     pub fn kernel(kernel: &'static Kernel, grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Order {
         Order { kernel: Some(kernel), duration: kernel.duration, grid, block, shared_bytes, ..NOTHING }
     }
 
-    /// A copy within one device or to or from the host; `host` is the kind of memory at the host's end.
+    /// Creates the order for a copy within one device or to or from the host; `host` is the kind of memory at the
+    /// host's end.
     pub fn memcpy(copy: Copy, host: Memory, bytes: u64, asynchronous: bool) -> Order {
         let (source, target) = layout::ends(copy, host);
         let duration = clock::memcpy_duration(bytes);
         Order { kind: WorkKind::Memcpy, copy, source, target, asynchronous, bytes, duration, ..NOTHING }
     }
 
-    /// A copy between devices.
+    /// Creates the order for a copy between devices.
     pub fn peer(from: Place, to: Place, bytes: u64, asynchronous: bool) -> Order {
         let copy = Order::memcpy(Copy::PtoP, Memory::Device, bytes, asynchronous);
         Order { kind: WorkKind::MemcpyP2p, peers: (from, to), ..copy }
     }
 
-    /// A memset.
+    /// Creates the order for a memset.
     pub fn memset(bytes: u64, value: u32, target: Memory, asynchronous: bool) -> Order {
         let duration = clock::memset_duration(bytes);
         Order { kind: WorkKind::Memset, target, asynchronous, bytes, duration, value, ..NOTHING }
@@ -109,14 +110,14 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     Ok(())
 }
 
-/// Earliest start of work that is submitted now. Callbacks may have taken longer than the latency: nothing starts before it
-/// is submitted.
+/// Earliest start of work that is submitted now: not before the present, because callbacks may have taken longer than
+/// the launch latency.
 pub fn earliest() -> u64 {
     clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
 }
 
-/// Runs a node of a graph that was submitted as a whole and can start from `earliest` on. Returns its start and end.
-/// `unrecorded`: the graph gets one record as a whole instead.
+/// Runs a node of a graph that was submitted as a whole; the node can start from `earliest` on. Returns the node's
+/// start and end. `unrecorded`: the graph gets one record as a whole instead.
 pub fn run_node(
     stream: &'static Stream,
     earliest: u64,
@@ -135,7 +136,7 @@ pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
     run(stream, order, span, NodeRun { graph, ..NodeRun::default() }, true);
 }
 
-/// Notes work of known times in the truth and, if enabled, as a record.
+/// Notes work whose times are known in the truth file and, if enabled, as a record.
 fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: NodeRun, recorded: bool) {
     let thread = thread::current();
     let settings = settings::get();
@@ -173,7 +174,7 @@ fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: No
     };
     let traced = recorded && layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
     thread.tally.count_work(&mut work, traced);
-    // The outcome of work that waits in a buffer is reported by libcupti, later.
+    // If the record waits in a buffer, libcupti reports the outcome later.
     if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
         thread.tally.count_lost(&work, fate);
     }

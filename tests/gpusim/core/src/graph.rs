@@ -1,8 +1,8 @@
-//! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch books its nodes one after the other on
-//! its stream, in the order in which they were added; edges are ignored.
+//! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch books the graph's nodes one after
+//! the other on the stream, in the order in which they were added; edges are ignored.
 //!
-//! Destroyed objects are reused for new ones, so that a program may create graphs without limit, and so that addresses are
-//! reused as with the real driver. Ids are never reused.
+//! Destroyed objects are reused for new ones, so that a program may create graphs without limit, and so that addresses
+//! are reused as with the real driver. Ids are never reused.
 
 use crate::context::Context;
 use crate::error::{
@@ -30,7 +30,7 @@ pub struct Graph {
     magic: AtomicU64,
     id: AtomicU32,
     nodes: Mutex<Vec<&'static Node>>,
-    /// User object references that the graph holds, one entry per call that added some.
+    /// References to user objects that the graph holds, one entry per call that added references.
     objects: Mutex<Vec<(&'static UserObject, u32)>>,
 }
 
@@ -53,7 +53,7 @@ pub struct Exec {
 /// Action of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum What {
-    /// Nothing.
+    /// An empty node, which does nothing.
     #[default]
     Empty,
     /// Work for the GPU.
@@ -66,8 +66,8 @@ pub enum What {
     Alloc(u64),
     /// Frees memory.
     Free(u64),
-    /// All nodes of one of these graphs, or of none. Kernels do nothing here, so they set no condition: the condition's
-    /// default value selects the graph, and a loop runs once.
+    /// A conditional node: runs all nodes of one of these graphs, or of none. Simulated kernels set no condition, so
+    /// the condition's default value selects the graph, and a loop runs once.
     Conditional(&'static [&'static Graph], usize),
 }
 
@@ -115,13 +115,13 @@ fn object<T>(handle: *mut c_void) -> Result<&'static T, CuError> {
 macro_rules! handles {
     ($($ty:ident, $magic:ident;)*) => {$(
         impl $ty {
-            /// Object of a handle, if the handle is valid and the object was not destroyed.
+            /// Returns the graph of a handle, if the handle is valid and the graph was not destroyed.
             pub fn of_handle(handle: *mut c_void) -> Result<&'static Self, CuError> {
                 let found = object::<Self>(handle)?;
                 if found.magic.load(Relaxed) == $magic { Ok(found) } else { Err(INVALID_VALUE) }
             }
 
-            /// Handle that a program holds.
+            /// Handle of the graph that a program holds.
             pub fn handle(&'static self) -> *mut c_void {
                 handle(self)
             }
@@ -175,7 +175,7 @@ impl What {
         }
     }
 
-    /// Copy for another graph, with copies of the child graphs.
+    /// Copies the action for another graph, with copies of the child graphs.
     fn copy(self) -> What {
         match self {
             What::Child(child) => What::Child(child.copy()),
@@ -186,7 +186,7 @@ impl What {
         }
     }
 
-    /// CUgraphNodeType
+    /// Kind of the node, as a CUgraphNodeType.
     pub fn node_type(&self) -> u32 {
         match self {
             What::Work(order) => order.kind.node_type(),
@@ -216,12 +216,12 @@ impl Graph {
         graph
     }
 
-    /// Id in the records.
+    /// Id of the graph in the records.
     pub fn id(&self) -> u32 {
         self.id.load(Relaxed)
     }
 
-    /// Nodes, in the order in which they were added.
+    /// Nodes of the graph, in the order in which they were added.
     pub fn nodes(&self) -> Vec<&'static Node> {
         lock(&self.nodes).clone()
     }
@@ -257,8 +257,8 @@ impl Graph {
         node
     }
 
-    /// Copies the graph with new ids, child graphs included; notifies the subscriber of each. Like the real driver, announces
-    /// a copied node first as created and then as cloned.
+    /// Copies the graph with new ids, child graphs included; notifies the subscriber of each copy. Like the real
+    /// driver, announces a copied node first as created and then as cloned.
     pub fn copy(&'static self) -> &'static Graph {
         let copy = Graph::new();
         let pair = || GraphData { graph: copy.handle(), original_graph: self.handle(), ..NOBODY };
@@ -386,23 +386,23 @@ struct Run {
     graph: u32,
     /// Earliest start of the first node.
     earliest: u64,
-    /// Whether one record covers all nodes.
+    /// Whether one record covers all nodes of the launch.
     as_a_whole: bool,
     span: Option<(u64, u64)>,
 }
 
 impl Node {
-    /// Id in the records.
+    /// Id of the node in the records.
     pub fn id(&self) -> u64 {
         self.id.load(Relaxed)
     }
 
-    /// CUgraphNodeType
+    /// Kind of the node, as a CUgraphNodeType.
     pub fn node_type(&self) -> u32 {
         lock(&self.state).what.node_type()
     }
 
-    /// Changes the action to another one of the same kind.
+    /// Changes the node's action to another one of the same kind.
     pub fn set(&self, what: What) -> Result<(), CuError> {
         let mut state = lock(&self.state);
         if state.what.node_type() != what.node_type() {
@@ -414,7 +414,7 @@ impl Node {
 }
 
 impl Exec {
-    /// Instantiates a graph: its nodes are copied.
+    /// Instantiates a graph by copying its nodes.
     pub fn create(graph: &'static Graph) -> &'static Exec {
         let exec = take(&EXECS);
         let data = || GraphData { graph: graph.handle(), exec: exec.handle(), ..NOBODY };
@@ -430,7 +430,7 @@ impl Exec {
         lock(&self.graph).ok_or(INVALID_VALUE)
     }
 
-    /// Id in the records: that of the graph that was copied for the instance.
+    /// Id of the instance in the records: the id of the graph that was copied for the instance.
     pub fn id(&self) -> u32 {
         self.graph().map_or(0, Graph::id)
     }
@@ -440,7 +440,7 @@ impl Exec {
         self.graph()?.update(from)
     }
 
-    /// Its node for a node of the source graph: the one at the same position.
+    /// Returns the instance's node for a node of the source graph, which is the one at the same position.
     pub fn node_of(&self, node: &Node) -> Result<&'static Node, CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         let place = graph.nodes().iter().position(|other| std::ptr::eq(*other, node)).ok_or(INVALID_VALUE)?;
@@ -481,9 +481,9 @@ impl Exec {
 /// A capture: one graph, built from all streams that have joined.
 #[derive(Debug)]
 pub struct Capture {
-    /// Resulting graph.
+    /// Graph that results from the capture.
     pub graph: &'static Graph,
-    /// Id, never reused.
+    /// Id of the capture, which is never reused.
     pub id: u64,
     /// Handle of the last node, for queries of the next node's dependencies.
     pub last: AtomicUsize,
@@ -493,7 +493,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Makes work on `stream` become nodes of a graph: of a new one, if none is given.
+    /// Makes work on `stream` become nodes of `graph`, or of a new graph if none is given.
     pub fn begin(stream: &'static Stream, graph: Option<&'static Graph>) -> Result<(), CuError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if stream.is_legacy_default() {
@@ -510,7 +510,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Makes `stream`, which waits for an event of the capture, take part in it.
+    /// Makes `stream`, which waits for an event of the capture, take part in the capture.
     pub fn join(capture: &Arc<Capture>, stream: &'static Stream) {
         if stream.capture().is_none() {
             lock(&capture.streams).push(stream);

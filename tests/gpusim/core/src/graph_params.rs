@@ -62,7 +62,7 @@ pub struct AllocNode {
     pub access: Handle,
     pub access_count: usize,
     pub bytes: usize,
-    /// Output: the address.
+    /// Output: address of the allocated memory.
     pub address: u64,
 }
 
@@ -76,9 +76,9 @@ pub struct ConditionalNode {
     pub condition: u64,
     /// Kind of condition: 0 if, 1 while, 2 switch.
     pub kind: u32,
-    /// Number of graphs.
+    /// Number of graphs that the node selects from.
     pub size: u32,
-    /// Output: the graphs.
+    /// Output: the graphs that the node selects from.
     pub bodies: *const Handle,
     pub context: Handle,
 }
@@ -94,7 +94,7 @@ pub struct AnyNode<Kernel: Clone + std::marker::Copy> {
     pub what: AnyParams<Kernel>,
 }
 
-/// Parameters by kind. A kernel's differ for the runtime.
+/// Parameters by the kind of node. The runtime's parameters of a kernel differ.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, missing_debug_implementations)] // the driver API's fields
@@ -113,21 +113,21 @@ pub union AnyParams<Kernel: Clone + std::marker::Copy> {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
 pub struct UpdateResult {
-    /// 0 success, 2 the graphs do not match.
+    /// Result of the update: 0 for success, 2 if the graphs do not match.
     pub result: u32,
     pub node: Handle,
     pub from_node: Handle,
 }
 
 impl HostNode {
-    /// The work.
+    /// Returns the work that these parameters describe.
     pub fn what(&self) -> Result<What, CuError> {
         Ok(What::Host(self.function.ok_or(INVALID_VALUE)?, self.data as usize))
     }
 }
 
 impl AllocNode {
-    /// The work, for memory whose address is stored into the parameters.
+    /// Returns the work; the address of its memory is stored into the parameters.
     pub fn what(&mut self) -> Result<What, CuError> {
         self.address = memory::reserve_for_graph(self.location.id as u32, self.bytes as u64)?;
         Ok(What::Alloc(self.address))
@@ -135,7 +135,7 @@ impl AllocNode {
 }
 
 impl ConditionalNode {
-    /// The work, with empty graphs that the program fills; the graphs are also stored into the parameters.
+    /// Returns the work, with empty graphs that the program fills; the graphs are also stored into the parameters.
     pub fn what(&mut self) -> Result<What, CuError> {
         const IF: u32 = 0;
         const WHILE: u32 = 1;
@@ -148,7 +148,7 @@ impl ConditionalNode {
         self.bodies = handles.leak().as_ptr();
         let value = default_of(self.condition);
         let chosen = match self.kind {
-            // A second graph is the else branch.
+            // The second graph of an `if` is its else branch.
             IF => usize::from(value == 0),
             WHILE if value != 0 => 0,
             WHILE => usize::MAX,
@@ -172,7 +172,7 @@ fn default_of(condition: u64) -> u32 {
 }
 
 impl KernelNode {
-    /// The work.
+    /// Returns the work that these parameters describe.
     pub fn what(&self) -> Result<What, CuError> {
         let handle = if self.function.is_null() { self.kernel } else { self.function };
         let kernel = Kernel::of_handle(handle).ok_or(INVALID_VALUE)?;
@@ -181,13 +181,13 @@ impl KernelNode {
 }
 
 impl Cuboid {
-    /// `bytes` from one address to another.
+    /// Describes a copy of `bytes` from one address to another.
     pub fn line(target: u64, source: u64, bytes: usize) -> Cuboid {
         let (source, target) = (Corner::unified(source, bytes, 1), Corner::unified(target, bytes, 1));
         Cuboid { source, target, width: bytes, height: 1, depth: 1 }
     }
 
-    /// The work.
+    /// Returns the work that these parameters describe.
     pub fn what(&self) -> What {
         let (target, source) = (self.target.address(), self.source.address());
         let bytes = (self.width * self.height.max(1) * self.depth.max(1)) as u64;
@@ -202,7 +202,7 @@ impl Cuboid {
 }
 
 impl MemsetNode {
-    /// The work.
+    /// Returns the work that these parameters describe.
     pub fn what(&self) -> What {
         let bytes = self.width * self.element_bytes as usize * self.height.max(1);
         What::Work(Order::memset(bytes as u64, self.value, memory::kind_of(self.target), true))

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-/// The type that cuLaunchHostFunc takes.
+/// Type of a host function, as cuLaunchHostFunc takes it.
 pub type HostFn = unsafe extern "C" fn(*mut c_void);
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ struct Due {
     number: u64,
     function: usize,
     argument: usize,
-    /// Address of the stream; 0 for none.
+    /// Address of the stream of the function; 0 if it belongs to no stream.
     stream: usize,
 }
 
@@ -43,7 +43,7 @@ pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) 
     enqueue(time, function, argument, std::ptr::from_ref(stream) as usize);
 }
 
-/// Runs `function(argument)` on the same thread, independent of any stream.
+/// Runs `function(argument)` on the driver's thread, independent of any stream.
 pub fn run_soon(function: HostFn, argument: *mut c_void) {
     enqueue(0, function, argument, 0);
 }
@@ -65,7 +65,7 @@ fn enqueue(time: u64, function: HostFn, argument: *mut c_void, stream: usize) {
     CHANGED.notify_all();
 }
 
-/// Waits until `done` is true, checking it after each host function.
+/// Waits until `done` returns true, which is checked after each host function.
 pub fn wait(done: impl Fn() -> bool) {
     if done() {
         return;

@@ -22,7 +22,7 @@ pub fn phase() -> Phase {
     }
 }
 
-/// Error that an API function returns if it cannot work now.
+/// Returns the error of an API function that cannot work now.
 #[inline]
 pub fn check_ready() -> Result<(), CuError> {
     match phase() {
@@ -46,7 +46,7 @@ fn lock() -> MutexGuard<'static, Init> {
     INIT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// cuInit.
+/// Initializes the driver, as cuInit does.
 pub fn init(flags: u32) -> Result<(), CuError> {
     if flags != 0 {
         return Err(INVALID_VALUE);
@@ -102,7 +102,8 @@ pub fn start_devices() -> Result<(), CuError> {
     }
 }
 
-/// cuInit in a forked child: driver 550 refuses; 535 calls the injection again, in the image inherited from the parent.
+/// Initializes the driver in a forked child: driver 550 refuses; driver 535 calls the injection again, in the image
+/// inherited from the parent.
 fn init_in_child() -> Result<(), CuError> {
     if settings::get().inject_in_child {
         inject_library();
@@ -111,8 +112,8 @@ fn init_in_child() -> Result<(), CuError> {
     Err(OPERATING_SYSTEM)
 }
 
-/// Loads the library that CUDA_INJECTION64_PATH names and calls its entry point. True if the library stays loaded. Failures
-/// are not reported, as with the real driver.
+/// Loads the library that CUDA_INJECTION64_PATH names and calls its entry point. Returns true if the library stays
+/// loaded. Failures are not reported, as with the real driver.
 #[inline(never)]
 fn inject_library() -> bool {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").filter(|p| !p.is_empty()) else {
@@ -134,7 +135,7 @@ fn inject_library() -> bool {
     // SAFETY: a symbol of this name is `int InitializeInjection(void)`.
     let keep = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(entry)() };
     if keep == 0 {
-        // SAFETY: as above.
+        // SAFETY: `library` is a handle from dlopen, which is closed once and not used again.
         unsafe { libc::dlclose(library) };
     }
     keep != 0

@@ -1,5 +1,5 @@
-//! Kernels are names with a duration. Code is never read: any name is accepted, and the same name always gives the same
-//! kernel. Which names a module contains is decided by the module.
+//! Kernels are names with a duration. The simulation never reads code: it accepts any name, and the same name always
+//! gives the same kernel. The module decides which names it contains.
 
 use crate::settings;
 use std::collections::HashMap;
@@ -13,16 +13,16 @@ const DEFAULT_DURATION: u64 = 10_000;
 #[derive(Debug)]
 pub struct Kernel {
     magic: u64,
-    /// Name as in the cubin, that is, mangled.
+    /// Name of the kernel as in the cubin, that is, mangled.
     pub name: &'static CStr,
-    /// Duration in ns.
+    /// Duration of the kernel in ns.
     pub duration: u64,
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"kernel\0\x01");
 
 impl Kernel {
-    /// Kernel of this (mangled) name.
+    /// Returns the kernel of this (mangled) name.
     pub fn of_name(name: &CStr) -> &'static Kernel {
         static KERNELS: OnceLock<Mutex<HashMap<&'static CStr, &'static Kernel>>> = OnceLock::new();
         let mut kernels = KERNELS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ impl Kernel {
         kernel
     }
 
-    /// Kernel of a handle, if it is one.
+    /// Returns the kernel of a handle; `None` if the handle is not a kernel's.
     pub fn of_handle(handle: *const c_void) -> Option<&'static Kernel> {
         let kernel = handle.cast::<Kernel>();
         if kernel.is_null() || !kernel.is_aligned() {
@@ -48,7 +48,7 @@ impl Kernel {
         (kernel.magic == MAGIC).then_some(kernel)
     }
 
-    /// Handle that a program holds.
+    /// Handle of the kernel that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -61,7 +61,7 @@ fn duration(mangled: &str, table: &[(String, u64)], by_name: bool) -> u64 {
     listed.or_else(suffix).unwrap_or_else(|| if by_name { of_name(mangled) } else { DEFAULT_DURATION })
 }
 
-/// 1 to 20 us: the same for a name in every run, and rarely the same for two names.
+/// Derives a duration of 1 to 20 us from a name: the same for a name in every run, and rarely the same for two names.
 fn of_name(mangled: &str) -> u64 {
     // FNV-1a
     let hash = mangled
@@ -70,7 +70,7 @@ fn of_name(mangled: &str) -> u64 {
     1_000 + hash % 19_001
 }
 
-/// `_ZN2at4gemmIfEEvPT_` -> `gemm`; a name that is not mangled is unchanged.
+/// Returns the function's own name: `_ZN2at4gemmIfEEvPT_` -> `gemm`; a name that is not mangled is unchanged.
 fn unqualified(mangled: &str) -> String {
     let Ok(symbol) = cpp_demangle::Symbol::new(mangled) else { return mangled.to_owned() };
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();

@@ -1,5 +1,5 @@
-//! Activity records as bytes. Offsets were measured. A field that a version's struct lacks is not written because its bytes
-//! are past that version's record size.
+//! Activity records as bytes. The offsets were measured on real records. A field that a version's struct lacks is not
+//! written, because its bytes are past that version's record size.
 
 use crate::deps::Dependency;
 use crate::faults::{Fault, UNKNOWN_KIND};
@@ -131,7 +131,8 @@ fn write_copy_head(work: &Work, r: &mut Record<'_>) {
     write_place(work, 32, r);
 }
 
-/// Writes the graph and the node, and from `source` on (since 13.4) those that the node was created or updated from.
+/// Writes the graph and the node at `node` and `graph`, and at `source` (since 13.4) the graph and node that the node
+/// was created or updated from.
 fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Record<'_>) {
     r.u64(node, work.graph.node);
     r.u32(graph, work.graph.graph);
@@ -143,7 +144,7 @@ fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Rec
 const COMPUTE_CHANNEL: u32 = 1;
 const COPY_CHANNEL: u32 = 2;
 
-/// Writes the channel, which has the stream's number.
+/// Writes the channel, whose number is the stream's.
 fn write_channel(work: &Work, offset: usize, kind: u32, r: &mut Record<'_>) {
     r.u32(offset, work.stream);
     r.u32(offset + 4, kind);
@@ -162,7 +163,7 @@ fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
 
 const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
 
-/// Start and end that the record shows, wrong if a fault requires it.
+/// Start and end that the record shows, which are wrong if a fault requires it.
 pub fn recorded_times(work: &Work) -> (u64, u64) {
     match work.fault {
         Some(Fault::ZeroTimestamps) => (0, 0),
@@ -178,7 +179,7 @@ pub fn recorded_times(work: &Work) -> (u64, u64) {
     }
 }
 
-/// Value of the record's name pointer, wrong if a fault requires it.
+/// Value of the record's name pointer, which is wrong if a fault requires it.
 pub fn recorded_name(work: &Work) -> u64 {
     static BAD: &[u8] = b"_Z\xff\xfe\x80kernel\0";
     static LONG: [u8; 4097] = {
@@ -194,7 +195,7 @@ pub fn recorded_name(work: &Work) -> u64 {
     }
 }
 
-/// An additional record that a fault adds after the work's own: its kind and the work it shows.
+/// An additional record that a fault adds after the work's own record: its kind, and the work that it shows.
 pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
     match work.fault? {
         Fault::Duplicate => Some((record_kind, *work)),

@@ -1,5 +1,5 @@
-//! Device memory is address space without memory behind it: a pointer identifies its device, and no byte is copied (except as
-//! in `contents`). Host allocations are real, since programs write to them.
+//! Device memory is address space without memory behind it: a pointer identifies its device, and no byte is copied
+//! (except as in `contents`). Host allocations are real, since programs write to host memory.
 
 use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
@@ -10,7 +10,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Start of a virtual address range that Linux does not assign unasked; device n owns the n-th TB from here.
+/// Start of a virtual address range that Linux assigns only on request; device n owns the n-th TB from this address.
 const BASE: u64 = 0x2000_0000_0000;
 const DEVICE_SPACE: u64 = 1 << 40;
 /// Memory size that each device reports.
@@ -61,7 +61,7 @@ pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(start)
 }
 
-/// Reserves addresses of a device, for memory to be mapped there. They are never reused.
+/// Reserves addresses of a device, at which memory is mapped later. The addresses are never reused.
 pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     let mut space = space();
     let base = BASE + u64::from(device) * DEVICE_SPACE;
@@ -98,7 +98,7 @@ pub fn bytes_of_graphs(device: u32) -> u64 {
     space.of_graphs.iter().filter(|(start, _)| is_live(start)).map(|(_, length)| length).sum()
 }
 
-/// Allocates an array on a device. Its handle is its address.
+/// Allocates an array on a device. The array's handle is its address.
 pub fn alloc_array(device: u32, elements: u64, bytes_of_each: usize) -> Result<u64, CuError> {
     let start = alloc_device(device, elements.saturating_mul(bytes_of_each as u64))?;
     space().arrays.insert(start, bytes_of_each);
@@ -156,7 +156,7 @@ pub fn free_host(start: u64) -> Result<(), CuError> {
     let (bytes, _) = *space.live.get(&start).filter(|(_, m)| *m != Memory::Device).ok_or(INVALID_VALUE)?;
     space.live.remove(&start);
     unified::forget(start, bytes);
-    // SAFETY: `alloc_host` allocated it with the same layout, and it was live until the line above.
+    // SAFETY: `alloc_host` allocated this memory with the same layout, and it was live until the line above.
     unsafe { dealloc(start as *mut u8, host_layout(bytes)?) };
     Ok(())
 }
@@ -222,12 +222,12 @@ pub fn direction(target: u64, source: u64) -> Copy {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
 pub struct Location {
-    /// 1 device, 2 host.
+    /// Kind of place: 1 device, 2 host.
     pub kind: u32,
     pub id: i32,
 }
 
-/// CUDA_ARRAY3D_DESCRIPTOR: 40 bytes. The descriptor without depth is its beginning, with other field sizes.
+/// CUDA_ARRAY3D_DESCRIPTOR: 40 bytes. The descriptor without depth has the same first fields, with other sizes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
@@ -271,7 +271,7 @@ pub struct Rectangle {
 pub struct End {
     pub x: usize,
     pub y: usize,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Kind of memory: 1 host, 2 device, 3 array, 4 unified.
     pub kind: u32,
     pub host: u64,
     pub device: u64,
@@ -301,12 +301,12 @@ impl End {
         self.address() + ((self.y + row) * self.pitch + self.x) as u64
     }
 
-    /// An array.
+    /// Creates the end of a copy that is in an array.
     pub fn array(address: u64) -> End {
         End { kind: 3, array: address, ..End::unified(0, 0) }
     }
 
-    /// An end at an address of any kind.
+    /// Creates the end of a copy at an address of any kind.
     pub fn unified(address: u64, pitch: usize) -> End {
         End { x: 0, y: 0, kind: 4, host: 0, device: address, array: 0, pitch }
     }
@@ -331,7 +331,7 @@ pub struct Cuboid {
 pub struct Corner {
     pub position: [usize; 3],
     pub level: usize,
-    /// As in [`End`].
+    /// Kind of memory, with the same numbers as in [`End`].
     pub kind: u32,
     pub host: u64,
     pub device: u64,
@@ -353,12 +353,12 @@ impl Corner {
         }
     }
 
-    /// An array.
+    /// Creates the end of a copy that is in an array.
     pub fn array(address: u64) -> Corner {
         Corner { kind: 3, array: address, ..Corner::unified(0, 0, 0) }
     }
 
-    /// An end at an address of any kind.
+    /// Creates the end of a copy at an address of any kind.
     pub fn unified(address: u64, pitch: usize, height: usize) -> Corner {
         let (position, host, array, reserved) = ([0; 3], 0, 0, 0);
         Corner { position, level: 0, kind: 4, host, device: address, array, reserved, pitch, height }

@@ -1,5 +1,5 @@
-//! Missing functions: printed once each to stderr with GPUSIM_LOG=missing, so that the author of a new program sees what the
-//! simulation lacks.
+//! Missing functions: with GPUSIM_LOG=missing each one is printed once to stderr, so that the author of a new program
+//! sees what the simulation lacks.
 
 use crate::settings;
 use std::collections::HashSet;

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 /// One row of the README's table.
 pub struct Variable {
-    /// `GPUSIM_NDEV`
+    /// Name of the variable, such as `GPUSIM_NDEV`.
     pub name: &'static str,
     /// Behaviour without the variable.
     pub default: &'static str,
@@ -230,7 +230,7 @@ impl Env<'_> {
         Ok(self.optional(name)?.unwrap_or(default))
     }
 
-    /// True if the variable's value is `other`, false if it is the default.
+    /// Returns true if the variable's value is `other`, false if the value is the default.
     fn choice(&self, name: &str, default: &str, other: &str) -> Result<bool, String> {
         match self.text(name) {
             None => Ok(false),
@@ -241,14 +241,14 @@ impl Env<'_> {
     }
 }
 
-/// Value that gives kernels without another duration one derived from their name.
+/// Setting under which kernels without another duration get one that is derived from their name.
 const BY_NAME: &str = "by_name";
 
 fn words(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Parses `gemm=120us,tiny=301ns`.
+/// Parses a list such as `gemm=120us,tiny=301ns`.
 fn parse_durations(text: &str) -> Result<Vec<(String, u64)>, String> {
     let wrong = |item: &str| format!("GPUSIM_KERNELS: `{item}`: want NAME=NUMBER and ns, us or ms");
     let parse = |item: &str| {

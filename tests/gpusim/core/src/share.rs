@@ -13,7 +13,7 @@ pub fn descriptor() -> Result<i32, CuError> {
     if descriptor < 0 { Err(OPERATING_SYSTEM) } else { Ok(descriptor) }
 }
 
-/// Checks that the number is an open descriptor; of any file.
+/// Checks that the number is an open descriptor, of any kind of file.
 pub fn check_descriptor(descriptor: i32) -> Result<(), CuError> {
     // SAFETY: F_GETFD accepts any number.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
@@ -51,19 +51,19 @@ impl Shared {
         Event::of_handle(event).map(|_| Shared::new(EVENT, 0, 0))
     }
 
-    /// Checks that another process created the handle, and for an object of this kind.
+    /// Checks that another process created the handle, and that the handle is for this kind of object.
     fn is_others(&self, magic: u64) -> Result<(), CuError> {
         let is_own = self.process == std::process::id().into();
         if self.magic == magic && !is_own { Ok(()) } else { Err(INVALID_HANDLE) }
     }
 
-    /// Reserves address space for that memory, until it is freed.
+    /// Reserves address space for the shared memory, until the memory is freed.
     pub fn open_memory(&self) -> Result<u64, CuError> {
         self.is_others(MEMORY)?;
         memory::alloc_device(self.device as u32, self.bytes)
     }
 
-    /// Creates an event of this process for the shared one.
+    /// Creates an event of this process for the shared event.
     pub fn open_event(&self) -> Result<*mut c_void, CuError> {
         self.is_others(EVENT)?;
         Ok(Event::create().handle())

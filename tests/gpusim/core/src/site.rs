@@ -1,5 +1,5 @@
-//! Call sites: a test program's own description of where it is. They are the independent reference for a profiler's stacks,
-//! so nothing here looks at a stack.
+//! Call sites: a test program's own description of the functions that it is in. Call sites are the independent
+//! reference for a profiler's stacks, so this module never looks at a stack.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -10,12 +10,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub struct Site(String);
 
 impl Site {
-    /// `main;decode;forward`
+    /// The text of the site, such as `main;decode;forward`.
     pub fn path(&self) -> &str {
         &self.0
     }
 
-    /// Site of this text; `None` for the empty text.
+    /// Returns the site of this text; `None` for the empty text.
     pub fn intern(text: &CStr) -> Option<&'static Site> {
         let text = text.to_string_lossy();
         static SITES: OnceLock<Mutex<HashSet<&'static Site>>> = OnceLock::new();

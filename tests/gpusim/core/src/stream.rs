@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub struct Stream {
     magic: u64,
-    /// Id in the records: 7 for a context's default stream, others from 13.
+    /// Id of the stream in the records: 7 for a context's default stream, others from 13.
     pub id: u32,
-    /// Context in which its work runs.
+    /// Context in which the stream's work runs.
     pub context: &'static Context,
     /// Priority from [`GREATEST_PRIORITY`] to 0.
     pub priority: i32,
@@ -37,12 +37,13 @@ const DEFAULT_ID: u32 = 7;
 pub const GREATEST_PRIORITY: i32 = -5;
 static NEXT_ID: AtomicU32 = AtomicU32::new(13);
 
-/// Stream that the handle 0 means: variants of an API function that end in `_ptsz` and `_ptds` mean the thread's own.
+/// Stream that the handle 0 stands for: in API functions whose names end in `_ptsz` or `_ptds` it stands for the
+/// thread's own stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Default {
-    /// The context's stream 7.
+    /// The context's default stream, number 7.
     Context,
-    /// The calling thread's.
+    /// The calling thread's own default stream.
     PerThread,
 }
 
@@ -61,7 +62,7 @@ impl Stream {
         }))
     }
 
-    /// A new stream of this context.
+    /// Creates a stream of this context.
     pub fn create(context: &'static Context, priority: i32) -> &'static Stream {
         Stream::new(context, NEXT_ID.fetch_add(1, Relaxed), priority)
     }
@@ -71,13 +72,13 @@ impl Stream {
         Stream::new(context, DEFAULT_ID, 0)
     }
 
-    /// Stream of a handle that a program passes, in the calling thread's current context.
+    /// Returns the stream of a handle that a program passes, in the calling thread's current context.
     pub fn resolve(handle: *mut c_void, default: Default) -> Result<&'static Stream, CuError> {
         let context = thread::current().context().ok_or(INVALID_CONTEXT)?;
         Stream::resolve_in(context, handle, default)
     }
 
-    /// Stream of a handle, in a given context.
+    /// Returns the stream of a handle, in a given context.
     pub fn resolve_in(
         context: &'static Context,
         handle: *mut c_void,
@@ -111,7 +112,7 @@ impl Stream {
         (stream.magic == MAGIC && stream.alive.load(Relaxed)).then_some(stream)
     }
 
-    /// Handle that a program holds.
+    /// Handle of the stream that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -134,7 +135,7 @@ impl Stream {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Joins a capture, or leaves it.
+    /// Makes the stream join a capture, or leave it (`None`).
     pub fn set_capture(&self, capture: Option<Arc<Capture>>) {
         self.is_capturing.store(capture.is_some(), Relaxed);
         *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
@@ -166,12 +167,12 @@ impl Stream {
         self.ready.load(Relaxed)
     }
 
-    /// Lets no later work start before `time`.
+    /// Keeps later work from starting before `time`.
     pub fn hold_until(&self, time: u64) {
         self.ready.fetch_max(time, Relaxed);
     }
 
-    /// Waits for all submitted work (real clock) and host functions.
+    /// Waits, on the real clock, for all submitted work and for all host functions.
     pub fn synchronize(&self) {
         if settings::get().real_clock {
             clock::wait_until(self.ready_at());
@@ -179,7 +180,7 @@ impl Stream {
         host_fn::wait(|| self.host_functions.load(Relaxed) == 0);
     }
 
-    /// [`NOT_READY`] while work is left.
+    /// Returns [`NOT_READY`] while the stream has unfinished work.
     pub fn query(&self) -> Result<(), CuError> {
         let busy = settings::get().real_clock && self.ready_at() > clock::now();
         if busy || self.host_functions.load(Relaxed) > 0 { Err(NOT_READY) } else { Ok(()) }
@@ -190,11 +191,11 @@ impl Stream {
 #[derive(Debug)]
 pub struct Event {
     magic: AtomicU64,
-    /// Id in the records: unique even if the handle was another event's before.
+    /// Id of the event in the records: unique even if the handle was another event's before.
     id: AtomicU32,
     /// Id of the context that the event was created in.
     context: AtomicU32,
-    /// Number of its last recording.
+    /// Number of the event's last recording.
     sync_id: AtomicU64,
     /// Time at which the event happens; 0 until recorded.
     time: AtomicU64,
@@ -207,7 +208,7 @@ static NEXT_EVENT_ID: AtomicU32 = AtomicU32::new(1);
 static SPARE_EVENTS: Mutex<Vec<&'static Event>> = Mutex::new(Vec::new());
 
 impl Event {
-    /// A new event.
+    /// Creates an event.
     pub fn create() -> &'static Event {
         let spare = SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let event = spare.unwrap_or_else(|| {
@@ -224,7 +225,7 @@ impl Event {
         event
     }
 
-    /// Event of a handle.
+    /// Returns the event of a handle.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static Event, CuError> {
         let event = handle.cast::<Event>();
         if event.is_null() || !event.is_aligned() {
@@ -235,18 +236,18 @@ impl Event {
         if event.magic.load(Relaxed) == EVENT_MAGIC { Ok(event) } else { Err(INVALID_HANDLE) }
     }
 
-    /// Handle that a program holds.
+    /// Handle of the event that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Makes the handle invalid.
+    /// Destroys the event, which makes its handle invalid.
     pub fn destroy(&'static self) {
         self.magic.store(0, Relaxed);
         SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).push(self);
     }
 
-    /// Id in the records.
+    /// Id of the event in the records.
     pub fn id(&self) -> u32 {
         self.id.load(Relaxed)
     }
@@ -256,7 +257,7 @@ impl Event {
         self.context.load(Relaxed)
     }
 
-    /// Number of its last recording; [`deps::NONE`] if it was never recorded.
+    /// Number of the event's last recording; [`deps::NONE`] if it was never recorded.
     pub fn sync_id(&self) -> u64 {
         self.sync_id.load(Relaxed)
     }
@@ -281,19 +282,19 @@ impl Event {
         self.time.load(Relaxed)
     }
 
-    /// Waits for the event (real clock).
+    /// Waits, on the real clock, until the event has happened.
     pub fn synchronize(&self) {
         if settings::get().real_clock {
             clock::wait_until(self.time());
         }
     }
 
-    /// [`NOT_READY`] until the event has happened.
+    /// Returns [`NOT_READY`] until the event has happened.
     pub fn query(&self) -> Result<(), CuError> {
         if settings::get().real_clock && self.time() > clock::now() { Err(NOT_READY) } else { Ok(()) }
     }
 
-    /// ms from `self` to `later`.
+    /// Time in ms from `self` to `later`.
     pub fn elapsed(&self, later: &Event) -> Result<f32, CuError> {
         if self.time() == 0 || later.time() == 0 {
             return Err(error::INVALID_HANDLE);

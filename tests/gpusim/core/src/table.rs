@@ -49,13 +49,13 @@ pub mod synchronize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
-    /// No cuInit yet, or one that found no device.
+    /// cuInit was not called yet, or found no device.
     Fresh,
     /// The devices are available.
     Ready,
     /// The driver's exit handler has run.
     Ended,
-    /// The process is a forked child of one in which the driver was ready.
+    /// The process is a forked child of a process in which the driver was ready.
     Child,
 }
 
@@ -71,7 +71,7 @@ const WORDS: usize = 14;
 pub struct CallbackBits([[AtomicU64; WORDS]; DOMAINS]);
 
 impl CallbackBits {
-    /// All off.
+    /// Creates the bits with all callbacks off.
     pub const fn new() -> CallbackBits {
         CallbackBits([const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS])
     }
@@ -83,7 +83,7 @@ impl CallbackBits {
         word.is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
     }
 
-    /// Switches a callback; false if the number does not exist.
+    /// Switches a callback on or off; returns false if the number does not exist.
     pub fn set(&self, domain: u32, id: u32, on: bool) -> bool {
         let Some(word) = self.0.get(domain as usize).and_then(|d| d.get(id as usize / 64)) else {
             return false;
@@ -120,19 +120,19 @@ impl Default for CallbackBits {
     }
 }
 
-/// Everything that any client has enabled. libcupti writes it, every API call reads it: a call without a listener costs two
-/// loads.
+/// Callbacks and kinds that any client has enabled. libcupti writes these switches, and every API call reads them: a
+/// call without a listener costs two loads.
 #[derive(Debug)]
 pub struct Switches {
     /// Callbacks that a client has enabled.
     pub callbacks: CallbackBits,
     /// Bits of the enabled activity kinds.
     pub kinds: AtomicU64,
-    /// Whether any API function but cuInit was called.
+    /// Whether any API function other than cuInit was called.
     pub api_seen: AtomicBool,
     /// Whether a query that finds unfinished work has a record.
     pub all_syncs: AtomicBool,
-    /// The client's own clock, 0 if it has none: the source of API calls' timestamps.
+    /// The client's own clock, which gives the timestamps of API calls; 0 if the client has none.
     pub client_clock: AtomicUsize,
     /// Bits of the enabled unified memory counters, by CUPTI's numbers.
     pub counted: AtomicU32,
@@ -169,25 +169,25 @@ impl Switches {
 /// The switches of this copy of the core; other libraries reach libcuda's through the table.
 pub static SWITCHES: Switches = Switches::new();
 
-/// Functions of libcupti that the core calls.
+/// Functions of libcupti that libcuda calls.
 #[repr(C)]
 #[allow(missing_docs)] // each is a function of libcupti's
 pub struct Hooks {
-    /// An enabled API callback: site 0 ENTER, 1 EXIT with the result.
+    /// Called for an enabled API callback: site 0 is ENTER, site 1 is EXIT with the result.
     pub api: extern "C" fn(&mut Call, site: u32, result: *const u32, context: *mut c_void, uid: u32),
-    /// Any resource callback, enabled or not: id, context, stream, descriptor.
+    /// Called for any resource callback, enabled or not: id, context, stream, descriptor.
     pub resource: extern "C" fn(u32, *mut c_void, *mut c_void, *mut c_void),
-    /// Any synchronize callback, enabled or not: id, context, stream.
+    /// Called for any synchronize callback, enabled or not: id, context, stream.
     pub synchronize: extern "C" fn(u32, *mut c_void, *mut c_void),
-    /// Work of an enabled kind was submitted: returns the fate of its record.
+    /// Called when work of an enabled kind was submitted; returns the fate of its record.
     pub record: extern "C" fn(&Work) -> Fate,
-    /// An API call of an enabled kind has ended.
+    /// Called when an API call of an enabled kind has ended.
     pub api_record: extern "C" fn(&ApiCall),
-    /// An event was recorded, or a thread or stream waited, and that kind is enabled.
+    /// Called when an event was recorded, or a thread or stream waited, if that kind is enabled.
     pub dependency: extern "C" fn(&Dependency),
-    /// Pages of unified memory moved, and that counter is enabled.
+    /// Called when pages of unified memory moved, if that counter is enabled.
     pub unified: extern "C" fn(&Move),
-    /// The driver ends: no callback is made and no buffer delivered after this returns.
+    /// Called when the driver ends: no callback is made and no buffer is delivered after this function returns.
     pub stop: extern "C" fn(),
 }
 
@@ -200,7 +200,7 @@ pub fn with_hooks<T>(f: impl FnOnce(&'static Hooks) -> T) -> Option<T> {
     unsafe { HOOKS.load(Ordering::Acquire).as_ref() }.map(f)
 }
 
-/// Makes libcupti receive everything from now on.
+/// Makes libcupti receive all events from now on.
 pub extern "C" fn attach(hooks: &'static Hooks) {
     HOOKS.store(std::ptr::from_ref(hooks).cast_mut(), Ordering::Release);
 }
@@ -214,10 +214,10 @@ pub struct CoreTable {
     pub exit: extern "C" fn(&mut Call, u32),
     pub attach: extern "C" fn(&'static Hooks),
     pub phase: extern "C" fn() -> Phase,
-    /// Finds the devices without an injection: 0 or the driver's error.
+    /// Finds the devices without loading an injected library; returns 0 or the driver's error.
     pub start_devices: extern "C" fn() -> u32,
     pub settle: extern "C" fn(*const Work, usize, Fate),
-    /// Counts a fault in the truth that belongs to no work.
+    /// Counts a fault that belongs to no work in the truth file.
     pub count_fault: extern "C" fn(Fault),
     /// Sets which of the client's functions runs on this thread; returns the previous one.
     pub swap_client: extern "C" fn(Client) -> Client,
@@ -227,9 +227,9 @@ pub struct CoreTable {
     pub kernel_name: extern "C" fn(*const c_void) -> *const c_char,
     /// Makes the device's primary context current.
     pub use_primary: extern "C" fn(device: u32) -> u32,
-    /// The device's primary context, created if necessary.
+    /// Returns the device's primary context, which is created if necessary.
     pub primary: extern "C" fn(device: u32, &mut *mut c_void) -> u32,
-    /// Writes uid and device of a context; returns 0 if the handle is valid.
+    /// Writes the id and the device of a context; returns 0 if the handle is valid.
     pub context_ids: extern "C" fn(*mut c_void, &mut u32, &mut u32) -> u32,
     pub stream_id:
         extern "C" fn(context: *mut c_void, stream: *mut c_void, per_thread: bool, &mut u32) -> u32,

@@ -1,5 +1,5 @@
-//! The driver's state per thread: its position in the API, its contexts, its call site. When a thread exits its tally is
-//! passed to the next new thread, so a program that starts threads by the thousand does not grow.
+//! The driver's state per thread: its position in the API, its contexts, its call site. When a thread exits, its tally
+//! is passed to the next new thread, so that the memory of a program that starts thousands of threads does not grow.
 
 use crate::context::Context;
 use crate::site::Site;
@@ -36,13 +36,13 @@ pub struct Meeting {
 
 /// One thread's state. Other threads only touch `tally`.
 pub struct Thread {
-    /// gettid()
+    /// Id of the thread, from gettid().
     pub tid: u32,
-    /// Number of nested API calls at present.
+    /// Depth to which API calls are nested at present.
     pub depth: Cell<u32>,
     /// Correlation id of the outermost API call.
     pub correlation: Cell<u32>,
-    /// Id of the nested call, with GPUSIM_CORR=distinct.
+    /// Correlation id of the nested call, with GPUSIM_CORR=distinct.
     pub nested_correlation: Cell<u32>,
     /// CLOCK_REALTIME when the outermost API call began.
     pub enter: Cell<u64>,
@@ -54,7 +54,7 @@ pub struct Thread {
     pub site: Cell<Option<&'static Site>>,
     /// Condition that the next submitted kernel waits for.
     pub meeting: Cell<Option<Meeting>>,
-    /// Which of the client's functions runs.
+    /// The client's function that runs on this thread.
     pub client: Cell<Client>,
     /// The stack of current contexts, top last.
     pub contexts: RefCell<Vec<&'static Context>>,
@@ -62,7 +62,7 @@ pub struct Thread {
     pub own_streams: RefCell<Vec<(&'static Context, &'static Stream)>>,
     /// Sums for the truth file.
     pub tally: &'static ThreadTally,
-    /// Last sites by pointer: programs set the same literals again and again.
+    /// The last call sites by pointer, since programs set the same literals again and again.
     sites: [Cell<Option<(*const c_char, &'static Site)>>; 16],
 }
 
@@ -78,7 +78,7 @@ static SPARE: Mutex<Vec<&'static ThreadTally>> = Mutex::new(Vec::new());
 pub fn current() -> &'static Thread {
     let thread = CURRENT.get();
     let thread = if thread.is_null() { begin() } else { thread };
-    // SAFETY: `begin` leaked it and only `end` frees it, as this thread's last step.
+    // SAFETY: `begin` leaked the thread's state, and only `end` frees it, as this thread's last step.
     unsafe { &*thread }
 }
 
@@ -109,12 +109,13 @@ fn begin() -> *const Thread {
     thread
 }
 
-/// A key rather than a Rust destructor: API calls made by later destructors start again with a new state.
+/// Creates a pthread key, which is used instead of a Rust destructor so that API calls made by later destructors start
+/// again with a new state.
 fn exit_key() -> libc::pthread_key_t {
     static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
     *KEY.get_or_init(|| {
         let mut key = 0;
-        // SAFETY: `key` outlives the call and `end` takes what is set under the key.
+        // SAFETY: `key` outlives the call, and `end` accepts the values that are set under the key.
         if unsafe { libc::pthread_key_create(&mut key, Some(end)) } != 0 {
             crate::abort!("no pthread key left");
         }
@@ -124,7 +125,7 @@ fn exit_key() -> libc::pthread_key_t {
 
 unsafe extern "C" fn end(thread: *mut c_void) {
     CURRENT.set(null());
-    // SAFETY: `begin` made it with Box, and pthread passes it on once, on the thread that used it.
+    // SAFETY: `begin` made the state with Box, and pthread passes it on once, on the thread that used it.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     for (_, stream) in thread.own_streams.borrow_mut().drain(..) {
         stream.retire();

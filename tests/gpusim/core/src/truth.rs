@@ -1,6 +1,6 @@
-//! The truth file: the work that the simulated GPU really ran, known only from the simulation and the test program's own
-//! call sites. Sums are kept per thread, so that the truth does not make launching threads slow each other down, and
-//! nothing here grows with the number of launches.
+//! The truth file: the work that the simulated GPU really ran, known only from the simulation and the test program's
+//! own call sites. Each thread keeps its own sums, so that launching threads do not slow each other down; memory does
+//! not grow with the number of launches.
 
 use crate::faults::Fault;
 use crate::kernel::Kernel;
@@ -40,7 +40,7 @@ impl Sum {
     }
 }
 
-/// Sums per key number: of all work, and of the work that had no record or lost it.
+/// Sums per key number: of all work, and of work that had no record or whose record was lost.
 #[derive(Clone, Copy, Default)]
 struct Row {
     all: Sum,
@@ -58,13 +58,13 @@ struct Tally {
     graph_launches: u64,
     failed: u64,
     rows: Vec<Row>,
-    /// Key numbers by a hash of the key's addresses: programs launch the same few things again.
+    /// Key numbers by a hash of the key's addresses, because programs launch the same few kernels again and again.
     recent: [Option<(Key, u32)>; 32],
 }
 
 struct Truth {
     detail: Option<Mutex<BufWriter<File>>>,
-    /// File with a line for each piece of work that starts; it survives however the process ends.
+    /// File with a line for each piece of work that starts; the lines are kept however the process ends.
     started: Option<File>,
     keys: Mutex<(HashMap<Key, u32>, Vec<Key>)>,
     tallies: Mutex<Vec<&'static ThreadTally>>,
@@ -79,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The truth, if one was requested and this is not a forked child.
+/// The truth file, if one was requested and this is not a forked child.
 fn truth() -> Option<&'static Truth> {
     let truth = TRUTH.get_or_init(|| {
         let settings = settings::get();
@@ -107,7 +107,7 @@ fn create(path: &Path) -> BufWriter<File> {
     BufWriter::with_capacity(1 << 20, file)
 }
 
-/// Creates the truth files; called when the driver starts, so that they exist even if nothing runs.
+/// Creates the truth files. This is called when the driver starts, so that the files exist even if no work runs.
 pub fn open() {
     if let Some(path) = settings::get().truth_summary.as_ref().filter(|_| truth().is_some()) {
         drop(create(path));
@@ -140,7 +140,7 @@ impl ThreadTally {
         }
     }
 
-    /// Counts work that starts now and sets `work.tally`. `traced`: a record of it will be requested.
+    /// Counts work that starts now and sets `work.tally`. `traced` says whether a record of the work will be requested.
     pub fn count_work(&self, work: &mut Work, traced: bool) {
         let Some(truth) = truth() else { return };
         truth.write_started(work);
@@ -238,14 +238,14 @@ pub fn count_fault(fault: Fault) {
     }
 }
 
-/// Writes the present state: for a program that is about to call `_exit`.
+/// Writes the present sums; for a program that is about to call `_exit`.
 pub fn flush(corr_ids: u64) {
     if let Some(truth) = truth() {
         truth.write_out(corr_ids);
     }
 }
 
-/// Writes everything; later work is not counted.
+/// Writes all sums; later work is not counted.
 pub fn close(corr_ids: u64) {
     if let Some(truth) = truth() {
         truth.closed.store(true, Relaxed);
@@ -399,7 +399,7 @@ fn detail_line(work: &Work, fate: Fate) -> String {
     )
 }
 
-/// A JSON string or null.
+/// Formats a text as a JSON string, or as null.
 pub(crate) fn quoted(text: Option<&str>) -> String {
     let Some(text) = text else { return "null".to_owned() };
     let mut json = String::with_capacity(text.len() + 2);

@@ -1,6 +1,6 @@
-//! Unified memory: the location of each page of a managed allocation, and the moves that a prefetch causes, as records of
-//! kind 25 and, on request, in the truth. Nothing else moves pages: kernels and the host touch nothing here, so there are no
-//! faults.
+//! Unified memory: the location of each page of a managed allocation, and the moves that a prefetch causes, as records
+//! of kind 25 and, on request, in the truth. Only a prefetch moves pages: simulated kernels and the host do not access
+//! the pages, so there are no page faults.
 
 use crate::clock;
 use crate::deps;
@@ -25,7 +25,7 @@ pub enum Direction {
     DtoD = 8,
 }
 
-/// One move.
+/// A move of pages.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records
@@ -43,7 +43,7 @@ pub struct Move {
 /// Device of each page that is not on the host.
 static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default);
 
-/// Moves pages back to the host: the memory was freed.
+/// Moves pages back to the host, because their memory was freed.
 pub fn forget(start: u64, bytes: u64) {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     for page in start / PAGE..(start + bytes).div_ceil(PAGE) {
@@ -51,7 +51,7 @@ pub fn forget(start: u64, bytes: u64) {
     }
 }
 
-/// Moves the pages of a range that are elsewhere to `target` (`None`: the host), in the stream's order.
+/// Moves those pages of a range that are not at `target` to it (`None`: the host), in the stream's order.
 pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<u32>) {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut at, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));

@@ -1,5 +1,5 @@
-//! User objects: data that a program ties to the life of graphs. Releasing the last reference calls the program back, on the
-//! thread of host functions, like the driver's own thread.
+//! User objects: data that a program ties to the life of graphs. When the last reference is released, a function of the
+//! program is called on the thread of host functions, as the real driver calls it on its own thread.
 
 use crate::error::{CuError, INVALID_VALUE};
 use crate::host_fn::{self, HostFn};
@@ -18,7 +18,7 @@ pub struct UserObject {
 const MAGIC: u64 = u64::from_le_bytes(*b"userobj\x01");
 
 impl UserObject {
-    /// Creates an object with this number of references, owned by the caller.
+    /// Creates an object with this number of references, which the caller owns.
     pub fn create(destroy: HostFn, argument: *mut c_void, references: u32) -> &'static UserObject {
         Box::leak(Box::new(UserObject {
             magic: AtomicU64::new(MAGIC),
@@ -28,7 +28,7 @@ impl UserObject {
         }))
     }
 
-    /// Object of a handle, if the handle is valid and the object alive.
+    /// Returns the object of a handle, if the handle is valid and the object alive.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static UserObject, CuError> {
         let object = handle.cast::<UserObject>();
         if object.is_null() || !object.is_aligned() {
@@ -39,7 +39,7 @@ impl UserObject {
         if object.magic.load(Relaxed) == MAGIC { Ok(object) } else { Err(INVALID_VALUE) }
     }
 
-    /// Handle that a program holds.
+    /// Handle of the object that a program holds.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }

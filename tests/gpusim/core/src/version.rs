@@ -1,20 +1,21 @@
-//! Differences between the CUPTI versions that the simulation can imitate. Versions are data: every other module asks here
-//! and contains no version test of its own.
+//! Differences between the CUPTI versions that the simulation can imitate. Versions are data: every other module calls
+//! functions of this module and contains no version test of its own.
 
 /// A CUPTI release that `GPUSIM_CUPTI_VERSION` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CuptiVersion {
-    /// 11.8: no cluster fields, error 15 for everything that is not initialised.
+    /// Version 11.8: records have no cluster fields, and calls before initialization return error 15.
     V11_8,
     /// 12.0
     V12_0,
-    /// 12.9: the last version with error 15.
+    /// Version 12.9, the last version with error 15.
     V12_9,
-    /// 13.0: error 999 instead of 15, `cuptiSubscribe_v2`.
+    /// Version 13.0: error 999 instead of 15, and `cuptiSubscribe_v2`.
     V13_0,
-    /// 13.2: kinds up to 59, `cuptiActivityGetStructSize`.
+    /// Version 13.2: kinds up to 59, and `cuptiActivityGetStructSize`.
     V13_2,
-    /// 13.4: no calls work without a driver, source graph nodes in every record; several clients at once.
+    /// Version 13.4: no call works without a driver, every record has source graph nodes, and several clients can
+    /// record at once.
     V13_4,
 }
 
@@ -42,15 +43,15 @@ pub mod kind {
 }
 
 impl CuptiVersion {
-    /// All of them, oldest first.
+    /// All versions, oldest first.
     pub const ALL: [CuptiVersion; 6] = [V11_8, V12_0, V12_9, V13_0, V13_2, V13_4];
 
-    /// Reads `13.0`.
+    /// Parses a version such as `13.0`.
     pub fn parse(text: &str) -> Option<CuptiVersion> {
         Self::ALL.into_iter().find(|v| v.name() == text)
     }
 
-    /// `13.0`
+    /// Name of the version, such as `13.0`.
     pub fn name(self) -> &'static str {
         match self {
             V11_8 => "11.8",
@@ -82,7 +83,7 @@ impl CuptiVersion {
         }
     }
 
-    /// The oldest driver that this library works with, as `cuDriverGetVersion` returns it.
+    /// The oldest driver that this version of CUPTI works with, as `cuDriverGetVersion` returns it.
     pub fn oldest_driver(self) -> u32 {
         match self {
             V11_8 => 11000,
@@ -120,12 +121,12 @@ impl CuptiVersion {
         self >= V13_0
     }
 
-    /// Result of a call that needs an initialised CUPTI without one: 15 up to 12.9, 999 from 13.0.
+    /// Result of a call that needs an initialised CUPTI, if CUPTI is not initialised: 15 up to 12.9, 999 from 13.0.
     pub fn not_initialized(self) -> u32 {
         if self >= V13_0 { 999 } else { 15 }
     }
 
-    /// Whether calls that need no device work without libcuda. From 13.3 on they do not.
+    /// Whether calls that need no device work without libcuda, which they do before 13.3.
     pub fn works_without_driver(self) -> bool {
         self < V13_4
     }
@@ -135,7 +136,7 @@ impl CuptiVersion {
         self.api_version() >= 27
     }
 
-    /// Whether a buffer belongs to a thread unless attribute 9 says otherwise (12.3 brought it).
+    /// Whether each thread has its own buffers unless attribute 9, which is new in 12.3, says otherwise.
     pub fn has_thread_buffers(self) -> bool {
         self >= V12_9
     }
@@ -150,12 +151,12 @@ impl CuptiVersion {
         if self >= V13_2 { 59 } else { 54 }
     }
 
-    /// Whether queries of events and streams have records of kind 38 (12.8 brought it).
+    /// Whether queries of events and streams have records of kind 38, which is new in 12.8.
     pub fn records_queries(self) -> bool {
         self >= V12_9
     }
 
-    /// Bytes per record of this kind: `sizeof` of the newest struct in that version's header.
+    /// Bytes per record of this kind: `sizeof` of the newest struct in this version's header.
     pub fn record_size(self, record: u32) -> Option<usize> {
         Some(match record {
             kind::MEMCPY => [88, 88, 96, 96, 96, 112][self as usize],
@@ -173,13 +174,13 @@ impl CuptiVersion {
             kind::CUDA_EVENT => [24, 24, 56, 56, 56, 56][self as usize],
             kind::SYNCHRONIZATION => [40, 40, 56, 56, 56, 56][self as usize],
             kind::GRAPH_TRACE => [48, 48, 56, 56, 56, 56][self as usize],
-            // A kind from a later version: the walk must step over it.
+            // A kind from a later version, which a reader of records must step over.
             super::faults::UNKNOWN_KIND => 64,
             _ => return None,
         })
     }
 
-    /// Functions that the real library of this version does not export; the simulated one hides them.
+    /// Functions that the real library of this version does not export; the simulated library hides these functions.
     pub fn lacks(self) -> impl Iterator<Item = &'static str> {
         const SINCE: [(CuptiVersion, &str); 18] = [
             (V12_9, "cuptiActivityEnableAllSyncRecords"),

@@ -22,7 +22,7 @@ pub enum WorkKind {
 }
 
 impl WorkKind {
-    /// Name in the truth file.
+    /// Name of the kind in the truth file.
     pub fn name(self) -> &'static str {
         match self {
             WorkKind::Kernel => "kernel",
@@ -56,7 +56,7 @@ pub enum Memory {
     Device = 3,
     /// Device memory in a texture's layout.
     Array = 4,
-    /// From cuMemAllocManaged.
+    /// Memory from cuMemAllocManaged.
     Managed = 5,
 }
 
@@ -64,7 +64,7 @@ pub enum Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Copy {
-    /// Not a copy.
+    /// The work is not a copy.
     None = 0,
     /// Host to device.
     HtoD = 1,
@@ -89,7 +89,7 @@ pub enum Copy {
 }
 
 impl Copy {
-    /// Name in the truth file.
+    /// Name of the direction in the truth file.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Copy::None => None,
@@ -117,23 +117,23 @@ pub struct Place {
     pub context: u32,
 }
 
-/// Graph and node that a piece of work is a run of; all zero for none.
+/// Graph and node that a piece of work is a run of; all fields are zero if the work belongs to no graph.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct NodeRun {
     /// The executable graph's id.
     pub graph: u32,
-    /// Id of the node in it.
+    /// Id of the node in the executable graph.
     pub node: u64,
     /// The graph that the node was instantiated or last updated from.
     pub source_graph: u32,
-    /// Id of the node there.
+    /// Id of the node in the source graph.
     pub source_node: u64,
-    /// Call site at which that node was created.
+    /// Call site at which the source node was created.
     pub created: Option<&'static Site>,
 }
 
-/// One piece of GPU work, with its times already known: the simulated GPU only adds.
+/// One piece of GPU work, whose times are already known because the simulated GPU only adds durations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records
@@ -154,10 +154,10 @@ pub struct Work {
     pub copies: u64,
     pub start: u64,
     pub end: u64,
-    /// CLOCK_REALTIME at the outermost API call's ENTER.
+    /// Time on CLOCK_REALTIME of the outermost API call's ENTER.
     pub enter: u64,
     pub site: Option<&'static Site>,
-    /// Name of the outermost API call: static.
+    /// Name of the outermost API call, a static string.
     pub api: *const c_char,
     pub kernel: Option<&'static Kernel>,
     pub grid: [u32; 3],
@@ -168,7 +168,7 @@ pub struct Work {
     pub peer_source: Place,
     pub peer_target: Place,
     pub graph: NodeRun,
-    /// Number of (site, kind, name, device) in the truth; 0 without a truth.
+    /// Number of the work's (site, kind, name, device) in the truth file; 0 if there is no truth file.
     pub tally: u32,
 }
 
@@ -192,14 +192,14 @@ pub enum Fate {
     Untraced,
     /// No buffer was available.
     Dropped,
-    /// The record waits in a buffer, or did so when the process ended, or was delivered incomplete.
+    /// The record waits in a buffer, waited in a buffer when the process ended, or was delivered incomplete.
     Pending,
     /// The record was delivered to the client, complete.
     Delivered,
 }
 
 impl Fate {
-    /// Name in the truth file.
+    /// Name of the outcome in the truth file.
     pub fn name(self) -> &'static str {
         match self {
             Fate::Untraced => "untraced",

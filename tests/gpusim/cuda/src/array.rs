@@ -1,5 +1,5 @@
-//! Arrays, which textures and surfaces access: device memory with a shape, and with kinds of copies of their own. Texture and
-//! surface objects are mere numbers here.
+//! Arrays, which textures and surfaces access: device memory with a shape. CUPTI gives copies of arrays kinds of their
+//! own. Texture and surface objects are mere numbers in the simulation.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};
@@ -7,7 +7,7 @@ use gpusim_core::memory::{self, Cube, Plane};
 use gpusim_core::thread;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes per number of a CUarray_format.
+/// Number of bytes per value of a CUarray_format.
 fn bytes_of(format: u32) -> Result<usize, CuError> {
     match format {
         0x01 | 0x08 => Ok(1),

@@ -1,4 +1,4 @@
-//! Contexts, including the primary ones.
+//! Contexts, including primary contexts.
 
 use crate::device;
 use gpusim_core::arg::{Handle, In, Out};

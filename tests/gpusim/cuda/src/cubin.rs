@@ -1,6 +1,6 @@
-//! Cubins: ELF files whose functions are kernels. If an image is one, the names of its kernels, its variables and its length
-//! are read, and nothing else. Loading passes no length, so every offset in the image is taken from its headers, as the
-//! driver does.
+//! Cubins: ELF files whose functions are kernels. If an image is a cubin, only the names of its kernels, its variables
+//! and its length are read. A program passes no length when it loads an image, so every offset in the image is taken
+//! from its headers, as the driver does.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};
@@ -23,7 +23,8 @@ const NO_BITS: u32 = 8;
 /// Symbol types, in the lower half of their byte: a variable, a function.
 const VARIABLE: u8 = 1;
 const FUNCTION: u8 = 2;
-/// NVIDIA's bit among a symbol's other bits: the host may launch this function; without it only kernels call it.
+/// NVIDIA's bit among a symbol's other bits: if it is set, the host may launch this function; otherwise only kernels
+/// call the function.
 const ENTRY: u8 = 0x10;
 
 /// The image that a program loads.
@@ -37,7 +38,7 @@ struct Symbol {
     bytes: usize,
 }
 
-/// A section: offsets of its name and its bytes, and the number of the section linked to it.
+/// A section: offsets of its name and its bytes, and the number of the linked section.
 struct Section {
     name: usize,
     kind: u32,
@@ -48,10 +49,12 @@ struct Section {
 }
 
 impl Cubin {
-    /// Reads an image. `None`: it is not a cubin but, for example, PTX or a fat binary, about which nothing is known.
+    /// Reads an image. Returns `None` if the image is not a cubin but, for example, PTX or a fat binary, about which
+    /// nothing is known.
     pub(crate) fn of(image: *const c_void) -> Option<Cubin> {
         let image = Image(image.cast());
-        // Byte by byte: another image may end before the fourth. Then 64 bits, little endian.
+        // The bytes are compared one by one, because an image that is not a cubin may end before the fourth byte. A
+        // cubin is an ELF file with 64 bits, little endian.
         if !b"\x7fELF\x02\x01".iter().enumerate().all(|(at, byte)| image.u8(at) == *byte) {
             return None;
         }
@@ -75,7 +78,7 @@ impl Cubin {
         for symbol in tables.flat_map(|symbols| image.symbols(symbols, sections.get(symbols.link))) {
             match symbol.kind {
                 FUNCTION if symbol.is_entry => drop(kernels.insert(symbol.name)),
-                // A function that only kernels call also has its own code section.
+                // A function that only kernels call also has its own code section, so it is removed from the kernels.
                 FUNCTION => drop(kernels.remove(&symbol.name)),
                 VARIABLE if symbol.bytes > 0 => drop(variables.insert(symbol.name, symbol.bytes)),
                 _ => {}
@@ -108,7 +111,7 @@ impl Image {
     }
 
     fn text(&self, at: usize) -> &CStr {
-        // SAFETY: as above; the strings of an ELF file end in NUL.
+        // SAFETY: as in `bytes`, the C API requires a complete image; the strings of an ELF file end in NUL.
         unsafe { CStr::from_ptr(self.0.add(at).cast()) }
     }
 

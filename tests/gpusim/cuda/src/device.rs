@@ -35,7 +35,7 @@ fn error_text(out: Out<Text>, text: Option<Text>) -> u32 {
     error::code(set.and(text.map(drop).ok_or(INVALID_VALUE)))
 }
 
-/// Device of this ordinal, which is also its handle.
+/// Returns the device of this ordinal, which is also its handle.
 pub(crate) fn check(device: u32) -> Result<u32, CuError> {
     if device < settings::get().devices { Ok(device) } else { Err(INVALID_DEVICE) }
 }
@@ -46,7 +46,7 @@ const COMPUTE_CAPABILITY: [u32; 2] = [75, 76];
 /// PCI bus number of the first device.
 const PCI_BUS: u32 = 0x1e;
 
-/// An H100's values of the attributes that programs query most; 1 for any other.
+/// Returns an H100's value of each attribute that programs query often, and 1 for any other attribute.
 fn attribute(attribute: u32, device: u32) -> u32 {
     match attribute {
         1 => 1024,         // threads per block

@@ -1,4 +1,4 @@
-//! Exports of the core for libcudart, libcupti and test programs.
+//! Functions of the core that libcuda exports for libcudart, libcupti and test programs.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::context::{self, Context};
@@ -35,7 +35,7 @@ static TABLE: CoreTable = CoreTable {
     site: gpusim_site,
 };
 
-/// Returns the core's table for our own id; NVIDIA's private tables do not exist here.
+/// Returns the core's table for our own id. NVIDIA's private tables do not exist in the simulation.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32 {
     match id.get() {
@@ -46,7 +46,8 @@ extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32
 }
 
 /// Sets the calling thread's call site: frames from the root, separated by semicolons; NULL for none. Does nothing in a
-/// forked child: it launches nothing, and another thread may have held the lock of all sites during the fork.
+/// forked child, because the child launches nothing, and another thread of the parent may have held the lock of all
+/// sites during the fork.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: *const c_char) {
     if init::phase() != Phase::Child {
@@ -61,14 +62,14 @@ extern "C" fn gpusim_ready(stream: Handle) -> u64 {
     stream.map_or(0, |stream| stream.ready_at().max(gpu::earliest()))
 }
 
-/// Makes the calling thread's next kernel wait for other GPUs: it ends when `end` returns, which receives its start and may
-/// block. NULL resets this.
+/// Makes the calling thread's next kernel wait for other GPUs: the kernel ends at the time that `end` returns; `end`
+/// receives the kernel's start and may block. NULL removes this condition.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_meeting(end: Option<extern "C" fn(*mut c_void, u64) -> u64>, argument: *mut c_void) {
     thread::current().meeting.set(end.map(|end| Meeting { end, argument }));
 }
 
-/// Writes the present truth: for a program that is about to call `_exit`.
+/// Writes the present truth file, for a program that is about to call `_exit`.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_truth_flush() {
     truth::flush(api::correlations_used());

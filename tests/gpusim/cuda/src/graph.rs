@@ -19,14 +19,15 @@ fn add(node: Out<Handle>, graph: Handle, what: What) -> Result<(), CuError> {
     node.set(graph.add(what).handle())
 }
 
-/// Action of a node of any kind. Some kinds store results in their parameters.
+/// Returns the action of a node of any kind. Some kinds store results in their parameters.
 fn any(params: Out<AnyNode<KernelNode>>) -> Result<What, CuError> {
     let mut all = params.get()?;
     let AnyNode { kind, what, .. } = all;
-    // SAFETY: the kind determines the member that the program has set; all are plain numbers and pointers.
+    // SAFETY: the kind determines the member of the union that the program has set; all members are plain numbers and
+    // pointers.
     let (kernel, memset, host, child, free) =
         unsafe { (what.kernel, what.memset, what.host, what.child, what.free) };
-    // SAFETY: as above.
+    // SAFETY: the kind determines the member that the program has set.
     let (mut alloc, mut conditional) = unsafe { (what.alloc, what.conditional) };
     let what = match kind {
         0 => kernel.what()?,

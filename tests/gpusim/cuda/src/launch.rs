@@ -1,5 +1,5 @@
-//! Kernel launches. Each function is written out, because profilers read the struct of its arguments and its callbacks carry
-//! the kernel's name.
+//! Kernel launches. Each function is written without the macro, because profilers read the struct of its arguments and
+//! its callbacks carry the kernel's name.
 
 use gpusim_core::api;
 use gpusim_core::arg::{Handle, In, literal};
@@ -9,7 +9,7 @@ use gpusim_core::kernel::Kernel;
 use gpusim_core::stream::{Default, Stream};
 use std::ffi::{CStr, c_char};
 
-/// Arguments of cuLaunchKernel and cuLaunchCooperativeKernel (which lacks the last).
+/// Arguments of cuLaunchKernel and cuLaunchCooperativeKernel (which lacks the last argument).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LaunchKernel {

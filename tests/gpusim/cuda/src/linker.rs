@@ -1,4 +1,4 @@
-//! The linker of GPU code. Its output is its last input: any image is accepted.
+//! The linker of GPU code. The linker's output is its last input, and it accepts any image.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE};

@@ -1,5 +1,5 @@
-//! Memory that a program assembles itself: it reserves addresses, creates memory, and then maps one to the other. Since no
-//! byte is ever stored, a reserved address is as good as memory.
+//! Memory that a program assembles itself: it reserves addresses, creates memory, and then maps the memory to the
+//! addresses. Since no byte is ever stored, a reserved address is as good as memory.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
@@ -13,7 +13,8 @@ fn device() -> Result<u32, CuError> {
     thread::current().context().map(|c| c.device).ok_or(INVALID_CONTEXT)
 }
 
-/// CUmemAllocationProp: the kind of memory and how it may be shared, its location, and fields that are ignored here.
+/// CUmemAllocationProp: the kind of memory and how it may be shared, its location, and fields that the simulation
+/// ignores.
 type Properties = [u64; 4];
 
 /// Handles of memory, with the properties of each.
@@ -69,7 +70,7 @@ driver_api! {
             return Err(NOT_SUPPORTED);
         }
         share::check_descriptor(shared as i32)?;
-        // Its origin is unknown: memory of this device that may be shared again.
+        // The memory's origin is unknown, so it is treated as memory of this device that may be shared again.
         let place = ON_DEVICE | u64::from(device()?) << 32;
         handle.set(new_handle([PINNED | u64::from(POSIX_DESCRIPTOR) << 32, place, 0, 0]))
     }

@@ -65,7 +65,7 @@ fn directed(
     Ok(())
 }
 
-/// Device of an address, with the current context if it is on that device; otherwise the context is unknown.
+/// Device of an address, with the current context if that context is on the device; otherwise the context is unknown.
 fn place_of(address: u64) -> Result<Place, CuError> {
     let device = memory::device_of(address).ok_or(INVALID_VALUE)?;
     let context = thread::current().context().filter(|c| c.device == device);
@@ -127,7 +127,8 @@ fn copy_3d(own: Default, stream: Handle, what: In<Cuboid>, asynchronous: bool) -
     submit(own, stream, target.address(), source.address(), bytes, asynchronous)
 }
 
-/// Submits several copies as one, as the real driver merges similar ones. Here all must have the direction of the first.
+/// Submits several copies as one, as the real driver merges similar copies. In the simulation all copies must have the
+/// direction of the first one.
 fn copy_batch(
     own: Default,
     stream: Handle,
@@ -328,7 +329,7 @@ driver_api! {
         const DEVICE_ORDINAL: u32 = 9;
         match (attribute, memory::kind_of(pointer)) {
             (_, Memory::Pageable) => Err(INVALID_VALUE),
-            // The device address is the same; eight bytes.
+            // The device address equals the address; it is stored as eight bytes.
             (DEVICE_POINTER, _) => Out::<u64>(data.0.cast()).set(pointer),
             (IS_MANAGED, kind) => data.set(u32::from(kind == Memory::Managed)),
             (MEMORY_TYPE, Memory::Pinned) => data.set(1),

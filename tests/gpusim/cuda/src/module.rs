@@ -1,5 +1,6 @@
-//! Modules and libraries. Any image is accepted. A cubin has the kernels and variables that it contains; any other image has
-//! every one that is asked for, since the output of a compiler or packer is not read.
+//! Modules and libraries. Any image is accepted. A cubin has the kernels and variables that it contains; any other
+//! image has every kernel and variable that is asked for, because the simulation does not read the output of a compiler
+//! or packer.
 
 use crate::cubin::Cubin;
 use gpusim_core::arg::{Handle, In, Out, Text};
@@ -25,7 +26,7 @@ struct ModuleResource {
 
 /// State of a module.
 struct Module {
-    /// `None` if the image is not a cubin.
+    /// Contents of the image; `None` if the image is not a cubin.
     cubin: Option<Cubin>,
     /// Address and size of each variable that was queried.
     variables: BTreeMap<CString, (u64, usize)>,
@@ -48,7 +49,7 @@ fn load(out: Out<Handle>, image: *const c_void) -> Result<(), CuError> {
         return Err(INVALID_VALUE);
     }
     let read = Cubin::of(image);
-    // The driver would first compile any other image to a cubin, and report that cubin's length.
+    // The driver would first compile any other image to a cubin, and report the length of that cubin.
     let cubin_size = read.as_ref().map_or(0, |cubin| cubin.bytes);
     let id = {
         let mut modules = modules();
@@ -95,7 +96,8 @@ fn kernel(out: Out<Handle>, module: Handle, name: Text) -> Result<(), CuError> {
 /// Size of a variable whose real size is unknown.
 const UNKNOWN_BYTES: usize = 4096;
 
-/// Returns a variable's address and size. Its memory exists from the first query until the module is unloaded.
+/// Returns a variable's address and size. The variable's memory exists from the first query until the module is
+/// unloaded.
 fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) -> Result<(), CuError> {
     let id = check(module)?;
     let device = thread::current().context().ok_or(INVALID_CONTEXT)?.device;
@@ -117,7 +119,8 @@ fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) ->
     Ok(())
 }
 
-/// CUjit_option: buffer for the compiler's log, which is empty here, and its size; on return the number of bytes written.
+/// CUjit_option: buffer for the compiler's log, which stays empty, and the buffer's size; on return the number of bytes
+/// written.
 const INFO_LOG: u32 = 3;
 const INFO_LOG_BYTES: u32 = 4;
 const ERROR_LOG: u32 = 5;
@@ -167,8 +170,8 @@ driver_api! {
         variable(address, bytes, module, name)
     }
 
-    // From before CUDA 3.2, with 32-bit addresses: no context here is that old. `cuGetProcAddress` returns the function
-    // above.
+    // A function from before CUDA 3.2, with 32-bit addresses: it fails, because no simulated context is that old.
+    // `cuGetProcAddress` returns the function above.
     cuModuleGetGlobal @ 24 |_own| (_address: Out<u32>, _bytes: Out<u32>, _module: Handle, _name: Text) {
         Err(INVALID_CONTEXT)
     }

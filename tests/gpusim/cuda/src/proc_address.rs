@@ -1,4 +1,4 @@
-//! cuGetProcAddress: unversioned names to functions, from this library's own symbol table.
+//! cuGetProcAddress: looks up functions by unversioned names, in this library's own symbol table.
 
 use gpusim_core::arg::{Out, Text};
 use gpusim_core::error::{self, CuError, INVALID_VALUE, NOT_FOUND};
@@ -6,7 +6,8 @@ use gpusim_core::missing;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-/// Names whose newest form has different arguments than an older one, with the version that introduced it.
+/// Names whose newest form has different arguments than an older form, with the version that introduced the newest
+/// form.
 const CHANGED: [(&str, &str, i32); 2] = [
     ("cuCtxCreate", "cuCtxCreate_v4", 12050),
     ("cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", 12030),
@@ -19,7 +20,7 @@ extern "C" fn cuGetProcAddress(name: Text, address: Out<*mut c_void>, version: i
     error::code(get(name, address, version, flags))
 }
 
-/// `status`: 0 found, 1 name not found.
+/// Looks up a function. `status` becomes 0 if it was found, 1 if the name was not found.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetProcAddress_v2(
     name: Text,
@@ -43,7 +44,7 @@ fn get(name: Text, address: Out<*mut c_void>, version: i32, flags: u64) -> Resul
     found.map(drop).ok_or(NOT_FOUND)
 }
 
-/// Exported names that this name can mean, best first.
+/// Exported names that this name can stand for, best first.
 fn candidates(name: &str, version: i32, flags: u64) -> Vec<CString> {
     let mut names = Vec::new();
     let changed = CHANGED.iter().find(|(n, _, since)| *n == name && version >= *since);

@@ -22,7 +22,7 @@ fn create(out: Out<Handle>, priority: i32) -> Result<(), u32> {
     out.set(stream.handle())
 }
 
-/// Notes a query: since 12.8 it has a record like a wait, with its result.
+/// Notes a query: since 12.8 a query has a record like a wait, with its result.
 fn asked(
     wait: Wait,
     start: u64,
@@ -47,14 +47,15 @@ struct Callback {
 }
 
 unsafe extern "C" fn call_back(callback: *mut c_void) {
-    // SAFETY: cuStreamAddCallback boxed it, and it runs once.
+    // SAFETY: cuStreamAddCallback boxed the callback, which runs once.
     let Callback { function, stream, data } = *unsafe { Box::from_raw(callback.cast::<Callback>()) };
     // SAFETY: the program passed a function of this type and its argument.
     unsafe { function(stream, 0, data) };
 }
 
 thread_local! {
-    /// cudaStreamCaptureMode of the calling thread: stored and returned, but nothing is refused because of it.
+    /// cudaStreamCaptureMode of the calling thread: the mode is stored and returned, but no call is refused because of
+    /// it.
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -167,7 +168,7 @@ driver_api! {
     }
 
     cuStreamEndCapture @ 497 / cuStreamEndCapture_ptsz @ 498 |own| (stream: Handle, graph: Out<Handle>) {
-        // A program that captures into a graph of its own already has the handle.
+        // A program that captures into a graph of its own already has the graph's handle.
         graph.set_if_wanted(Capture::end(Stream::resolve(stream, own)?)?.handle());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Arrays, textures and surfaces, by way of the driver's.
+//! Arrays, textures and surfaces: each function calls the driver's.
 
 use crate::link::Driver;
 use crate::memory::Extent;

@@ -8,11 +8,11 @@ use gpusim_core::memory::DEVICE_BYTES;
 use gpusim_core::settings;
 use std::ffi::c_char;
 
-/// The first fields of cudaDeviceProp, with an H100's values, at their offsets in the struct of 13.x and, except for the
-/// number of multiprocessors, in that of 12.x.
+/// The first fields of cudaDeviceProp, with an H100's values, at their offsets in the struct of 13.x. All offsets
+/// except that of the number of multiprocessors are the same in 12.x.
 type Properties = [u8; 1008];
 
-/// Offset in 13.x.
+/// Offset of the number of multiprocessors in 13.x.
 const MULTIPROCESSORS_AT: usize = 384;
 const PCI_BUS_AT: usize = 568;
 
@@ -92,7 +92,7 @@ extern "C" fn cudaDriverGetVersion(version: Out<u32>) -> u32 {
     }
 }
 
-/// Initialises the runtime, like the real one; returns a name even if that fails.
+/// Initialises the runtime, like the real function; returns a name even if that fails.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetErrorName(code: u32) -> *const c_char {
     let _ = link::ready();
@@ -105,7 +105,7 @@ extern "C" fn cudaGetErrorString(code: u32) -> *const c_char {
     error::runtime_name(code).map_or(c"unrecognized error code", |(_, text)| text).as_ptr()
 }
 
-/// The result is the last error, even if the runtime cannot start.
+/// The function returns the last error, even if the runtime cannot start.
 macro_rules! error_getter {
     ($name:ident, $id:literal, $get:expr) => {
         #[unsafe(no_mangle)]
@@ -151,7 +151,7 @@ runtime_api! {
         const NOT_FOUND: u32 = 1;
         let result = (driver.cuGetProcAddress_v2)(name, function, version as i32, flags, Out(std::ptr::null_mut()));
         found.set_if_wanted(if result == 0 { 0 } else { NOT_FOUND });
-        // A missing name is not an error if the program reads the result.
+        // A missing name is not an error if the program reads the result of the query.
         if found.0.is_null() { check(result) } else { Ok(()) }
     }
 
@@ -225,8 +225,8 @@ runtime_api! {
     }
 }
 
-/// Sets the test program's call site. Programs declare this function weak and find it here, since they link the runtime and
-/// not the driver.
+/// Sets the test program's call site. Programs declare this function weak and find it in this library, since they link
+/// the runtime and not the driver.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: Text) {
     if let Some(driver) = link::loaded() {

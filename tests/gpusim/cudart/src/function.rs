@@ -1,4 +1,4 @@
-//! Attributes of kernels, by their host function: the driver's values.
+//! Attributes of kernels, by their host function: the values are the driver's.
 
 use crate::runtime_api::check;
 use crate::stubs;

@@ -1,4 +1,4 @@
-//! Graphs: the driver's equivalent functions, with the runtime's structs.
+//! Graphs: each function calls the driver's equivalent function, with the runtime's structs.
 
 use crate::launch::Dim3;
 use crate::link::Driver;
@@ -43,7 +43,7 @@ impl RuntimeKernelNode {
     }
 }
 
-/// Adds a node whose kind its parameters give. They are the same as the driver's, except a kernel's.
+/// Adds a node whose parameters name its kind. The parameters are the same as the driver's, except those of a kernel.
 fn add_any(
     driver: &Driver,
     node: Out<Handle>,

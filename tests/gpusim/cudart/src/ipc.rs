@@ -1,4 +1,4 @@
-//! Objects shared between processes, by way of the driver's. These functions make no callbacks.
+//! Objects shared between processes: each function calls the driver's and makes no callbacks.
 
 use crate::link::{self, Driver};
 use crate::runtime_api::{check, remember};

@@ -1,4 +1,4 @@
-//! Kernel launches by host function and by kernel handle. Their callbacks carry the kernel's name.
+//! Kernel launches by host function and by kernel handle. The callbacks of a launch carry the kernel's name.
 
 use crate::link;
 use crate::runtime_api::{check, runtime, stream};
@@ -18,7 +18,7 @@ pub(crate) struct Dim3 {
     pub(crate) z: u32,
 }
 
-/// Arguments of every launch with values; `function` is a host function or a kernel handle.
+/// Arguments of every launch, with their values; `function` is a host function or a kernel handle.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LaunchKernel {

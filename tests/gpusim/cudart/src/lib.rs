@@ -1,5 +1,5 @@
-//! The simulated `libcudart.so.13`: the runtime API as calls into the driver. Like the real one it finds libcuda by its
-//! soname and initialises it on the first call; it holds none of the GPU's state.
+//! The simulated `libcudart.so.13`: the runtime API as calls into the driver. Like the real library it finds libcuda by
+//! its soname and initialises libcuda on the first call; the state of the GPU is in libcuda.
 
 mod link;
 #[macro_use]

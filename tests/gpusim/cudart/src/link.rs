@@ -20,7 +20,7 @@ macro_rules! driver {
         }
 
         impl Driver {
-            /// `None` if the library lacks a function.
+            /// Finds the driver's functions; `None` if the library lacks any of these functions.
             fn find(library: Handle) -> Option<Driver> {
                 let symbol = |name: &CStr| {
                     // SAFETY: `library` is a handle from dlopen.
@@ -181,7 +181,7 @@ fn core_table(get: Handle) -> Option<&'static CoreTable> {
 pub(crate) fn loaded() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let load = || {
-        // SAFETY: loading runs libcuda's constructors, and it has none.
+        // SAFETY: loading the simulated libcuda runs no constructors, since it has none.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() { None } else { Driver::find(library) }
     };
@@ -204,7 +204,7 @@ pub(crate) fn ready() -> Result<&'static Driver, CuError> {
     static mut CONTROL: c_int = 0;
     // SAFETY: 0 is PTHREAD_ONCE_INIT, and only pthread_once touches CONTROL.
     unsafe { pthread_once(&raw mut CONTROL, start) };
-    // Unset only for a call from within `start`, that is, from the injected library.
+    // `READY` is unset only in a call from within `start`, that is, from the injected library.
     READY.get().copied().unwrap_or_else(|| loaded().ok_or(INSUFFICIENT_DRIVER))
 }
 

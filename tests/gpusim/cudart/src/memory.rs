@@ -119,7 +119,7 @@ impl Copy3d {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pointer {
-    /// 0 not CUDA memory, 1 host, 2 device, 3 managed.
+    /// Kind of memory: 0 not CUDA memory, 1 host, 2 device, 3 managed.
     kind: u32,
     device: i32,
     on_device: u64,
@@ -148,7 +148,8 @@ fn pointer(driver: &Driver, address: u64) -> Pointer {
     Pointer { kind, device, on_device: address, on_host, ..UNKNOWN }
 }
 
-/// Device address of a variable's copy, by the address of the host's variable: memory is allocated for each on first use.
+/// Device address of a variable's copy, by the address of the host's variable: each copy's memory is allocated on first
+/// use.
 fn symbol(driver: &Driver, host: u64) -> Result<u64, CuError> {
     const ROOM: usize = 64 << 10;
     static SYMBOLS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());

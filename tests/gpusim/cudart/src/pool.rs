@@ -1,5 +1,5 @@
-//! Memory pools. Memory belongs to the device whatever pool it is allocated from: a pool stores the attributes that it is
-//! given, and reports its device's memory use.
+//! Memory pools. Memory belongs to the device, whatever pool it is allocated from. A pool only stores the attributes
+//! that a program sets, and reports the memory use of its device.
 
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};
@@ -55,7 +55,7 @@ fn check_kind(kind: u32) -> Result<(), CuError> {
     if kind == POSIX_DESCRIPTOR { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
-/// Whether an attribute is a number of 8 bytes; the others are flags of 4 bytes.
+/// Whether an attribute is a number of 8 bytes; all other attributes are flags of 4 bytes.
 fn is_long(attribute: u32) -> bool {
     (4..=8).contains(&attribute)
 }

@@ -46,12 +46,12 @@ pub(crate) fn remember(error: CuError) -> CuError {
     error
 }
 
-/// cudaPeekAtLastError
+/// Returns the thread's last error, as cudaPeekAtLastError does.
 pub(crate) fn last_error() -> CuError {
     LAST_ERROR.get()
 }
 
-/// cudaGetLastError
+/// Returns and resets the thread's last error, as cudaGetLastError does.
 pub(crate) fn take_last_error() -> CuError {
     LAST_ERROR.take()
 }
@@ -61,31 +61,32 @@ pub(crate) fn device() -> u32 {
     DEVICE.get()
 }
 
-/// cudaSetDevice
+/// Sets the calling thread's device, as cudaSetDevice does.
 pub(crate) fn set_device(device: u32) {
     DEVICE.set(device);
 }
 
 impl Driver {
-    /// Makes the device's primary context current, like the first call that needs one.
+    /// Makes the device's primary context current, as the first runtime call that needs a context does.
     pub(crate) fn context(&self) -> Result<(), CuError> {
         check((self.core.use_primary)(device()))
     }
 }
 
-/// Result of a driver function.
+/// Converts the result of a driver function.
 pub(crate) fn check(result: u32) -> Result<(), CuError> {
     if result == 0 { Ok(()) } else { Err(result) }
 }
 
-/// The stream handle for the driver's plain functions, given the stream that 0 means here.
+/// Stream handle for the driver's plain functions, given the stream that the handle 0 stands for in the runtime's
+/// function.
 pub(crate) fn stream(handle: Handle, own: Default) -> Handle {
     const PER_THREAD: Handle = 2 as Handle;
     if handle.is_null() && own == Default::PerThread { PER_THREAD } else { handle }
 }
 
-/// `cudaName @ ID |driver, own| (arg: Type, ...) { body }`, or `cudaName @ ID / cudaName_ptsz @ ID ...` for a function with a
-/// per-thread variant. `own` is the stream that the handle 0 means. The body returns `Result<(), CuError>`.
+/// `cudaName @ ID |driver, own| (arg: Type, ...) { body }`, or `cudaName @ ID / cudaName_ptsz @ ID ...` for a function
+/// with a per-thread variant. `own` is the stream that the handle 0 stands for. The body returns `Result<(), CuError>`.
 macro_rules! runtime_api {
     ($(
         $name:ident @ $id:literal $(/ $twin:ident @ $twin_id:literal)?

@@ -1,5 +1,6 @@
-//! Functions that nvcc's host code calls: constructors register fat binaries and kernels before `main`, and `<<<>>>` pushes
-//! its configuration for the stub to pop. Nothing here initialises the driver, and the content of a fat binary is never read.
+//! Functions that nvcc's host code calls: constructors register fat binaries and kernels before `main`, and `<<<>>>`
+//! pushes its configuration, which the stub pops. These functions do not initialise the driver, and never read the
+//! content of a fat binary.
 
 use crate::launch::Dim3;
 use crate::link;
@@ -14,13 +15,13 @@ use std::sync::{LazyLock, PoisonError, RwLock};
 /// A registered kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Registered {
-    /// The driver's handle.
+    /// The driver's handle of the kernel.
     pub(crate) handle: Handle,
-    /// Mangled name; static.
+    /// Mangled name of the kernel, a static string.
     pub(crate) name: *const c_char,
 }
 
-/// Kernel names by the address of their host function. Leaked: kernels are never removed.
+/// Kernel names by the address of their host function. The names are leaked, because kernels are never removed.
 static NAMES: LazyLock<RwLock<HashMap<usize, &'static CString>>> = LazyLock::new(RwLock::default);
 
 thread_local! {
@@ -64,7 +65,7 @@ fn look_up(function: Handle) -> Option<Registered> {
     }
 }
 
-/// A handle about which programs only know that it is not NULL.
+/// A handle of which programs only know that it is not NULL.
 fn some_handle() -> *mut Handle {
     static CELL: usize = 0;
     (&raw const CELL).cast_mut().cast()

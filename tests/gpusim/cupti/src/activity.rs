@@ -1,4 +1,4 @@
-//! The activity API except for the record walk: kinds, buffers, flushing, attributes, clocks.
+//! The activity API without the record walk: kinds, buffers, flushing, attributes, clocks.
 
 use crate::buffers::{Completed, CompletedV2, Functions, Requested, RequestedV2};
 use crate::callbacks::HOOKS;
@@ -31,7 +31,7 @@ const OF_NO_CONTEXT: [u32; 5] = [
     kind::GRAPH_TRACE,
 ];
 
-/// Whether another client wants whole graphs and this one their nodes, or the other way round.
+/// Whether one client records whole graphs and the other one their nodes.
 fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
     let whole = |kinds: u64| kinds & (1 << kind::GRAPH_TRACE) != 0;
     let others = ALL.iter().filter(|other| other.place != one.place).map(|other| other.kinds.load(Relaxed));
@@ -79,7 +79,7 @@ extern "C" fn cuptiActivityDisable(kind: u32) -> Code {
     answer(set_kind(None, kind, false))
 }
 
-/// No configuration is known.
+/// Fails, because the simulation knows no configuration.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnable_v2(subscriber: Handle, kind: u32, _configuration: Handle) -> Code {
     answer(set_kind(Some(subscriber), kind, true))
@@ -175,7 +175,7 @@ fn flush_all(flag: u32) -> Result<(), Code> {
     Ok(())
 }
 
-/// Flushes in flight.
+/// Number of flushes in flight.
 static FLUSHES: AtomicUsize = AtomicUsize::new(0);
 
 /// Aborts if a flush is in flight: cuptiFinalize frees buffers that a flush reads.
@@ -196,7 +196,7 @@ extern "C" fn cuptiActivityFlushAll(flag: u32) -> Code {
     answer(flush_all(flag))
 }
 
-/// Has no effect: full and complete buffers are delivered at once anyway.
+/// Has no effect, because full and complete buffers are delivered at once anyway.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityFlushPeriod(_ms: u32) -> Code {
     answer(link::ready().map(drop))
@@ -223,12 +223,12 @@ extern "C" fn cuptiActivityGetNumDroppedRecords_v2(
     answer(dropped(Some(subscriber), number))
 }
 
-/// Attributes whose value is a byte; the others' is a size_t. Only [`PER_THREAD`] has an effect.
+/// Attributes whose value is a byte; all other attributes are a size_t. Only [`PER_THREAD`] has an effect.
 const BYTE_ATTRIBUTES: [u32; 3] = [5, 8, 9];
 const PER_THREAD: u32 = 9;
 const LAST_ATTRIBUTE: u32 = 9;
 
-/// Size of the attribute in bytes; an error if the client's buffer is smaller.
+/// Size of the attribute in bytes; returns an error if the client's buffer is smaller.
 fn attribute_size(attribute: u32, size: Out<usize>) -> Result<usize, Code> {
     link::ready()?;
     let unknown = attribute > LAST_ATTRIBUTE || (attribute == PER_THREAD && !version().has_thread_buffers());
@@ -312,7 +312,7 @@ extern "C" fn cuptiActivityGetAttribute_v2(
     answer(get_attribute(Some(subscriber), attribute, size, value))
 }
 
-/// Later records use the client's clock; waiting ones keep the clock they were made with.
+/// Sets the client's clock for later records; records that wait in buffers keep their earlier clock.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Option<ClientClock>) -> Code {
     answer(link::ready().and_then(|_| clock.ok_or(INVALID_PARAMETER)).map(client_clock::register))
@@ -377,13 +377,13 @@ extern "C" fn cuptiActivityEnableLatencyTimestamps(_on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
-/// Accepted without effect: API records are made for all calls or for none here.
+/// Accepted without effect, because the simulation makes API records for all calls or for none.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableRuntimeApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
-/// Accepted without effect: API records are made for all calls or for none here.
+/// Accepted without effect, because the simulation makes API records for all calls or for none.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableDriverApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))

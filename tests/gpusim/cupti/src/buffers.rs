@@ -1,5 +1,5 @@
-//! Activity buffers: the client's memory, requested on the application's thread under CUPTI's lock, filled there, completed
-//! and returned by the worker.
+//! Activity buffers: the client's memory. The application's thread requests a buffer under CUPTI's lock and fills it;
+//! the worker completes the records and returns the buffer.
 
 use crate::lanes::lock;
 use crate::link::{core, version};
@@ -31,8 +31,8 @@ pub(crate) struct CompleteInfo {
     thread: u64,
 }
 
-/// Held while a client is asked for a buffer, and while one is delivered twice: in between the client could lend the same
-/// memory again, and would treat it as free while it is being written to.
+/// Held while a client is asked for a buffer, and while a buffer is delivered twice. Otherwise the client could lend
+/// the same memory again between the two deliveries, and treat it as free while records are written into it.
 static LENDING: Mutex<()> = Mutex::new(());
 
 fn lending() -> Option<MutexGuard<'static, ()>> {
@@ -42,16 +42,16 @@ fn lending() -> Option<MutexGuard<'static, ()>> {
 /// A client's two buffer functions.
 #[derive(Clone, Copy)]
 pub(crate) enum Functions {
-    /// Functions of the old interface.
+    /// The client registered functions of the old interface.
     Global(Requested, Completed),
-    /// Functions of the new interface.
+    /// The client registered functions of the new interface.
     Own(RequestedV2, CompletedV2),
 }
 
 /// A client's buffer registration.
 pub(crate) struct Registration {
     functions: Mutex<Option<Functions>>,
-    /// Number of buffers that the client has lent and not got back.
+    /// Number of buffers that the client has lent to CUPTI and not got back.
     out: AtomicUsize,
     dropped: AtomicU64,
 }
@@ -61,12 +61,12 @@ impl Registration {
         Registration { functions: Mutex::new(None), out: AtomicUsize::new(0), dropped: AtomicU64::new(0) }
     }
 
-    /// cuptiActivityRegisterCallbacks
+    /// Registers the client's functions, as cuptiActivityRegisterCallbacks does.
     pub(crate) fn register(&self, functions: Functions) {
         *self.functions.lock().unwrap_or_else(PoisonError::into_inner) = Some(functions);
     }
 
-    /// Removes the functions: no buffer is requested or delivered any more.
+    /// Removes the functions, so that no further buffer is requested or delivered.
     pub(crate) fn forget(&self) {
         *self.functions.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -102,7 +102,8 @@ impl Registration {
     }
 }
 
-/// Number of complete records of a buffer. Reused with the next buffer, never freed: pending records point to it.
+/// Number of complete records of a buffer. The counter is reused with the next buffer and never freed, because pending
+/// records point to it.
 #[derive(Default)]
 pub(crate) struct Progress(AtomicU32);
 
@@ -132,7 +133,8 @@ pub(crate) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Asks the client for a buffer with room for `bytes`. `None`: the client gave none, so the record is dropped.
+    /// Asks the client for a buffer with room for `bytes`. Returns `None` if the client gave no buffer, in which case
+    /// the record is dropped.
     pub(crate) fn request(owner: &'static Subscriber, bytes: usize) -> Option<Buffer> {
         let _lending = lending();
         let _lock = sim_lock::hold("bufferRequested");
@@ -167,12 +169,12 @@ impl Buffer {
         Some(Buffer { owner, base, size, used: 0, records: 0, limit, progress, works: Vec::new() })
     }
 
-    /// Whether `records` more records of `bytes` in total fit.
+    /// Whether `records` more records of `bytes` in total fit into the buffer.
     pub(crate) fn has_room_for(&self, bytes: usize, records: u32) -> bool {
         self.used + bytes <= self.size && records <= self.limit - self.records
     }
 
-    /// Appends a zeroed record; the caller checked for room.
+    /// Appends a zeroed record; the caller has checked that it fits.
     pub(crate) fn append(&mut self, bytes: usize) -> &mut [u8] {
         assert!(self.has_room_for(bytes, 1), "gpusim: no room for a record");
         // SAFETY: `used + bytes <= size`, and the client gave `size` bytes at `base`.

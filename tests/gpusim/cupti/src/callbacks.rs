@@ -1,4 +1,4 @@
-//! Callbacks: events of the core, and how they reach clients.
+//! Callbacks: passes the core's events on to the clients.
 
 use crate::link::core;
 use crate::{frames, lanes, subscriber, worker};
@@ -108,7 +108,7 @@ fn comes_without_data(domain: u32) -> bool {
     (is_api_call || domain == RESOURCE) && settings::get().faults.comes_without_data(is_api_call)
 }
 
-/// Calls each client that listens. `data` is built per place.
+/// Calls each client that has enabled the callback. `data` is built for each client's place.
 fn tell<T>(client: Client, domain: u32, id: u32, data: impl Fn(usize) -> T) {
     let Some(core) = core() else { return };
     let before = (core.swap_client)(client);

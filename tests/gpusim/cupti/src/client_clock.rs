@@ -1,5 +1,6 @@
-//! The client's own clock: API records take their timestamps from it, and GPU times are converted to it, as CUPTI does, from
-//! pairs of both clocks' times. Its unit is arbitrary: Kineto's clock counts processor ticks.
+//! The client's own clock: API records take their timestamps from it, and GPU times are converted to the client's
+//! clock, as CUPTI does, by pairs of readings of both clocks. The clock's unit is arbitrary: Kineto's clock counts
+//! processor ticks.
 
 use crate::lanes::lock;
 use crate::link;
@@ -15,7 +16,7 @@ struct Pair {
     client: u64,
 }
 
-/// Conversion of times: from the latest pair, at the rate since the first.
+/// Conversion of times: starts from the latest pair, at the rate measured since the first pair.
 #[derive(Clone, Copy, Debug)]
 struct Conversion {
     clock: ClientClock,
@@ -27,13 +28,13 @@ struct Conversion {
 
 static CONVERSION: Mutex<Option<Conversion>> = Mutex::new(None);
 
-/// A clock whose rate is this close to ours counts nanoseconds: a first rate has some noise, our clock may be slewed, and no
-/// real clock has a unit that is nearly a nanosecond.
+/// Maximum difference of the rate of a client's clock from ours if the client's clock counts nanoseconds: the first
+/// measured rate has some noise and our clock may be slewed, and no real clock has a unit that is nearly a nanosecond.
 const ALIKE: f64 = 0.01;
 /// Age in ns at which a new pair is taken, and period over which the first rate is measured.
 const STALE: u64 = 1_000_000;
 
-/// The pair with the shortest reading time, of a few attempts.
+/// Reads both clocks a few times and returns the pair with the shortest reading time.
 fn pair(clock: ClientClock) -> Pair {
     let attempt = |_| {
         let before = clock::now();
@@ -63,7 +64,7 @@ pub(crate) fn register(clock: ClientClock) {
     }
 }
 
-/// Times on the client's clock; 0, which means none, stays 0.
+/// Converts times to the client's clock; 0, which stands for no time, stays 0.
 pub(crate) fn converted<const N: usize>(times: [u64; N]) -> [u64; N] {
     match &mut *lock(&CONVERSION) {
         None => times,

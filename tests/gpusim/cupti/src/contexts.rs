@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Bits of kinds.
+/// Kinds enabled and disabled for a context, one bit per kind.
 #[derive(Clone, Copy, Default)]
 struct Said {
     on: u64,
@@ -16,7 +16,7 @@ struct Said {
 
 /// Choices by context id; ids are never reused.
 static SAID: Mutex<BTreeMap<u32, Said>> = Mutex::new(BTreeMap::new());
-/// Whether any choice exists: otherwise making a record takes no lock.
+/// Whether any choice exists; if none does, making a record takes no lock.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
 /// Enables or disables a kind for a context.
@@ -40,7 +40,7 @@ pub(crate) fn on_in_any() -> u64 {
     lock(&SAID).values().fold(0, |all, said| all | said.on)
 }
 
-/// Kinds of which a client wants records of a context.
+/// Kinds of records that a client wants of a context.
 pub(crate) fn kinds(one: &Subscriber, context: u32) -> u64 {
     let of_all = one.kinds.load(Relaxed);
     if one.place != GLOBAL.place || !IS_ANY.load(Relaxed) {

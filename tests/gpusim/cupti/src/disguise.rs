@@ -1,7 +1,7 @@
-//! How one file imitates several versions: when the library is loaded, and before any symbol can be looked up, the functions
-//! that the version lacks are marked undefined in this library's own dynamic symbol table, and its soname is set to the
-//! version's. So `dlsym` returns NULL and `dlopen` finds the library under the right names, as with the real ones, and a test
-//! needs nothing but a copy or link of the file.
+//! How one file imitates several versions: when the library is loaded, and before any symbol can be looked up, the
+//! functions that the version lacks are marked undefined in this library's own dynamic symbol table, and its soname is
+//! set to the version's. As with the real libraries, `dlsym` then returns NULL for these functions and `dlopen` finds
+//! the library under the right names, and a test needs only a copy or link of the file.
 
 use crate::link::version;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -84,12 +84,12 @@ impl Library {
     /// Hides a function from dlsym. The table is searched by name, since identical functions may share an address.
     fn hide(&self, name: &str) {
         let symbol = self.symbols().find(|&symbol| {
-            // SAFETY: `symbols` gives entries of the symbol table.
+            // SAFETY: `symbols` returns entries of the symbol table.
             self.string(unsafe { (*symbol).name }).to_bytes() == name.as_bytes()
         });
         let Some(symbol) = symbol else { gpusim_core::abort!("libcupti has no {name} to hide") };
         writable(symbol.cast(), || {
-            // SAFETY: the symbol table's entry, made writable; the loader skips entries of value 0.
+            // SAFETY: the entry of the symbol table was made writable; the loader skips entries of value 0.
             unsafe { (*symbol).value = 0 }
         });
     }
@@ -98,7 +98,7 @@ impl Library {
     /// per symbol; the last of a bucket's chain has its lowest bit set.
     fn symbols(&self) -> impl Iterator<Item = *mut Symbol> {
         let table = self.value(DT_GNU_HASH) as *const u32;
-        // SAFETY: the dynamic section gives the hash table's address, and the table's own fields its length.
+        // SAFETY: the dynamic section contains the hash table's address, and the table's own fields give its length.
         let word = move |i: usize| unsafe { *table.add(i) } as usize;
         let (buckets, first, bloom) = (word(0), word(1), word(2));
         let start = 4 + 2 * bloom;
@@ -111,7 +111,7 @@ impl Library {
     }
 
     fn string(&self, offset: u32) -> &CStr {
-        // SAFETY: offsets in this library's tables point at C strings in its string table.
+        // SAFETY: offsets in this library's tables refer to C strings in its string table.
         unsafe { CStr::from_ptr((self.value(DT_STRTAB) as *const c_char).add(offset as usize)) }
     }
 
@@ -119,7 +119,7 @@ impl Library {
     fn rename(&self, soname: &str) {
         let strings = self.value(DT_STRTAB) as *const u8;
         let length = self.value(DT_STRSZ) as usize;
-        // SAFETY: the dynamic section gives the string table's address and length.
+        // SAFETY: the dynamic section contains the string table's address and length.
         let strings = unsafe { std::slice::from_raw_parts(strings, length) };
         let wanted = [b"\0", soname.as_bytes(), b"\0"].concat();
         let offset = strings.windows(wanted.len()).position(|w| w == wanted);
@@ -127,12 +127,12 @@ impl Library {
             gpusim_core::abort!("libcupti has no string {soname}");
         };
         writable(entry.cast(), || {
-            // SAFETY: the dynamic section's entry, made writable; the loader reads it at each dlopen.
+            // SAFETY: the entry of the dynamic section was made writable; the loader reads it at each dlopen.
             unsafe { (*entry).value = offset as u64 + 1 }
         });
     }
 
-    /// An entry's number; addresses have been relocated by glibc.
+    /// Value of the dynamic entry with this tag; glibc has already relocated addresses.
     fn value(&self, tag: i64) -> u64 {
         // SAFETY: `entry` points into the dynamic section.
         self.entry(tag).map_or(0, |entry| unsafe { (*entry).value })

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 thread_local! {
-    /// Kind and id, in order of pushing.
+    /// Kinds and ids, in the order in which they were pushed.
     static IDS: RefCell<Vec<(u32, u64)>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -1,6 +1,6 @@
 //! The frames between CUPTI and a client's callback. The real library has several, and whether they keep frame pointers
-//! depends on its version, so an unwinder must cope with both: `GPUSIM_FRAMES`. They are written in assembly because rustc
-//! can only choose frame pointers for a whole library.
+//! depends on the library's version, so an unwinder must cope with both; `GPUSIM_FRAMES` selects which. The frames are
+//! written in assembly, because rustc can only choose frame pointers for a whole library.
 
 use gpusim_core::settings;
 use std::ffi::c_void;
@@ -85,7 +85,7 @@ macro_rules! frame_with_pointer {
     };
 }
 
-// The sizes keep rsp aligned to 16 bytes at each call. The callback's address stays in r8 throughout.
+// The sizes of the frames keep rsp aligned to 16 bytes at each call. The callback's address stays in r8 throughout.
 #[cfg(target_arch = "x86_64")]
 mod assembly {
     frame_without_pointer!("gpusim_frame_nofp_1", "48", "gpusim_frame_nofp_2");

@@ -5,7 +5,7 @@ use crate::replay;
 use crate::result::{Code, INVALID_CONTEXT, INVALID_PARAMETER, INVALID_STREAM, answer, parameter};
 use gpusim_core::arg::{Handle, Out};
 
-/// uid and device of a context.
+/// Id and device of a context.
 pub(crate) fn context_ids(context: Handle) -> Result<(u32, u32), Code> {
     let core = link::ready()?;
     let (mut uid, mut device) = (0, 0);
@@ -40,7 +40,7 @@ extern "C" fn cuptiGetStreamIdEx(context: Handle, stream: Handle, per_thread: u8
     answer(stream_id(context, stream, per_thread != 0, id))
 }
 
-/// The handle 0 is the context's default stream.
+/// Returns the id of a stream; the handle 0 is the context's default stream.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiGetStreamId(context: Handle, stream: Handle, id: Out<u32>) -> Code {
     answer(stream_id(context, stream, false, id))

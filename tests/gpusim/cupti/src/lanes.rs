@@ -1,6 +1,7 @@
-//! Lanes: where API calls leave their records. A thread has its own lane, or all threads share the first, depending on
-//! attribute 9, for each client that records. A lane holds the buffer being filled, full ones, and the records whose work the
-//! GPU has not completed. It is bounded: a thread that is far ahead waits, as with a real GPU.
+//! Lanes, into which API calls write their records. For each client that records, every thread has its own lane, or all
+//! threads share the first lane, depending on attribute 9. A lane holds the buffer being filled, full buffers, and the
+//! records whose work the GPU has not completed. The number of incomplete records is bounded: a thread that is far
+//! ahead waits, as with a real GPU.
 
 use crate::buffers::{Buffer, Progress};
 use crate::link::{BROKEN, version};
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 /// Maximum number of incomplete records of a lane before its thread has to wait.
 const MOST_PENDING: usize = 8 << 10;
-/// Number of new records before the worker is woken, with the virtual clock.
+/// With the virtual clock, number of new records after which the worker is woken.
 const BATCH: usize = 512;
 
 /// A record whose work is not known to be complete.
@@ -66,7 +67,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Restores errno after a wait for another thread, which may change it: a later change is then caused by a client.
+/// Restores errno after a wait for another thread, because the wait may change errno; any remaining change is then
+/// caused by a client.
 pub(crate) struct Errno(i32);
 
 impl Errno {
@@ -78,7 +80,7 @@ impl Errno {
 
 impl Drop for Errno {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: errno's location is valid for as long as the thread runs.
         unsafe { *libc::__errno_location() = self.0 }
     }
 }
@@ -95,7 +97,7 @@ fn mine(owner: &'static Subscriber) -> &'static Lane {
     }
     let lane = MINE.with(|mine| mine[owner.place].get());
     if !lane.is_null() {
-        // SAFETY: lanes are leaked.
+        // SAFETY: lanes are leaked and never freed.
         return unsafe { &*lane };
     }
     let spare = || {
@@ -130,7 +132,7 @@ fn exit_key(owner: &Subscriber) -> libc::pthread_key_t {
     })
 }
 
-/// Called when a thread ends: its lane, possibly with a half-filled buffer, is passed to another thread.
+/// Called when a thread ends: passes the thread's lane, possibly with a half-filled buffer, on to another thread.
 unsafe extern "C" fn give_up(lane: *mut c_void) {
     // SAFETY: `mine` set a leaked lane under the key.
     let lane: &'static Lane = unsafe { &*lane.cast::<Lane>() };
@@ -138,7 +140,7 @@ unsafe extern "C" fn give_up(lane: *mut c_void) {
     lock(&SPARE).push(lane);
 }
 
-/// Clients that want records of a kind, for this context if a record has one.
+/// Clients that want records of a kind, for this context if the record has a context.
 fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'static Subscriber> {
     let is_over = BROKEN.load(Relaxed) || worker::has_stopped();
     let kinds = move |one: &Subscriber| match context {
@@ -175,18 +177,19 @@ pub(crate) extern "C" fn record(work: &Work) -> Fate {
     fate.unwrap_or(Fate::Untraced)
 }
 
-/// Makes the record for one client. Returns its outcome, and whether to wake the worker. `settles`: the truth is told the
-/// outcome of this record.
+/// Makes the record for one client. Returns its outcome, and whether to wake the worker. `settles` says whether the
+/// truth file gets the outcome of this record.
 fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles: bool) -> (Fate, bool) {
     let lane = mine(owner);
     lane.wait_for_room();
     let mut content = lock(&lane.content);
-    // A process without memory loses records here, and continues.
+    // A process without free memory loses this record, and continues.
     if content.inbox.try_reserve(2).is_err() {
         owner.buffers.count_dropped();
         return (Fate::Dropped, false);
     }
-    // The record that a fault adds is delivered together with it or not at all, since the truth only knows their common work.
+    // A record that a fault adds is delivered together with the work's own record or not at all, because the truth file
+    // only knows the work that both records describe.
     let extra = layout::extra_record(record_kind, work);
     let bytes = record_size(record_kind) + extra.map_or(0, |(extra_kind, _)| record_size(extra_kind));
     let Some(buffer) = content.room_for(owner, bytes, extra.map_or(1, |_| 2)) else {
@@ -251,7 +254,7 @@ fn append_complete(owner: &'static Subscriber, record_kind: u32, write: impl FnO
     buffer.progress().complete_one();
 }
 
-/// Set by cuptiSetThreadIdType
+/// Whether cuptiSetThreadIdType has selected system thread ids.
 pub(crate) static THREAD_IDS_ARE_SYSTEM: AtomicBool = AtomicBool::new(false);
 
 fn record_size(record_kind: u32) -> usize {
@@ -276,7 +279,7 @@ impl Lane {
 }
 
 impl Content {
-    /// Buffer for the next `records` records, a new one if necessary; `None` if the client gives none.
+    /// Buffer for the next `records` records, which is a new one if necessary; `None` if the client gives no buffer.
     fn room_for(&mut self, owner: &'static Subscriber, bytes: usize, records: u32) -> Option<&mut Buffer> {
         if self.current.as_ref().is_some_and(|b| !b.has_room_for(bytes, records)) {
             self.full.extend(self.current.take());
@@ -312,7 +315,7 @@ impl Content {
 }
 
 impl Pending {
-    /// Writes the work's times into the record: the work is done.
+    /// Writes the work's times into the record, because the work is done.
     pub(crate) fn complete(self) {
         let at = self.times_at;
         let fields = [(at, self.times.0), (at + 8, self.times.1), (layout::COMPLETED, self.times.1)];
@@ -324,7 +327,7 @@ impl Pending {
         self.forget();
     }
 
-    /// The record was delivered incomplete, or will never be delivered.
+    /// Drops the pending record, which was delivered incomplete or will never be delivered.
     pub(crate) fn forget(self) {
         self.lane.pending.fetch_sub(1, Relaxed);
     }

@@ -1,6 +1,6 @@
-//! The simulated `libcupti.so.13`, and older versions through `GPUSIM_CUPTI_VERSION`: one file imitates all of them. The
-//! functions that an older library does not export are removed from this one's symbol table when it is loaded, see
-//! [`disguise`]. Kernels, copies, memsets, graphs and API calls are recorded.
+//! The simulated `libcupti.so.13`, and older versions through `GPUSIM_CUPTI_VERSION`: one file imitates all versions.
+//! When the library is loaded, the functions that an older version does not export are removed from its symbol table,
+//! see [`disguise`]. Kernels, copies, memsets, graphs and API calls are recorded.
 
 mod activity;
 mod buffers;

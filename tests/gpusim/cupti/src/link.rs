@@ -14,7 +14,7 @@ pub(crate) fn version() -> CuptiVersion {
     settings::get().cupti
 }
 
-/// Result of every call that needs an initialised CUPTI when there is none.
+/// Result of every call that needs an initialised CUPTI, if CUPTI is not initialised.
 pub(crate) fn not_initialized() -> Code {
     version().not_initialized()
 }
@@ -33,7 +33,7 @@ pub(crate) fn core() -> Option<&'static CoreTable> {
 }
 
 fn load() -> Option<&'static CoreTable> {
-    // SAFETY: loading runs libcuda's constructors, and it has none.
+    // SAFETY: loading the simulated libcuda runs no constructors, since it has none.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return None;
@@ -55,7 +55,7 @@ fn load() -> Option<&'static CoreTable> {
     unsafe { table.as_ref() }
 }
 
-/// The core, with the driver initialised (without an injection) and everything working.
+/// Returns the core if the driver is initialised (without an injection) and CUPTI has not failed.
 pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
     if REFUSED.load(Relaxed) && settings::get().strict {
         gpusim_core::abort!("a CUPTI call after cuptiSubscribe failed: the real library may crash here");
@@ -63,7 +63,7 @@ pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
     initialized()
 }
 
-/// The core for cuptiSubscribe itself, which may be retried.
+/// Returns the core for cuptiSubscribe itself, which may be retried.
 pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     let core = core().ok_or_else(not_initialized)?;
     let usable = match (core.phase)() {
@@ -78,14 +78,15 @@ pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
 }
 
-/// Check for calls that only touch the calling thread. They are allowed in forked children too: DataLoader workers inherit
-/// the profiler of the thread that forked them, which pushes its ids around every operator.
+/// Check for calls that only touch the calling thread. Such calls are allowed in forked children too, because
+/// DataLoader workers inherit the profiler of the thread that forked them, and the profiler pushes its ids around every
+/// operator.
 pub(crate) fn on_thread() -> Result<(), Code> {
     let is_child = core().is_some_and(|core| matches!((core.phase)(), Phase::Child));
     if is_child { Ok(()) } else { ready().map(drop) }
 }
 
-/// Check for calls that need no device: an error only if this version requires a driver for them.
+/// Check for calls that need no device: returns an error only if this version requires a driver for such calls.
 pub(crate) fn loaded() -> Result<(), Code> {
     let works = version().works_without_driver() || core().is_some();
     if works { Ok(()) } else { Err(not_initialized()) }

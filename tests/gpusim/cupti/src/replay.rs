@@ -1,6 +1,6 @@
 //! Replays a recording instead of simulating: the callbacks and buffers that a real CUPTI gave to the recorder of
-//! `tests/gpu/probe` are given to the client in order, each on a thread that represents the recorded one. Callbacks and kinds
-//! that the client has not enabled are omitted. A player calls [`gpusim_replay`] after `cuInit`.
+//! `tests/gpu/probe` are given to the client in order, each on a thread that represents the recorded thread. Callbacks
+//! and kinds that the client has not enabled are omitted. A player calls [`gpusim_replay`] after `cuInit`.
 
 use crate::buffers::Buffer;
 use crate::callbacks::HOOKS;
@@ -52,7 +52,7 @@ fn play(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A thread that represents a recorded one.
+/// A thread that represents a recorded thread.
 struct Player {
     rows: Sender<Value>,
     done: Receiver<Result<(), String>>,
@@ -68,7 +68,7 @@ impl Player {
         Player { rows, done }
     }
 
-    /// Plays one row, and waits until the client has handled it: the order is the recording's.
+    /// Plays one row, and waits until the client has handled it, so that rows are in the recording's order.
     fn play(&self, row: Value) -> Result<(), String> {
         self.rows.send(row).map_err(|e| e.to_string())?;
         self.done.recv().map_err(|e| e.to_string())?
@@ -90,7 +90,7 @@ fn serve(inbox: &Receiver<Value>, answer: &Sender<Result<(), String>>) {
 }
 
 thread_local! {
-    /// The EXIT that has ended the innermost [`serve`].
+    /// The EXIT row that has ended the innermost [`serve`].
     static EXITING: RefCell<Option<Value>> = const { RefCell::new(None) };
 }
 
@@ -98,7 +98,7 @@ fn number(row: &Value, field: &str) -> u64 {
     row[field].as_u64().unwrap_or(0)
 }
 
-/// Text that is never freed, like CUPTI's; NULL for an empty one.
+/// Returns a text that is never freed, like CUPTI's texts; NULL for an empty text.
 fn lasting(text: &Value) -> *const c_char {
     match text.as_str() {
         None | Some("") => null(),
@@ -109,7 +109,7 @@ fn lasting(text: &Value) -> *const c_char {
 fn serve_other(row: &Value) -> Result<(), String> {
     if let Some(id) = row["resource"].as_u64() {
         match id as u32 {
-            // Created where the recording lists it; creation itself notifies the client.
+            // The context is created at the position of its row in the recording; creation itself notifies the client.
             resource::CONTEXT_CREATED => drop(context(1)?),
             id => {
                 let mut graph = GraphData::of(row, id);
@@ -125,7 +125,7 @@ fn serve_other(row: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The context that represents the recorded one with this uid: the primary one, or none for 0.
+/// The context that represents the recorded context with this id: the primary context, or none for 0.
 fn context(uid: u32) -> Result<*mut c_void, String> {
     let mut context = null_mut();
     match core().map_or(0, |core| if uid == 0 { 0 } else { (core.primary)(0, &mut context) }) {
@@ -201,8 +201,8 @@ fn serve_call(
 ) -> Result<(), String> {
     let (domain, id) = (number(row, "domain") as u32, number(row, "id") as u32);
     let is_on = matches!(domain, DRIVER | RUNTIME) && core().is_some_and(|c| c.switches.is_on(domain, id));
-    // The call's arguments: a recording only holds a graph and its instance. Enough zeroes for every struct that a client
-    // reads.
+    // The arguments of the call, of which a recording only holds a graph and its instance. The array has enough zeroes
+    // for every struct that a client reads.
     let mut arguments = [0_u64; 32];
     arguments[0] = instance(row) as u64;
     arguments[1] = handle(number(row, "graph")) as u64;
@@ -222,7 +222,7 @@ fn serve_call(
     Ok(())
 }
 
-/// Offset of the name in a kernel's record, and the kinds that have one.
+/// Offset of the name in a kernel's record.
 const NAME: usize = 104;
 const KERNELS: [u32; 2] = [3, 10];
 
@@ -267,7 +267,8 @@ fn bytes_of(row: &Value) -> Result<Vec<u8>, String> {
         .ok_or_else(|| format!("buffer {}: not hexadecimal", row["buffer"]))
 }
 
-/// The records of a buffer; `None` for one that extends past its end or is shorter than its mandatory fields.
+/// Splits a buffer into its records; returns `None` if a record extends past the buffer's end or is shorter than its
+/// mandatory fields.
 fn split<'a>(row: &Value, bytes: &'a [u8]) -> Vec<Option<&'a [u8]>> {
     let mut at: Vec<usize> =
         row["at"].as_array().into_iter().flatten().map(|v| v.as_u64().unwrap_or(0) as usize).collect();
@@ -285,7 +286,7 @@ fn kind_of(record: &[u8]) -> u32 {
     record.first_chunk::<4>().map_or(0, |kind| u32::from_ne_bytes(*kind))
 }
 
-/// Record sizes by kind, learned from a recording; they may be those of a version that is not simulated.
+/// Record sizes by kind, learned from a recording; the recording's version may be one that is not simulated.
 static SIZES: AtomicPtr<HashMap<u32, usize>> = AtomicPtr::new(null_mut());
 
 fn learn_sizes(rows: &[Value]) {
@@ -297,8 +298,8 @@ fn learn_sizes(rows: &[Value]) {
     SIZES.store(Box::into_raw(Box::new(sizes)), Relaxed);
 }
 
-/// Size of a record of this kind in the replayed recording, if any.
+/// Size of a record of this kind in the replayed recording, if the recording has such records.
 pub(crate) fn record_size(kind: u32) -> Option<usize> {
-    // SAFETY: only `learn_sizes` stores here, maps that are never freed.
+    // SAFETY: only `learn_sizes` stores a pointer in SIZES, and its maps are never freed.
     unsafe { SIZES.load(Relaxed).as_ref() }.and_then(|sizes| sizes.get(&kind).copied())
 }

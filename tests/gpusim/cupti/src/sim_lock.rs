@@ -1,6 +1,6 @@
-//! CUPTI's internal lock. It is held while the client's `bufferRequested` runs, so a client that calls CUPTI with a lock of
-//! its own held, and takes that lock in `bufferRequested`, deadlocks. A thread that waits longer for it than the watchdog
-//! allows prints a message and aborts.
+//! CUPTI's internal lock. It is held while the client's `bufferRequested` runs, so a client that calls CUPTI with a
+//! lock of its own held, and takes that lock in `bufferRequested`, deadlocks. If a thread waits longer for CUPTI's lock
+//! than the watchdog allows, it prints a message and aborts.
 
 use gpusim_core::settings;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ static FREE: Condvar = Condvar::new();
 /// The lock, held until dropped.
 pub(crate) struct SimLock(());
 
-/// Takes the lock for `doing`.
+/// Takes the lock; `doing` names the reason in the watchdog's message.
 pub(crate) fn hold(doing: &'static str) -> SimLock {
     // SAFETY: gettid has no precondition.
     let tid = unsafe { libc::gettid() };

@@ -1,6 +1,6 @@
-//! Subscribers, and what each has enabled. The first place belongs to the old interface, whose calls about records name no
-//! subscriber: all such calls come from the same client. The others are for cuptiSubscribe_v2, each with kinds, buffers and
-//! attributes of its own; a place is never reused.
+//! Subscribers, and the callbacks and kinds that each has enabled. The first place in the table belongs to the old
+//! interface, whose calls about records name no subscriber, so all such calls count as the same client's. The other
+//! places are for cuptiSubscribe_v2, each with kinds, buffers and attributes of its own; a place is never reused.
 
 use crate::buffers::Registration;
 use crate::frames::Callback;
@@ -18,28 +18,28 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A client.
 pub(crate) struct Subscriber {
-    /// Number of its place.
+    /// Number of the client's place in the table.
     pub(crate) place: usize,
     /// Address of the client's function (0: no subscriber) and its argument.
     callback: AtomicUsize,
     user: AtomicPtr<c_void>,
-    /// Whether it allows other subscribers.
+    /// Whether the client allows other subscribers.
     shares: AtomicBool,
     name: Mutex<Option<CString>>,
-    /// Whether a client subscribes here, or did before.
+    /// Whether a client subscribes at this place, or did before.
     is_taken: AtomicBool,
     callbacks: CallbackBits,
-    /// Bits of the kinds that it enabled; the core's own switch is silent after a breakdown.
+    /// Bits of the kinds that the client enabled; after a breakdown the core's own switches are off.
     pub(crate) kinds: AtomicU64,
-    /// Its buffers.
+    /// Buffers of the client.
     pub(crate) buffers: Registration,
-    /// Attribute 9; empty: the version's default.
+    /// Value of attribute 9; if it is empty, the version's default applies.
     per_thread: OnceLock<AtomicBool>,
-    /// Values that it set, by attribute.
+    /// Values that the client set, by attribute.
     pub(crate) attributes: [AtomicUsize; 10],
 }
 
-/// All places.
+/// All places for clients.
 pub(crate) static ALL: [Subscriber; MOST_SUBSCRIBERS] =
     [Subscriber::new(0), Subscriber::new(1), Subscriber::new(2), Subscriber::new(3)];
 
@@ -79,12 +79,12 @@ impl Subscriber {
         if callback == 0 {
             return None;
         }
-        // SAFETY: only `subscribe` stores here, a Callback's address.
+        // SAFETY: only `subscribe` stores a value in this field, the address of a Callback.
         let callback = unsafe { std::mem::transmute::<usize, Callback>(callback) };
         Some((callback, self.user.load(Ordering::Relaxed)))
     }
 
-    /// Attribute 9.
+    /// Value of attribute 9, whether each thread has its own buffers.
     pub(crate) fn per_thread(&self) -> &AtomicBool {
         self.per_thread.get_or_init(|| AtomicBool::new(version().has_thread_buffers()))
     }
@@ -94,7 +94,7 @@ impl Subscriber {
         ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Whether it has asked for records.
+    /// Whether the client has asked for records.
     pub(crate) fn records(&self) -> bool {
         self.kinds.load(Ordering::Relaxed) != 0 || self.buffers.is_registered()
     }
@@ -109,7 +109,7 @@ impl Subscriber {
     }
 }
 
-/// Clients that listen to a callback, each with its place, function and argument.
+/// Clients that have enabled a callback, each with its place, function and argument.
 pub(crate) fn listening(domain: u32, id: u32) -> impl Iterator<Item = (usize, Callback, *mut c_void)> {
     let listens = move |one: &&Subscriber| one.callbacks.is_on(domain, id);
     ALL.iter().filter(listens).filter_map(|one| one.current().map(|(f, user)| (one.place, f, user)))
@@ -134,7 +134,8 @@ pub(crate) fn renew_kinds() {
     }
 }
 
-/// Place for a new subscriber. `shares`: set if it uses the new call, and whether it allows other subscribers.
+/// Returns a place for a new subscriber. `shares` is `None` if the client uses the old call; otherwise it says whether
+/// the client allows other subscribers.
 fn place_for(shares: Option<bool>) -> Option<&'static Subscriber> {
     let can_share = version().shares(settings::get().driver);
     let admits = |one: &Subscriber| {
@@ -218,12 +219,12 @@ extern "C" fn cuptiSubscribe_v2(
     let Some(short) = (unsafe { params.as_ref() }).filter(|p| p.size >= size_of::<Params>()) else {
         return answer(Err(INVALID_PARAMETER));
     };
-    // SAFETY: as above, and its size field covers the longer struct.
+    // SAFETY: the caller passes a filled CUpti_SubscriberParams, whose size field covers the longer struct.
     let shares = short.size >= LONG && unsafe { (*params.cast::<LongParams>()).shares } != 0;
     let name = if short.name.is_null() {
         c"unnamed"
     } else {
-        // SAFETY: as above; the name is a C string.
+        // SAFETY: the caller passes a filled CUpti_SubscriberParams, whose name is a C string.
         unsafe { CStr::from_ptr(short.name) }
     };
     let result = subscribe(out, callback, user, Some((shares, name)));
@@ -241,7 +242,8 @@ fn check(subscriber: Handle) -> Result<&'static Subscriber, Code> {
     ALL.iter().find(is_it).ok_or(INVALID_PARAMETER)
 }
 
-/// The client that a call about records refers to. Within a process either all such calls name a subscriber, or none does.
+/// The client that a call about records refers to. In a process either all such calls name a subscriber, or none of
+/// them does.
 pub(crate) fn of_records(subscriber: Option<Handle>) -> Result<&'static Subscriber, Code> {
     let one = subscriber.map_or(Ok(GLOBAL), check)?;
     let is_other = |other: &&Subscriber| (other.place == 0) != subscriber.is_none();
@@ -323,7 +325,7 @@ extern "C" fn cuptiGetCallbackName(domain: u32, id: u32, name: Out<Text>) -> Cod
     answer(found())
 }
 
-/// Detaches: callbacks and recording end, lent buffers are forgotten.
+/// Detaches CUPTI: callbacks and recording end, and lent buffers are forgotten.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiFinalize() -> Code {
     if let Err(code) = link::loaded() {

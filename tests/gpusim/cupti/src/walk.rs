@@ -29,7 +29,7 @@ fn next(
     }
     let next = buffer.wrapping_add(offset);
     size_at(next)?;
-    // SAFETY: as in `size_at`.
+    // SAFETY: as in `size_at`, the pointer is to a record of a delivered buffer.
     let kind = unsafe { next.cast::<u32>().read_unaligned() };
     if KERNELS.contains(&kind) && settings::get().faults.read_hangs() {
         activity::hang();
@@ -58,12 +58,12 @@ extern "C" fn cuptiActivityGetNextRecord_v2(
     answer_next(next(Some(subscriber), buffer, valid, record))
 }
 
-/// Result of the walk: the end of a buffer is not stored as an error.
+/// Result of the walk, which is not stored as an error if it is the end of a buffer.
 fn answer_next(result: Result<(), Code>) -> Code {
     if result == Err(MAX_LIMIT_REACHED) { MAX_LIMIT_REACHED } else { answer(result) }
 }
 
-/// `version` of the record's struct is ignored: there is one per library version here.
+/// Ignores `version`, the version of the record's struct, because each library version has only one struct per record.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityGetStructSize(kind: u32, _version: u32, size: Out<usize>) -> Code {
     let found = || {

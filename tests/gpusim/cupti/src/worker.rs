@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests to the worker, each answered when done.
+/// Requests to the worker, each answered when it is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
-    /// cuptiActivityFlushAll; forced: including incomplete records.
+    /// cuptiActivityFlushAll; a forced flush includes incomplete records.
     Flush { forced: bool },
-    /// Complete all work now, then flush: GPUSIM_EARLY.
+    /// Completes all work now, and then flushes; for GPUSIM_EARLY.
     DeliverAtOnce,
-    /// Make the STATE callback, then end everything.
+    /// Makes the STATE callback, and then ends all callbacks and recording.
     BreakDown,
-    /// cuptiFinalize: forget all buffers.
+    /// Drops all buffers, as cuptiFinalize does.
     Detach,
-    /// The driver ends.
+    /// Ends the worker, because the driver ends.
     Stop,
 }
 
@@ -46,10 +46,10 @@ static STOPPED: AtomicBool = AtomicBool::new(false);
 static TID: AtomicU32 = AtomicU32::new(0);
 /// Process that owns the thread: a child forked without fork handlers inherits the variables but not the thread.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Number of times that the client's bufferCompleted has returned: the watchdog checks it.
+/// Number of times that the client's bufferCompleted has returned, which the watchdog checks.
 static DELIVERIES: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the thread, once.
+/// Starts the worker's thread, once.
 pub(crate) fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
@@ -67,18 +67,18 @@ pub(crate) fn has_stopped() -> bool {
     STOPPED.load(Relaxed)
 }
 
-/// Makes the worker look at the lanes.
+/// Wakes the worker, which then checks the lanes.
 pub(crate) fn wake() {
     lock(&MAILBOX).woken = true;
     ASKED.notify_one();
 }
 
-/// Delivers everything that may be delivered, and waits until the client has it.
+/// Delivers all buffers that may be delivered, and waits until the client has them.
 pub(crate) fn flush(forced: bool) {
     ask(Request::Flush { forced });
 }
 
-/// Delivers everything as if it were done, and waits until the client has it.
+/// Delivers all buffers as if their work were done, and waits until the client has them.
 pub(crate) fn deliver_at_once() {
     ask(Request::DeliverAtOnce);
 }
@@ -88,13 +88,13 @@ pub(crate) fn break_down() {
     ask(Request::BreakDown);
 }
 
-/// Forgets all buffers.
+/// Drops all buffers.
 pub(crate) fn detach() {
     forget_kinds();
     ask(Request::Detach);
 }
 
-/// Stops when the driver ends: no callback is made afterwards.
+/// Stops the worker when the driver ends: no callback is made afterwards.
 pub(crate) extern "C" fn stop() {
     subscriber::forget();
     forget_kinds();
@@ -111,7 +111,7 @@ fn forget_kinds() {
     subscriber::renew_kinds();
 }
 
-/// Waits for the answer; aborts if a buffer callback does not return.
+/// Waits for the worker's answer; aborts if a buffer callback does not return.
 fn ask(request: Request) {
     // SAFETY: gettid has no precondition.
     let on_worker = TID.load(Relaxed) == unsafe { libc::gettid() } as u32;
@@ -141,13 +141,13 @@ fn ask(request: Request) {
 
 #[derive(Default)]
 struct Worker {
-    /// Incomplete records, latest first.
+    /// Incomplete records, sorted so that the latest is first.
     pending: Vec<Pending>,
     /// Full buffers that still hold incomplete records.
     full: Vec<Buffer>,
     /// Buffers held back for a random order.
     held: Vec<Buffer>,
-    /// State of the random numbers; 0: keep all orders.
+    /// State of the random numbers; 0 if buffers keep their order.
     random: u64,
     /// Time until which the GPU's work is done.
     now: u64,
@@ -174,7 +174,8 @@ impl Worker {
             let mut mailbox = lock(&MAILBOX);
             mailbox.answered += 1;
             if request == Some(Request::Stop) {
-                // A thread that asks now, or has asked meanwhile, must not wait for a thread that no longer exists.
+                // A thread that sends a request from now on, or has sent one meanwhile, must not wait for a worker that
+                // no longer exists.
                 STOPPED.store(true, Relaxed);
                 mailbox.answered = mailbox.asked;
             }
@@ -185,7 +186,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until there is work: returns the next request, or `None` if there are only records to look at.
+    /// Sleeps until there is work; returns the next request, or `None` if there are only records to complete.
     fn wait(&self) -> Option<Request> {
         const POLL: Duration = Duration::from_millis(1);
         let mut mailbox = lock(&MAILBOX);
@@ -212,7 +213,7 @@ impl Worker {
         let lanes = lock(&LANES).clone();
         for lane in lanes {
             let mut content = lock(&lane.content);
-            // Without memory they stay in the lane.
+            // If there is no memory, the records stay in the lane.
             if self.pending.try_reserve(content.inbox.len()).is_ok() {
                 self.pending.append(&mut content.inbox);
             }
@@ -221,7 +222,7 @@ impl Worker {
         self.pending.sort_unstable_by_key(|p| Reverse(p.due));
     }
 
-    /// Completes the work that is done by now, in order of its end.
+    /// Completes the work that is done by now, in the order of the ends.
     fn complete(&mut self, all: bool) {
         self.now = if all || !settings::get().real_clock { u64::MAX } else { clock::now() };
         while let Some(pending) = self.pending.pop_if(|p| p.due <= self.now) {
@@ -290,7 +291,7 @@ impl Worker {
     fn hand_back(&mut self, mut buffer: Buffer) {
         let works = std::mem::take(&mut buffer.works);
         if let Some(core) = core() {
-            // One by one only if a forced flush delivers unfinished work.
+            // More than one call is needed only if a forced flush delivers unfinished work.
             let done = |end: u64| if end <= self.now { Fate::Delivered } else { Fate::Pending };
             for run in works.chunk_by(|a, b| done(a.end) == done(b.end)) {
                 (core.settle)(run.as_ptr(), run.len(), done(run[0].end));
@@ -333,7 +334,7 @@ impl Worker {
         self.forget_all();
     }
 
-    /// Drops every buffer; their records stay pending in the truth.
+    /// Drops every buffer; the records of these buffers stay pending in the truth file.
     fn forget_all(&mut self) {
         self.collect();
         self.pending.drain(..).for_each(Pending::forget);

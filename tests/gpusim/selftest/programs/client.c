@@ -1,5 +1,5 @@
-/* A small CUPTI client, loaded by the simulated driver through CUDA_INJECTION64_PATH. It writes what it
- * sees to $CLIENT_LOG, a line each, and does what the other CLIENT_* variables say:
+/* A small CUPTI client, loaded by the simulated driver through CUDA_INJECTION64_PATH. The client writes each event as a
+ * line to $CLIENT_LOG, and does what the other CLIENT_* variables say:
  *   CLIENT_KINDS=10,1     activity kinds            CLIENT_CALLBACKS=2:211,3:1   domain:id to enable
  *   CLIENT_BUFFER=4096    bytes of a buffer; 0: NULL, odd: not aligned
  *   CLIENT_FLUSH=1        flag of FlushAll at exit; none: no flush; now: at each API EXIT as well
@@ -67,7 +67,7 @@ static const char *file_of(void *address) {
     return slash ? slash + 1 : info.dli_fname;
 }
 
-/* The files of a stack, leaf first: by .eh_frame, and by following frame pointers. */
+/* Logs the files of the functions on the stack, leaf first: once by .eh_frame, and once by following frame pointers. */
 static void say_stack(void) {
     void *addresses[64];
     char line[4096] = "";
@@ -93,10 +93,10 @@ static void act_inside(const char *where) {
     if (!strcmp(action, "pause")) usleep(2000);
 }
 
-/* The buffers that are out: what is no more comes back a second time. */
+/* Buffers that CUPTI holds; a buffer that is no longer in this table has come back twice. */
 static uint8_t *lent[1 << 14];
 
-/* Puts `with` where `what` is, if it is anywhere. */
+/* Replaces `what` by `with` in the table; returns 0 if `what` is not in the table. */
 static int swap_lent(uint8_t *what, uint8_t *with) {
     for (size_t at = 0; at < sizeof lent / sizeof *lent; at++)
         if (lent[at] == what && __sync_bool_compare_and_swap(&lent[at], what, with)) return 1;
@@ -115,7 +115,7 @@ static void requested(uint8_t **buffer, size_t *size, size_t *records) {
     __atomic_add_fetch(&buffers_out, 1, __ATOMIC_RELAXED);
 }
 
-/* Kinds of records that are asked for of one context, and those that are asked not to come. */
+/* Enables kinds of records for one context, and disables others. */
 static void ask_of_context(void *context) {
     uint32_t number = 0;
     CUPTI(GetContextId)(context, &number);
@@ -130,7 +130,7 @@ static void ask_of_context(void *context) {
     }
 }
 
-/* A stream's number by both functions, and that of the context's own. */
+/* Logs a stream's number according to both functions, and the number of the context's own stream. */
 static void say_stream(void *context, void *stream) {
     uint32_t id = 0, ex = 0, own = 0, nothing = 0;
     const int result = CUPTI(GetStreamId)(context, stream, &id);
@@ -140,7 +140,7 @@ static void say_stream(void *context, void *stream) {
         CUPTI(GetStreamId)(context, log_file, &nothing), CUPTI(GetStreamId)(context, stream, NULL));
 }
 
-/* The node of a graph, and from 13.4 on what it was made from. */
+/* Logs the graph node of a record, and from 13.4 on the node that it was made from. */
 static void say_node(const char *record, int node, int graph, int source) {
     uint32_t version = 0;
     CUPTI(GetVersion)(&version);
@@ -254,7 +254,7 @@ static void at_exit(void) {
     fflush(log_file);
 }
 
-/* Holds its own lock and then calls CUPTI, while `bufferRequested` does it the other way round. */
+/* Takes the client's own lock and then calls CUPTI, while `bufferRequested` takes the two locks in the opposite order. */
 static void *opposite_order(void *unused) {
     pthread_mutex_lock(&own_lock);
     usleep(300000);
@@ -262,7 +262,7 @@ static void *opposite_order(void *unused) {
     return unused;
 }
 
-/* For programs: what a client that polls does. */
+/* Function for programs: does what a client that polls does. */
 void client_flush(int flag) { say("FlushAll %d", CUPTI(ActivityFlushAll)(flag)); }
 
 int InitializeInjection(void) {

@@ -1,4 +1,4 @@
-/* Ways to end: see the names below. Each launches one kernel first, but for `nothing`. */
+/* Ways to end, with the names below. Each way except `nothing` launches one kernel first. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* What devices say of themselves: a line for each number of an attribute on the command line, by the driver and by the runtime. */
+/* Attributes of devices: prints a line for each attribute number on the command line, as the driver and as the runtime
+ * answer. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <stdlib.h>

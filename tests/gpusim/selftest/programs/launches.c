@@ -1,4 +1,4 @@
-/* `launches THREADS COUNT [sites]`: each thread launches COUNT kernels, from two call sites in turn; prints
+/* `launches THREADS COUNT [sites]`: each thread launches COUNT kernels, from two call sites in turn; the program prints
  * launches per second and resident memory in kB. */
 #include "cuda_mini.h"
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Nodes that allocate and free, nodes of conditions, and nodes of instantiated graphs that are given other work. */
+/* Nodes that allocate and free memory, conditional nodes, and nodes of instantiated graphs whose work is changed. */
 #include "cuda_mini.h"
 
 KERNEL(gemm, "_Z10gemm_d3000v", (void), NULL)
@@ -13,7 +13,7 @@ struct alloc {
     char *address;
 };
 
-/* cudaGraphNodeParams of a condition */
+/* cudaGraphNodeParams of a conditional node */
 struct conditional {
     unsigned node, reserved[3];
     unsigned long long condition;
@@ -55,7 +55,7 @@ static __attribute__((noinline)) int launch(cudaGraph_t made, cudaGraphExec_t *e
     return cudaGraphInstantiate(exec, made, 0) || cudaGraphLaunch(*exec, stream) || cudaStreamSynchronize(stream);
 }
 
-/* The memory lives from one node to the other; what no node frees the program frees. */
+/* The memory exists from its allocation node to its free node; memory that no node frees is freed by the program. */
 static __attribute__((noinline)) int memory(void) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;
@@ -79,7 +79,7 @@ static __attribute__((noinline)) int memory(void) {
     return 0;
 }
 
-/* The same by a capture: two nodes and a kernel. */
+/* The same nodes created by a capture: two memory nodes and a kernel. */
 static __attribute__((noinline)) int captured(void) {
     cudaGraph_t made;
     cudaGraphExec_t exec;
@@ -91,8 +91,8 @@ static __attribute__((noinline)) int captured(void) {
     return launch(made, &exec, "main;captured;launch") || used() != 0 ? 22 : 0;
 }
 
-/* Conditions are what they are at first: kernels do not change them. Body number n has n + 1 kernels, the last by a
- * capture. */
+/* Conditions keep their first value, because kernels do not change them. Body number n has n + 1 kernels, of which the
+ * last is captured. */
 static __attribute__((noinline)) int condition(unsigned kind, unsigned size, unsigned value) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;
@@ -113,7 +113,7 @@ static __attribute__((noinline)) int condition(unsigned kind, unsigned size, uns
     return launch(made, &exec, "main;condition;launch") ? 33 : 0;
 }
 
-/* A node of an instantiated graph is given another kernel; the graph itself keeps the first. */
+/* A node of an instantiated graph gets another kernel; the graph itself keeps the first kernel. */
 static __attribute__((noinline)) int changed(void) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;
@@ -132,7 +132,9 @@ int main(void) {
     int failed;
     if (cudaStreamCreate(&stream)) return 2;
     if ((failed = memory()) || (failed = captured()) || (failed = changed())) return failed;
-    /* An if that is true and one that is not, with else and without; a loop; a switch with and without a graph. */
+    /* An `if` whose condition is true, one whose condition is false, and one whose condition is false and that has an
+     * `else`; a loop that runs and one that does not; a switch whose value selects a graph, and one whose value selects
+     * none. */
     const unsigned all[][3] = {{0, 1, 1}, {0, 1, 0}, {0, 2, 0}, {1, 1, 9}, {1, 1, 0}, {2, 3, 2}, {2, 3, 3}};
     for (int at = 0; at < 7; at++)
         if ((failed = condition(all[at][0], all[at][1], all[at][2]))) return failed + 100 * at;

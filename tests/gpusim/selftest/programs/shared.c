@@ -1,4 +1,5 @@
-/* Pools that the program makes and shares, memory by its handle, which is sent away, and the linker of code for the GPU. */
+/* Pools that the program creates and shares, memory whose handle is sent to another process, and the linker of GPU
+ * code. */
 #include "cuda_mini.h"
 #include <string.h>
 #include <sys/wait.h>
@@ -24,7 +25,7 @@ int cuLinkDestroy(void *);
 
 enum { DESCRIPTOR = 1 };
 
-/* Another process, which has the pool's descriptor and the pointer's 64 bytes. */
+/* Runs in another process, which has the pool's descriptor and the 64 bytes of the pointer's handle. */
 static int other(int descriptor, int from) {
     char shared[64];
     void *pool, *device;
@@ -58,7 +59,7 @@ static int linker(void) {
     return cuLinkDestroy(state) || !cuLinkDestroy(state) ? 32 : 0;
 }
 
-/* Kind of memory, how it may be shared, where it lies, and the rest. */
+/* Kind of the memory, how it may be shared, where it is, and the remaining fields. */
 struct properties { int type, shared, place, device; void *security; unsigned char flags[8]; };
 
 static int handles(void) {
@@ -80,7 +81,8 @@ static int handles(void) {
 int main(void) {
     int way[2], failed, status;
     if (pipe(way)) return 2;
-    /* Before CUDA: a child of a process with CUDA has none. Any descriptor is as good as the pool's. */
+    /* The fork comes before CUDA is initialized, because a child of a process that uses CUDA cannot use CUDA. Any
+     * descriptor works in place of the pool's. */
     pid_t child = fork();
     if (child == 0) return other(way[0], way[0]);
     if ((failed = pools(way[1])) || (failed = linker()) || (failed = handles())) return failed;

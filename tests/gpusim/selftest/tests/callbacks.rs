@@ -1,4 +1,4 @@
-//! API calls as a subscriber sees them: order, correlation ids, names, what a callback may do.
+//! A subscriber's view of API calls: their order, correlation ids and names, and the calls that a callback may make.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
@@ -35,7 +35,7 @@ fn a_nested_driver_call_can_have_its_own_id_which_the_record_carries() {
 #[test]
 fn calls_without_a_subscriber_consume_correlation_ids() {
     let outcome = Run::new("basic", &[]).client("", LAUNCHES).outcome().expect_success();
-    // Before the first launch: cudaMalloc, cudaMallocHost, cudaStreamCreate.
+    // Calls before the first launch: cudaMalloc, cudaMallocHost, cudaStreamCreate.
     assert_eq!(callbacks(&outcome)[0].number("corr"), 4);
 }
 
@@ -124,9 +124,10 @@ fn frame_pointers_are_valid_through_cupti_or_end_there_as_configured() {
             Run::new("basic", &[]).client("", "1:307").env("CLIENT_STACK", "1").env("GPUSIM_FRAMES", way);
         run.outcome().expect_success().lines("stack")[1].number("by_pointers")
     };
-    // Two frames of the client's own, then at most the pointer that the next frame has destroyed.
+    // The walk finds two frames of the client's own, then at most the pointer that the next frame has overwritten.
     assert!(frames("nofp") <= 2);
-    // From the client's two to the outermost of CUPTI's three; what its caller has in rbp is anybody's guess, and may be 0.
+    // The walk goes from the client's two frames to the outermost of CUPTI's three; the rbp of CUPTI's caller has an
+    // arbitrary value, which may be 0.
     assert!(frames("fp") >= 4);
 }
 

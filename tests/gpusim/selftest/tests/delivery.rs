@@ -1,4 +1,5 @@
-//! How records come to the client: which thread, which order, which buffers, what a flush gives out.
+//! How records come to the client: on which thread, in which order, in which buffers, and which records a flush
+//! delivers.
 
 use gpusim_selftest::{Outcome, Run};
 
@@ -194,7 +195,7 @@ fn buffers_can_be_empty_and_of_an_odd_size() {
 #[test]
 fn the_clients_own_clock_stamps_the_records() {
     let outcome = basic().env("CLIENT_CLOCK", "1").outcome().expect_success();
-    // Since boot, not since 1970: a billion seconds apart.
+    // Timestamps count from boot, not from 1970: the two clocks are a billion seconds apart.
     assert!(outcome.records(10).iter().all(|r| r.number("start") < 1_000_000_000_000_000_000));
     assert_eq!(durations(&outcome, 10), [120_000, 301]);
 }
@@ -202,12 +203,13 @@ fn the_clients_own_clock_stamps_the_records() {
 #[test]
 fn a_tick_counting_client_gets_all_times_in_ticks() {
     let outcome = basic().env("CLIENT_CLOCK", "ticks").env("CLIENT_KINDS", "5,10").outcome().expect_success();
-    // 2.6 ticks a nanosecond. The rate is measured, over a millisecond at first.
+    // 2.6 ticks per nanosecond. The rate is measured, at first over a millisecond.
     for (found, wanted) in durations(&outcome, 10).into_iter().zip([312_000, 783]) {
         assert!(found.abs_diff(wanted) <= wanted / 50 + 1, "{found} for {wanted}");
     }
     let first = |kind| outcome.records(kind).into_iter().map(|r| r.number("start")).min().unwrap();
-    // In ticks since boot, as the kernels that the calls launched: not in nanoseconds, and not since 1970.
+    // The times of calls are ticks since boot, like those of the kernels that the calls launched: not nanoseconds, and
+    // not since 1970.
     let calls = outcome.records(5).into_iter().filter(|r| r.number("cbid") == 211);
     let launched = calls.map(|r| r.number("start")).min().unwrap();
     assert!(launched < first(10) && first(10) - launched < 2_600_000_000, "{launched} {}", first(10));
@@ -233,7 +235,7 @@ fn external_ids_precede_every_api_record_of_their_thread() {
         of_kind.map(|r| (r.number("corr"), r.number("id"))).collect::<Vec<_>>()
     };
     assert!(calls.len() > 5);
-    // The last that was pushed, of each kind.
+    // Each record has, for each kind, the external id that was pushed last.
     assert_eq!(ids(3), calls.iter().map(|corr| (*corr, 44)).collect::<Vec<_>>());
     assert_eq!(ids(5), calls.iter().map(|corr| (*corr, 43)).collect::<Vec<_>>());
 }

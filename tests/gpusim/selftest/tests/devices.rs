@@ -55,14 +55,14 @@ fn both_stream_id_functions_return_the_id_in_the_records() {
     let told = outcome.lines("stream");
     let ids = |key: &str| told.iter().map(|l| l.number(key)).collect::<Vec<_>>();
     let recorded: Vec<u64> = at_site(&outcome, "device 0").iter().map(|r| r.number("stream")).collect();
-    // Those that the program makes; threads have more.
+    // The streams that the program creates; threads have additional ones.
     assert_eq!(ids("id")[..2], recorded);
     assert_eq!(ids("id"), ids("ex"));
     let all = |key: &str, value| told.iter().all(|l| l.number(key) == value);
     assert!(all("result", 0) && all("own", 7) && all("bad", 20) && all("nowhere", 1), "{told:?}");
 }
 
-/// Of context 1 there is a kernel, of context 2 there are four and a copy.
+/// There is a kernel of context 1; of context 2 there are four kernels and a copy.
 #[test]
 fn records_can_be_enabled_for_one_context() {
     let of_context = |kinds: &str, said: &str| {
@@ -83,7 +83,7 @@ fn records_can_be_enabled_for_one_context() {
     assert_eq!(of_context("", "1:+10,2:+22"), [1, 0, 1]);
     assert_eq!(of_context("10,1,2,22", "2:-10"), [1, 0, 1]);
     assert_eq!(of_context("10,22", "1:-10,2:-22"), [0, 4, 0]);
-    // What is said last stands.
+    // If a kind is enabled and disabled several times, the last call counts.
     assert_eq!(of_context("10,22", "2:-10,2:+10,1:+10,1:-10"), [0, 4, 1]);
 }
 
@@ -106,7 +106,7 @@ fn a_launch_takes_at_least_the_configured_time() {
     let outcome = devices().env("GPUSIM_LAUNCH_NS", "300000").outcome().expect_success();
     let mut enters: Vec<u64> = outcome.truth.iter().map(|t| t["enter"].as_u64().unwrap()).collect();
     enters.sort();
-    // The program's threads take turns.
+    // The threads of the program take turns.
     assert!(enters.len() > 4);
     assert!(enters.windows(2).all(|two| two[1] - two[0] >= 300_000), "{enters:?}");
 }
@@ -124,9 +124,10 @@ fn a_missing_device_is_rejected() {
     assert_eq!(devices().env("GPUSIM_NDEV", "1").outcome().code, Some(2));
 }
 
-/// By the number of `CUdevice_attribute` (`cudaDeviceAttr` has the same). From NVIDIA's CUDA C++ Programming Guide, "Technical
-/// Specifications per Compute Capability", column 9.0, and its Hopper Tuning Guide, "Occupancy" and "Shared Memory"; the last four
-/// from the whitepaper "NVIDIA H100 Tensor Core GPU Architecture", column H100 SXM5.
+/// Values by their number in `CUdevice_attribute` (the numbers of `cudaDeviceAttr` are the same). They are from
+/// NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", column 9.0, and its Hopper
+/// Tuning Guide, "Occupancy" and "Shared Memory"; the last four are from the whitepaper "NVIDIA H100 Tensor Core GPU
+/// Architecture", column H100 SXM5.
 const H100: [(u32, i32); 25] = [
     (1, 1024),          // threads per block
     (2, 1024),          // block: x
@@ -162,7 +163,7 @@ fn device_attributes_equal_those_of_an_h100() {
     let outcome = outcome.outcome().expect_success();
     let said: Vec<&str> = outcome.stdout.lines().collect();
     let attributes = H100.map(|(number, value)| format!("{number}: {value} {value}"));
-    // 80 GB.
+    // The device has 80 GB of memory.
     let device: Vec<&str> = attributes.iter().map(String::as_str).chain(["81920 MiB"]).collect();
     assert_eq!(said, [&device[..], &device[..]].concat());
 }
@@ -170,6 +171,7 @@ fn device_attributes_equal_those_of_an_h100() {
 #[test]
 fn memory_pools_are_shared_between_processes_and_code_is_linked() {
     let outcome = Run::new("shared", &[]).outcome().expect_success();
-    // Each process sets 3,000 bytes: 1 us and 3 ns; the truth is the parent's, which ends last.
+    // Each process sets 3,000 bytes, which takes 1 us and 3 ns; the truth file is the parent's, because the parent ends
+    // last.
     assert_eq!((outcome.total("count"), outcome.total("total_ns")), (1, 1_003));
 }

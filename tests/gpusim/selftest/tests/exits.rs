@@ -1,4 +1,4 @@
-//! How programs end, and what still works then.
+//! Ways in which programs end, and the functions that still work at that time.
 
 use gpusim_selftest::Run;
 use std::time::Duration;

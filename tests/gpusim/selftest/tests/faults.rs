@@ -2,7 +2,7 @@
 
 use gpusim_selftest::{Line, Outcome, Run};
 
-/// 100 launches with every tenth faulty.
+/// A run of 100 launches with every tenth faulty.
 fn with(fault: &str) -> Outcome {
     let run = Run::new("launches", &["1", "100"]).client("10", "2:211,6:1").env("GPUSIM_FAULTS", fault);
     run.outcome().expect_success()
@@ -51,7 +51,8 @@ fn records_can_be_unknown_unmatched_or_duplicate() {
 fn names_can_be_null_broken_or_long() {
     let outcome = with("name_null:every=10,name_bad_utf8:every=7,name_4k:every=9");
     assert_eq!(count(&outcome, |r| r.str("name") == "NULL"), 10);
-    // Every 7th but the 70th, which is a tenth as well; every 9th but the 90th and the 63rd.
+    // Faulty are every 7th launch except the 70th, which is also a tenth, and every 9th launch except the 90th and the
+    // 63rd.
     assert_eq!(count(&outcome, |r| r.str("name").contains('\u{fffd}')), 13);
     assert_eq!(count(&outcome, |r| r.str("name").len() == 4096), 9);
     assert_eq!(outcome.totals()["faults"]["name_null"], 10);
@@ -91,7 +92,7 @@ fn callbacks_can_be_repeated_without_data() {
         .client("10", "2:211,3:1")
         .env("GPUSIM_FAULTS", "null_data:every=10");
     let outcome = run.outcome().expect_success();
-    // An enter and an exit of each launch; resources have a count of their own.
+    // Each launch has an ENTER and an EXIT; callbacks about resources are counted separately.
     let of_calls = |l: &&Line| l.str("domain") == "2" && l.str("id") == "211";
     assert_eq!(outcome.lines("callback").len(), 200);
     assert_eq!(outcome.lines("null").iter().filter(|l| of_calls(l)).count(), 20);

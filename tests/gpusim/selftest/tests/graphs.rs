@@ -1,4 +1,4 @@
-//! Graphs: what is announced when, what records of nodes say, and what the truth says of both sites.
+//! Graphs: which events are announced and when, the fields of node records, and what the truth file says of both sites.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
@@ -21,7 +21,7 @@ fn a_capture_makes_nodes_between_enter_and_exit_and_no_record() {
         .map(|line| line.what.as_str())
         .collect();
     assert_eq!(first, ["callback", "graph", "callback"]);
-    // Three launches of three nodes each, and none of those that were captured.
+    // There are three launches of three nodes each, and none of the captured calls.
     assert_eq!((outcome.total("count"), outcome.total("delivered")), (9, 9));
     assert_eq!((outcome.total("graph_launches"), outcome.total("launch_calls")), (3, 0));
 }
@@ -34,7 +34,7 @@ fn an_instantiation_announces_each_node_as_created_and_as_cloned() {
         .iter()
         .map(|l| (l.number("id"), l.number("graph"), l.number("node"), l.number("original")))
         .collect();
-    // Graph 1 is captured, 2 is the empty one; 3 is the first instantiation's.
+    // Graph 1 is captured, graph 2 is the empty one, and graph 3 belongs to the first instantiation.
     let expected = [
         (13, 1, 1, 0),
         (13, 1, 2, 0),
@@ -103,7 +103,7 @@ fn graph_level_tracing_gives_one_record_per_launch() {
     }
 }
 
-/// How many kernels of each name ran that were made at a site.
+/// Number of kernels that ran, by name, among the nodes that were created at a site.
 fn made_at(outcome: &Outcome, site: &str) -> (usize, usize) {
     let count = |name: &str| {
         let is_it = |t: &&serde_json::Value| t["created"] == site && t["name"] == name;
@@ -122,7 +122,8 @@ fn memory_conditional_and_updated_graph_nodes_are_simulated() {
         (2, 1),
         "of an instantiation, that one changed, and another"
     );
-    // Of the bodies that were chosen: if 1, else 2, a loop once 1, the switch's third 3. The last of each was captured.
+    // Number of kernels that ran in the chosen bodies: 1 of the `if`, 2 of an `else`, 1 of a loop that runs once, 3 of
+    // the switch's third body. The last kernel of each body was captured.
     assert_eq!(made_at(&outcome, "main;condition"), (1 + 2, 0));
     assert_eq!(made_at(&outcome, "main;condition;gemm"), (4, 0));
     assert_eq!(outcome.total("count"), 2 + 1 + 3 + 7);

@@ -42,7 +42,7 @@ fn the_runtimes_first_call_injects() {
 
 #[test]
 fn an_injection_that_returns_0_is_unloaded_and_repeated_by_the_next_cu_init() {
-    // It asks for nothing: unloading a library whose functions are registered is its own fault.
+    // The client enables nothing, because a client whose functions are registered must not let itself be unloaded.
     let outcome = Run::new("init", &["twice"])
         .client("", "")
         .env("CLIENT_RETURN", "0")

@@ -1,4 +1,4 @@
-//! What PyTorch asks of a CUDA runtime beyond launching: answered, or named as not simulated.
+//! Calls that PyTorch makes to a CUDA runtime besides launches: each is answered, or named as not simulated.
 
 use gpusim_selftest::Run;
 
@@ -19,12 +19,13 @@ fn functions_that_are_not_simulated_are_reported_once_on_request() {
 #[test]
 fn kernels_and_variables_of_a_cubin_are_read_from_the_cubin() {
     let outcome = Run::new("cubin", &[]).client("10", "3:6,3:7").outcome().expect_success();
-    // first_d700 twice and second_d300 once.
+    // first_d700 ran twice and second_d300 once.
     assert_eq!((outcome.total("count"), outcome.total("total_ns")), (3, 1_700));
     let modules = outcome.lines("module").into_iter();
     let modules: Vec<_> = modules.map(|l| ["id", "number", "bytes"].map(|key| l.number(key))).collect();
-    // Two loadings of it, each unloaded, four of what is no cubin, one of each, and three more that are none: a header of 64
-    // bytes, 128 of names, 4 symbols of 24 and 7 sections' headers of 64.
+    // The cubin is loaded twice and unloaded twice; then four images that are not cubins are loaded; then the cubin and
+    // another image are loaded and unloaded; then three more images that are not cubins are loaded. The sizes are a
+    // header of 64 bytes, 128 bytes of names, 4 symbols of 24 bytes and 7 section headers of 64 bytes.
     const BYTES: u64 = 64 + 128 + 4 * 24 + 7 * 64;
     let loaded = |number, bytes| [6, number, bytes];
     let of_cubin = [1, 2].map(|number| [loaded(number, BYTES), [7, number, 0]]);

@@ -1,4 +1,4 @@
-//! `tests/gpusim/run`, the way in for everybody who is no Rust test.
+//! `tests/gpusim/run`, which starts programs on the simulated stack for users who do not write Rust tests.
 
 use gpusim_selftest::{deps, program, scratch};
 use std::fs;

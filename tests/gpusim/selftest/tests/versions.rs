@@ -15,7 +15,7 @@ fn version_numbers_equal_those_of_the_real_cupti() {
 
 #[test]
 fn records_have_the_sizes_of_each_version() {
-    // Kernel, kernel, three copies, memset: the last record's size is not seen as a stride.
+    // Records: two kernels, three copies, a memset. The size of the last record does not show as a stride.
     for (version, kernel, copy) in [
         ("11.8", 200, 88),
         ("12.0", 208, 88),
