@@ -15,16 +15,12 @@ use parking_lot::Mutex;
 
 use crate::tracer::{Buffer, Filled};
 
-use super::budget::{self, Unread};
 use super::handover::{Shelf, Tray};
 
-/// Maximum size of a buffer. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a buffer of its
+/// Size of a buffer. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a buffer of its
 /// own, and each of these may be nearly full. CUPTI does not hand over a buffer that contains the record of a running
 /// kernel, which delays up to 5,000 other records in it.
-const MAX_BUFFER_BYTES: usize = 1 << 20;
-/// Size of a buffer if little memory is left below the ceiling. The C library allocates smaller blocks from the heap
-/// that the application uses, and may not return their memory to the kernel.
-const MIN_BUFFER_BYTES: usize = 128 << 10;
+const BUFFER_BYTES: usize = 1 << 20;
 /// Number of buffers that are kept ready once they exist: two of them with all their memory resident, the others with
 /// 64 KiB each.
 const KEPT: usize = 8;
@@ -32,10 +28,19 @@ const KEPT: usize = 8;
 /// not reliably return its memory to the kernel.
 const KEPT_EMPTY: usize = 24;
 /// Maximum number of buffers that exist at the same time. Since CUPTI 13 every launching thread fills a buffer of its
-/// own, of which only the written pages take memory. The ceiling limits the sum of all buffers ([`budget`]).
+/// own, of which only the written pages take memory. Records in filled buffers are limited by [`MAX_WAITING_BYTES`].
 const MOST: usize = 4096;
 /// Maximum size of the records in a filled buffer that are copied out, so that the buffer is ready again at once.
 const FEW: usize = 4 << 10;
+/// Maximum size of the records in filled buffers and copies that are waiting to be read.
+const MAX_WAITING_BYTES: usize = 1 << 30;
+/// [`MAX_WAITING_BYTES`], or less if the memory limit of the user is small.
+static ROOM: AtomicUsize = AtomicUsize::new(MAX_WAITING_BYTES);
+
+/// Limits the size of the records that are waiting to be read.
+pub(super) fn bound(bytes: usize) {
+    ROOM.store(bytes.min(MAX_WAITING_BYTES), Ordering::Relaxed);
+}
 
 /// Number of filled buffers at which the collector is woken.
 const MANY: usize = 8;
@@ -50,6 +55,8 @@ struct Ring {
     /// Number of buffers in `filled` and `taken` together.
     count: AtomicUsize,
     made: AtomicUsize,
+    /// Size of the records in `filled` and `taken` together, in bytes.
+    waiting: AtomicUsize,
     discarded: AtomicU64,
 }
 
@@ -60,27 +67,23 @@ static RING: Ring = Ring {
     taken: Mutex::new(VecDeque::new()),
     count: AtomicUsize::new(0),
     made: AtomicUsize::new(0),
+    waiting: AtomicUsize::new(0),
     discarded: AtomicU64::new(0),
 };
 
 /// Returns a buffer to fill; `None` if there are too many buffers.
 pub(super) fn request() -> Option<Buffer> {
     let ring = &RING;
-    // Ready buffers need no further budget, because their memory is already counted.
-    if !budget::admits(0) {
-        return None;
-    }
     if let Some(buffer) = ring.ready.take().or_else(|| ring.empty.take()) {
         return Some(buffer);
     }
-    let bytes = budget::buffer_bytes(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES);
-    if !budget::admits(bytes) {
+    if ring.waiting.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) {
         return None;
     }
     let may = ring
         .made
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < MOST).then_some(made + 1));
-    let buffer = may.is_ok().then(|| Buffer::new(bytes)).flatten();
+    let buffer = may.is_ok().then(|| Buffer::new(BUFFER_BYTES)).flatten();
     if may.is_ok() && buffer.is_none() {
         ring.made.fetch_sub(1, Ordering::Relaxed);
     }
@@ -98,7 +101,7 @@ pub(super) fn completed(filled: Filled) -> bool {
     } else {
         filled
     };
-    Unread::Buffer.grow(filled.valid());
+    ring.waiting.fetch_add(filled.valid(), Ordering::Relaxed);
     ring.count.fetch_add(1, Ordering::Relaxed);
     ring.filled.leave(filled);
     many_filled()
@@ -132,7 +135,7 @@ pub fn next_filled() -> Option<Filled> {
     }
     let filled = taken.pop_front()?;
     RING.count.fetch_sub(1, Ordering::Relaxed);
-    Unread::Buffer.shrink(filled.valid());
+    RING.waiting.fetch_sub(filled.valid(), Ordering::Relaxed);
     Some(filled)
 }
 

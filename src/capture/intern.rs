@@ -12,8 +12,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::record::{ContextId, Frame};
 use crate::unwind::{Unwinder, memory};
 
-use super::budget;
-
 /// Maximum number of frames of an interned stack; deeper stacks are truncated by the unwinder.
 pub(super) const MAX_FRAMES: usize = 1024;
 
@@ -275,10 +273,7 @@ impl Interner {
 
     #[cold]
     fn make_room(&mut self) -> bool {
-        let capacity = 2 * self.capacity;
-        let may_grow =
-            capacity <= ROOM.load(Ordering::Relaxed) && budget::has_room(capacity * size_of::<Slot>());
-        if may_grow { self.grow() } else { self.forget() }
+        if 2 * self.capacity > ROOM.load(Ordering::Relaxed) { self.forget() } else { self.grow() }
     }
 
     /// Forgets all ids. Returns `false` and forgets nothing if the kernel provides no memory for the new table.

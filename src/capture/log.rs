@@ -19,8 +19,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 use crate::unwind::memory;
 
-use super::budget::{self, Unread};
-
 const CHUNK_BYTES: usize = 64 << 10;
 /// Number of words per chunk. It is a multiple of 3, the size of a launch in words, so that launches leave no gap at
 /// the end.
@@ -119,21 +117,8 @@ fn make() -> Option<NonNull<Chunk>> {
     Some(chunk)
 }
 
-/// Returns another empty chunk for a log that already has a chunk; `None` if there are too many chunks.
-fn take_next() -> Option<NonNull<Chunk>> {
-    if budget::is_shedding() {
-        return None;
-    }
-    let chunk = take(|| if budget::admits(CHUNK_BYTES) { make() } else { None });
-    match chunk {
-        Some(_) => Unread::Chunk.grow(CHUNK_BYTES),
-        None => budget::shed(),
-    }
-    chunk
-}
-
 /// Returns an empty chunk; `None` if there are too many chunks.
-fn take(make: impl FnOnce() -> Option<NonNull<Chunk>>) -> Option<NonNull<Chunk>> {
+fn take() -> Option<NonNull<Chunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
     }
@@ -150,7 +135,7 @@ fn take(make: impl FnOnce() -> Option<NonNull<Chunk>>) -> Option<NonNull<Chunk>>
 #[cold]
 fn take_first() -> Option<NonNull<Chunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);
-    let chunk = take(make);
+    let chunk = take();
     if chunk.is_none() {
         POOL.logs.fetch_sub(1, Ordering::Relaxed);
     }
@@ -224,7 +209,7 @@ impl Writer {
             return None;
         }
         let fresh = match self.chunk {
-            Some(_) => take_next(),
+            Some(_) => take(),
             None => take_first(),
         }?;
         let link = match &self.chunk {
@@ -340,7 +325,6 @@ impl Reader {
                 self.read = 0;
                 any = true;
                 give_back(NonNull::from(chunk));
-                Unread::Chunk.shrink(CHUNK_BYTES);
             }
             if is_last || !finished {
                 break;

@@ -8,7 +8,6 @@
 
 #![allow(unsafe_code)]
 
-mod budget;
 mod buffers;
 mod callback;
 mod calls;
@@ -41,7 +40,6 @@ mod texts;
 mod thread;
 mod verifying;
 
-pub use budget::bytes_held;
 pub use buffers::{filled, many_filled, next_filled, recycle, rest};
 pub use callback::{Capture, has_launched_late, record_stack};
 pub use clock::{now, renew_clock};
@@ -59,12 +57,16 @@ pub use stack::new_context;
 pub use sums::{calls, cost, graph_cost, losses, verified};
 pub use verifying::verify_every;
 
-/// Limits the memory of threads, logs and activity buffers, so that everything that gpuflame holds stays below
-/// `ceiling` bytes. The table of a thread's stack ids may take a sixteenth of the ceiling, all logs a quarter, and the
-/// backlog as a whole the memory that everything else leaves (`budget`). Records beyond these limits are dropped and
-/// counted.
+/// Limits the memory of each thread and its logs to a share of `ceiling` bytes: a sixteenth for the ids of a thread's
+/// stacks, and a quarter for rows that are written and not read. Activities that wait for the collector may take four
+/// times the ceiling in that time, because sums would be wrong without them. More than 256 MiB changes nothing.
 pub fn bound_memory(ceiling: usize) {
     intern::bound(ceiling / 16);
     log::bound(ceiling / 4);
-    budget::bound(ceiling);
+    buffers::bound(ceiling.saturating_mul(4));
+}
+
+/// Memory that gpuflame holds, in bytes: mapped, in buffers, and on its heap.
+pub fn bytes_held() -> usize {
+    crate::unwind::bytes_held() + crate::tracer::bytes_held() + crate::host::heap::held()
 }

@@ -16,7 +16,6 @@ use crate::record::{GraphId, Loss, ThreadId};
 use crate::tracer::Call;
 use crate::unwind::{Unwinder, memory, tls};
 
-use super::budget;
 use super::calls::{GraphCall, HostCallBegun, Pending, UnderWay};
 use super::counts::Counts;
 use super::intern::Interner;
@@ -66,10 +65,6 @@ const LEFT: u32 = 2;
 /// Maximum number of abandoned states, which take about 250 KiB each. Once the maximum is reached, a thread that jumps
 /// out of gpuflame counts as inside from then on, and its launches are only counted.
 const MOST_LEFT: usize = 64;
-
-/// Number of threads that get a state even if no memory is left below the ceiling. The launches of all further threads
-/// are only counted.
-const MIN_THREADS: usize = 8;
 
 /// Value of `inside`: the state was inherited from the process that this process was forked from.
 const INHERITED: usize = 1;
@@ -265,9 +260,6 @@ fn lose_without_state(loss: Loss) {
 fn attach() -> Option<&'static Thread> {
     // Checked first, because creating a state and then discarding it would map and unmap memory on every launch of the
     // thread.
-    if !may_be_created() && !all().any(|thread| thread.stage.load(Ordering::Relaxed) == ENDED) {
-        return None;
-    }
     let thread = Own::new().and_then(reuse_or_map)?;
     // SAFETY: `thread` points to a state, and states are never unmapped.
     let state: &'static Thread = unsafe { thread.as_ref() };
@@ -309,12 +301,6 @@ fn this_thread() -> ThreadId {
     ThreadId(threads::number() as u32)
 }
 
-/// Whether another state may be created: always for the first threads, and for further threads only below the memory
-/// limit.
-fn may_be_created() -> bool {
-    all().take(MIN_THREADS).count() < MIN_THREADS || budget::has_room(size_of::<Thread>())
-}
-
 fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     let free = all().find(|thread| {
         thread.stage.compare_exchange(ENDED, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -327,9 +313,6 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = Own { launches, contexts, outside, ..own };
         return Some(NonNull::from(thread));
-    }
-    if !may_be_created() {
-        return None;
     }
     let at = memory::map(size_of::<Thread>())?;
     leaks::keeps(at.cast(), size_of::<Thread>());

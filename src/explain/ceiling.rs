@@ -34,8 +34,8 @@ use crate::record::{ContextId, IdMap, Loss, NameId};
 
 /// Number of stacks, and of kernels, up to which none are dropped, because so few cannot be what uses the memory.
 const FEWEST: usize = 256;
-/// Memory of a full join with its default limits, in bytes.
-const JOIN_BYTES: usize = 45 << 20;
+/// Ceiling below which the join holds a quarter of its usual limits: full, it would take 45 MiB.
+const SMALL: usize = 64 << 20;
 
 /// Memory of a thread's name and number, in bytes.
 const BYTES_A_THREAD: usize = 96;
@@ -76,15 +76,17 @@ impl NotKept {
     }
 }
 
-/// Memory limits of a join that uses at most a quarter of the ceiling when it is full.
+/// Memory limits of the join below a ceiling.
 pub(super) fn limits(ceiling: usize) -> Limits {
     let all = Limits::default();
-    let parts = JOIN_BYTES.div_ceil((ceiling / 4).max(1)).next_power_of_two().min(16);
-    Limits {
-        recent: all.recent / parts,
-        waiting: all.waiting / parts,
-        running: all.running / parts,
-        orphans: all.orphans / parts,
+    match ceiling {
+        0..SMALL => Limits {
+            recent: all.recent / 4,
+            waiting: all.waiting / 4,
+            running: all.running / 4,
+            orphans: all.orphans / 4,
+        },
+        _ => all,
     }
 }
 

@@ -26,7 +26,7 @@ use std::mem;
 
 use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::{self, Graphs};
-use crate::join::{Join, Limits, Sink, Tally};
+use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
 use crate::record::{
     Activity, Blocked, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, Sampled,
@@ -278,11 +278,6 @@ impl Explain {
     /// Whether enough state waits for a flush of the tracer that a flush should be made soon.
     pub fn wants_flush(&self) -> bool {
         self.join.wants_flush() || self.graphs.wants_flush()
-    }
-
-    /// Maximum number of launches and of activities that may wait for each other.
-    pub fn join_limits(&self) -> Limits {
-        self.join.limits()
     }
 
     /// Returns the result so far, treating rows without a partner as if they never found one; these rows are passed to

@@ -9,8 +9,6 @@ const DEFAULT: usize = 256 * MIB;
 /// Minimum memory limit: the memory that gpuflame uses in a program that launches from a few stacks and a few threads,
 /// plus a margin.
 const LEAST: usize = 24 * MIB;
-/// Part of the limit that is set aside for memory that is not counted.
-const UNCOUNTED: usize = 8 * MIB;
 /// Divisor for gpuflame's share of the control group's memory.
 const PART: u64 = 10;
 
@@ -20,13 +18,6 @@ pub fn ceiling(asked: Option<usize>) -> usize {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         limit(&group, |path| fs::read_to_string(path).ok())
     })
-}
-
-/// The part of a memory limit that applies to counted memory. The rest of the limit covers memory that no counter
-/// includes: touched pages of the library's image (4 to 6 MiB), rounding up to pages and slabs, and empty slabs that
-/// the heap keeps.
-pub fn counted(ceiling: usize) -> usize {
-    ceiling.saturating_sub(UNCOUNTED).max(LEAST - UNCOUNTED)
 }
 
 /// Returns `asked`, if it is set, and otherwise the smaller of 256 MiB and a tenth of the control group's limit. The

@@ -87,7 +87,6 @@ pub struct Join {
     order: Order,
     repeats: Repeats,
     tally: Tally,
-    limits: Limits,
 }
 
 impl Default for Join {
@@ -106,13 +105,7 @@ impl Join {
             order: Order::default(),
             repeats: Repeats::default(),
             tally: Tally::default(),
-            limits,
         }
-    }
-
-    /// Memory limits of this join.
-    pub fn limits(&self) -> Limits {
-        self.limits
     }
 
     /// Processes the next row. Rows other than launches, activities and window edges are ignored.

@@ -37,15 +37,10 @@ use super::stream::Streams;
 use super::times::Times;
 use super::write::Report;
 
-/// Fraction (1/7) of the join's capacity for launches that wait for an activity. If more launches are waiting,
-/// activities are read first, so that each launch is paired before the join's window moves past the launch. With the
-/// default limits this is 32,768 launches.
-const MANY_OPEN_PART: usize = 7;
-/// Fraction (1/4) of the join's capacity for activities that wait for their launch. At this limit, launches are read
-/// first even if many launches are waiting. Otherwise the activities of threads that launch fast would be read too far
-/// ahead, while CUPTI has not filled the buffers of other threads yet. With the default limits this is 16,384
-/// activities.
-const MANY_ORPHANS_PART: usize = 4;
+/// Number of launches without an activity at which CUPTI is asked to flush.
+const MANY_OPEN: u64 = 32 << 10;
+/// Number of activities without a launch up to which CUPTI is asked to flush.
+const MANY_ORPHANS: u64 = 16 << 10;
 /// Maximum number of steps before the collector turns to its other duties. These steps take about 20 ms.
 const MOST_STEPS: usize = 64;
 
@@ -309,12 +304,7 @@ impl Pipeline {
 
     fn wants_activities(&self) -> bool {
         let tally = self.rows.explain.tally();
-        let many_orphans = self.rows.explain.join_limits().orphans / MANY_ORPHANS_PART;
-        tally.launches.open() > self.many_open() && tally.activities.open() < many_orphans as u64
-    }
-
-    fn many_open(&self) -> u64 {
-        (self.rows.explain.join_limits().waiting / MANY_OPEN_PART) as u64
+        tally.launches.open() > MANY_OPEN && tally.activities.open() < MANY_ORPHANS
     }
 
     fn read_noted_buffer(&mut self, api: &Api) -> bool {
@@ -325,7 +315,7 @@ impl Pipeline {
     /// thread, of about 5,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
-        explain.tally().launches.open() > 4 * self.many_open() || explain.wants_flush()
+        explain.tally().launches.open() > 4 * MANY_OPEN || explain.wants_flush()
     }
 
     /// Number of launches without an activity.
@@ -739,7 +729,7 @@ impl Rows {
     fn note_first_work(&mut self, row: &Row<'_>) {
         self.first_work = match row {
             Row::Launch(launch) => Some(launch.time),
-            Row::Outside(_) | Row::Activity(_) => Some(capture::now()),
+            Row::Outside(_) | Row::Activity(_) | Row::EventCall(_) => Some(capture::now()),
             _ => return,
         };
         self.streams.create_files();

@@ -74,7 +74,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     file::make_for(settings.file_mode);
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
     let outputs = chosen::outputs().unwrap_or_else(by_settings);
-    let ceiling = memory::counted(memory::ceiling(settings.max_mem));
+    let ceiling = memory::ceiling(settings.max_mem);
     capture::bound_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);
     capture::refill();

@@ -297,11 +297,10 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_MAX_MEM",
         values: "bytes, or with K, M or G; 24M at least",
         default: "",
-        help: "Maximum memory that gpuflame takes, all of it together; unset 256M, or a tenth of the memory limit of the \
-               control group where that is less. Beyond it, stacks with the least GPU time are added up under \
-               `[other stacks]`, then kernels under `[other kernels]`, then threads lose their names; all this keeps \
-               sums exact. Launches and GPU activities that arrive faster than they can be read are dropped and \
-               counted, and GPU time and idle time are marked incomplete.",
+        help: "Maximum memory that gpuflame takes; unset 256M, or a tenth of the memory limit of the control group where \
+               that is less. Beyond it, stacks with the least GPU time are added up under `[other stacks]`, then kernels \
+               under `[other kernels]`, then threads lose their names; all this keeps sums exact. GPU activities that \
+               arrive faster than they can be read may take four times as much until they are read.",
         apply: |settings, value| {
             settings.max_mem = if value.is_empty() { None } else { Some(bytes(value)?) };
             Ok(())

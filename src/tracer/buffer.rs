@@ -20,15 +20,7 @@ pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Bytes of spare buffers that the library holds. The records in spare buffers are dropped.
-static SPARE: AtomicUsize = AtomicUsize::new(0);
-
-/// Returns the memory of the spare buffers that the library holds, in bytes. It is part of [`bytes_held`].
-pub fn spare_bytes() -> usize {
-    SPARE.load(Ordering::Relaxed)
-}
-
-/// Bytes that an idle buffer may keep resident once [`WARM_ROOM`] is used up. Memory beyond this limit is returned to
+/// Bytes that an idle buffer may keep resident once [`MOST_WARM`] is used up. Memory beyond this limit is returned to
 /// the kernel, so that memory use does not stay at the level of the largest burst.
 const KEPT_BYTES: usize = 64 << 10;
 
@@ -36,13 +28,6 @@ const KEPT_BYTES: usize = 64 << 10;
 /// records alternates. If the memory of such a buffer were returned to the kernel, the application's threads would
 /// incur 256 page faults when they fill it again, which is 70 ns per record.
 const MOST_WARM: usize = 2 << 20;
-/// `MOST_WARM`, or less under the memory ceiling that the user asked for.
-static WARM_ROOM: AtomicUsize = AtomicUsize::new(MOST_WARM);
-
-/// Limits the memory that idle buffers keep resident to `bytes`, but to at most 2 MiB.
-pub fn keep_warm(bytes: usize) {
-    WARM_ROOM.store(bytes.min(MOST_WARM), Ordering::Relaxed);
-}
 
 /// Resident bytes of idle buffers that hold more than [`KEPT_BYTES`].
 static WARM: AtomicUsize = AtomicUsize::new(0);
@@ -88,8 +73,7 @@ impl Buffer {
 
     /// Whether this idle buffer may keep all its pages.
     fn keep_warm(&mut self) -> bool {
-        let keep =
-            |warm: usize| Some(warm + self.written).filter(|warm| *warm <= WARM_ROOM.load(Ordering::Relaxed));
+        let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MOST_WARM);
         let kept = WARM.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
         self.warm = if kept { self.written } else { 0 };
         kept
@@ -215,15 +199,6 @@ struct Loan {
     is_spare: bool,
 }
 
-impl Loan {
-    /// Subtracts a spare buffer that the library no longer holds.
-    fn count_out(&self) {
-        if self.is_spare {
-            SPARE.fetch_sub(8 * self.words, Ordering::Relaxed);
-        }
-    }
-}
-
 // SAFETY: a loan owns the memory that it points to, like a box, and is not bound to a thread.
 unsafe impl Send for Loan {}
 
@@ -254,12 +229,7 @@ impl Lent {
         let mut loans = self.loans();
         // If a loan with this address exists, another client has received that buffer and freed it.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
-            let freed = loans.swap_remove(at);
-            HELD.fetch_sub(8 * freed.words, Ordering::Relaxed);
-            freed.count_out();
-        }
-        if is_spare {
-            SPARE.fetch_add(8 * words, Ordering::Relaxed);
+            HELD.fetch_sub(8 * loans.swap_remove(at).words, Ordering::Relaxed);
         }
         loans.push(Loan { start, words, written, is_spare });
         drop(loans);
@@ -283,7 +253,6 @@ impl Lent {
             };
             loans.swap_remove(at)
         };
-        loan.count_out();
         let Loan { start, words, .. } = loan;
         let valid = valid.min(8 * words);
         // `lend` took these fields from a buffer, and the loan was just removed, so the memory has only one owner.

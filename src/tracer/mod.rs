@@ -9,7 +9,7 @@ mod calls;
 #[doc(hidden)]
 pub mod errno;
 
-pub use buffer::{Buffer, Filled, bytes_held, keep_warm, spare_bytes};
+pub use buffer::{Buffer, Filled, bytes_held};
 pub(crate) use buffer::{Lent, Returned};
 pub use calls::{AllocationKind, ApiCall, CallKind};
 

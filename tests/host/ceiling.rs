@@ -197,67 +197,6 @@ fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     assert_eq!(done.ledger("not kept apart:").len(), 1, "{}", done.stderr);
 }
 
-fn load() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| compile("tests/programs/load.c", &["-O2"]))
-}
-
-/// Arguments for eight threads that launch without a pause, so that the collector cannot keep up.
-const FLAT_OUT: [&str; 4] = ["--threads", "8", "--launches", "2000000"];
-
-/// Peak anonymous memory of the process (without pages of files), as the kernel counts it, in MiB.
-fn most_anonymous(done: &Done) -> f64 {
-    let kib = |name: &str| {
-        let line = done.stdout.lines().find_map(|line| line.strip_prefix(name)).expect(&done.stdout);
-        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap()
-    };
-    (kib("VmHWM:") - kib("RssFile:")) / 1024.0
-}
-
-/// Memory of the buffers that CUPTI fills even though their records will be dropped, until CUPTI's own thread returns
-/// them; the less processor time that thread gets, the more such buffers there are. CUPTI before 12.9 crashes if it is
-/// given no buffer at all.
-const SPARE_MIB: f64 = 24.0;
-
-/// Beyond the ceiling launches and activities are dropped and counted, and incomplete figures are marked.
-#[test]
-fn launches_faster_than_the_collector_stay_within_the_memory_ceiling() {
-    // Makes the allocator return freed memory to the kernel at once.
-    let quiet = |run: Run| {
-        let run = run.args(FLAT_OUT).env("GPUSIM_TRUTH", "").env("MALLOC_ARENA_MAX", "1");
-        run.env("MALLOC_TRIM_THRESHOLD_", "0").env("MALLOC_TOP_PAD_", "0")
-    };
-    let without = most_anonymous(&quiet(Run::new(load(), Way::None)).ok());
-    for ceiling in [24, 64] {
-        let run = quiet(Run::new(load(), Way::Injected)).env("GPUFLAME_MAX_MEM", format!("{ceiling}M"));
-        let done = run.ok();
-        let most = most_anonymous(&done) - without;
-        let (launches, parts) = done.sum("launches");
-        eprintln!("{ceiling} MiB: {most:.1} MiB, {launches} launches, {parts:?}");
-        assert!(most <= f64::from(ceiling) + SPARE_MIB, "{most} MiB\n{}", done.stderr);
-        // Out of every 1,024 launches, 16 are followed by a copy and a fill, and one by another copy.
-        assert_eq!(launches, 2_000_000 + 8 * (2 * 3907 + 245));
-        assert_eq!(done.sum("activities").0, launches);
-        assert!(!done.stderr.contains("another client of CUPTI"), "{}", done.stderr);
-        let dropped = parts["dropped"] + done.sum("activities").1["dropped"];
-        assert_eq!(done.stderr.contains("gpuflame: incomplete: "), dropped > 0, "{}", done.stderr);
-        if done.sum("activities").1["dropped"] > 0 {
-            for file in ["out.svg", "out.idle.svg"] {
-                assert!(done.file(file).contains("GPU and idle time are incomplete"), "{file}");
-            }
-        }
-    }
-}
-
-#[test]
-fn a_program_launching_flat_out_in_a_96_mib_cgroup_is_not_killed() {
-    let Some(group) = Group::new(96 << 20) else { return };
-    let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
-    let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(load());
-    let done = run.args(FLAT_OUT).env("GPUSIM_TRUTH", "").ok();
-    assert!(done.sum("launches").1["matched"] > 0, "{}", done.stderr);
-}
-
 #[test]
 fn a_hundred_thousand_kernels_fit_in_24_mib_and_heavy_kernels_stay_listed() {
     assert_many_kernels(100_000);

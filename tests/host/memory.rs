@@ -14,8 +14,9 @@ const MOST_PER_CELL: f64 = 256.0;
 /// Maximum growth after more launches of the same kind.
 const MOST_GROWTH: f64 = 2.0 * MIB;
 
-/// The default ceiling, which applies while records arrive faster than they are read.
-const MOST_BEHIND: f64 = 256.0 * MIB;
+/// Maximum memory while records arrive faster than they are read: 1 GiB of unread activities, a MiB for each of eight
+/// threads, 32 MiB of launches, 32 MiB while old times of a device are sorted, and everything else.
+const MOST_BEHIND: f64 = (1024.0 + 8.0 + 32.0 + 32.0) * MIB + MOST;
 /// Nanoseconds that cudaLaunchKernel takes with a CUPTI client: a published measurement on hardware.
 const TRACED_DRIVER: u32 = 4_000;
 /// Out of 1,024 launches of `load` 16 are followed by a copy and a fill, and one by another copy; each of eight threads makes
