@@ -152,8 +152,7 @@ static void print_memory(void)
     char line[256];
     FILE *status = fopen("/proc/self/status", "r");
     while (status && fgets(line, sizeof line, status))
-        if (!strncmp(line, "VmRSS:", 6) || !strncmp(line, "VmHWM:", 6) || !strncmp(line, "RssAnon:", 8) ||
-            !strncmp(line, "RssFile:", 8))
+        if (!strncmp(line, "VmRSS:", 6) || !strncmp(line, "RssAnon:", 8))
             printf("%s", line);
     if (status)
         fclose(status);
