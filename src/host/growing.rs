@@ -164,6 +164,15 @@ impl Growing {
         self.wait(&mut state, patience, &|state| state.bytes == 0 && state.place.is_some());
     }
 
+    /// Waits until the file exists, if it is needed. Abandons the file if it does not exist after `patience`.
+    pub fn wait_until_created(&self, patience: Duration) {
+        let mut state = self.0.state.lock();
+        if state.is_needed {
+            // The reason is kept, and returned when the file ends.
+            let _ = self.wait_or_give_up(&mut state, patience, &|state| state.place.is_some());
+        }
+    }
+
     /// Removes the remainder of an abandoned file, because the caller needs its disk space. On a file system that
     /// hangs, the file stays. Returns true if a file was removed.
     pub fn take_away_what_is_left(&self) -> bool {
@@ -407,6 +416,35 @@ mod tests {
     /// A million bytes, in pieces of many sizes.
     fn pieces() -> impl Iterator<Item = Vec<u8>> {
         (0..1000_u32).map(|piece| vec![piece as u8; (piece as usize * 7919) % 2003])
+    }
+
+    #[test]
+    fn a_file_that_is_about_to_be_created_has_a_path_after_the_wait() {
+        let folder = folder("growing-about");
+        let path = folder.join("x");
+        let (opens, opened) = channel();
+        let (file, feed) = held(&path, GivenUp::Goes, opened);
+        assert_eq!(file.path(), None);
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            opens.send(()).unwrap();
+        });
+        file.wait_until_created(LONG);
+        assert_eq!(file.path(), Some(path));
+        late.join().unwrap();
+        drop(feed);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_created_in_time_fails_with_the_reason() {
+        let folder = folder("growing-never");
+        let (opens, opened) = channel();
+        let (file, feed) = held(&folder.join("x"), GivenUp::Goes, opened);
+        file.wait_until_created(Duration::from_millis(50));
+        assert!(feed.end(LONG).unwrap_err().to_string().contains("taken nothing"));
+        drop(opens);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

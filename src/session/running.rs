@@ -323,7 +323,7 @@ impl Session {
             Symbolizer::new(draw::naming(&self.settings)).name(profile);
         }
         let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
-        let ours = streams.recording().or_else(kept);
+        let ours = progress::in_others(|| streams.created_recording()).or_else(kept);
         let chosen = chosen::outputs();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
         let mut report = draw::files(

@@ -144,6 +144,13 @@ impl Streams {
         self.unwritten().or(self.left.as_ref()).and_then(Growing::path)
     }
 
+    /// Path of the recording, for a thread that is about to choose names. In a short run, the file may be about to be
+    /// created, and its name would look like that of another process.
+    pub(super) fn created_recording(&self) -> Option<PathBuf> {
+        self.unwritten().iter().for_each(|file| file.wait_until_created(self.patience));
+        self.recording()
+    }
+
     /// Returns the growing recording, so that a caller can wait until all rows are written.
     pub(super) fn unwritten(&self) -> Option<&Growing> {
         match &self.recording {
