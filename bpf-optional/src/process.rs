@@ -38,6 +38,8 @@ pub(crate) fn hold(words: &[OsString], environment: &[(&str, OsString)]) -> Resu
     // SAFETY: the child calls only getpid, write and read, which are async-signal-safe.
     unsafe { command.pre_exec(move || wait_for_word(say, hear)) };
     let thread = std::thread::spawn(move || {
+        // The probes stop a process in each `exec`, until its libraries are watched.
+        gpuflame::host::child::keep_running_while_stopped();
         let status = gpuflame::host::child::run(&mut command);
         // The child has its own copies; closing ours signals the end of the command.
         drop((to_us, from_us, ends));

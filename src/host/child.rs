@@ -46,6 +46,7 @@ static BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static PASSES_INTERRUPTS: AtomicBool = AtomicBool::new(false);
+static KEEPS_RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// State that Rust's runtime changes before `main`: the runtime ignores SIGPIPE, and opens `/dev/null` in place of closed
 /// standard descriptors.
@@ -79,7 +80,8 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     let blocked = SignalMask::block_all();
     // If SIGCHLD is ignored, the kernel reaps the command, and the command's status is lost.
     set_action(libc::SIGCHLD, libc::SIG_DFL, 0);
-    for signal in HANDLED {
+    let keeps_running = KEEPS_RUNNING.load(Ordering::SeqCst);
+    for signal in HANDLED.into_iter().filter(|signal| *signal != STOP_KEY || !keeps_running) {
         if FROM_TERMINAL.contains(&signal) || inherited.is_default(signal) {
             handle(signal);
         }
@@ -112,6 +114,11 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
 /// know only this process. (A terminal sends SIGINT to both processes.)
 pub fn pass_interrupts_on() {
     PASSES_INTERRUPTS.store(true, Ordering::SeqCst);
+}
+
+/// Keeps this process running while the command is stopped, because this process stops and continues the command itself.
+pub fn keep_running_while_stopped() {
+    KEEPS_RUNNING.store(true, Ordering::SeqCst);
 }
 
 /// Whether SIGINT arrived while a command ran. The command decided how to react.
@@ -232,17 +239,19 @@ enum Change {
     Stopped(i32),
 }
 
-/// Waits until the process has ended, and does not reap it. When the process is stopped, this process stops as well.
+/// Waits until the process has ended, and does not reap it. When the process is stopped, this process stops as well,
+/// unless it has to keep running.
 fn wait_for_end(process: i32) {
-    while let Some(Change::Stopped(signal)) = changed(process, 0) {
+    let stops = if KEEPS_RUNNING.load(Ordering::SeqCst) { 0 } else { libc::WSTOPPED };
+    while let Some(Change::Stopped(signal)) = changed(process, stops) {
         stop_as(process, signal);
     }
 }
 
-/// Waits for a change of the process's state, and leaves the change to be found by another wait. `None` if the process
-/// cannot be waited for or, with WNOHANG, if the process is running.
+/// Waits for the end of the process or, with WSTOPPED, until the process is stopped, and leaves the change to be found by
+/// another wait. `None` if the process cannot be waited for or, with WNOHANG, if its state has not changed.
 fn changed(process: i32, options: i32) -> Option<Change> {
-    let options = options | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
+    let options = options | libc::WEXITED | libc::WNOWAIT;
     loop {
         // SAFETY: all-zero is a valid `siginfo_t`.
         let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -308,7 +317,7 @@ fn wait_until_continued(process: i32) {
 }
 
 fn is_stopped(command: i32) -> bool {
-    matches!(changed(command, libc::WNOHANG), Some(Change::Stopped(_)))
+    matches!(changed(command, libc::WSTOPPED | libc::WNOHANG), Some(Change::Stopped(_)))
 }
 
 fn raise(signal: i32) {
