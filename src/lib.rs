@@ -35,11 +35,11 @@
 //!
 //! # Reading
 //!
-//! [`read`] explains a recording, or a trace from another tool. The result is a [`Run`], which can draw any view in
-//! any format of sums.
+//! With the feature `read`, `gpuflame::read` explains a recording, or a trace from another tool. The result is a
+//! `gpuflame::Run`, which can draw any view in any format of sums.
 //!
 //! ```
-//! # #[cfg(feature = "cli")]
+//! # #[cfg(feature = "read")]
 //! # fn main() -> gpuflame::Result<()> {
 //! # let folder = std::env::temp_dir().join(format!("gpuflame-doctest-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder)?;
@@ -57,7 +57,7 @@
 //! # std::fs::remove_dir_all(&folder)?;
 //! # Ok(())
 //! # }
-//! # #[cfg(not(feature = "cli"))]
+//! # #[cfg(not(feature = "read"))]
 //! # fn main() {}
 //! ```
 //!
@@ -69,95 +69,36 @@
 
 #![deny(unsafe_code)]
 
-#[doc(hidden)]
-pub mod aggregate;
-#[doc(hidden)]
-#[cfg(feature = "cli")]
-pub mod analysis;
-#[doc(hidden)]
-pub mod capture;
-#[doc(hidden)]
-#[cfg(feature = "cli")]
-pub mod cli;
-#[doc(hidden)]
-pub mod control;
-#[doc(hidden)]
-#[allow(unsafe_code)]
-pub mod cupti;
-#[doc(hidden)]
-pub mod error;
-#[doc(hidden)]
-#[cfg(feature = "cli")]
-pub mod events;
-#[doc(hidden)]
-pub mod explain;
-#[doc(hidden)]
-pub mod export;
-#[doc(hidden)]
-pub mod graphs;
-#[doc(hidden)]
-pub mod host;
-#[doc(hidden)]
-#[cfg(feature = "cli")]
-pub mod import;
-#[doc(hidden)]
-pub mod join;
-#[doc(hidden)]
-#[cfg(feature = "cli")]
-pub mod merge;
-#[doc(hidden)]
-pub mod profile;
-#[doc(hidden)]
-pub mod record;
-#[doc(hidden)]
-#[cfg(feature = "cli")]
-pub mod run;
-#[doc(hidden)]
-pub mod session;
-#[doc(hidden)]
-pub mod settings;
-#[doc(hidden)]
-pub mod stats;
-#[doc(hidden)]
-#[cfg(feature = "cli")]
-pub mod steps;
-#[doc(hidden)]
-pub mod symbolize;
-#[doc(hidden)]
-pub mod timeline;
-#[doc(hidden)]
-#[allow(unsafe_code)]
-pub mod tracer;
-#[doc(hidden)]
-#[allow(unsafe_code)]
-pub mod unwind;
-
 /// Ledger of a run: counts of launches and activities that were seen, matched and lost. The counts must add up.
 pub mod ledger {
-    pub use crate::explain::{Device, Host, Ledger, Stacks, Sum};
-    pub use crate::graphs::NodeTally;
-    pub use crate::join::{Activities, Launches, Tally};
-    pub use crate::profile::views::UnifiedSums;
-    pub use crate::profile::{Cause, Dependencies, DeviceTime, DeviceUse};
-    pub use crate::record::{DeviceId, Loss};
+    pub use gpuflame_explain::graphs::NodeTally;
+    pub use gpuflame_explain::join::{Activities, Launches, Tally};
+    pub use gpuflame_explain::{Device, Host, Ledger, Stacks, Sum};
+    pub use gpuflame_model::profile::views::UnifiedSums;
+    pub use gpuflame_model::profile::{Cause, Dependencies, DeviceTime, DeviceUse};
+    pub use gpuflame_model::record::{DeviceId, Loss};
 }
 
 /// The ways to look at a run: GPU time by stack, idle time, waits, memory.
 pub mod views {
-    pub use crate::profile::views::{
+    pub use gpuflame_model::profile::views::{
         CPU, GPU, IDLE, MEMORY, Measure, OFF_CPU, TOGETHER, UNIFIED, VIEWS, Value, View, WAITS, view,
     };
 }
 
-pub use error::{Error, ErrorKind, Result};
-pub use export::{FORMATS, Format, GraphStacks, Options as DrawOptions, Root, Unit, format};
-pub use ledger::Ledger;
-#[cfg(feature = "cli")]
-pub use profile::Unnamed;
-#[cfg(feature = "cli")]
-pub use run::{ReadOptions, Run, read};
-pub use session::{
+#[cfg(not(feature = "read"))]
+pub use gpuflame_export::{FORMATS, format};
+pub use gpuflame_export::{Format, GraphStacks, Options as DrawOptions, Root, Unit};
+pub use gpuflame_model::error::{Error, ErrorKind, Result};
+#[cfg(feature = "read")]
+pub use gpuflame_model::profile::Unnamed;
+#[cfg(feature = "read")]
+pub use gpuflame_offline::formats::{FORMATS, format};
+#[cfg(feature = "read")]
+pub use gpuflame_offline::run::{ReadOptions, Run, read};
+pub use gpuflame_recorder::session::{
     KernelTime, Range, Stats, Window, flush, is_active, mark, range, set_output, start, stats, step, stop,
     window,
 };
+pub use ledger::Ledger;
 pub use views::View;

@@ -105,13 +105,13 @@ for release in "${releases[@]}"; do
   fi
 
   cudart=$(find "$(unpack "${words[1]}")" -name 'libcudart.so.*')
-  if ! GPUFLAME_TEST_CUDART="$cudart" cargo test -q -p gpuflame --test unwind_real -- --ignored --nocapture; then
+  if ! GPUFLAME_TEST_CUDART="$cudart" cargo test -q -p gpuflame-unwind --test unwind_real -- --ignored --nocapture; then
     echo "${words[1]}: STACKS THROUGH THE REAL LIBRARY DIFFER" && failed=1
   fi
 
   [ "${words[-1]}" = walk ] || continue
   library=$(find "$cupti" -name 'libcupti.so.*')
-  if ! GPUFLAME_TEST_CUPTI="$library" cargo test -q -p gpuflame --lib cupti::real -- --ignored --nocapture; then
+  if ! GPUFLAME_TEST_CUPTI="$library" cargo test -q -p gpuflame-cupti --lib real -- --ignored --nocapture; then
     echo "${words[0]}: THE REAL LIBRARY DISAGREES" && failed=1
   fi
 done

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gpuflame::{Error, ErrorKind, Result};
+use gpuflame_model::error::{Error, ErrorKind, Result};
 
 use crate::compare::{self, Stacks, Verdict};
 use crate::grade::{self, Grade, Way};

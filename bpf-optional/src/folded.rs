@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use gpuflame::Result;
+use gpuflame_model::error::Result;
 
 use crate::launched::{Launch, Seen};
 use crate::names::{self, Names};

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use gpuflame::Result;
-use gpuflame::record::{Detail, Frame, FrameKind, Loss, ModuleEpoch, Reader, Row};
+use gpuflame_model::error::Result;
+use gpuflame_model::record::{Detail, Frame, FrameKind, Loss, ModuleEpoch, Reader, Row};
 
 use crate::bytes::Bytes;
 use crate::entries::{self, Segment};
@@ -108,7 +108,7 @@ fn is_of_launches(loss: Loss) -> bool {
 /// The files that a process had mapped, as the process's recording names them.
 struct Modules<'a> {
     files: &'a Files,
-    modules: Vec<gpuflame::record::Module>,
+    modules: Vec<gpuflame_model::record::Module>,
     known: HashMap<PathBuf, Option<(FileNumber, Vec<Segment>)>>,
 }
 

@@ -8,7 +8,7 @@ use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
 use aya::programs::{BtfTracePoint, UProbe};
 use aya::{Btf, Ebpf, EbpfLoader};
-use gpuflame::{Error, ErrorKind, Result};
+use gpuflame_model::error::{Error, ErrorKind, Result};
 
 use crate::entries::Kind;
 use crate::wire::{FileId, Record};

@@ -58,4 +58,4 @@ fn main() -> ExitCode {
 #[used]
 // SAFETY: the C library calls the functions in this section with arguments that this function ignores.
 #[unsafe(link_section = ".init_array")]
-static NOTE_INHERITED: extern "C" fn() = gpuflame::host::child::note_inherited;
+static NOTE_INHERITED: extern "C" fn() = gpuflame_os::child::note_inherited;

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use gpuflame::{Error, ErrorKind, Result};
+use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// A command whose process was started, but has not executed the program yet.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ pub(crate) fn hold(words: &[OsString], environment: &[(&str, OsString)]) -> Resu
     unsafe { command.pre_exec(move || wait_for_word(say, hear)) };
     let thread = std::thread::spawn(move || {
         // The probes stop a process in each `exec`, until its libraries are watched.
-        gpuflame::host::child::keep_running_while_stopped();
-        let status = gpuflame::host::child::run(&mut command);
+        gpuflame_os::child::keep_running_while_stopped();
+        let status = gpuflame_os::child::run(&mut command);
         // The child has its own copies; closing ours signals the end of the command.
         drop((to_us, from_us, ends));
         status

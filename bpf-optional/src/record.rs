@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 use clap::Args;
-use gpuflame::{Error, ErrorKind, Result};
+use gpuflame_model::error::{Error, ErrorKind, Result};
 
 use crate::folded::{self, Options};
 use crate::kernel::{Dropped, Watched};
@@ -175,7 +175,7 @@ pub(crate) fn until_over(
     let status = running.status(command)?;
     // Reads the last records of the command.
     watch.read();
-    Ok(gpuflame::host::child::code(status))
+    Ok(gpuflame_os::child::code(status))
 }
 
 fn until_gone(watch: &mut Watch, pid: u32) -> Result<u8> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use gpuflame::Result;
+use gpuflame_model::error::Result;
 
 use crate::bytes::Bytes;
 use crate::entries::{self, Api, Entry, Kind};

@@ -7,8 +7,8 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 
-use gpuflame::host::{heap, threads};
-use gpuflame::session;
+use gpuflame_os::{heap, threads};
+use gpuflame_recorder::session;
 
 /// Global allocator that forwards every call to [`heap`].
 pub(crate) struct Own;

@@ -20,9 +20,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use gpuflame::host::cancel;
-use gpuflame::tracer::errno;
-use gpuflame::{Error, ErrorKind, session};
+use gpuflame_cupti::tracer::errno;
+use gpuflame_model::error::{Error, ErrorKind};
+use gpuflame_os::cancel;
+use gpuflame_recorder::session;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Own = alloc::Own;
@@ -100,13 +101,13 @@ pub extern "C" fn gpuflame_stop() -> c_int {
 /// Whether a window is open. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_is_active() -> c_int {
-    errno::kept(|| catch_unwind(|| c_int::from(gpuflame::is_active())).unwrap_or(0))
+    errno::kept(|| catch_unwind(|| c_int::from(session::is_active())).unwrap_or(0))
 }
 
 /// Begins another step. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_step() -> c_int {
-    guarded(gpuflame::step)
+    guarded(session::step)
 }
 
 /// Marks an instant. See `include/gpuflame.h`.
@@ -116,7 +117,7 @@ pub extern "C" fn gpuflame_step() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
     // SAFETY: the caller guarantees that `text` is null or a C string.
-    guarded(|| gpuflame::mark(&unsafe { self::text("gpuflame_mark", text) }?.to_string_lossy()))
+    guarded(|| session::mark(&unsafe { self::text("gpuflame_mark", text) }?.to_string_lossy()))
 }
 
 /// Changes where the files are written. See `include/gpuflame.h`.
@@ -128,7 +129,7 @@ pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
     guarded(|| {
         // SAFETY: the caller guarantees that `prefix` is null or a C string.
         let prefix = unsafe { text("gpuflame_set_output", prefix) }?;
-        gpuflame::set_output(OsStr::from_bytes(prefix.to_bytes()))
+        session::set_output(OsStr::from_bytes(prefix.to_bytes()))
     })
 }
 
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
         // SAFETY: the caller guarantees that the structure at `out` begins with its size.
         let place = unsafe { stats::Place::new(out) }?;
         // SAFETY: the caller guarantees that this number of bytes may be written to the structure.
-        unsafe { place.fill(&gpuflame::stats()?) };
+        unsafe { place.fill(&session::stats()?) };
         Ok(())
     })
 }
@@ -185,7 +186,7 @@ thread_local! {
 ///
 /// # Safety
 /// `at` is null, or a C string that is valid as long as the result is used.
-unsafe fn text<'a>(function: &str, at: *const c_char) -> gpuflame::Result<&'a CStr> {
+unsafe fn text<'a>(function: &str, at: *const c_char) -> gpuflame_model::error::Result<&'a CStr> {
     if at.is_null() {
         return Err(missing(function, "text"));
     }
@@ -199,11 +200,11 @@ fn missing(function: &str, what: &str) -> Error {
 
 /// Runs `action`. If it fails, returns the number of the error, and stores the sentence that `gpuflame_last_error`
 /// returns. Preserves the application's errno.
-fn guarded(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
+fn guarded(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
     errno::kept(|| outcome(action))
 }
 
-fn outcome(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
+fn outcome(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
     match cancel::barred(|| catch_unwind(AssertUnwindSafe(action))) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {

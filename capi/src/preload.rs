@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use gpuflame::host::stderr;
-use gpuflame::tracer::errno;
+use gpuflame_cupti::tracer::errno;
+use gpuflame_os::stderr;
 
 use crate::GetExportTable;
 

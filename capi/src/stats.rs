@@ -5,8 +5,10 @@
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
 
-use gpuflame::ledger::{Cause, Sum};
-use gpuflame::{Error, ErrorKind, Result, Stats};
+use gpuflame_explain::Sum;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::Cause;
+use gpuflame_recorder::session::Stats;
 
 /// Number of kernels in the list; `NAME` is the size of a kernel's name in bytes, including the final zero.
 const KERNELS: usize = 8;
@@ -91,7 +93,7 @@ impl Statistics {
         let ledger = &stats.ledger;
         let launches = ledger.launches();
         let devices = || ledger.devices.iter();
-        let time = |of: fn(&gpuflame::ledger::DeviceTime) -> u64| {
+        let time = |of: fn(&gpuflame_model::profile::DeviceTime) -> u64| {
             devices().filter_map(|d| d.time.as_ref()).map(of).sum()
         };
         let timed = || devices().filter(|device| device.time.is_some());

@@ -12,7 +12,7 @@ use std::arch::global_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gpuflame::host::{loaded, threads};
+use gpuflame_os::{loaded, threads};
 
 global_asm!(
     ".pushsection .text.gpuflame_thread_exit,\"ax\",@progbits",

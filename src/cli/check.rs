@@ -6,10 +6,10 @@ use super::console::{Console, Outcome};
 use super::explain::explain;
 use super::input::Source;
 use super::report::{Cell, Report, Table};
-use crate::analysis::{Evidence, Finding, Severity, findings};
-use crate::error::Result;
-use crate::events::JoinedRows;
-use crate::run::ReadOptions;
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_model::error::Result;
+use gpuflame_offline::analysis::{Evidence, Finding, Severity, findings};
+use gpuflame_offline::run::ReadOptions;
 
 /// Say what of a recording or trace is to be doubted.
 ///

@@ -4,9 +4,9 @@ use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
-use crate::export::clean_line;
-use crate::host::patient;
+use gpuflame_export::clean_line;
+use gpuflame_model::error::{Error, ErrorKind};
+use gpuflame_os::patient;
 
 /// Result of a verb that completed its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

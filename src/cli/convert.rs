@@ -14,13 +14,14 @@ use super::input::Source;
 use super::names::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
-use crate::error::{Error, Result};
-use crate::events::JoinedRows;
-use crate::export::{self, FORMATS, Format, Writes};
-use crate::host::file::Draft;
-use crate::profile::View;
-use crate::profile::views::GPU;
-use crate::run::ReadOptions;
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_export::{self as export, Format, Writes};
+use gpuflame_model::error::{Error, Result};
+use gpuflame_model::profile::View;
+use gpuflame_model::profile::views::GPU;
+use gpuflame_offline::formats::FORMATS;
+use gpuflame_offline::run::ReadOptions;
+use gpuflame_os::file::Draft;
 
 /// Write the same data in the format of another tool.
 #[derive(Debug, Args)]
@@ -84,7 +85,7 @@ impl Convert {
             return Err(usage("this format is binary; write it to a file with `-o FILE`"));
         }
         let (explained, events) = read(input, format, self.reading(), console)?;
-        let options = export::Options {
+        let options = gpuflame_export::Options {
             names: self.names.names(),
             whole_kernels: self.internal_frames || self.names.whole_kernels(),
             without_correlation: self.no_correlation,
@@ -135,7 +136,7 @@ impl Convert {
         for (input, rank) in inputs.iter().zip(ranks) {
             let (explained, events) = read(input, format, self.reading(), console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
-            let options = export::Options::default();
+            let options = gpuflame_export::Options::default();
             written.add(partition, |out| write(format, &GPU, &options, &explained, &events, out))?;
         }
         written.publish(console)
@@ -205,7 +206,7 @@ fn read(
 fn formats() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)
-        .map(|word| export::format(&word).expect("it is one of the possible values"))
+        .map(|word| gpuflame_offline::formats::format(&word).expect("it is one of the possible values"))
 }
 
 /// Returns the format with the longest ending that `name` has.
@@ -216,18 +217,18 @@ fn by_ending(name: &str) -> Option<&'static Format> {
     fit.max_by_key(|(ending, _)| ending.len()).map(|(_, format)| format)
 }
 
-fn options(input: &Source) -> export::Options {
+fn options(input: &Source) -> gpuflame_export::Options {
     let name = match input {
         Source::Stdin => None,
         Source::File(path) => path.file_name().map(|name| name.to_string_lossy().into_owned()),
     };
-    export::Options { name, ..export::Options::default() }
+    gpuflame_export::Options { name, ..gpuflame_export::Options::default() }
 }
 
 fn write(
     format: &Format,
     view: &View,
-    options: &export::Options,
+    options: &gpuflame_export::Options,
     explained: &Explained,
     events: &JoinedRows,
     mut out: &mut (dyn Write + Send),

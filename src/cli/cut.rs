@@ -2,16 +2,16 @@
 //! remarks about the missing rest must be right. The tests determine which rows are complete by walking over row
 //! lengths, without the reader.
 //!
-//! `GPUFLAME_CUTS=1 cargo test --lib cut::` truncates 100 KB at every byte, which takes a few minutes. CI truncates
+//! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates 100 KB at every byte, which takes a few minutes. CI truncates
 //! at a few hundred positions.
 
 use std::fs::{self, File};
 use std::path::Path;
 
-use crate::explain::{Definitions, Explain};
-use crate::record::testing::a_turn;
-use crate::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
-use crate::{ReadOptions, read};
+use gpuflame_explain::{Definitions, Explain};
+use gpuflame_model::record::testing::a_turn;
+use gpuflame_model::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
+use gpuflame_offline::run::{ReadOptions, read};
 
 const LENGTH: usize = 100 << 10;
 const HEAD: usize = 16;

@@ -7,8 +7,8 @@ use super::input::Source;
 use super::output::Target;
 use super::stats::millis;
 use super::trace::{self, How};
-use crate::error::Result;
-use crate::steps::{DecodeSteps as Steps, Framework};
+use gpuflame_model::error::Result;
+use gpuflame_traces::steps::{DecodeSteps as Steps, Framework};
 
 /// Say how long the decoding steps of sglang, vllm or fastdeploy take.
 ///

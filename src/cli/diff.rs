@@ -10,12 +10,12 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::names::NameFlags;
 use super::report::{Cell, Format, Report, Table};
-use crate::analysis::{DurationChange, Durations, compare_durations};
-use crate::error::Result;
-use crate::events::JoinedRows;
-use crate::export::{clean_frame, event_place, folded_names, work_name};
-use crate::profile::views::{IDLE, idle_word};
-use crate::profile::{DeviceTime, Place, Profile, saturating_sum};
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_export::{clean_frame, event_place, folded_names, work_name};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::views::{IDLE, idle_word};
+use gpuflame_model::profile::{DeviceTime, Place, Profile, saturating_sum};
+use gpuflame_offline::analysis::{DurationChange, Durations, compare_durations};
 
 /// Compare two runs.
 ///
@@ -196,7 +196,7 @@ struct Run {
 }
 
 impl Run {
-    fn read(source: &Source, flags: &NameFlags, console: Console) -> crate::Result<Self> {
+    fn read(source: &Source, flags: &NameFlags, console: Console) -> gpuflame_model::error::Result<Self> {
         let mut events = JoinedRows::default();
         let Explained { profile, facts, .. } = explain(source, &flags.reading(), console, &mut events)?;
         facts.need_work(source)?;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::console::Console;
 use super::input::{Facts, Source, backward_pass};
-use crate::error::Result;
-use crate::explain::Ledger;
-use crate::host::memory;
-use crate::import::{Kind, Opened};
-use crate::join::Sink;
-use crate::profile::{Profile, Unnamed, saturating_sum};
-use crate::run::{ReadOptions, Run};
-use crate::settings;
+use gpuflame_config::settings;
+use gpuflame_explain::Ledger;
+use gpuflame_explain::join::Sink;
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::{Profile, Unnamed, saturating_sum};
+use gpuflame_offline::run::{ReadOptions, Run};
+use gpuflame_os::memory;
+use gpuflame_traces::import::{Kind, Opened};
 
 /// An explained source.
 pub(super) struct Explained {

@@ -7,9 +7,9 @@ use super::input::Source;
 use super::output::Target;
 use super::report::names;
 use super::trace::{self, How};
-use crate::error::Result;
-use crate::export::clean_line;
-use crate::steps::{Extract as Table, Ops, TimeRange};
+use gpuflame_export::clean_line;
+use gpuflame_model::error::Result;
+use gpuflame_traces::steps::{Extract as Table, Ops, TimeRange};
 
 /// Number of operations shown as a preview if the table is written to a file.
 const PREVIEW: usize = 5;
@@ -55,12 +55,12 @@ impl Extract {
 }
 
 /// Prints the first few operations, with names truncated to fit a line.
-fn preview(table: &Table, out: &mut dyn std::io::Write) -> crate::error::Result<()> {
+fn preview(table: &Table, out: &mut dyn std::io::Write) -> gpuflame_model::error::Result<()> {
     for op in table.ops().iter().take(PREVIEW) {
         let name = table.name(op);
         let short: String = name.chars().take(50).collect();
         let dots = if short.len() < name.len() { "..." } else { "" };
-        let (start, end) = (crate::steps::micros(op.start), crate::steps::micros(op.end));
+        let (start, end) = (gpuflame_traces::steps::micros(op.start), gpuflame_traces::steps::micros(op.end));
         writeln!(out, "{start:>20} {end:>20}  {}{dots}", clean_line(&short))?;
     }
     Ok(())

@@ -10,15 +10,15 @@ use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
 use super::names::NameFlags;
 use super::output::Target;
-use crate::error::{Error, ErrorKind, Result};
-use crate::export::{
-    self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, explain_mismatch, write_diff_folded, write_diff_svg,
-    write_lines_folded, write_lines_svg,
+use gpuflame_export::{self, FOLDED, GraphStacks, Root, SVG, Unit};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::View;
+use gpuflame_model::profile::views::{self, CPU, GPU, IDLE, MEMORY, OFF_CPU, TOGETHER, UNIFIED, WAITS};
+use gpuflame_offline::formats::{
+    Lines, explain_mismatch, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg,
 };
-use crate::import::{self, Event, Kind, Opened, Wants};
-use crate::profile::View;
-use crate::profile::views::{self, CPU, GPU, IDLE, MEMORY, OFF_CPU, TOGETHER, UNIFIED, WAITS};
-use crate::run::ReadOptions;
+use gpuflame_offline::run::ReadOptions;
+use gpuflame_traces::import::{self, Event, Kind, Opened, Wants};
 
 /// Draw GPU time by launching stack.
 #[derive(Debug, Args)]
@@ -168,9 +168,9 @@ impl Flamegraph {
         })
     }
 
-    fn options(&self) -> export::Options {
+    fn options(&self) -> gpuflame_export::Options {
         let (root, title, names) = (self.root.clone(), self.title.clone(), self.names.names());
-        export::Options {
+        gpuflame_export::Options {
             unit: self.unit,
             title,
             graph: self.graph,
@@ -178,7 +178,7 @@ impl Flamegraph {
             names,
             all_frames: self.internal_frames,
             whole_kernels: self.internal_frames || self.names.whole_kernels(),
-            ..export::Options::default()
+            ..gpuflame_export::Options::default()
         }
     }
 

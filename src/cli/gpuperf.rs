@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::console::{Console, Outcome, usage};
-use crate::error::{Error, ErrorKind, Result};
-use crate::host::child;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os::child;
 
 /// Run a command as the tutorial's gpuperf.py does.
 ///

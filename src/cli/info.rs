@@ -6,10 +6,10 @@ use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::report::{Cell, Report, Table};
-use crate::error::Result;
-use crate::join::Activities;
-use crate::record::{Loss, Missing, WindowEdge};
-use crate::run::ReadOptions;
+use gpuflame_explain::join::Activities;
+use gpuflame_model::error::Result;
+use gpuflame_model::record::{Loss, Missing, WindowEdge};
+use gpuflame_offline::run::ReadOptions;
 
 /// Say what a recording holds.
 #[derive(Debug, Args)]

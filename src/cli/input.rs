@@ -12,13 +12,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::console::{Console, usage};
 use super::report::grouped;
-use crate::error::{Error, ErrorKind, Result};
-use crate::import::{
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::human;
+use gpuflame_model::record::{Row, WindowEdge};
+use gpuflame_offline::run::ReadOptions;
+use gpuflame_traces::import::{
     self, CaptureCoverage, Kind, LinkReport, Opened, Options, ReadCounts, RecordingSummary, WriterState,
 };
-use crate::profile::human;
-use crate::record::{Row, WindowEdge};
-use crate::run::ReadOptions;
 
 /// Minimum file size for a progress bar, because smaller files are read before a user could notice the bar.
 const LONG: u64 = 32 << 20;

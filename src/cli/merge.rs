@@ -10,12 +10,12 @@ use super::console::{Console, Outcome, usage};
 use super::input::{Source, remark_on, watched};
 use super::output::Target;
 use super::report::grouped;
-use crate::error::{Error, ErrorKind, Result};
-use crate::export::{Unit, clean_frame};
-use crate::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
-use crate::merge::{self, Launch, Method, Report, Stack};
-use crate::profile::{add_to, human, saturating_sum};
-use crate::record::IdMap;
+use gpuflame_export::{Unit, clean_frame};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::{add_to, human, saturating_sum};
+use gpuflame_model::record::IdMap;
+use gpuflame_traces::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
+use gpuflame_traces::merge::{self, Launch, Method, Report, Stack};
 
 /// Put CPU stacks taken at launches onto the kernels of a GPU trace.
 ///

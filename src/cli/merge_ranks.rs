@@ -14,16 +14,14 @@ use super::names::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
 use super::report::{self, Cell, Format, Table};
-use crate::analysis::{CommunicationFilter, RankTime, Verdict, compare_ranks};
-use crate::error::{Error, ErrorKind, Result};
-use crate::export::{
-    self, GraphStacks, Lines, Names, Unit, clean_frame, folded_names, work_name, write_lines_folded,
-    write_lines_svg,
-};
-use crate::join::{Launched, Origin, Sink};
-use crate::profile::views::{GPU, IDLE, idle_word};
-use crate::profile::{Profile, add_to, saturating_sum};
-use crate::record::{Activity, CorrelationId, Work};
+use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_export::{self, GraphStacks, Names, Unit, clean_frame, folded_names, work_name};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
+use gpuflame_model::profile::{Profile, add_to, saturating_sum};
+use gpuflame_model::record::{Activity, CorrelationId, Work};
+use gpuflame_offline::analysis::{CommunicationFilter, RankTime, Verdict, compare_ranks};
+use gpuflame_offline::formats::{Lines, write_lines_folded, write_lines_svg};
 
 /// Put the ranks of a job together.
 ///
@@ -90,8 +88,12 @@ impl MergeRanks {
         let numbers = ranks::of(&sources, self.assume_order, SameRank::Together)?;
         let bar = watched(sources.len(), console);
         let names = self.names.names();
-        let options =
-            export::Options { unit: self.unit, graph: self.graph, names, ..export::Options::default() };
+        let options = gpuflame_export::Options {
+            unit: self.unit,
+            graph: self.graph,
+            names,
+            ..gpuflame_export::Options::default()
+        };
         for (source, &rank) in sources.iter().zip(&numbers) {
             bar.inc(1);
             let mut ops = Ops::default();
@@ -140,7 +142,11 @@ impl MergeRanks {
         match output.ending() {
             Some("svg") => {
                 let title = Some("GPU time by rank and launching stack".to_owned());
-                let options = export::Options { unit: self.unit, title, ..export::Options::default() };
+                let options = gpuflame_export::Options {
+                    unit: self.unit,
+                    title,
+                    ..gpuflame_export::Options::default()
+                };
                 output.write(console, |out| write_lines_svg(merged, &options, out))
             }
             Some("folded" | "txt") | None => {

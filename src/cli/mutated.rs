@@ -1,6 +1,6 @@
 //! Runs every verb on randomly damaged recordings. No verb may panic, whatever the file contains.
 //!
-//! `GPUFLAME_MUTATIONS=50000 cargo test --lib mutated` takes half an hour; CI runs only a few mutations. Files that
+//! `GPUFLAME_MUTATIONS=50000 cargo test -p gpuflame-cli --bins mutated` takes half an hour; CI runs only a few mutations. Files that
 //! made a verb panic are kept, and the test names them at the end.
 
 use std::fs;
@@ -10,9 +10,9 @@ use std::path::Path;
 use clap::Parser;
 
 use super::{Command, dispatch};
-use crate::explain::{Definitions, Explain};
-use crate::record::testing::{Chance, a_turn};
-use crate::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
+use gpuflame_explain::{Definitions, Explain};
+use gpuflame_model::record::testing::{Chance, a_turn};
+use gpuflame_model::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
 /// Turns in which a verb once panicked.
@@ -48,7 +48,7 @@ fn mutate(bytes: &mut Vec<u8>, chance: &mut Chance) {
         let length = (chance.below(40) as usize).min(bytes.len() - at);
         match chance.below(6) {
             0 => bytes[at] ^= 1 << chance.below(8),
-            1 => bytes[at] = chance.next() as u8,
+            1 => bytes[at] = chance.next_u64() as u8,
             2 => bytes[at..at + length].fill(0xff),
             3 => drop(bytes.drain(at..at + length)),
             4 => {

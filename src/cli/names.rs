@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::export::Names;
-use crate::run::ReadOptions;
-use crate::settings::Backward;
+use gpuflame_export::Names;
+use gpuflame_model::options::Backward;
+use gpuflame_offline::run::ReadOptions;
 
 /// How stacks are shown.
 #[derive(Clone, Debug, Args)]

@@ -6,8 +6,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::console::Console;
-use crate::error::{Error, Result};
-use crate::host::file::Draft;
+use gpuflame_model::error::{Error, Result};
+use gpuflame_os::file::Draft;
 
 /// Destination of a verb's output.
 #[derive(Clone, Debug, PartialEq, Eq)]

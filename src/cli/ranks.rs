@@ -7,10 +7,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::error::Result;
-use crate::explain::path_of;
-use crate::import;
-use crate::settings::ABOUT;
+use super::set_file::path_of;
+use gpuflame_config::settings::ABOUT;
+use gpuflame_model::error::Result;
+use gpuflame_traces::import;
 
 use super::console::usage;
 use super::input::Source;
@@ -95,7 +95,8 @@ fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
         let Ok(text) = std::fs::read(&index) else { return Ok(None) };
         let known: BTreeMap<String, u32> = serde_json::from_slice(&text).map_err(|error| {
             let what = format!("is no index of ranks ({{\"FILE\": RANK, ...}}): {error}");
-            crate::Error::new(crate::ErrorKind::Format, what).within(index.display())
+            gpuflame_model::error::Error::new(gpuflame_model::error::ErrorKind::Format, what)
+                .within(index.display())
         })?;
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some(rank) = known.get(name) else { return Ok(None) };
@@ -167,8 +168,8 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
         match source {
             Source::File(path) if path.is_dir() => {
                 let (mut files, mut sets) = (Vec::new(), 0);
-                for entry in
-                    std::fs::read_dir(path).map_err(|error| crate::Error::from(error).within(source))?
+                for entry in std::fs::read_dir(path)
+                    .map_err(|error| gpuflame_model::error::Error::from(error).within(source))?
                 {
                     let path = entry?.path();
                     sets += usize::from(path.to_string_lossy().ends_with(ABOUT));
@@ -186,7 +187,10 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
                              GPUFLAME_FORMATS"
                         ),
                     };
-                    return Err(crate::Error::new(crate::ErrorKind::Io, message));
+                    return Err(gpuflame_model::error::Error::new(
+                        gpuflame_model::error::ErrorKind::Io,
+                        message,
+                    ));
                 }
                 files.sort();
                 all.append(&mut files);

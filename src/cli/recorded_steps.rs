@@ -1,9 +1,9 @@
 //! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces. Activities
 //! become operations, and each window becomes a step.
 
-use crate::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
-use crate::record::{Activity, Detail, IdMap, NameId, Nanos, Row, WindowEdge};
-use crate::symbolize::kernel_name;
+use gpuflame_explain::symbolize::kernel_name;
+use gpuflame_model::record::{Activity, Detail, IdMap, NameId, Nanos, Row, WindowEdge};
+use gpuflame_traces::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
 
 /// Converts rows to events.
 pub(super) struct Events<'a, S> {

@@ -11,14 +11,14 @@ use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
 use super::output::Target;
-use crate::error::{Error, ErrorKind, Result};
-use crate::explain::{process_text, set_text};
-use crate::export::{self, Drawing};
-use crate::host::file::{self, Claim};
-use crate::import::{Kind, WriterState};
-use crate::profile::views::GPU;
-use crate::run::ReadOptions;
-use crate::settings::{self, ABOUT, Output, Settings};
+use gpuflame_config::settings::{self, ABOUT, Output, Settings};
+use gpuflame_explain::{process_text, set_text};
+use gpuflame_export::{self as export, Drawing};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::views::GPU;
+use gpuflame_offline::run::ReadOptions;
+use gpuflame_os::file::{self, Claim};
+use gpuflame_traces::import::{Kind, WriterState};
 
 /// Write the files of an exit that did not come.
 ///
@@ -87,7 +87,7 @@ pub(super) fn recover(
     };
     let about = paths.pop().unwrap_or_default();
     let outputs: Vec<_> = outputs.into_iter().zip(paths).collect();
-    let options = export::Options::default();
+    let options = gpuflame_export::Options::default();
     let mut drawing = Drawing::new(&profile, &GPU, &options);
     for (output, path) in &outputs {
         Target::File(path.clone()).write(console, |mut out| match output {

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 use super::console::Console;
 use super::output::Target;
-use crate::error::{Error, ErrorKind, Result};
-use crate::export::{clean_line, guarded, short_kernels};
-use crate::profile::human;
+use gpuflame_export::{clean_line, guarded, short_kernels};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::human;
 
 /// Where a report goes, and how: the flags of all verbs whose answer is a table.
 #[derive(Debug, Args)]

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::report::{self, Cell, Format, Report, Table};
-use crate::error::Result;
-use crate::settings::SETTINGS;
+use gpuflame_config::settings::SETTINGS;
+use gpuflame_model::error::Result;
 
 /// List the environment variables that the library reads.
 #[derive(Debug, Args)]

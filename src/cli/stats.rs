@@ -7,8 +7,8 @@ use super::input::Source;
 use super::output::Target;
 use super::report::names;
 use super::trace::{self, How};
-use crate::error::Result;
-use crate::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
+use gpuflame_model::error::Result;
+use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
 /// Average the GPU operations of all like steps, with the bubble before each.
 ///

@@ -10,15 +10,17 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::names::NameFlags;
 use super::report::{Cell, Report, Table};
-use crate::analysis::{CommunicationFilter, LaunchDelays, StackShare, WorkClass, sum_communication};
-use crate::error::{Error, ErrorKind, Result};
-use crate::events::{JoinedActivity, JoinedRows};
-use crate::export::{Names, event_place, folded_names, source_line, work_name};
-use crate::join::Origin;
-use crate::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
-use crate::profile::{Profile, Tip, Values, add_to, add_values, saturating_sum};
-use crate::record::Work;
-use crate::symbolize::kernel_name;
+use gpuflame_explain::events::{JoinedActivity, JoinedRows};
+use gpuflame_explain::join::Origin;
+use gpuflame_explain::symbolize::kernel_name;
+use gpuflame_export::{Names, event_place, folded_names, source_line, work_name};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
+use gpuflame_model::profile::{Profile, Tip, Values, add_to, add_values, saturating_sum};
+use gpuflame_model::record::Work;
+use gpuflame_offline::analysis::{
+    CommunicationFilter, LaunchDelays, StackShare, WorkClass, sum_communication,
+};
 
 /// Show what costs most.
 #[derive(Debug, Args)]

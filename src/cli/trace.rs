@@ -5,8 +5,8 @@ use clap::Args;
 use super::console::Console;
 use super::input::{Source, remark_on, sums_only, watched};
 use super::recorded_steps::Events;
-use crate::error::{Error, ErrorKind, Result};
-use crate::import::{Fork, Kind, Options, ReadCounts};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_traces::import::{Fork, Kind, Options, ReadCounts};
 
 /// The flags that say how another tool's trace is read.
 #[derive(Debug, Args)]

@@ -9,14 +9,14 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::report::{self, Cell, Report, Table};
 use super::top;
-use crate::error::Result;
-use crate::events::{JoinedActivity, JoinedRows};
-use crate::export::{event_place, stack_names, work_name};
-use crate::import;
-use crate::profile::views::UNIFIED;
-use crate::profile::{Profile, Sample, add_to, human, saturating_sum};
-use crate::record::{DeviceId, StreamId, Work};
-use crate::run::ReadOptions;
+use gpuflame_explain::events::{JoinedActivity, JoinedRows};
+use gpuflame_export::{event_place, stack_names, work_name};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::views::UNIFIED;
+use gpuflame_model::profile::{Profile, Sample, add_to, human, saturating_sum};
+use gpuflame_model::record::{DeviceId, StreamId, Work};
+use gpuflame_offline::run::ReadOptions;
+use gpuflame_traces::import;
 
 /// Show single activities.
 #[derive(Debug, Args)]

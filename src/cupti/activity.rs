@@ -7,15 +7,15 @@
 use super::kinds;
 use super::names::KernelNames;
 use super::traffic;
-use crate::record::{
-    Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventId, EventRecord, GpuContextId,
-    GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId, Unified,
-};
 use cupti_sys::record::offset::{self, channel, source_graph};
 use cupti_sys::record::{
     CudaEvent, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Record, Synchronization, UnifiedMemoryCounter,
 };
 use cupti_sys::{ActivityKind, ChannelType, Status};
+use gpuflame_model::record::{
+    Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventId, EventRecord, GpuContextId,
+    GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId, Unified,
+};
 
 /// Counts of a buffer's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 //! Offsets in these tests are literal numbers and not the names of `cupti-sys`, so that the tests check these names.
 
 use super::*;
-use crate::record::testing::Chance;
-use crate::record::{MemoryKind, SyncKind, UnifiedKind, Work};
+use gpuflame_model::record::testing::Chance;
+use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
 /// Record sizes of each CUPTI release: the name of the release, and the sizes of the records of a kernel, a copy, a
 /// copy between GPUs and a fill, which are the distances that the release's own library steps.
@@ -486,7 +486,7 @@ fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
         let length = (chance.below(60) as usize).min(bytes.len() - at);
         match chance.below(6) {
             0 => bytes[at] ^= 1 << chance.below(8),
-            1 => bytes[at] = chance.next() as u8,
+            1 => bytes[at] = chance.next_u64() as u8,
             2 => bytes[at..at + length].fill(0xff),
             3 => bytes[at..at + length].fill(0),
             4 if bytes.len() > 64 => bytes.truncate(at.max(8)),

@@ -4,9 +4,9 @@ use super::super::driver::Driver;
 use super::super::fake::{self, Fake, RECORD};
 use super::super::load;
 use super::*;
-use crate::record::CorrelationId;
 use crate::tracer::{Buffer, Call, GraphEvent, HostCallEvent, Layer};
 use cupti_sys::Status;
+use gpuflame_model::record::CorrelationId;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 

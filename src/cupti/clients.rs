@@ -30,11 +30,11 @@
 
 use super::records::{self, bit};
 use super::shared::{Shared, current};
-use crate::host::interpose::{self, Place};
-use crate::host::module::{self, ModuleId};
-use crate::host::{cancel, threads};
 use crate::tracer::{Approach, Tracer};
 use cupti_sys::{ActivityKind, FlushFlag, Library, Status, Subscriber};
+use gpuflame_os::interpose::{self, Place};
+use gpuflame_os::module::{self, ModuleId};
+use gpuflame_os::{cancel, threads};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;

@@ -36,7 +36,6 @@ impl Driver {
     ///
     /// # Errors
     /// The driver's status code, which is 100 if there is no GPU.
-    #[cfg(feature = "cli")]
     pub(super) fn gpus(self) -> Result<Vec<String>, u32> {
         // SAFETY: the name ends with NUL, and `self` proves that the driver is mapped.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };

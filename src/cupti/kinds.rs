@@ -2,7 +2,7 @@
 //! needed because a later CUPTI may renumber its kinds, and other vendors use other numbers. A number without a mapping
 //! becomes "other" or "unknown".
 
-use crate::record::{MemoryKind, SyncKind, UnifiedKind};
+use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind};
 
 /// Maps a number of `CUpti_ActivitySynchronizationType`.
 pub(super) fn sync(number: u32) -> SyncKind {

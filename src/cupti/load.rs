@@ -10,10 +10,10 @@ use super::family::Functions;
 use super::find::{Candidate, Search, Source, Surroundings};
 use super::records::Refusal;
 use super::version::Version;
-use crate::error::{Error, ErrorKind};
-use crate::host::{interpose, threads};
 use crate::tracer::Tracer;
 use cupti_sys::{Library, Status};
+use gpuflame_model::error::{Error, ErrorKind};
+use gpuflame_os::{interpose, threads};
 use std::ffi::CString;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -52,12 +52,10 @@ pub(super) fn attach<T: Tracer>(
 }
 
 /// A CUPTI that was loaded but refused to start, and its status.
-#[cfg(feature = "cli")]
 pub(super) type Started = (Candidate, Version, Status);
 
 /// Like `attach`, but also returns the reason why the working candidate was tried or, on failure, the candidate that
 /// refused to start.
-#[cfg(feature = "cli")]
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
     surroundings: &Surroundings,

@@ -4,7 +4,7 @@
 //! alone does not identify a name, because the address may be reused for another name after the kernel's module is
 //! unloaded. So the bytes of the name are compared each time, which costs a `memcmp` on the collector's thread.
 
-use crate::record::{IdMap, NameId, map_bytes};
+use gpuflame_model::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
 use std::ffi::c_char;
 

@@ -9,8 +9,8 @@ use super::driver::Driver;
 use super::find::Source;
 use super::version::Version;
 use super::{Options, here, load, no_driver};
-use crate::error::{Error, Result};
 use crate::tracer::{Buffer, Call, Filled, Tracer};
+use gpuflame_model::error::{Error, Result};
 
 /// State of CUDA on this machine, and whether CUDA programs can be recorded.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
 use super::names::KernelNames;
-use crate::host::interpose::{self, Place};
 use cupti_sys::{ActivityKind, CallbackId, Domain, Library, Status};
+use gpuflame_os::interpose::{self, Place};
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;

@@ -2,10 +2,10 @@
 
 use super::calls::CallTable;
 use super::family::Functions;
-use crate::record::{GraphId, GraphNodeId};
 use crate::tracer::{Lent, Tracer, errno};
 use cupti_sys::callback::CallbackData;
 use cupti_sys::{Status, Subscriber};
+use gpuflame_model::record::{GraphId, GraphNodeId};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;

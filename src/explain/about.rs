@@ -2,16 +2,12 @@
 //! for later readers, and one for the parent that started the process.
 
 use std::ffi::OsStr;
-#[cfg(feature = "cli")]
-use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
-#[cfg(feature = "cli")]
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
 use super::Ledger;
-use crate::profile::{Profile, quoted};
-use crate::record::{Provenance, WindowEdge};
+use gpuflame_model::profile::{Profile, quoted};
+use gpuflame_model::record::{Provenance, WindowEdge};
 
 /// Returns the description that is written next to a set of files, which may cover all windows or a single window. Files
 /// are listed by name only, since the folder may be copied to another place.
@@ -68,32 +64,6 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
 }
 
 /// Encodes a path as JSON: as a string, or as an array of the path's bytes if the path is not UTF-8.
-fn quoted_path(path: &OsStr) -> String {
+pub fn quoted_path(path: &OsStr) -> String {
     path.to_str().map_or_else(|| format!("{:?}", path.as_bytes()), quoted)
-}
-
-/// Decodes a path written by `quoted_path`.
-#[cfg(feature = "cli")]
-pub fn path_of(file: &serde_json::Value) -> Option<OsString> {
-    let byte = |byte: &serde_json::Value| byte.as_u64()?.try_into().ok();
-    match file.as_array() {
-        Some(bytes) => Some(OsString::from_vec(bytes.iter().map(byte).collect::<Option<_>>()?)),
-        None => file.as_str().map(OsString::from),
-    }
-}
-
-#[cfg(all(test, feature = "cli"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_survive_a_json_round_trip_even_if_not_utf_8() {
-        for path in [&b""[..], b"/a/b.svg", "/a\n\"é".as_bytes(), b"caf\xe9/\0\xff"] {
-            let path = OsStr::from_bytes(path);
-            assert_eq!(path_of(&serde_json::from_str(&quoted_path(path)).unwrap()).as_deref(), Some(path));
-        }
-        for other in ["7", "null", "[256]", "[-1]", "[\"a\"]"] {
-            assert_eq!(path_of(&serde_json::from_str(other).unwrap()), None, "{other}");
-        }
-    }
 }

@@ -13,11 +13,11 @@ use std::collections::VecDeque;
 use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::NodeTally;
 use crate::join::{Launched, Origin, Sink, Tally};
-use crate::record::{
+use crate::timeline::Timeline;
+use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Launch, MemoryCall, Missing, NameId, Nanos, Row, ThreadId, Unified,
     WindowEdge,
 };
-use crate::timeline::Timeline;
 
 /// Number of flushes without work after which a graph counts as finished. One flush is not enough, because the first flush
 /// may have begun before the work.

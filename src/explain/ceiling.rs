@@ -29,8 +29,8 @@ use std::hash::Hash;
 
 use super::{Apart, Explain};
 use crate::join::Limits;
-use crate::profile::{Profile, Weight};
-use crate::record::{ContextId, IdMap, Loss, NameId};
+use gpuflame_model::profile::{Profile, Weight};
+use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
 /// Number of stacks, and of kernels, up to which none are dropped, because so few cannot be what uses the memory.
 const FEWEST: usize = 256;
@@ -307,10 +307,10 @@ fn choose<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, younges
 mod tests {
     use super::super::Options;
     use super::*;
-    use crate::profile::views::GPU;
-    use crate::profile::{Place, Sample, saturating_sum};
-    use crate::record::testing::{kernel, launch, named};
-    use crate::record::{ContextFlags, Frame, LabelId, ModuleEpoch, Row, ThreadId};
+    use gpuflame_model::profile::views::GPU;
+    use gpuflame_model::profile::{Place, Sample, saturating_sum};
+    use gpuflame_model::record::testing::{kernel, launch, named};
+    use gpuflame_model::record::{ContextFlags, Frame, LabelId, ModuleEpoch, Row, ThreadId};
 
     fn under(ceiling: usize) -> Explain {
         let mut explain =

@@ -1,7 +1,7 @@
 //! Merges contexts with the same stack, and counts the defects of the stacks.
 
-use crate::profile::Profile;
-use crate::record::{ContextFlags, ContextId, Frame, IdMap, Row, ThreadId, map_bytes};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{ContextFlags, ContextId, Frame, IdMap, Row, ThreadId, map_bytes};
 
 /// Number of distinct stacks, and numbers of stacks with each kind of defect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

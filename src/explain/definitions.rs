@@ -2,8 +2,10 @@
 //! file that grows. Each definition is written once.
 
 use super::Explain;
-use crate::profile::Profile;
-use crate::record::{Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{
+    Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId,
+};
 
 /// Definitions that a file already contains.
 #[derive(Debug, Default)]

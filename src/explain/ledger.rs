@@ -7,9 +7,9 @@ use std::fmt;
 use super::Stacks;
 use crate::graphs;
 use crate::join::Tally;
-use crate::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
-use crate::profile::{Base, Cause, Dependencies, DeviceTime, DeviceUse, Profile, Sample, Tip};
-use crate::record::{ContextId, DeviceId, Loss, NameId, Work};
+use gpuflame_model::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
+use gpuflame_model::profile::{Base, Cause, Dependencies, DeviceTime, DeviceUse, Profile, Sample, Tip};
+use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 
 /// Counts of everything that was recorded, by outcome. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use super::ceiling::Renames;
 use super::{Explain, Ledger, Part, Snapshot, Stacks};
 use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
-use crate::profile::{
+use gpuflame_model::profile::{
     Base, Cause, Dependencies, DeviceTime, DeviceUse, Leaf, Place, Profile, Sample, StreamUse, Tip, VIEWS,
     Weight, WorkStats, add_values,
 };
-use crate::record::{
+use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
     MemoryKind, Missing, NameId, Nanos, Payload, Row, StreamId, SumsWriter, SyncKind, ThreadId, UnifiedKind,
     WindowEdge, Work,
@@ -567,9 +567,9 @@ fn stream(key: &mut Fields<'_>) -> Option<Option<(GpuContextId, StreamId)>> {
 mod tests {
     use super::super::{Definitions, Options};
     use super::*;
-    use crate::profile::views::IDLE;
-    use crate::record::testing::{a_turn, kernel, launch};
-    use crate::record::{Launch, Mark, Reader};
+    use gpuflame_model::profile::views::IDLE;
+    use gpuflame_model::record::testing::{a_turn, kernel, launch};
+    use gpuflame_model::record::{Launch, Mark, Reader};
 
     /// All data from which outputs are made, as text.
     fn shown(explain: &mut Explain) -> String {

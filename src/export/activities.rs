@@ -11,13 +11,11 @@ use std::io::Write;
 
 use csv::ByteRecord;
 
-#[cfg(feature = "cli")]
-use super::format::Format;
 use super::{clean, table};
-use crate::error::{Error, Result};
-use crate::join::{Launched, Origin, Sink};
-use crate::profile::{Kind, OTHER_KERNELS};
-use crate::record::{
+use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_model::error::{Error, Result};
+use gpuflame_model::profile::{Kind, OTHER_KERNELS};
+use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Created, Detail, IdMap, Loss, Missing, NameId, Row, Unified,
     UnifiedKind, Work,
 };
@@ -58,24 +56,6 @@ const HEADER: [&str; 34] = [
     "created_stack",
     "reason",
 ];
-
-/// The activity table, written from stored rows.
-#[cfg(feature = "cli")]
-pub(super) static CSV: Format = Format::of_events(
-    "csv",
-    &[".csv"],
-    |profile, events, _, out| {
-        let mut table = ActivityTable::new(out, str::to_owned)?;
-        for (id, _) in profile.kernels() {
-            table.row(&Row::Name { id, text: profile.kernel(id).unwrap_or_default() });
-        }
-        events.unified().iter().for_each(|one| table.row(&Row::Unified(*one)));
-        events.activities().iter().for_each(|event| table.activity(&event.activity, event.origin));
-        profile.lost().for_each(|(loss, count)| table.row(&Row::Loss { loss, count }));
-        table.finish().map(drop)
-    },
-    "A row for each activity (.csv)",
-);
 
 /// A [`Sink`] that writes the activity table. Rows that name kernels must be passed to [`ActivityTable::row`] before
 /// the activities that refer to them.

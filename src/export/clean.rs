@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::profile::turns;
+use gpuflame_model::profile::turns;
 
 /// Cleans `name` as one frame of a folded stack, which readers split at `;`, at line ends and at the last blank:
 ///
@@ -14,7 +14,7 @@ use crate::profile::turns;
 /// | a last word that is a number | `_` instead of the blank before it | readers would take it for a weight |
 /// | `#` at the start | `_#` | the line would be a comment |
 /// | empty, or blanks only | `?` | readers drop empty frames |
-pub(crate) fn frame(name: &str) -> Cow<'_, str> {
+pub fn frame(name: &str) -> Cow<'_, str> {
     let clean = field(name);
     let blank = clean.rfind(' ').filter(|blank| is_number(&clean[blank + 1..]));
     if blank.is_none() && !clean.starts_with('#') && !clean.contains(';') {
@@ -31,7 +31,7 @@ pub(crate) fn frame(name: &str) -> Cow<'_, str> {
 }
 
 /// Cleans `name` as a field of a table: on one line, and never empty.
-pub(super) fn text(name: &str) -> String {
+pub fn text(name: &str) -> String {
     field(name).into_owned()
 }
 
@@ -49,7 +49,7 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
 }
 
 /// As [`field`], for a table that a spreadsheet might open; see [`guarded`].
-pub(crate) fn cell(name: &str) -> Cow<'_, str> {
+pub fn cell(name: &str) -> Cow<'_, str> {
     match field(name) {
         Cow::Borrowed(clean) => guarded(clean),
         Cow::Owned(clean) => guarded(&clean).into_owned().into(),
@@ -59,13 +59,13 @@ pub(crate) fn cell(name: &str) -> Cow<'_, str> {
 /// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves, and before text
 /// that already looks like text with such a `'`. A reader recovers the text by removing one `'` if a `=`, `+`, `-` or
 /// `@` follows all leading `'`.
-pub(crate) fn guarded(clean: &str) -> Cow<'_, str> {
+pub fn guarded(clean: &str) -> Cow<'_, str> {
     let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
     if is_formula { format!("'{clean}").into() } else { clean.into() }
 }
 
 /// Cleans text for a line of a terminal: each character that would control the terminal becomes a blank.
-pub(crate) fn line(text: &str) -> Cow<'_, str> {
+pub fn line(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return text.into();
     }

@@ -4,15 +4,15 @@ use inferno::flamegraph::color::{Color, PaletteMap};
 
 use super::flame::MERGED_FRAME;
 use super::frame::Label;
-use crate::profile::{Cause, Kind};
-use crate::record::hash_one;
+use gpuflame_model::profile::{Cause, Kind};
+use gpuflame_model::record::hash_one;
 
 /// Name that `inferno` gives the bottom frame.
 const BOTTOM_FRAME: &str = "";
 const BOTTOM_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
 /// Returns a palette with a colour per frame.
-pub(super) fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> PaletteMap {
+pub fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> PaletteMap {
     let mut colors = PaletteMap::default();
     for label in labels {
         colors.insert(label.name_first(), color(label.text, label.kind));

@@ -7,8 +7,10 @@ use super::frame::Frame;
 use super::numbers;
 use super::options::{GraphStacks, Names, Options};
 use super::roots::Roots;
-use crate::profile::{Cause, Kind, Leaf, OTHER_STACKS, Place, Profile, Sample, ShownFrameId, Tip, View};
-use crate::record::{
+use gpuflame_model::profile::{
+    Cause, Kind, Leaf, OTHER_STACKS, Place, Profile, Sample, ShownFrameId, Tip, View,
+};
+use gpuflame_model::record::{
     ContextId, Created, DeviceId, Frame as Captured, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
 };
 
@@ -16,7 +18,7 @@ use crate::record::{
 const GRAPH: &str = "[graph]";
 
 /// Composes the stacks of a view.
-pub(super) struct Composer<'a> {
+pub struct Composer<'a> {
     profile: &'a Profile,
     view: &'a View,
     graph: GraphStacks,
@@ -27,13 +29,14 @@ pub(super) struct Composer<'a> {
 }
 
 impl<'a> Composer<'a> {
-    pub(super) fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
+    /// Creates a composer of the stacks of `view`.
+    pub fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
         let &Options { graph, names, all_frames, .. } = options;
         Self { profile, view, graph, names, all_frames, roots: Roots::new(profile, view, options) }
     }
 
     /// Returns the samples of the view, followed by a sample per loss that affects the view.
-    pub(super) fn samples(&self) -> impl Iterator<Item = Cow<'a, Sample>> + use<'a> {
+    pub fn samples(&self) -> impl Iterator<Item = Cow<'a, Sample>> + use<'a> {
         let (profile, view) = (self.profile, self.view);
         let is_shown = |loss| view.lost.iter().any(|(lost, _)| *lost == loss);
         let lost = profile.lost().filter(move |(loss, _)| is_shown(*loss)).map(|(loss, count)| {
@@ -48,8 +51,7 @@ impl<'a> Composer<'a> {
     }
 
     /// Returns all frames of a sample.
-    #[cfg(feature = "cli")]
-    pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
+    pub fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
         let mut frames = self.below(sample);
         frames.extend(self.stack(sample.place));
         frames.extend(sample.leaf.tips().map(|tip| self.tip(tip, sample.device)));
@@ -150,7 +152,7 @@ fn with(sample: &Sample, tip: Option<Tip>) -> Sample {
 
 /// Returns the frames of `place`, root first, by name if known, else by address. Markers for missing frames, or for a
 /// missing stack, are frames too.
-pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: Names) -> Vec<Frame<'_>> {
+pub fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: Names) -> Vec<Frame<'_>> {
     let launched = |launch: Result<ContextId, Missing>| match launch {
         Ok(context) => context_frames(profile, context, names),
         Err(missing) => vec![Frame::new(Kind::Loss, missing.label())],
@@ -289,7 +291,7 @@ fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
 }
 
 /// Returns the name of the API call of a context, which is the context's innermost frame that is not a range.
-pub(super) fn call(profile: &Profile, context: ContextId) -> &str {
+pub fn call(profile: &Profile, context: ContextId) -> &str {
     let label = || {
         let frames = profile.stack(profile.context(context)?.stack);
         let mut kinds = frames.map(|frame| profile.frames()[frame.index()].kind());
@@ -327,8 +329,7 @@ pub fn folded_names(profile: &Profile, place: Place, names: Names) -> Vec<Cow<'_
 }
 
 /// Returns the place to which an activity is attributed.
-#[cfg(feature = "cli")]
-pub fn event_place(event: &crate::events::JoinedActivity) -> Place {
+pub fn event_place(event: &gpuflame_explain::events::JoinedActivity) -> Place {
     let launch = event.origin.context();
     match (event.activity.created, launch) {
         (Some(created), launch) => Place::Node { launch, created },

@@ -7,72 +7,17 @@
 
 use std::io::Write;
 
-#[cfg(feature = "cli")]
-use super::callers::Callers;
 use super::clean;
-#[cfg(feature = "cli")]
-use super::format::Format;
-#[cfg(feature = "cli")]
-use super::threads;
-use crate::error::{Error, Result};
-#[cfg(feature = "cli")]
-use crate::events::JoinedRows;
-use crate::join::{Launched, Origin, Sink};
-#[cfg(feature = "cli")]
-use crate::profile::Profile;
-use crate::record::{
+use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_model::error::{Error, Result};
+use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, EventRecord, FrameKind, IdMap, LabelId, Loss, MemoryKind,
     NameId, Nanos, Row, Sync, SyncKind, ThreadId, Work,
 };
 
-#[cfg(feature = "cli")]
-pub(super) static CUPTI_TEXT: Format = Format::of_events(
-    "cupti-text",
-    &[".cupti.txt"],
-    |profile, events, _, out| write(profile, events, out),
-    "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
-);
-
 /// Maximum number of stacks whose caller is stored while the application runs (8 MiB). Calls of other stacks have no
 /// name.
 pub(super) const MAX_CALLERS: usize = 1 << 18;
-
-#[cfg(feature = "cli")]
-fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<()> {
-    let callers = Callers::of(profile);
-    let process = threads::process(profile);
-    let mut text = Vec::new();
-    profile.lost().for_each(|(loss, count)| lost(loss, count, &mut text));
-    let launches = events.calls().iter().map(|call| {
-        let Launched { time, duration, context } = call.launched;
-        (call.id, time, u64::from(duration), context)
-    });
-    let others = events.host_calls().iter().map(|call| (call.id, call.time, call.duration, call.context));
-    for (id, begun, nanos, context) in launches.chain(others) {
-        let caller = callers.get(context);
-        let what = Called { name: &caller.call, process, thread: caller.thread, begun, nanos, id };
-        what.line(&mut text);
-        put(&mut text, out)?;
-    }
-    for event in events.activities() {
-        let symbol = match event.activity.work() {
-            Work::Kernel(name) => profile.symbol(name),
-            Work::Copy(_) | Work::Set | Work::Graph => None,
-        };
-        activity(&event.activity, symbol, &mut text);
-        put(&mut text, out)?;
-    }
-    events.syncs().iter().for_each(|one| sync(one, &mut text));
-    events.event_records().iter().for_each(|one| record(one, &mut text));
-    put(&mut text, out)
-}
-
-#[cfg(feature = "cli")]
-fn put(text: &mut Vec<u8>, out: &mut dyn Write) -> Result<()> {
-    out.write_all(text)?;
-    text.clear();
-    Ok(())
-}
 
 /// A [`Sink`] that writes the text while the application runs. Rows that other rows refer to must be passed to
 /// [`CuptiText::row`] first.
@@ -199,22 +144,30 @@ fn say(text: &mut Vec<u8>, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{line}");
 }
 
-fn lost(loss: Loss, count: u64, text: &mut Vec<u8>) {
+/// Appends a comment line with a count of lost items.
+pub fn lost(loss: Loss, count: u64, text: &mut Vec<u8>) {
     say(text, format_args!("# lost: {count} {}", loss.label()));
 }
 
 /// A call of the API.
-struct Called<'a> {
-    name: &'a str,
-    process: u32,
-    thread: ThreadId,
-    begun: Nanos,
-    nanos: u64,
-    id: CorrelationId,
+pub struct Called<'a> {
+    /// API function.
+    pub name: &'a str,
+    /// Process id.
+    pub process: u32,
+    /// Thread that called.
+    pub thread: ThreadId,
+    /// Start of the call.
+    pub begun: Nanos,
+    /// Duration in nanoseconds.
+    pub nanos: u64,
+    /// Correlation id of the call.
+    pub id: CorrelationId,
 }
 
 impl Called<'_> {
-    fn line(&self, text: &mut Vec<u8>) {
+    /// Appends the line of this call.
+    pub fn line(&self, text: &mut Vec<u8>) {
         let &Called { name, process, thread, begun, nanos, id } = self;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
         say(
@@ -232,7 +185,8 @@ impl Called<'_> {
     }
 }
 
-fn sync(sync: &Sync, text: &mut Vec<u8>) {
+/// Appends the line of a synchronization.
+pub fn sync(sync: &Sync, text: &mut Vec<u8>) {
     let kind = match sync.kind {
         SyncKind::EVENT => "EVENT_SYNCHRONIZE",
         SyncKind::STREAM_WAIT => "STREAM_WAIT_EVENT",
@@ -256,7 +210,8 @@ fn sync(sync: &Sync, text: &mut Vec<u8>) {
     );
 }
 
-fn record(record: &EventRecord, text: &mut Vec<u8>) {
+/// Appends the line of an event record.
+pub fn record(record: &EventRecord, text: &mut Vec<u8>) {
     say(
         text,
         format_args!(
@@ -266,7 +221,8 @@ fn record(record: &EventRecord, text: &mut Vec<u8>) {
     );
 }
 
-fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
+/// Appends the line of an activity; `symbol` is the mangled name of a kernel.
+pub fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
     let (start, end, id) = (activity.start.0, activity.end.0, activity.correlation.0);
     let time = format!("[ {start}, {end} ] duration {}", activity.duration().unwrap_or(0));
     match activity.detail {

@@ -12,13 +12,13 @@ use super::compose::{Composer, work_name};
 use super::frame::{Frame, Label};
 use super::options::Options;
 use super::order;
-use crate::profile::{
+use gpuflame_model::profile::{
     Kind, NodeId, Numbered, Place, Profile, Sample, ShownFrameId, StringId, Strings, Tip, Tree, View, add_to,
 };
-use crate::record::{Created, DeviceId, IdMap, Work};
+use gpuflame_model::record::{Created, DeviceId, IdMap, Work};
 
 /// Flame graph tree. See the module's documentation.
-pub(super) struct Flame {
+pub struct Flame {
     labels: Labels,
     /// Tree of label numbers.
     tree: Tree,
@@ -46,7 +46,7 @@ const TAG: usize = "[GPU_Kernel]".len();
 
 impl Flame {
     /// Builds the tree of `view`, weighted by the value that the options select.
-    pub(super) fn of(profile: &Profile, view: &View, options: &Options) -> Self {
+    pub fn of(profile: &Profile, view: &View, options: &Options) -> Self {
         let composer = Composer::new(profile, view, options);
         let value = options.unit.value(view);
         let mut build = Build::with_room(profile, profile.samples(view).len());
@@ -60,7 +60,7 @@ impl Flame {
     }
 
     /// All distinct frames.
-    pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> + Clone {
+    pub fn labels(&self) -> impl Iterator<Item = Label<'_>> + Clone {
         self.labels.all()
     }
 
@@ -78,7 +78,7 @@ impl Flame {
     /// Calls `line` with each stack (frame texts from `text`, separated by `;`) and the stack's weight. Subtrees
     /// lighter than `lightest` are merged, one merged frame per parent. The depth is unlimited, because the function
     /// does not recurse.
-    pub(super) fn lines<'a>(
+    pub fn lines<'a>(
         &'a self,
         lightest: u64,
         text: impl Fn(Label<'a>) -> Cow<'a, str>,
@@ -324,7 +324,7 @@ impl Build {
     fn finish(self) -> Flame {
         let Self { labels, tree, mut nodes, .. } = self;
         let tree = tree.without_index();
-        nodes.resize_with(tree.len() + 1, Node::default);
+        nodes.resize_with(tree.node_count() + 1, Node::default);
         let order = children(&tree, &labels.ranks(), &mut nodes);
         let mut flame = Flame { labels, tree, nodes, order };
         flame.add_up();

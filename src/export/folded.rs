@@ -12,11 +12,9 @@ use std::io::Write;
 
 use super::format::{Drawing, Format};
 use super::frame::Label;
-#[cfg(feature = "cli")]
-use super::options::Unit;
 use super::short::short_kernels;
-use crate::error::Result;
-use crate::record::Loss;
+use gpuflame_model::error::Result;
+use gpuflame_model::record::Loss;
 
 /// Folded stacks. The weights add up exactly to the view's total (microseconds are rounded line by line). Stacks
 /// without weight (launches without an activity, activities without times) have a line as well. An empty view
@@ -53,26 +51,15 @@ fn shown_name<'a>(label: Label<'a>, short: &HashMap<&str, String>) -> Cow<'a, st
     short.unwrap_or_else(|| label.text())
 }
 
-fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> Result<()> {
+/// Writes a comment line for each kind of loss.
+pub fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> Result<()> {
     for (loss, count) in losses {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
     Ok(())
 }
 
-fn shown(weight: u64, is_micros: bool) -> u64 {
+/// The weight as written: nanoseconds, or microseconds rounded half up.
+pub fn shown(weight: u64, is_micros: bool) -> u64 {
     if is_micros { weight / 1000 + u64::from(weight % 1000 >= 500) } else { weight }
-}
-
-/// Writes folded stacks without a profile. Times are in nanoseconds or microseconds.
-///
-/// # Errors
-/// Errors of `out`.
-#[cfg(feature = "cli")]
-pub fn write_lines_folded(lines: &super::lines::Lines, unit: Unit, out: &mut dyn Write) -> Result<()> {
-    lost(lines.lost(), out)?;
-    for (stack, weight) in lines.iter() {
-        writeln!(out, "{stack} {}", shown(weight, unit == Unit::Micros))?;
-    }
-    Ok(())
 }

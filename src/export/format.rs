@@ -6,12 +6,10 @@ use std::io::Write;
 
 use super::flame::Flame;
 use super::options::Options;
-use crate::error::Result;
-#[cfg(feature = "cli")]
-use crate::error::{Error, ErrorKind};
-#[cfg(feature = "cli")]
-use crate::events::JoinedRows;
-use crate::profile::{Profile, View};
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_model::error::Result;
+use gpuflame_model::error::{Error, ErrorKind};
+use gpuflame_model::profile::{Profile, View};
 
 /// A format of files.
 pub struct Format {
@@ -33,7 +31,6 @@ pub enum Writes {
     /// The samples of a view, for which sums are sufficient.
     View(DrawView),
     /// Single activities, sorted.
-    #[cfg(feature = "cli")]
     Events(WriteEvents),
 }
 
@@ -41,14 +38,16 @@ pub enum Writes {
 pub type DrawView = fn(&Drawing<'_>, &mut dyn Write) -> Result<()>;
 
 /// Writes single activities.
-#[cfg(feature = "cli")]
 pub type WriteEvents = fn(&Profile, &JoinedRows, &Options, &mut (dyn Write + Send)) -> Result<()>;
 
 /// A view to draw, possibly in several formats; all formats share the flame tree.
 pub struct Drawing<'a> {
-    pub(super) profile: &'a Profile,
-    pub(super) view: &'a View,
-    pub(super) options: &'a Options,
+    /// Profile with the samples.
+    pub profile: &'a Profile,
+    /// View to draw.
+    pub view: &'a View,
+    /// Options of all formats.
+    pub options: &'a Options,
     flame: OnceCell<Flame>,
 }
 
@@ -63,7 +62,8 @@ impl<'a> Drawing<'a> {
         self.view
     }
 
-    pub(super) fn flame(&self) -> &Flame {
+    /// The flame graph, which is built once for all formats.
+    pub fn flame(&self) -> &Flame {
         self.flame.get_or_init(|| Flame::of(self.profile, self.view, self.options))
     }
 }
@@ -76,7 +76,7 @@ impl fmt::Debug for Drawing<'_> {
 
 impl Format {
     /// Creates a text format that draws the samples of any view. The first of `endings` is the default extension.
-    pub(super) const fn of_views(
+    pub const fn of_views(
         word: &'static str,
         endings: &'static [&'static str],
         write: DrawView,
@@ -86,8 +86,7 @@ impl Format {
     }
 
     /// Creates a text format that writes single activities.
-    #[cfg(feature = "cli")]
-    pub(super) const fn of_events(
+    pub const fn of_events(
         word: &'static str,
         endings: &'static [&'static str],
         write: WriteEvents,
@@ -97,8 +96,7 @@ impl Format {
     }
 
     /// Marks the format as binary.
-    #[cfg(feature = "cli")]
-    pub(super) const fn binary(self) -> Self {
+    pub const fn binary(self) -> Self {
         Self { is_binary: true, ..self }
     }
 
@@ -122,7 +120,6 @@ impl Format {
     pub fn write(&self, drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
         match self.writes {
             Writes::View(write) => write(drawing, out),
-            #[cfg(feature = "cli")]
             Writes::Events(_) => {
                 let message = format!("{} shows single activities, not sums", self.word);
                 Err(Error::new(ErrorKind::Setting, message))

@@ -5,18 +5,18 @@ use std::borrow::Cow;
 use super::clean;
 use super::short::short_kernel;
 use super::short_name_svg::SEPARATOR;
-use crate::profile::{Kind, ShownFrameId};
+use gpuflame_model::profile::{Kind, ShownFrameId};
 
 /// A frame of a composed stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame<'a> {
+pub struct Frame<'a> {
     pub(super) kind: Kind,
     /// Text as in a folded stack, before cleaning.
-    pub(super) text: Cow<'a, str>,
+    pub text: Cow<'a, str>,
     /// Length of the tag at the start of the text: `[GPU_Kernel]` of `[GPU_Kernel]gemm`.
     pub(super) tag: usize,
     /// Id in the profile, if the frame has one. The profile stores source and module under this id.
-    pub(super) id: Option<ShownFrameId>,
+    pub id: Option<ShownFrameId>,
 }
 
 impl<'a> Frame<'a> {
@@ -26,12 +26,12 @@ impl<'a> Frame<'a> {
 
     /// Returns the text for formats that are read again. The text keeps all characters that are allowed between two
     /// `;`. In such formats a number at the end of the text is not a weight, and numbers are folded on reading.
-    pub(super) fn exact(&self) -> String {
+    pub fn exact(&self) -> String {
         clean::text(&self.text).replace(';', ":")
     }
 
     /// Returns the kind of frame as a letter: `p` Python, `r` range, `c` call or code.
-    pub(super) fn letter(&self) -> char {
+    pub fn letter(&self) -> char {
         match self.kind {
             Kind::Python => 'p',
             Kind::Range => 'r',
@@ -42,34 +42,35 @@ impl<'a> Frame<'a> {
 
 /// Cleaned text of a frame, which formats write in two forms.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Label<'a> {
-    pub(super) kind: Kind,
+pub struct Label<'a> {
+    /// Kind of the frame, which decides its colour.
+    pub kind: Kind,
     /// Text in the form of folded stacks, with the tag first.
-    pub(super) text: &'a str,
+    pub text: &'a str,
     /// Length of the tag in `text`.
-    pub(super) tag: usize,
+    pub tag: usize,
 }
 
 impl<'a> Label<'a> {
     /// Creates a label from clean text.
-    pub(super) fn new(kind: Kind, text: &'a str, tag: usize) -> Self {
+    pub fn new(kind: Kind, text: &'a str, tag: usize) -> Self {
         Self { kind, text, tag }
     }
 
     /// Returns the text in the form of folded stacks.
-    pub(super) fn text(self) -> Cow<'a, str> {
+    pub fn text(self) -> Cow<'a, str> {
         self.text.into()
     }
 
     /// Returns the tag and the full name, if the frame is a kernel.
-    pub(super) fn kernel(self) -> Option<(&'a str, &'a str)> {
+    pub fn kernel(self) -> Option<(&'a str, &'a str)> {
         self.text.split_at_checked(self.tag).filter(|_| self.kind == Kind::Kernel)
     }
 
     /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. A narrow frame loses the end of its text, and
     /// its colour already marks a kernel. The text of a template kernel contains both the short and the full name;
     /// `short_name_svg` turns the two names into the visible text and the tooltip.
-    pub(super) fn name_first(self) -> Cow<'a, str> {
+    pub fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {
                 match self.kernel().and_then(|(_, name)| short_kernel(name)) {

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use super::options::Names;
-use crate::profile::Kind;
+use gpuflame_model::profile::Kind;
 
 /// Words that mark the number after the word as a counter.
 const COUNTER_WORDS: [&str; 12] = [

@@ -1,7 +1,7 @@
 //! Options for drawing a view.
 
-use crate::profile::{Measure, View};
-pub use crate::settings::{GraphStacks, Names, Root, Unit};
+pub use gpuflame_model::options::{GraphStacks, Names, Root, Unit};
+use gpuflame_model::profile::View;
 
 /// Options for drawing a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,22 +30,8 @@ pub struct Options {
 }
 
 impl Options {
-    pub(super) fn title<'a>(&'a self, view: &View) -> &'a str {
+    /// Heading of the picture: the given one, or the view's.
+    pub fn title<'a>(&'a self, view: &View) -> &'a str {
         self.title.as_deref().unwrap_or(view.title)
-    }
-}
-
-impl Unit {
-    /// Returns the index of the value of `view` that the options select.
-    pub(super) fn value(self, view: &View) -> usize {
-        match self {
-            Self::Nanos | Self::Micros => 0,
-            Self::Count => usize::from(view.values.len() > 1),
-        }
-    }
-
-    /// Whether to divide the values of `view` by a thousand, as is done only for nanoseconds.
-    pub(super) fn is_micros_of(self, view: &View) -> bool {
-        self == Self::Micros && view.values[0].unit == Measure::Nanos
     }
 }

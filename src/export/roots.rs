@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::frame::Frame;
 use super::numbers;
 use super::options::{Names, Options, Root};
-use crate::profile::{Kind, OTHER_THREADS, Place, Profile, Sample, View};
-use crate::record::{DeviceId, GpuContextId, StreamId, ThreadId};
+use gpuflame_model::profile::{Kind, OTHER_THREADS, Place, Profile, Sample, View};
+use gpuflame_model::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
 /// The requested root frames, and the data that their names need.
 pub(super) struct Roots<'a> {

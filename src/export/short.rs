@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 32;
 const MAX_NAMES: usize = 10_000;
 
 /// Returns the short name of a kernel; `None` if the short name is not shorter.
-pub(super) fn short_kernel(name: &str) -> Option<String> {
+pub fn short_kernel(name: &str) -> Option<String> {
     shortened(name).filter(|short| short.len() < name.len())
 }
 
@@ -37,7 +37,7 @@ fn shortened(name: &str) -> Option<String> {
 
 /// Returns the short names, for human readers, of those `names` whose short name is unique. Returns an empty map if
 /// there are very many names, because files that only programs read may keep long names.
-pub(crate) fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
+pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
         different.insert(name);

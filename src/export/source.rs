@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::compose::stack;
 use super::options::{GraphStacks, Names};
-use crate::profile::{Kind, Place, Profile};
+use gpuflame_model::profile::{Kind, Place, Profile};
 
 /// A source line that contains a call.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use super::compose::{call, stack};
 use super::options::{GraphStacks, Names};
 use super::source::source_line;
 use super::table;
-use crate::error::Result;
-use crate::profile::views::GPU;
-use crate::profile::{Leaf, Place, Profile, add_to};
-use crate::record::{ContextId, Created};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::views::GPU;
+use gpuflame_model::profile::{Leaf, Place, Profile, add_to};
+use gpuflame_model::record::{ContextId, Created};
 
 const HEADER: [&str; 11] = [
     "stack",

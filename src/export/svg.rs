@@ -12,9 +12,9 @@ use super::format::{Drawing, Format};
 use super::frame::Label;
 use super::options::Unit;
 use super::short_name_svg::ShortNameSvg;
-use crate::error::Result;
-use crate::profile::Measure;
-use crate::record::Loss;
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::Measure;
+use gpuflame_model::record::Loss;
 
 /// A picture. If no frame has any width, the picture explains why.
 pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
@@ -55,11 +55,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Draws lines of folded stacks with `inferno`, and shows kernels by their short names.
-pub(super) fn draw(
-    inferno: &mut flamegraph::Options<'_>,
-    lines: &[String],
-    out: &mut dyn Write,
-) -> Result<()> {
+pub fn draw(inferno: &mut flamegraph::Options<'_>, lines: &[String], out: &mut dyn Write) -> Result<()> {
     let mut drawn = ShortNameSvg::new(out);
     flamegraph::from_lines(inferno, lines.iter().map(String::as_str), &mut drawn)?;
     Ok(drawn.finish()?)
@@ -67,7 +63,7 @@ pub(super) fn draw(
 
 /// Returns the number of bits by which weights must be reduced so that their sum cannot overflow in `inferno`.
 /// Damaged recordings may contain any value.
-pub(super) fn overflow_shift(total: u64, lines: usize) -> u32 {
+pub fn overflow_shift(total: u64, lines: usize) -> u32 {
     let fits = total < 1 << 62;
     if fits { 0 } else { usize::BITS - lines.leading_zeros() + 1 }
 }
@@ -79,7 +75,7 @@ pub fn draw_once() {
 }
 
 /// Appends the losses to the subtitle.
-pub(super) fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) {
+pub fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) {
     let mut is_incomplete = false;
     for (loss, count) in lost {
         let _ = write!(subtitle, ", {count} {}", loss.label().replace('_', " "));
@@ -91,7 +87,7 @@ pub(super) fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, 
 }
 
 /// Returns the look of all our pictures. `words` is the plural noun for the unit of counts.
-pub(super) fn inferno_options<'a>(
+pub fn inferno_options<'a>(
     title: &str,
     subtitle: String,
     unit: Unit,

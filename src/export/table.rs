@@ -12,10 +12,10 @@ use std::io::Write;
 use super::clean;
 use super::compose::work_name;
 use super::order;
-use crate::error::{Error, ErrorKind, Result};
-use crate::profile::views::{GPU, UnifiedSums, unified};
-use crate::profile::{Kind, Profile, WorkStats};
-use crate::record::Work;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::views::{GPU, UnifiedSums, unified};
+use gpuflame_model::profile::{Kind, Profile, WorkStats};
+use gpuflame_model::record::Work;
 
 const HEADER: [&str; 14] = [
     "kind",

@@ -1,112 +1,18 @@
 //! Tests of files written from hand-made profiles. Small files are compared completely.
 
-#[cfg(feature = "cli")]
-use std::io::Read as _;
 use std::io::{self, Write};
 
+use super::testing::{GEMM, RELU, Sketch, drawn};
 use super::*;
-use crate::error::ErrorKind;
-#[cfg(feature = "cli")]
-use crate::events::JoinedRows;
-use crate::join::Join;
-use crate::profile::views::{GPU, IDLE};
-#[cfg(feature = "cli")]
-use crate::profile::views::{UNIFIED, VIEWS};
-use crate::profile::{
-    Base, Cause, DeviceTime, DeviceUse, Kind, Leaf, Place, Profile, Sample, ShownFrame, Source, Tip, View,
-    Weight, WorkStats,
-};
-use crate::record::testing::{Chance, copy, kernel, launch, named, set};
-use crate::record::{
+use gpuflame_explain::join::Join;
+use gpuflame_model::error::ErrorKind;
+use gpuflame_model::profile::views::{GPU, IDLE};
+use gpuflame_model::profile::{Base, Cause, DeviceTime, Kind, Leaf, Place, Profile, Sample, ShownFrame, Tip};
+use gpuflame_model::record::testing::{Chance, copy, kernel, launch, named, set};
+use gpuflame_model::record::{
     ContextFlags, ContextId, CopyKind, Created, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId,
-    Nanos, Row, ThreadId, UnifiedKind, Work,
+    Nanos, Row, ThreadId, Work,
 };
-
-/// A profile under construction.
-#[derive(Default)]
-struct Sketch {
-    profile: Profile,
-    samples: Vec<Sample>,
-    works: Vec<WorkStats>,
-    devices: Vec<u32>,
-}
-
-impl Sketch {
-    /// Creates a profile of one device with kernels `gemm` (1) and `relu` (2).
-    fn new() -> Self {
-        let mut sketch = Self { devices: vec![0], ..Self::default() };
-        sketch.profile.push(&Row::Name { id: NameId(1), text: "gemm" });
-        sketch.profile.push(&Row::Name { id: NameId(2), text: "relu" });
-        sketch
-    }
-
-    /// Adds a context whose stack is shown as `stack`, root first.
-    fn context(&mut self, id: u32, flags: u32, stack: &[&str]) -> &mut Self {
-        let (id, flags) = (ContextId(id), ContextFlags(flags));
-        self.profile.push(&Row::Context { id, thread: ThreadId(1), flags, frames: &[] });
-        let frames: Vec<_> = stack
-            .iter()
-            .map(|name| {
-                let frame = ShownFrame::new(Kind::Code, self.profile.intern(name));
-                self.profile.intern_shown(frame)
-            })
-            .collect();
-        self.profile.set_shown(id, frames);
-        self
-    }
-
-    /// Adds a context whose stack is `decode`, at a line of a file.
-    fn located(&mut self, id: u32, file: &str, line: u32) -> &mut Self {
-        self.context(id, 0, &[]);
-        let profile = &mut self.profile;
-        let source = Some(Source { file: profile.intern(file), line });
-        let module = Some(profile.intern("/opt/app"));
-        let frame = ShownFrame { source, module, ..ShownFrame::new(Kind::Code, profile.intern("decode")) };
-        let frame = profile.intern_shown(frame);
-        profile.set_shown(ContextId(id), [frame]);
-        self
-    }
-
-    fn sample(&mut self, place: Place, leaf: Leaf, device: Option<u32>, count: u64, nanos: u64) -> &mut Self {
-        let (device, values) = (device.map(DeviceId), [nanos, count, 0, 0]);
-        self.samples.push(Sample { device, values, ..Sample::new(place, leaf) });
-        self
-    }
-
-    fn ran(&mut self, context: u32, work: Work, count: u64, nanos: u64) -> &mut Self {
-        self.sample(Place::Context(ContextId(context)), Leaf::work(work), Some(0), count, nanos)
-    }
-
-    fn stats(&mut self, work: Work, device: u32, count: u64, nanos: u64, bytes: u64) -> &mut Self {
-        let weight = Weight { count, nanos, bytes };
-        let device = DeviceId(device);
-        self.works.push(WorkStats { work, device, weight, min: 1, max: 9, percentiles: [4, 8, 9] });
-        self
-    }
-
-    fn lost(&mut self, loss: Loss, count: u64) -> &mut Self {
-        self.profile.push(&Row::Loss { loss, count });
-        self
-    }
-
-    fn done(&mut self) -> Profile {
-        let nanos = self.samples.iter().map(Sample::amount).sum();
-        let usage = |&device: &u32| DeviceUse { device: DeviceId(device), count: 7, nanos };
-        let mut profile = self.profile.clone();
-        profile.set_samples(&GPU, self.samples.clone());
-        profile.set_works(self.works.clone(), self.devices.iter().map(usage).collect());
-        profile
-    }
-}
-
-const GEMM: Work = Work::Kernel(NameId(1));
-const RELU: Work = Work::Kernel(NameId(2));
-
-fn drawn(format: &Format, profile: &Profile, view: &View, options: &Options) -> String {
-    let mut out = Vec::new();
-    format.draw(profile, view, options, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
-}
 
 fn folded(profile: &Profile, unit: Unit) -> String {
     drawn(&FOLDED, profile, &GPU, &Options { unit, ..Options::default() })
@@ -648,73 +554,6 @@ fn the_idle_picture_states_duration_and_causes() {
     assert!(text.contains("No GPU activity was recorded."));
 }
 
-/// Returns a profile in which each view has a sample, and this loss is the only loss.
-#[cfg(feature = "cli")]
-fn of_all_views(loss: Loss, count: u64) -> Profile {
-    let mut profile = Sketch::new()
-        .context(2, 0, &["main", "decode", "cudaLaunchKernel"])
-        .stats(GEMM, 0, 1, 70, 0)
-        .lost(loss, count)
-        .done();
-    for view in VIEWS {
-        let tip = if *view == &UNIFIED { Tip::Unified(UnifiedKind::HTOD) } else { Tip::Work(GEMM) };
-        let sample = Sample::new(Place::Context(ContextId(2)), Leaf::new(&[tip]));
-        let (device, values) = (Some(DeviceId(0)), [70, 1, 7, 3]);
-        profile.set_samples(view, vec![Sample { device, values, ..sample }]);
-    }
-    profile
-}
-
-#[cfg(feature = "cli")]
-#[test]
-fn losses_are_in_every_format_of_every_view_and_in_the_table() {
-    let mut events = JoinedRows::default();
-    let mut join = Join::default();
-    [Row::Launch(launch(5, 2)), Row::Activity(kernel(5, 100, 110))]
-        .iter()
-        .for_each(|row| join.push(row, &mut events));
-    join.as_if_over(&mut events);
-    events.sort();
-    // This number does not occur in a file by chance.
-    let count = 918_273;
-    for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::LaunchesCaptured) {
-        let profile = of_all_views(loss, count);
-        let mut files = vec![("csv".to_owned(), csv(&profile).into_bytes())];
-        for format in FORMATS {
-            match format.writes {
-                Writes::View(write) => files.extend(VIEWS.iter().map(|view| {
-                    let mut out = Vec::new();
-                    write(&Drawing::new(&profile, view, &Options::default()), &mut out).unwrap();
-                    (format!("{} as {}", view.word, format.word), out)
-                })),
-                Writes::Events(write) => {
-                    let mut out = Vec::new();
-                    write(&profile, &events, &Options::default(), &mut out).unwrap();
-                    files.push((format.word.to_owned(), out));
-                }
-            }
-        }
-        assert_eq!(files.len(), 1 + 4 * VIEWS.len() + FORMATS.len() - 4, "four formats are of views");
-        for (name, bytes) in files {
-            let text = readable(&bytes);
-            let is_named = [loss.label().to_owned(), loss.label().replace('_', " ")];
-            assert!(is_named.iter().any(|word| text.contains(word)), "{name} does not name {loss:?}");
-            assert!(text.contains(&count.to_string()), "{name} does not say how many: {loss:?}");
-        }
-    }
-}
-
-/// Returns the readable text of a file, unpacked.
-#[cfg(feature = "cli")]
-fn readable(bytes: &[u8]) -> String {
-    let mut unpacked = Vec::new();
-    let bytes = match flate2::read::GzDecoder::new(bytes).read_to_end(&mut unpacked) {
-        Ok(_) => &unpacked,
-        Err(_) => bytes,
-    };
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[test]
 fn truncated_stacks_of_graph_nodes_are_composed_identically_in_all_formats() {
     let node = |launch, made| Place::Node {
@@ -752,60 +591,4 @@ serve;capture;cudaLaunchKernel;[graph];[stack cut short];serve;capture;cudaLaunc
         drawn(&FOLDED, &profile, &GPU, &capture).contains(lost),
         "where it is not known, the launch, and why"
     );
-}
-
-#[cfg(feature = "cli")]
-#[test]
-fn a_view_may_add_several_frames_on_top_of_its_stacks() {
-    let mut sketch = Sketch::new();
-    let stall = Tip::Named(Kind::Marker, sketch.profile.intern("[stall: long scoreboard]"));
-    let leaf = Leaf::new(&[Tip::Work(GEMM), stall]);
-    let profile = sketch
-        .context(2, 0, &["main", "cudaLaunchKernel"])
-        .sample(Place::Context(ContextId(2)), leaf, Some(0), 1, 9)
-        .done();
-    let line = "main;cudaLaunchKernel;[GPU_Kernel]gemm;[stall: long scoreboard] 9\n";
-    assert_eq!(folded(&profile, Unit::Nanos), line);
-    let text = svg(&profile, &Options::default());
-    assert!(
-        text.contains("gemm [GPU_Kernel] (9 ns") && text.contains("[stall: long scoreboard] (9 ns"),
-        "{text}"
-    );
-    let speedscope = drawn(&speedscope::SPEEDSCOPE, &profile, &GPU, &Options::default());
-    let json: serde_json::Value = serde_json::from_str(&speedscope).unwrap();
-    assert_eq!(json["profiles"][0]["samples"][0].as_array().unwrap().len(), 4);
-}
-
-#[cfg(feature = "cli")]
-#[test]
-fn speedscope_has_a_frame_for_each_function_and_its_first_line() {
-    let mut sketch = Sketch::new();
-    for (id, line) in [(2, 40), (3, 12)] {
-        sketch.located(id, "decode.c", line).ran(id, GEMM, 1, 5);
-    }
-    let text = drawn(&speedscope::SPEEDSCOPE, &sketch.done(), &GPU, &Options::default());
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let expected = serde_json::json!([
-        { "name": "[GPU_Kernel]gemm" },
-        { "name": "decode", "file": "decode.c", "line": 12 }
-    ]);
-    assert_eq!(json["shared"]["frames"], expected);
-    assert_eq!(json["profiles"][0]["weights"], serde_json::json!([10]));
-}
-
-#[cfg(feature = "cli")]
-#[test]
-fn calls_have_their_source_location() {
-    let mut sketch = Sketch::new();
-    let profile = sketch.located(2, "decode.c", 40).ran(2, GEMM, 1, 5).done();
-    let mut events = JoinedRows::default();
-    let mut join = Join::default();
-    join.push(&Row::Launch(launch(5, 2)), &mut events);
-    join.as_if_over(&mut events);
-    for format in [&perfetto::PERFETTO, &sbt::SBT] {
-        let Writes::Events(write) = format.writes else { panic!("{format:?} is of events") };
-        let mut out = Vec::new();
-        write(&profile, &events, &Options::default(), &mut out).unwrap();
-        assert!(readable(&out).contains("decode.c"), "{format:?}");
-    }
 }

@@ -1,12 +1,12 @@
 //! The process and the threads of a profile.
 
 use super::clean;
-use crate::profile::Profile;
-use crate::record::ThreadId;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::ThreadId;
 
 /// Returns the process id, or if that is unknown the smallest thread id. The main thread's id equals the process id,
 /// and the main thread was the first thread.
-pub(super) fn process(profile: &Profile) -> u32 {
+pub fn process(profile: &Profile) -> u32 {
     if let Some((process, _)) = profile.process() {
         return process;
     }
@@ -16,7 +16,7 @@ pub(super) fn process(profile: &Profile) -> u32 {
 }
 
 /// Returns all threads that launched work, sorted, with their names.
-pub(super) fn of(profile: &Profile) -> Vec<(ThreadId, String)> {
+pub fn of(profile: &Profile) -> Vec<(ThreadId, String)> {
     let contexts = profile.contexts();
     let mut threads: Vec<_> = contexts
         .iter()

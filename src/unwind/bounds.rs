@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The address range `lo..hi` of one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Stack {
-    pub(crate) lo: u64,
-    pub(crate) hi: u64,
+    pub lo: u64,
+    pub hi: u64,
 }
 
 impl Stack {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use super::counts::Counts;
 use super::loader::Object;
 use super::memory;
-use crate::record::ModuleEpoch;
+use gpuflame_model::record::ModuleEpoch;
 
 /// Size of one mapping, and maximum number of mappings: 4 MiB in total, for about 20,000 objects.
 const CHUNK: usize = 64 << 10;

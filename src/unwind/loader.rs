@@ -96,11 +96,11 @@ unsafe extern "C" {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     /// First mapped address.
-    pub(crate) start: u64,
+    pub start: u64,
     /// Address after the last mapped byte.
-    pub(crate) end: u64,
+    pub end: u64,
     /// Difference between the mapped addresses and the addresses in the file.
-    pub(crate) bias: u64,
+    pub bias: u64,
     /// The loader's name for the object: a path, an empty string for the program, or a made-up name for the vdso.
     name: *const c_char,
     headers: *const libc::Elf64_Phdr,

@@ -16,19 +16,19 @@ pub fn bytes_held() -> usize {
 }
 
 /// Maps `bytes` bytes of zeroed, page-aligned memory. `None` if the kernel refuses.
-pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
+pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     let memory = reserve(bytes)?;
     count(bytes);
     Some(memory)
 }
 
 /// Counts `bytes` bytes of memory from [`reserve`] as used from now on.
-pub(crate) fn count(bytes: usize) {
+pub fn count(bytes: usize) {
     HELD.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// As [`map`], but does not count the memory yet, because most of it may never be touched.
-pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+pub fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
@@ -43,7 +43,7 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
 ///
 /// # Safety
 /// `memory` must come from [`map`] with the same size, and must not be referenced any more.
-pub(crate) unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
+pub unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller guarantees this contract.
     unsafe { give_back(memory, bytes, bytes) };
 }
@@ -52,7 +52,7 @@ pub(crate) unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
 ///
 /// # Safety
 /// The conditions of [`unmap`] apply.
-pub(crate) unsafe fn give_back(memory: NonNull<u8>, bytes: usize, counted: usize) {
+pub unsafe fn give_back(memory: NonNull<u8>, bytes: usize, counted: usize) {
     // SAFETY: the caller guarantees that this is a whole mapping of ours, and that it is not in use.
     unsafe { libc::munmap(memory.as_ptr().cast(), bytes) };
     HELD.fetch_sub(counted, Ordering::Relaxed);
@@ -63,7 +63,7 @@ pub(crate) unsafe fn give_back(memory: NonNull<u8>, bytes: usize, counted: usize
 /// # Safety
 /// The eight bytes from `address` on must be mapped and readable.
 #[inline(always)]
-pub(crate) unsafe fn word(address: u64) -> u64 {
+pub unsafe fn word(address: u64) -> u64 {
     // SAFETY: the caller guarantees that the eight bytes are readable; the read needs no alignment.
     unsafe { (address as *const u64).read_unaligned() }
 }
@@ -75,7 +75,7 @@ pub(crate) unsafe fn word(address: u64) -> u64 {
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
 #[cold]
-pub(crate) unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
+pub unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
     // SAFETY: errno's location is valid for as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: errno's location is valid for as long as the thread runs.

@@ -15,7 +15,7 @@ use super::counts::Counts;
 use super::known::{self, Known};
 use super::loader::{self, Visit};
 use super::notes::{self, PAGE};
-use crate::record::{Module, ModuleEpoch};
+use gpuflame_model::record::{Module, ModuleEpoch};
 
 /// All modules seen so far by the process.
 #[derive(Debug, Default)]

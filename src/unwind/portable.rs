@@ -18,7 +18,7 @@ use super::{Captured, MAX_FRAMES, Seen, Skip, known, memory, notes};
 
 /// Number of cached stacks: this engine caches none.
 pub(super) const STACKS: usize = 1;
-use crate::record::{ContextFlags, Frame, ModuleEpoch};
+use gpuflame_model::record::{ContextFlags, Frame, ModuleEpoch};
 
 /// Address bits of a return address: the bits above these 48 may carry a pointer signature.
 const ADDRESS: u64 = (1 << 48) - 1;

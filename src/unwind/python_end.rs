@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use super::loader::{self, Visit};
 use super::symbols::{Exported, Exports};
 use super::{Skip, Unwinder};
-use crate::record::FrameKind;
+use gpuflame_model::record::FrameKind;
 
 /// Functions that run a whole program. The second and third function call `Py_RunMain`, which may have been inlined into
 /// them.

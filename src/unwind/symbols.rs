@@ -102,7 +102,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unwind::loader::{self, Visit};
+    use crate::loader::{self, Visit};
 
     fn found(name: &std::ffi::CStr) -> Vec<u64> {
         let mut found = Vec::new();

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
 use super::{Captured, MAX_FRAMES, Skip, Unwinder, memory};
-use crate::record::{ContextFlags, Frame, FrameKind};
+use gpuflame_model::record::{ContextFlags, Frame, FrameKind};
 
 /// The result of capturing a stack again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

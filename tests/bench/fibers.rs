@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use gpuflame::unwind::{self, Skip, Unwinder, tls};
+use gpuflame_unwind::{self as unwind, Skip, Unwinder, tls};
 
 const PAGE: usize = 4096;
 const STACK: usize = 64 << 10;

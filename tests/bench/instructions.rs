@@ -21,9 +21,9 @@ use std::thread;
 use std::time::Instant;
 
 use api_call::launch;
-use gpuflame::capture;
-use gpuflame::control::window;
-use gpuflame::unwind::{self, Skip, Unwinder};
+use gpuflame_recorder::capture;
+use gpuflame_recorder::control::window;
+use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
 /// A counted case: launches from the same stack again and again, 64 calls deep, unless noted otherwise.
 struct Case {
@@ -231,7 +231,7 @@ fn interpreter(version: u32) -> CString {
 }
 
 fn compile_interpreter(version: u32) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/interpreter.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/interpreter.c");
     let mut command = Command::new("gcc");
     command.args(["-std=gnu99", "-O2", "-shared", "-fPIC", &format!("-DVERSION={version:#x}00f0"), "-o"]);
     let status = command.arg(interpreter(version).to_str().expect("it was one")).arg(source).status();

@@ -45,7 +45,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use generate::{Function, Random};
-use gpuflame::control::window;
+use gpuflame_recorder::control::window;
 use methods::{CAPTURE, Clock, FULL, METHODS, Method, Tools};
 use page::Table;
 use paths::{STACKS, Situation, build};
@@ -287,8 +287,8 @@ fn main() {
     if std::env::args().any(|argument| argument == "checkpoints") {
         return print_cost_of_checkpoints();
     }
-    gpuflame::unwind::prepare();
-    gpuflame::capture::refill();
+    gpuflame_unwind::prepare();
+    gpuflame_recorder::capture::refill();
     window::open();
     let mut out = std::io::stdout().lock();
     let mut say = |text: &str| writeln!(out, "{text}").and_then(|()| out.flush()).expect("stdout is open");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use gpuflame::merge::{Launch, Method, Options, Stack, merge};
+use gpuflame_traces::merge::{Launch, Method, Options, Stack, merge};
 
 const LAUNCHES: usize = 92_732;
 const ROUNDS: usize = 5;

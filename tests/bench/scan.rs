@@ -13,8 +13,8 @@ use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use gpuflame::import::{self, Event, Fork, Options, Sink, Wants};
-use gpuflame::steps::{Extract, Ops, Stats, StatsOptions};
+use gpuflame_traces::import::{self, Event, Fork, Options, Sink, Wants};
+use gpuflame_traces::steps::{Extract, Ops, Stats, StatsOptions};
 
 const ROUNDS: usize = 15;
 

@@ -29,7 +29,7 @@ pub(crate) fn stage(name: &str) -> PathBuf {
 
 /// Compiles `source`, a path in the repository, in a folder of [`stage`].
 pub(crate) fn compiled(source: &str, flags: &[&str], cuda: &Path) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let program = cuda.join(Path::new(source).file_stem().expect("sources have names"));
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-g", "-std=gnu99"]).args(flags);

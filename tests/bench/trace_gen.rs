@@ -26,7 +26,7 @@ enum Shift {
 
 /// Folder of real traces, if it exists.
 pub(crate) fn traces() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     std::env::var_os("GPUFLAME_TRACES").map(PathBuf::from).or(Some(beside)).filter(|folder| folder.is_dir())
 }
 

@@ -19,10 +19,10 @@ use std::thread;
 use std::time::Duration;
 
 use api_call::made;
-use gpuflame::capture::{self, Capture};
-use gpuflame::control::window;
-use gpuflame::record::{ContextId, Frame, Launch, Outside, Row};
-use gpuflame::tracer::{CallKind, Tracer};
+use gpuflame_cupti::tracer::{CallKind, Tracer};
+use gpuflame_model::record::{ContextId, Frame, Launch, Outside, Row};
+use gpuflame_recorder::capture::{self, Capture};
+use gpuflame_recorder::control::window;
 
 struct Counting;
 
@@ -115,7 +115,7 @@ fn drained() -> Drained {
 
 #[test]
 fn the_callback_records_each_launch_once_and_allocates_nothing() {
-    gpuflame::unwind::prepare();
+    gpuflame_unwind::prepare();
     capture::refill();
 
     // While the window is closed, launches are counted, with the ids of the launches and of the calls nested in them.
@@ -152,7 +152,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     // A failed launch is counted, but not recorded.
     call(CallKind::Launch, 40, Some(41), 700);
     assert_eq!(drained().launches, []);
-    let failed = capture::losses().find(|(loss, _)| *loss == gpuflame::record::Loss::LaunchesFailed);
+    let failed = capture::losses().find(|(loss, _)| *loss == gpuflame_model::record::Loss::LaunchesFailed);
     assert_eq!(failed.map(|(_, count)| count), Some(1));
 
     // A call that never returned does not hide the calls that follow.
@@ -199,10 +199,10 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
 /// Launches from Python functions, whose leaf differs from the previous launch's.
 #[cfg(target_arch = "x86_64")]
 fn launches_of_python_allocate_nothing() {
-    use gpuflame::record::FrameKind;
+    use gpuflame_model::record::FrameKind;
 
     const DEPTHS: [i32; 4] = [7, 8, 7, 30];
-    gpuflame::unwind::python::want(true);
+    gpuflame_unwind::python::want(true);
     let evaluate = interpreter::evaluate();
     let mut ids = 200_000..200_100;
     for round in 0..20 {
@@ -222,7 +222,7 @@ fn launches_of_python_allocate_nothing() {
         assert_eq!(drained.contexts.iter().map(in_python).collect::<Vec<_>>(), new, "round {round}");
         capture::refill();
     }
-    assert_eq!(gpuflame::unwind::python::off(), None);
+    assert_eq!(gpuflame_unwind::python::off(), None);
 }
 
 #[cfg(target_arch = "x86_64")]

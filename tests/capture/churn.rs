@@ -16,9 +16,9 @@ use std::thread;
 
 use api_call::launch;
 use build::{Library, compile};
-use gpuflame::capture;
-use gpuflame::control::window;
-use gpuflame::record::{ContextId, Launch, Row, ThreadId};
+use gpuflame_model::record::{ContextId, Launch, Row, ThreadId};
+use gpuflame_recorder::capture;
+use gpuflame_recorder::control::window;
 
 /// Total number of threads, number that run at once, fibers per thread, and launches per fiber.
 const THREADS: u32 = 1600;
@@ -114,7 +114,7 @@ impl Told {
 
 #[test]
 fn launches_of_short_lived_threads_and_fibers_appear_once_under_their_stacks() {
-    gpuflame::unwind::prepare();
+    gpuflame_unwind::prepare();
     capture::refill();
     window::open();
     let libraries = ["jump.c", "twin.c"].map(|source| compile(source, &["-O2"]));

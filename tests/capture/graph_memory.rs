@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use gpuflame::graphs::Graphs;
-use gpuflame::record::{ContextId, GraphId, GraphNodeId, Row};
+use gpuflame_explain::graphs::Graphs;
+use gpuflame_model::record::{ContextId, GraphId, GraphNodeId, Row};
 
 thread_local! {
     /// Bytes that this thread holds; the count is per thread because the test harness allocates on other threads.

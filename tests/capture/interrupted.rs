@@ -21,10 +21,10 @@ use std::thread;
 
 use api_call::{launch, made};
 use build::{Library, compile};
-use gpuflame::capture::{self, Capture, Popped, RangeDomain, RangeName};
-use gpuflame::control::window;
-use gpuflame::record::Row;
-use gpuflame::tracer::{Call, CallKind, Layer, Tracer as _};
+use gpuflame_cupti::tracer::{Call, CallKind, Layer, Tracer as _};
+use gpuflame_model::record::Row;
+use gpuflame_recorder::capture::{self, Capture, Popped, RangeDomain, RangeName};
+use gpuflame_recorder::control::window;
 
 const USER: RangeDomain = RangeDomain::USER;
 
@@ -63,7 +63,7 @@ impl Scene {
     fn new(flags: c_int) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        gpuflame::unwind::prepare();
+        gpuflame_unwind::prepare();
         capture::refill();
         window::open();
         // SAFETY: the kernel chooses the page's address, and the handler has the right type.

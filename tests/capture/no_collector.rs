@@ -7,9 +7,9 @@
 mod api_call;
 
 use api_call::launch;
-use gpuflame::capture;
-use gpuflame::control::window;
-use gpuflame::record::{Loss, Row};
+use gpuflame_model::record::{Loss, Row};
+use gpuflame_recorder::capture;
+use gpuflame_recorder::control::window;
 
 fn lost(kind: Loss) -> u64 {
     capture::losses().filter(|(loss, _)| *loss == kind).map(|(_, count)| count).sum()
@@ -28,7 +28,7 @@ fn read() -> Vec<u32> {
 
 #[test]
 fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
-    gpuflame::unwind::prepare();
+    gpuflame_unwind::prepare();
     // No chunk was ever prepared, so not even the first chunk is available.
     window::open();
     launch(1);

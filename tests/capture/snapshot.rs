@@ -1,15 +1,15 @@
 //! A snapshot may be taken at any time: everything in it adds up, and taking it does not affect later results.
 
-use gpuflame::explain::{Explain, Ledger, Options, Snapshot};
-use gpuflame::export::{self, ActivityTable, FOLDED, Root, SVG};
-use gpuflame::profile::Profile;
-use gpuflame::profile::views::{GPU, IDLE, MEMORY, WAITS};
-use gpuflame::record::{
+use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
+use gpuflame_explain::{Explain, Ledger, Options, Snapshot};
+use gpuflame_export::{self as export, ActivityTable, FOLDED, Root, SVG};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::profile::views::{GPU, IDLE, MEMORY, WAITS};
+use gpuflame_model::record::{
     Activity, Allocated, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
     Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, Loss, MemoryCall, MemoryKind,
     ModuleEpoch, NameId, Nanos, Outside, Row, StreamId, ThreadId, Wait, WindowEdge,
 };
-use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 
 const SNAPSHOTS: usize = 1_000;
 const LAUNCHES: u32 = 20_000;

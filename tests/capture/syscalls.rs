@@ -22,9 +22,9 @@ use std::thread;
 use std::time::Duration;
 
 use api_call::made;
-use gpuflame::capture::{self, Capture};
-use gpuflame::control::window;
-use gpuflame::tracer::{CallKind, Tracer as _};
+use gpuflame_cupti::tracer::{CallKind, Tracer as _};
+use gpuflame_recorder::capture::{self, Capture};
+use gpuflame_recorder::control::window;
 use support::is_ci;
 
 /// Selector that the kernel checks: it makes system calls pass, or return as signals.
@@ -145,8 +145,8 @@ fn clock_needs_no_syscall() -> bool {
 
 #[test]
 fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
-    gpuflame::unwind::prepare();
-    gpuflame::unwind::python::want(true);
+    gpuflame_unwind::prepare();
+    gpuflame_unwind::python::want(true);
     let evaluate = interpreter::evaluate();
     collect();
     if !catch_on_this_thread() {
@@ -193,5 +193,5 @@ fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
         10_000,
         "those that failed, and no other"
     );
-    assert_eq!(gpuflame::unwind::python::off(), None);
+    assert_eq!(gpuflame_unwind::python::off(), None);
 }

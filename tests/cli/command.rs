@@ -242,7 +242,7 @@ fn a_failed_write_creates_no_file_and_keeps_the_existing_one() {
 fn the_settings_of_the_library_are_listed_by_the_command_and_its_help() {
     let folder = scratch("cli");
     let (listed, help) = (gpuflame(&folder, ["settings"]).ok(), gpuflame(&folder, ["help", "settings"]).ok());
-    for setting in gpuflame::settings::SETTINGS {
+    for setting in gpuflame_config::settings::SETTINGS {
         let line = format!("{} ({}; default: ", setting.name, setting.values);
         assert!(listed.stdout.contains(&line), "{}", listed.stdout);
         assert!(help.stdout.contains(setting.name), "{}", help.stdout);

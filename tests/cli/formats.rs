@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use gpuflame::record::{
+use gpuflame_model::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventCall,
     EventId, EventRecord, EventUse, Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch,
     Loss, MemoryKind, NameId, Nanos, Row, StreamId, Sync, SyncKind, ThreadId, Wait, WindowEdge, Writer,
@@ -219,7 +219,7 @@ fn written(folder: &Path, word: &str) -> Written {
 fn each_format_contains_the_data_that_the_formats_table_lists() {
     let folder = scratch("formats");
     fs::write(folder.join("all.gfr"), everything()).unwrap();
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/formats.md")).unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats.md")).unwrap();
     let mut rows = document
         .lines()
         .filter(|line| line.starts_with('|'))

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use gpuflame::import::json::{JsonOptions, read};
-use gpuflame::steps::{Bubbles, Extract, Ops, Stats, StatsOptions};
+use gpuflame_traces::import::json::{JsonOptions, read};
+use gpuflame_traces::steps::{Bubbles, Extract, Ops, Stats, StatsOptions};
 use serde_json::{Value, json};
 
 const READING: JsonOptions = JsonOptions { buffer: 1 << 16, accept_cut: false };

@@ -11,7 +11,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::{Value, json};
 
-use gpuflame::record::{
+use gpuflame_model::record::{
     Code, CodeId, ContextFlags, ContextId, CorrelationId, Frame, LabelId, Launch, NameId, Nanos, Row,
     ThreadId, WindowEdge, Writer,
 };

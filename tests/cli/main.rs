@@ -1,5 +1,4 @@
 //! The command as a user runs it: its verbs, on recordings and traces that can be worked out by hand.
-#![cfg(feature = "cli")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -521,9 +521,8 @@ fn the_command_inherits_unchanged_signal_settings_and_file_descriptors() {
         let output = command.output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
-    let mut without = Command::new(shown[0]);
-    without.args(&shown[1..]).stdin(Stdio::null());
-    let without = shows(without);
+    let without =
+        shows(Run::new(Path::new("/bin/sh"), Way::None).args(shown[1..].iter().copied()).into_command().0);
     assert!(without.0 == Some(4) && without.1.contains("SigIgn"), "{without:?}");
     assert_eq!(shows(run(&[], &shown).into_command().0), without);
 }

@@ -1,8 +1,8 @@
 //! Properties that must hold for any bytes: the scanner neither panics nor hangs, returns the same with two sizes of
 //! buffer, and reads as many events as `serde_json` from every input that is JSON.
 
-use gpuflame::import::json::{JsonOptions, read};
-use gpuflame::import::{Event, Sink};
+use gpuflame_traces::import::json::{JsonOptions, read};
+use gpuflame_traces::import::{Event, Sink};
 use serde_json::Value;
 
 #[derive(Default, PartialEq)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use gpuflame::record::{Reader, Row};
+use gpuflame_model::record::{Reader, Row};
 use serde_json::Value;
 
 use crate::checkpoint::in_trouble;

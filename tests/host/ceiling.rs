@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
-use gpuflame::record::Reader;
+use gpuflame_model::record::Reader;
 
 use crate::running::{FILE, Running, starved_for};
 use crate::support::{Done, Run, Way, compile, is_ci, plugin};
@@ -293,7 +293,6 @@ fn stacks_below_the_memory_ceiling_are_all_listed_separately() {
 }
 
 /// Output of the command that reads the recording under this ceiling.
-#[cfg(feature = "cli")]
 fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     command.args(args).arg("out.gfr").current_dir(&done.folder).env("GPUFLAME_MAX_MEM", ceiling);
@@ -302,7 +301,6 @@ fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[cfg(feature = "cli")]
 #[test]
 fn a_recording_is_read_within_the_readers_memory_ceiling() {
     let done = flood("stacks", 20_000, &[("GPUFLAME_FORMATS", "folded,idle,gfr")]);

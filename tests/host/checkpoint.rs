@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use gpuflame::record::Reader;
+use gpuflame_model::record::Reader;
 
 use crate::bad_input::Disk;
 use crate::running::{FILE, Running, send};

@@ -105,7 +105,7 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
 /// is no older than the file states, plus the time that a loaded machine takes to write it.
 fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
-    let mut reader = gpuflame::record::Reader::new(file).unwrap();
+    let mut reader = gpuflame_model::record::Reader::new(file).unwrap();
     // A chunk may be truncated.
     while !matches!(reader.next_row(), Ok(None)) {}
     let mark = reader.mark().expect("a moment");

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use gpuflame::record::{ContextId, Reader, Row, WindowEdge};
+use gpuflame_model::record::{ContextId, Reader, Row, WindowEdge};
 use serde_json::Value;
 
 use crate::running::{Running, send};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpuflame::import::{self, Options};
-use gpuflame::record::{ContextId, CorrelationId, Frame, FrameKind, LabelId, Row};
+use gpuflame_model::record::{ContextId, CorrelationId, Frame, FrameKind, LabelId, Row};
+use gpuflame_traces::import::{self, Options};
 use serde_json::{Value, json};
 
 use crate::real_traces::{document, traces};

@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpuflame::import::json::{JsonOptions, read};
-use gpuflame::import::{self, CpuKind, Event, Fork, Id, Kind, Opened, Options, ReadCounts, Sink, Wants};
+use gpuflame_traces::import::json::{JsonOptions, read};
+use gpuflame_traces::import::{
+    self, CpuKind, Event, Fork, Id, Kind, Opened, Options, ReadCounts, Sink, Wants,
+};
 use serde_json::{Value, json};
 
 const READING: JsonOptions = JsonOptions { buffer: 1 << 16, accept_cut: false };

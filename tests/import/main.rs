@@ -1,5 +1,4 @@
 //! Tests of the importers, with complete, damaged and truncated traces.
-#![cfg(feature = "cli")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -11,15 +11,15 @@ use std::process::Command;
 
 use crate::support::command::gpuflame;
 use crate::support::scratch;
-use gpuflame::aggregate::Aggregate;
-use gpuflame::export::{self, FOLDED, work_name};
-use gpuflame::import::{self, Kind, LinkReport, Options};
-use gpuflame::join::{Join, Launched, Origin, Sink};
-use gpuflame::profile::Profile;
-use gpuflame::profile::views::GPU;
-use gpuflame::record::{Activity, CorrelationId, NameId, Row, Work};
-use gpuflame::steps::Ops;
-use gpuflame::timeline::Timeline;
+use gpuflame_explain::aggregate::Aggregate;
+use gpuflame_explain::join::{Join, Launched, Origin, Sink};
+use gpuflame_explain::timeline::Timeline;
+use gpuflame_export::{self as export, FOLDED, work_name};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::profile::views::GPU;
+use gpuflame_model::record::{Activity, CorrelationId, NameId, Row, Work};
+use gpuflame_traces::import::{self, Kind, LinkReport, Options};
+use gpuflame_traces::steps::Ops;
 use serde_json::Value;
 
 /// Name of a trace; its numbers of events, of GPU operations, of linked operations, of operations launched before the
@@ -60,7 +60,7 @@ const DLRM: [Counted; 8] = [
 
 /// Folder of traces; prints why a test is skipped if there is none.
 pub(crate) fn traces() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
     if !folder.is_dir() {
         eprintln!("skipped: there is no folder of real traces (GPUFLAME_TRACES names one)");

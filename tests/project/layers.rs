@@ -1,118 +1,71 @@
-//! Checks the module map: which module may import which. The table in this file repeats the one in ARCHITECTURE.md;
-//! both must be changed together.
-//!
-//! Only `crate::module` paths count, in any file of `src/`, including the tests inside those files.
+//! Checks of the layout that Cargo does not make: which packages must not depend on each other, import cycles between
+//! modules and files, and where unsafe code is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-const ALLOWED: &[(&str, &[&str])] = &[
-    ("error", &[]),
-    ("host", &["error"]),
-    ("record", &["error"]),
-    ("tracer", &["record"]),
-    ("cupti", &["error", "host", "record", "tracer"]),
-    ("unwind", &["error", "record"]),
-    ("profile", &["error", "record"]),
-    ("settings", &["error", "profile"]),
-    ("control", &["error", "record"]),
-    ("capture", &["error", "host", "record", "tracer", "unwind", "control"]),
-    ("import", &["error", "host", "record"]),
-    ("steps", &["error", "record", "import"]),
-    ("symbolize", &["error", "record", "profile"]),
-    ("graphs", &["error", "record"]),
-    ("join", &["error", "record"]),
-    ("stats", &["error", "record", "profile", "join"]),
-    ("aggregate", &["error", "record", "profile", "join", "stats"]),
-    ("merge", &["record"]),
-    ("events", &["record", "join"]),
-    ("timeline", &["error", "record", "profile", "join"]),
-    ("analysis", &["record", "profile", "import", "join", "stats", "events"]),
-    ("explain", &["error", "record", "profile", "graphs", "join", "aggregate", "timeline"]),
-    ("export", &["error", "record", "profile", "settings", "join", "events"]),
-    ("run", &["error", "record", "profile", "import", "symbolize", "join", "explain", "export"]),
-    (
-        "session",
-        &[
-            "error",
-            "host",
-            "record",
-            "tracer",
-            "cupti",
-            "unwind",
-            "settings",
-            "control",
-            "capture",
-            "profile",
-            "symbolize",
-            "join",
-            "explain",
-            "export",
-        ],
-    ),
-    (
-        "cli",
-        &[
-            "error",
-            "host",
-            "settings",
-            "record",
-            "profile",
-            "import",
-            "steps",
-            "symbolize",
-            "join",
-            "merge",
-            "events",
-            "analysis",
-            "explain",
-            "export",
-            "run",
-            "control",
-            "cupti",
-        ],
-    ),
-];
+/// Packages that only the command uses. `libgpuflame.so` must not contain them.
+const COMMAND_ONLY: [&str; 3] = ["gpuflame-traces", "gpuflame-offline", "gpuflame-cli"];
 
 #[test]
-fn every_module_imports_only_modules_that_the_table_allows() {
-    let allowed: BTreeMap<&str, BTreeSet<&str>> =
-        ALLOWED.iter().map(|(module, may)| (*module, may.iter().copied().collect())).collect();
+fn the_shared_library_depends_on_nothing_of_the_command() {
+    let tree = packages_below("gpuflame-capi", "normal");
+    assert!(tree.contains("gpuflame-recorder"), "{tree:?}");
+    for package in COMMAND_ONLY {
+        assert!(!tree.contains(package), "gpuflame-capi depends on {package}");
+    }
+}
+
+/// The demo is the first thing that a user builds, so it must build fast.
+#[test]
+fn the_demo_builds_without_the_command_and_its_libraries() {
+    let tree = packages_below("gpuflame", "normal,dev");
+    assert!(tree.contains("gpusim-cuda"), "{tree:?}");
+    let heavy = ["arrow-array", "parquet", "rusqlite", "clap", "framehop"];
+    for package in COMMAND_ONLY.iter().chain(&heavy) {
+        assert!(!tree.contains(*package), "the package of the demo depends on {package}");
+    }
+}
+
+/// Names of all packages that `package` depends on, directly or indirectly.
+fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["tree", "--offline", "--locked", "--prefix", "none", "-e", edges, "-p", package]);
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
+}
+
+/// The tests inside the files count as well.
+#[test]
+fn the_modules_of_a_package_have_no_cycle() {
     let mut wrong = Vec::new();
-    for path in rust_files(&source()) {
-        let Some(module) = module_of(&path) else { continue };
-        let Some(may) = allowed.get(module.as_str()) else {
-            wrong.push(format!("src/{module}: not in the table"));
-            continue;
-        };
-        for import in imports(&fs::read_to_string(&path).unwrap()) {
-            if import != module && is_module(&import) && !may.contains(import.as_str()) {
-                wrong.push(format!("{}: {module} may not import {import}", path.display()));
+    for package in packages() {
+        let mut modules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for path in rust_files(&package) {
+            if let Some(module) = module_of(&package, &path) {
+                let imported = paths_from("crate::", &fs::read_to_string(&path).unwrap());
+                modules.entry(module).or_default().extend(imported);
             }
         }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn the_table_of_allowed_imports_has_no_cycle() {
-    let mut above = BTreeSet::new();
-    for (module, may) in ALLOWED {
-        for import in *may {
-            assert!(above.contains(import), "{module} imports {import}, which does not stand above it");
+        let cycle = in_cycles(modules);
+        if !cycle.is_empty() {
+            wrong.push(format!("{}: {}", package.display(), cycle.join(", ")));
         }
-        above.insert(*module);
     }
+    assert!(wrong.is_empty(), "modules that import each other:\n{}", wrong.join("\n"));
 }
 
-/// Inside a module, too, arrows point one way: no file imports one that imports it, directly or indirectly.
+/// The tests inside the files do not count.
 #[test]
 fn the_files_of_a_module_import_each_other_without_cycles() {
     let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for path in rust_files(&source()) {
         let (folder, name) = (path.parent().unwrap(), path.file_stem().unwrap().to_str().unwrap());
-        if folder != source() && name != "mod" {
+        if !["mod", "lib", "main"].contains(&name) {
             let text = fs::read_to_string(&path).unwrap();
             let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
             let imported = paths_from("super::", product);
@@ -120,41 +73,54 @@ fn the_files_of_a_module_import_each_other_without_cycles() {
         }
     }
     let mut wrong = Vec::new();
-    for (folder, mut left) in folders {
-        // A file whose imports have all been removed is below the files that remain.
-        loop {
-            let names: BTreeSet<_> = left.keys().cloned().collect();
-            left.retain(|name, imported| imported.iter().any(|other| other != name && names.contains(other)));
-            if left.len() == names.len() {
-                break;
-            }
-        }
-        if !left.is_empty() {
-            wrong.push(format!("{}: {}", folder.display(), left.into_keys().collect::<Vec<_>>().join(", ")));
+    for (folder, files) in folders {
+        let cycle = in_cycles(files);
+        if !cycle.is_empty() {
+            wrong.push(format!("{}: {}", folder.display(), cycle.join(", ")));
         }
     }
-    assert!(wrong.is_empty(), "files that import each other, or what does:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "files that import each other:\n{}", wrong.join("\n"));
+}
+
+/// Returns the names that import each other in a cycle, and the names that import those. `left` maps each name to its
+/// imports.
+fn in_cycles(mut left: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    loop {
+        // A name whose imports have all been removed is in no cycle.
+        let names: BTreeSet<_> = left.keys().cloned().collect();
+        left.retain(|name, imported| imported.iter().any(|other| other != name && names.contains(other)));
+        if left.len() == names.len() {
+            return left.into_keys().collect();
+        }
+    }
 }
 
 #[test]
-fn unsafe_code_stays_in_the_five_allowed_modules() {
-    const FENCE: [&str; 5] = ["host", "tracer", "cupti", "unwind", "capture"];
-    // The only exception is the module with vector instructions.
-    const MASK: &str = "import/json/mask.rs";
+fn unsafe_code_stays_in_the_allowed_packages_and_files() {
+    // Packages and files that may contain unsafe code.
+    const ALLOWED: [&str; 6] =
+        ["os/", "cupti/", "unwind/", "recorder/capture/", "traces/import/json/mask.rs", "cli/inherited.rs"];
     for path in rust_files(&source()) {
-        let module = module_of(&path);
-        if path.ends_with(MASK) {
-            continue;
-        }
-        if module.as_deref().is_some_and(|module| FENCE.contains(&module)) {
+        let relative = path.strip_prefix(source()).unwrap().to_str().unwrap().to_owned();
+        if ALLOWED.iter().any(|allowed| relative.starts_with(allowed)) {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
-        let allows = text
-            .lines()
-            .any(|line| line.contains("allow(unsafe_code)") && !line.trim_start().starts_with("//"));
-        let is_root = path.ends_with("src/lib.rs");
-        assert!(!allows || is_root, "{}: lifts the ban on unsafe code", path.display());
+        let is_code = |line: &&str| !line.trim_start().starts_with("//");
+        let allows = text.lines().filter(is_code).any(|line| line.contains("allow(unsafe_code)"));
+        assert!(!allows, "{relative} allows unsafe code");
+    }
+    for package in packages() {
+        let name = package.file_name().unwrap().to_str().unwrap();
+        let root =
+            ["lib.rs", "main.rs"].map(|file| package.join(file)).into_iter().find(|root| root.exists());
+        let text = fs::read_to_string(root.unwrap()).unwrap();
+        let is_denied =
+            ["forbid", "deny"].iter().any(|level| text.contains(&format!("#![{level}(unsafe_code)]")));
+        assert!(
+            is_denied || ALLOWED.contains(&format!("{name}/").as_str()),
+            "src/{name} does not deny unsafe code"
+        );
     }
 }
 
@@ -170,11 +136,21 @@ fn product_code_never_mentions_the_simulated_cuda_stack() {
 fn an_import_is_found_however_it_is_written() {
     let text = "use crate::join::Join;\nuse crate::{error::Error, record::{Row, Launch}};\n\
                 fn f() { crate::export::folded(); }\n// crate::cli::x is only text\n";
-    assert_eq!(imports(text), ["error", "export", "join", "record"].map(str::to_owned).into());
+    assert_eq!(paths_from("crate::", text), ["error", "export", "join", "record"].map(str::to_owned).into());
 }
 
+/// Path of the folder `src`.
 fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Folders of the packages in `src`.
+fn packages() -> Vec<PathBuf> {
+    let folders = fs::read_dir(source()).unwrap().map(|entry| entry.unwrap().path());
+    let mut packages: Vec<_> = folders.filter(|folder| folder.join("Cargo.toml").exists()).collect();
+    packages.sort();
+    assert!(packages.len() > 5, "{packages:?}");
+    packages
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -191,23 +167,12 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Module of a file: `src/join/by_id.rs` and `src/join.rs` belong to `join`; `src/lib.rs` and the binary belong to no
-/// module.
-fn module_of(path: &Path) -> Option<String> {
-    let relative = path.strip_prefix(source()).unwrap();
-    let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
+/// Module of a file: `src/explain/join/by_id.rs` belongs to `join`; the root of a package belongs to no module.
+fn module_of(package: &Path, path: &Path) -> Option<String> {
+    let first = path.strip_prefix(package).unwrap().components().next().unwrap();
+    let first = first.as_os_str().to_str().unwrap();
     let module = first.strip_suffix(".rs").unwrap_or(first);
     (module != "lib" && module != "main").then(|| module.to_owned())
-}
-
-/// Whether such a module exists, because paths in strings and in macros of the root do not count.
-fn is_module(name: &str) -> bool {
-    source().join(name).is_dir() || source().join(format!("{name}.rs")).is_file()
-}
-
-/// Modules that `crate::` paths in `text` begin with.
-fn imports(text: &str) -> BTreeSet<String> {
-    paths_from("crate::", text)
 }
 
 /// Modules that paths below `root` in `text` begin with.

@@ -250,7 +250,7 @@ fn the_library_depends_on_no_command_line_crate() {
     ]);
     let text = output(tree.current_dir(root()));
     let names: BTreeSet<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert!(names.contains("gpuflame") && names.contains("inferno"), "{names:?}");
+    assert!(names.contains("gpuflame-recorder") && names.contains("inferno"), "{names:?}");
     let unwanted =
         ["clap", "clap_builder", "lexopt", "pico-args", "structopt", "env_logger", "indicatif", "anyhow"];
     for name in unwanted {

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use gpuflame::settings::SETTINGS;
+use gpuflame_config::settings::SETTINGS;
 
 const HEADER: &str = "| variable | values | default | what it does |\n|---|---|---|---|\n";
 
@@ -61,7 +61,7 @@ fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
 }
 
 fn rows() -> String {
-    let row = |setting: &gpuflame::settings::Setting| {
+    let row = |setting: &gpuflame_config::settings::Setting| {
         let default = match setting.default {
             "" => String::new(),
             default => format!("`{default}`"),

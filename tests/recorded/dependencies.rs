@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::BufReader;
 
 use crate::support::{Done, Run, Way, command, compile};
-use gpuflame::export::stack_names;
-use gpuflame::profile::{Place, Profile};
-use gpuflame::record::{
+use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
+use gpuflame_export::stack_names;
+use gpuflame_model::profile::{Place, Profile};
+use gpuflame_model::record::{
     ContextId, EventCall, EventRecord, EventUse, Reader, Row, Sync, SyncKind, ThreadId, Wait,
 };
-use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 use serde_json::Value;
 
 fn run(variables: &[(&str, &str)]) -> Done {

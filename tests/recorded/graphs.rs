@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::support::{Done, Run, Way, compile, plain};
-use gpuflame::record::{FrameKind, Module, Reader, Row};
+use gpuflame_model::record::{FrameKind, Module, Reader, Row};
 use serde_json::Value;
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
@@ -163,7 +163,7 @@ fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
             // Stacks of allocations and waits are skipped.
             Row::Called(called) => drop(stacks.remove(&called.context)),
             Row::Context { id, frames, .. } => {
-                let address = |frame: &gpuflame::record::Frame| match frame.kind() {
+                let address = |frame: &gpuflame_model::record::Frame| match frame.kind() {
                     FrameKind::Native { address, .. } => Some(address),
                     _ => None,
                 };

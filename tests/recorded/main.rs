@@ -10,7 +10,6 @@ mod copies;
 mod cupti_text;
 mod dependencies;
 mod devices;
-#[cfg(feature = "cli")]
 mod embedding;
 mod generated;
 mod graphs;

@@ -8,7 +8,6 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[cfg(feature = "cli")]
 use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile, plugin, scratch};
 
@@ -49,7 +48,6 @@ fn code_without_symbols_appears_as_module_and_offset() {
 
 /// Paths are bytes: a path that is not UTF-8 is opened unchanged, at the exit and when the recording is read, and shown as
 /// well as possible.
-#[cfg(feature = "cli")]
 #[test]
 fn code_in_files_with_non_utf8_paths_is_symbolized() {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9"));

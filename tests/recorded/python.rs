@@ -484,7 +484,6 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
 
 /// Frames that are hidden in pictures are in the recording, and hiding them moves no time: each kernel has the same
 /// time as with all frames, under the frames that remain.
-#[cfg(feature = "cli")]
 #[test]
 fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     use crate::support::command::gpuflame;

@@ -9,14 +9,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile, hand, scratch};
-use gpuflame::explain::{self, Explain, Ledger, Snapshot};
-use gpuflame::export::{self, FOLDED, Options, SVG};
-use gpuflame::profile::Profile;
-use gpuflame::profile::views::GPU;
-use gpuflame::record::{
+use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
+use gpuflame_explain::{self as explain, Explain, Ledger, Snapshot};
+use gpuflame_export::{self as export, FOLDED, Options, SVG};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::profile::views::GPU;
+use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, GraphId, GraphNodeId, Launch, Nanos, Reader, Row, WindowEdge, Writer,
 };
-use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 
 fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
     let program = compile(program, &["-O2"]);
@@ -267,7 +267,7 @@ fn recordings_of_format_1_stay_readable() {
         let mut reader = Reader::new(BufReader::new(File::open(&path).unwrap())).unwrap();
         let mut rows = 0;
         while let Some(row) = reader.next_row().unwrap() {
-            rows += u64::from(matches!(row, gpuflame::record::Row::Activity(_)));
+            rows += u64::from(matches!(row, gpuflame_model::record::Row::Activity(_)));
         }
         assert_eq!((reader.skipped(), rows), (0, if has_rows { launches } else { 0 }), "{name}");
     }

@@ -173,7 +173,6 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
     assert!(all.iter().all(|(frames, _)| frames[0] == "main"), "{all:?}");
 }
 
-#[cfg(feature = "cli")]
 #[test]
 fn samples_in_the_recording_give_the_same_pictures() {
     let wanted = [("GPUFLAME_FORMATS", "folded,idle,gfr"), ("GPUFLAME_OFF_CPU", "1")];
@@ -226,7 +225,6 @@ fn the_together_view_sums_gpu_cpu_and_waiting_time() {
     // The program launches 51 kernels of 1 us.
     assert_eq!(sum(&together, &|frames| frames.last().unwrap().contains("step_d1000")), 51_000);
 
-    #[cfg(feature = "cli")]
     {
         let run = sampled("sleeps", "999").env("GPUFLAME_OFF_CPU", "1").env("GPUFLAME_FORMATS", "folded,gfr");
         let done = run.ok();

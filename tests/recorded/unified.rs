@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 
 use crate::support::{Done, Run, Way, command, compile};
-use gpuflame::record::{Reader, Row, Unified};
+use gpuflame_model::record::{Reader, Row, Unified};
 use serde_json::Value;
 
 fn run(variables: &[(&str, &str)]) -> Done {

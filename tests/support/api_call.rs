@@ -4,9 +4,9 @@
 use std::cell::Cell;
 use std::hint::black_box;
 
-use gpuflame::capture::Capture;
-use gpuflame::record::CorrelationId;
-use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame_cupti::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame_model::record::CorrelationId;
+use gpuflame_recorder::capture::Capture;
 
 /// An API call of the runtime, as the tracer would pass it to the callback.
 pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {

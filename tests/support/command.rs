@@ -20,7 +20,9 @@ pub fn gpuflame<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A
 
 /// Runs `gpuflame ARGS` in `folder` with `input` as its standard input.
 pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A>, input: &[u8]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+    // The variable exists only in the command's package. Other packages compile this file and do not call the function.
+    #[allow(clippy::option_env_unwrap)]
+    let mut command = Command::new(option_env!("CARGO_BIN_EXE_gpuflame").unwrap());
     command.args(args).current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

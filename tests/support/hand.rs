@@ -21,7 +21,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gpuflame::record::{
+use gpuflame_model::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
     GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, MemoryKind, NameId, Nanos, Row,
     SetDetail, StreamId, ThreadId, WindowEdge, Writer,

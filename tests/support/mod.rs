@@ -2,12 +2,10 @@
 //! them under gpuflame, and their outputs next to the truth file of what really ran.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
-#[cfg(feature = "cli")]
 pub mod command;
 pub mod hand;
 pub mod harmless;
 pub mod pythons;
-#[cfg(feature = "cli")]
 pub mod traces;
 
 use std::collections::BTreeMap;
@@ -24,7 +22,11 @@ use serde_json::Value;
 
 /// Root of the repository.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package
+        .ancestors()
+        .find(|folder| folder.join("Cargo.lock").exists())
+        .expect("a package of the repository")
 }
 
 /// Creates an empty folder for a test to fill.

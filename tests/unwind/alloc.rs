@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use deep::deep;
-use gpuflame::unwind::{self, Skip, Unwinder};
+use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
 thread_local! {
     /// Number of allocations of this thread; it is per thread because the test harness allocates on another thread at

@@ -3,8 +3,8 @@
 
 use std::hint::black_box;
 
-use gpuflame::record::{ContextFlags, Frame};
-use gpuflame::unwind::{self, CopyUnwinder, REGISTERS, Skip, Unwinder};
+use gpuflame_model::record::{ContextFlags, Frame};
+use gpuflame_unwind::{self as unwind, CopyUnwinder, REGISTERS, Skip, Unwinder};
 
 /// Registers and stack bytes that a sample of this thread would hold.
 struct Copy {

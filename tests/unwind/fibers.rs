@@ -16,8 +16,8 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use gpuflame::record::ContextFlags;
-use gpuflame::unwind::{self, Skip, Unwinder, tls};
+use gpuflame_model::record::ContextFlags;
+use gpuflame_unwind::{self as unwind, Skip, Unwinder, tls};
 use switch::{foreign, on_stack};
 
 const FIBERS: usize = 2000;

@@ -11,8 +11,8 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-use gpuflame::record::{ContextFlags, FrameKind};
-use gpuflame::unwind::{self, Skip, Unwinder};
+use gpuflame_model::record::{ContextFlags, FrameKind};
+use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 use switch::{foreign, on_stack};
 
 /// Serializes the tests: no test may map memory that another test has unmapped and will map again.

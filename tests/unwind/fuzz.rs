@@ -18,8 +18,8 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 use generate::{Function, KEEP, OMIT, Program, REALIGN, Random, UNOPTIMISED};
-use gpuflame::record::Frame;
-use gpuflame::unwind::{Seen, Skip, Unwinder};
+use gpuflame_model::record::Frame;
+use gpuflame_unwind::{Seen, Skip, Unwinder};
 use oracle::{Addresses, capture_both};
 
 /// Dives and climbs at random in a call tree, with a capture at the end of every dive.
@@ -152,7 +152,7 @@ fn random_stacks_agree_with_libgcc() {
 
 #[test]
 fn cached_and_uncached_walks_give_equal_stacks() {
-    gpuflame::unwind::prepare();
+    gpuflame_unwind::prepare();
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");
     let mut without = Unwinder::new().expect("memory for an unwinder");
@@ -180,7 +180,7 @@ fn cached_and_uncached_walks_give_equal_stacks() {
 
 #[test]
 fn a_repeated_stacks_number_refers_to_an_equal_stack() {
-    gpuflame::unwind::prepare();
+    gpuflame_unwind::prepare();
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");
     let mut without = Unwinder::new().expect("memory for an unwinder");
@@ -233,7 +233,7 @@ fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
 
 #[test]
 fn cached_paths_on_foreign_stacks_equal_uncached_walks() {
-    gpuflame::unwind::prepare();
+    gpuflame_unwind::prepare();
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");
     let mut without = Unwinder::new().expect("memory for an unwinder");

@@ -21,8 +21,8 @@ use std::ffi::c_void;
 use std::hint::black_box;
 
 use frames::{Area, Mix, SLOTS};
-use gpuflame::record::{ContextFlags, Frame, FrameKind};
-use gpuflame::unwind::{self, CopyUnwinder, REGISTERS, Seen, Skip, Unwinder};
+use gpuflame_model::record::{ContextFlags, Frame, FrameKind};
+use gpuflame_unwind::{self as unwind, CopyUnwinder, REGISTERS, Seen, Skip, Unwinder};
 use random::Random;
 
 const DEEPEST: usize = 9;

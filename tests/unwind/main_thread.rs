@@ -23,8 +23,8 @@ mod main_thread {
     use std::fs;
     use std::hint::black_box;
 
-    use gpuflame::record::ContextFlags;
-    use gpuflame::unwind::Skip;
+    use gpuflame_model::record::ContextFlags;
+    use gpuflame_unwind::Skip;
 
     use super::code::Code;
     use super::deep::deep;

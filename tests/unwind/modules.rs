@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use build::{Library, compile};
-use gpuflame::record::{Frame, FrameKind, Module};
-use gpuflame::unwind::{self, ModuleMap};
+use gpuflame_model::record::{Frame, FrameKind, Module};
+use gpuflame_unwind::{self as unwind, ModuleMap};
 use seen::{SEEN, call, look, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use build::{Library, compile};
-use gpuflame::unwind;
+use gpuflame_unwind as unwind;
 use seen::{SEEN, call, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

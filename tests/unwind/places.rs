@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use build::{Library, compile};
 use deep::deep;
-use gpuflame::record::ContextFlags;
-use gpuflame::unwind::{Captured, MAX_FRAMES, Skip, Unwinder, Verdict, Verifier};
+use gpuflame_model::record::ContextFlags;
+use gpuflame_unwind::{Captured, MAX_FRAMES, Skip, Unwinder, Verdict, Verifier};
 use oracle::{Addresses, capture_both, unwinder};
 
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
@@ -231,7 +231,7 @@ fn a_frame_extends_from_its_stack_pointer_to_its_callers() {
     unsafe { passes_its_stack_pointer(look) };
 }
 
-fn inside_len(all: &[gpuflame::record::Frame], address: u64) -> usize {
+fn inside_len(all: &[gpuflame_model::record::Frame], address: u64) -> usize {
     all.iter().skip_while(|frame| (address - 4096..address + 4096).contains(&frame.0)).count()
 }
 

@@ -10,8 +10,8 @@ use std::cell::RefCell;
 use std::ptr::null_mut;
 use std::thread;
 
-use gpuflame::record::ContextFlags;
-use gpuflame::unwind::{self, Skip, Unwinder};
+use gpuflame_model::record::ContextFlags;
+use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 use switch::{foreign, on_stack};
 
 const STACK: usize = 64 << 10;

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use build::{Library, compile};
 use code::Code;
-use gpuflame::unwind;
+use gpuflame_unwind as unwind;
 use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

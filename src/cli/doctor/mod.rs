@@ -13,13 +13,13 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::report::{self, Cell, Format, Report, Table};
 use super::run::library;
-use crate::control::{Facts, Outputs};
-use crate::error::Result;
-use crate::export::clean_line;
-use crate::host::file::Draft;
-use crate::host::library::c_library;
-use crate::record;
-use crate::settings;
+use gpuflame_config::settings;
+use gpuflame_config::{Facts, Outputs};
+use gpuflame_export::clean_line;
+use gpuflame_model::error::Result;
+use gpuflame_model::record;
+use gpuflame_os::file::Draft;
+use gpuflame_os::library::c_library;
 use probe::Found;
 
 /// Say whether programs can be recorded here, and what is in the way.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::cupti::find::Source;
-use crate::cupti::{self, Probe, Refusal};
-use crate::error::Result;
-use crate::host::library;
-use crate::settings;
+use gpuflame_config::settings;
+use gpuflame_cupti::find::Source;
+use gpuflame_cupti::{self as cupti, Probe, Refusal};
+use gpuflame_model::error::Result;
+use gpuflame_os::library;
 
 /// Maximum time to wait for the answer. A driver takes seconds to start if no other process uses it.
 const LONGEST: Duration = Duration::from_secs(60);

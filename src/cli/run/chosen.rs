@@ -6,9 +6,9 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use crate::cli::console::usage;
-use crate::error::{Error, ErrorKind, Result};
-use crate::settings::{SETTINGS, nearest, parse};
+use crate::console::usage;
+use gpuflame_config::settings::{SETTINGS, nearest, parse};
+use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// A variable and its value.
 pub(super) type Chosen = (String, String);

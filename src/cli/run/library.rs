@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::host;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os as host;
 
 const NAME: &str = "libgpuflame.so";
 /// Preload library that makes the driver load [`NAME`] from the same folder.
@@ -25,7 +25,7 @@ const ENTRY: &[u8] = b"\0InitializeInjection\0";
 
 /// Returns the absolute path of the library: `wanted`, or the library that belongs to this command. The latter is in
 /// the same folder as the command, as in a build, or in the neighbouring `lib`, as installed.
-pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return look_at(wanted);
     }
@@ -71,7 +71,7 @@ fn part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
 }
 
 /// Whether a path names this library, judging by the file name.
-pub(in crate::cli) fn is_ours(path: &OsStr) -> bool {
+pub(crate) fn is_ours(path: &OsStr) -> bool {
     let name = Path::new(path).file_name().unwrap_or_default();
     name.as_encoded_bytes().starts_with(NAME.as_bytes())
 }
@@ -115,7 +115,7 @@ fn look_at(path: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::folder;
+    use gpuflame_os::testing::folder;
 
     #[test]
     fn foreign_libraries_programs_and_damaged_files_are_refused() {

@@ -18,10 +18,10 @@ use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::recover::recover;
-use crate::error::{Error, ErrorKind, Result};
-use crate::host::{child, file, stderr};
-use crate::settings;
 use chosen::Chosen;
+use gpuflame_config::settings;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os::{child, file, stderr};
 use processes::Report;
 
 const OUTPUT: &str = "GPUFLAME_OUTPUT";

@@ -1,5 +1,5 @@
 //! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder
-//! made for the run (`src/session/about.rs` has the names of these files). The processes may run as other users, and
+//! made for the run (`src/recorder/session/about.rs` has the names of these files). The processes may run as other users, and
 //! may leave any files in the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use indicatif::HumanCount;
 use serde_json::Value;
 
-use crate::cli::recover::Recovered;
-use crate::error::{Error, ErrorKind, Result};
-use crate::explain::path_of;
-use crate::host;
+use crate::recover::Recovered;
+use crate::set_file::path_of;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os as host;
 
 /// Maximum number of names tried for a folder. Each name that already exists belongs to another run.
 const MOST_FOLDERS: u32 = 1000;

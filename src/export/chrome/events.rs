@@ -5,39 +5,47 @@ use std::collections::BTreeSet;
 use std::fmt::{Arguments, Display, Formatter};
 use std::io::Write;
 
-use crate::export::clean;
-use crate::export::json::comma;
-use crate::export::threads;
-use crate::profile::{Kind, Profile, quoted};
-use crate::record::{
+use crate::clean;
+use crate::json::comma;
+use crate::threads;
+use gpuflame_model::profile::{Kind, Profile, quoted};
+use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, Sync, SyncKind, ThreadId, Work,
 };
 
 /// Text of consecutive events.
 #[derive(Debug)]
-pub(super) struct Events {
-    pub(super) text: Vec<u8>,
-    pub(super) base: Nanos,
+pub struct Events {
+    /// JSON text of the events that are not written yet.
+    pub text: Vec<u8>,
+    /// Time that all times are relative to.
+    pub base: Nanos,
     pub(super) process: u32,
     written: u64,
 }
 
 /// A call of the API.
-pub(super) struct Called<'a> {
-    pub(super) name: &'a str,
-    pub(super) thread: ThreadId,
-    pub(super) begun: Nanos,
-    pub(super) nanos: u64,
-    pub(super) id: CorrelationId,
+pub struct Called<'a> {
+    /// API function.
+    pub name: &'a str,
+    /// Thread that called.
+    pub thread: ThreadId,
+    /// Start of the call.
+    pub begun: Nanos,
+    /// Duration in nanoseconds.
+    pub nanos: u64,
+    /// Correlation id of the call.
+    pub id: CorrelationId,
 }
 
 impl Events {
-    pub(super) fn new(base: Nanos, process: u32) -> Self {
+    /// Creates an empty list whose times are relative to `base`.
+    pub fn new(base: Nanos, process: u32) -> Self {
         Self { text: Vec::new(), base, process, written: 0 }
     }
 
     /// Appends text. Writing to a vector cannot fail.
-    pub(super) fn put(&mut self, text: Arguments<'_>) {
+    pub fn put(&mut self, text: Arguments<'_>) {
         let _ = self.text.write_fmt(text);
     }
 
@@ -52,7 +60,7 @@ impl Events {
 
     /// Writes a call with `more` arguments. `frame` is the context whose innermost frame in `stackFrames` is the
     /// call.
-    pub(super) fn call(&mut self, call: &Called<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
+    pub fn call(&mut self, call: &Called<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
         let &Called { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
         let category = if is_driver { "cuda_driver" } else { "cuda_runtime" };
@@ -71,7 +79,7 @@ impl Events {
     }
 
     /// Writes the start of the flow from a call to the work that the call started.
-    pub(super) fn starts(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
+    pub fn starts(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
         self.put(format_args!(
@@ -82,7 +90,7 @@ impl Events {
 
     /// Writes an activity with its [`title`] and `more` arguments. `missing` is the reason why the activity has no
     /// launch.
-    pub(super) fn activity(
+    pub fn activity(
         &mut self,
         activity: &Activity,
         name: &str,
@@ -133,7 +141,7 @@ impl Events {
 
     /// Writes a wait, in Kineto's words, on the stream that waited or that the host waited for. `record` is the
     /// record of the event that was waited for, if CUPTI reports one.
-    pub(super) fn sync(&mut self, sync: &Sync, device: u32, record: Option<&EventRecord>) {
+    pub fn sync(&mut self, sync: &Sync, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
             SyncKind::STREAM_WAIT => "Stream Wait Event",
@@ -164,7 +172,7 @@ impl Events {
     }
 
     /// Writes an instant on the thread that marked it.
-    pub(super) fn mark(&mut self, text: &str, thread: ThreadId, time: Nanos) {
+    pub fn mark(&mut self, text: &str, thread: ThreadId, time: Nanos) {
         let (name, process, time) = (quoted(&clean::field(text)), self.process, self.time(time));
         self.begin();
         self.put(format_args!(
@@ -185,10 +193,10 @@ impl Events {
 }
 
 /// Argument that marks a launch without an activity.
-pub(super) const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
+pub const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
 
 /// Writes the losses, the number of activities without times, and the provenance.
-pub(super) fn about(events: &mut Events, profile: &Profile, untimed: u64) {
+pub fn about(events: &mut Events, profile: &Profile, untimed: u64) {
     let word = Missing::Untimed.word();
     events.put(format_args!("\"gpuflame\":{{\"missing\":{{\"{word}\":{untimed}}},\"lost\":{{"));
     for (at, (loss, count)) in profile.lost().enumerate() {
@@ -202,7 +210,7 @@ pub(super) fn about(events: &mut Events, profile: &Profile, untimed: u64) {
 }
 
 /// Writes the names of processes, threads and streams (GPU and number).
-pub(super) fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
+pub fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
     let process = threads::process(profile);
     events.name("process_name", process, 0, "CPU");
     for (thread, name) in threads::of(profile) {
@@ -217,7 +225,7 @@ pub(super) fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<
 }
 
 /// Returns the title of work with this name: `gemm`, `Memcpy HtoD` or `Memset`.
-pub(in crate::export) fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
+pub fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     match work {
         Work::Kernel(_) => name,
         Work::Copy(_) => format!("Memcpy {name}").into(),

@@ -6,14 +6,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
 use super::events::{Called, Events, Leaf, PENDING, about, places, title};
-use crate::error::{Error, Result};
-use crate::export::compose::stack;
-use crate::export::cupti_text::{MAX_CALLERS, starts_work};
-use crate::export::frame::Frame;
-use crate::export::options::{GraphStacks, Names};
-use crate::join::{Launched, Origin, Sink};
-use crate::profile::{Place, Profile, quoted};
-use crate::record::{
+use crate::compose::stack;
+use crate::cupti_text::{MAX_CALLERS, starts_work};
+use crate::frame::Frame;
+use crate::options::{GraphStacks, Names};
+use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_model::error::{Error, Result};
+use gpuflame_model::profile::{Place, Profile, quoted};
+use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Created, DeviceId, FrameKind, GpuContextId, IdMap, Instant, LabelId,
     NameId, Nanos, Row, ThreadId, Work,
 };

@@ -11,11 +11,7 @@
 //! `created_stack` and the kinds of their frames). While the application runs, names are not known yet. Calls then
 //! refer (`sf`, as in the format) to `stackFrames`, which is written at the end.
 
-mod events;
+pub mod events;
 mod live;
-#[cfg(feature = "cli")]
-mod whole;
 
 pub use live::ChromeText;
-#[cfg(feature = "cli")]
-pub(super) use {events::title, whole::CHROME};

@@ -10,12 +10,12 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::layout::{Layout, TABLE_BYTES, Unknown};
-use crate::unwind::counts::{self, Counts};
-use crate::unwind::loader::{self, Object, Visit};
-use crate::unwind::memory;
-use crate::unwind::symbols::{Exported, Exports};
+use crate::counts::{self, Counts};
+use crate::loader::{self, Object, Visit};
+use crate::memory;
+use crate::symbols::{Exported, Exports};
 #[cfg(target_arch = "x86_64")]
-use crate::unwind::x86_64::cold::cold_part;
+use crate::x86_64::cold::cold_part;
 
 /// An interpreter with readable frames. It is never freed.
 #[derive(Debug)]

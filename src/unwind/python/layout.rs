@@ -18,7 +18,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Major and minor version, as in `0x030b`.
-    pub(crate) version: u16,
+    pub version: u16,
     /// Offset in `_PyRuntime` of the thread that finalizes the interpreter, once there is such a thread.
     pub(super) finalizing: u32,
     /// Offset in a thread's state of its innermost frame, or in versions with cframes of its innermost cframe.

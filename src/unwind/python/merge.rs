@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use super::walk::{Item, SOMEWHERE};
-use crate::record::{Frame, FrameKind};
-use crate::unwind::MAX_FRAMES;
+use crate::MAX_FRAMES;
+use gpuflame_model::record::{Frame, FrameKind};
 
 /// Maximum number of frames of both kinds in a merged stack.
 pub(super) const MOST_MERGED: usize = 2 * MAX_FRAMES;
@@ -153,7 +153,7 @@ impl Stacks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{CodeId, ModuleEpoch};
+    use gpuflame_model::record::{CodeId, ModuleEpoch};
 
     const EVALUATOR: [Range<u64>; 2] = [0x5000..0x6000, 0x1000..0x1100];
 

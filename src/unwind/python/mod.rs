@@ -39,16 +39,16 @@ mod walks;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use code::Description;
+pub use code::Description;
 use find::Interpreter;
 pub use find::Off;
 use merge::{Agreement, MOST_MERGED, Out, Stacks};
 use walk::{Broken, Walk};
-pub(crate) use walks::WALKS;
+pub use walks::WALKS;
 use walks::Walks;
 
 use super::{Captured, memory};
-use crate::record::{CodeId, Frame};
+use gpuflame_model::record::{CodeId, Frame};
 
 /// Sets whether Python frames are recorded from now on. By default Python frames are not recorded.
 pub fn want(wanted: bool) {
@@ -63,7 +63,7 @@ pub fn off() -> Option<Off> {
 
 /// Walks the Python frames of the thread that created this value.
 #[derive(Debug)]
-pub(crate) struct Python {
+pub struct Python {
     state: NonNull<State>,
     interpreter: &'static Interpreter,
     /// The loader's unload count when the interpreter was last seen to be loaded.
@@ -80,7 +80,7 @@ struct State {
 
 /// Result of a walk along the Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub enum Found {
     /// The frames are those of the cached walk with this number; the last walk itself is unchanged.
     Again(usize),
     /// The frames are the same as in the last walk.
@@ -94,13 +94,13 @@ pub(crate) enum Found {
 }
 
 /// A stack of native and Python frames.
-pub(crate) struct Merged<'a> {
+pub struct Merged<'a> {
     /// The frames of the merged stack, leaf first.
-    pub(crate) frames: &'a [Frame],
+    pub frames: &'a [Frame],
     /// Whether native and Python frames show the same evaluator calls.
-    pub(crate) is_sure: bool,
+    pub is_sure: bool,
     /// Whether Python frames are missing at the root.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
 }
 
 /// Whether any stack of Python frames has agreed with its native frames.
@@ -110,7 +110,7 @@ impl Python {
     /// Creates the state for the calling thread, if the process has a readable interpreter. Searches for an interpreter if
     /// objects were loaded since the last search.
     #[cold]
-    pub(crate) fn of_this_thread() -> Option<Self> {
+    pub fn of_this_thread() -> Option<Self> {
         let interpreter = find::interpreter()?;
         let table = code::Table::new()?;
         let state = memory::map(size_of::<State>())?.cast::<State>();
@@ -122,7 +122,7 @@ impl Python {
     /// Walks along the frames. `native` identifies the thread's native frames as far as they are known. `number` assigns a
     /// number to a code object that is new to the thread.
     #[inline(always)]
-    pub(crate) fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+    pub fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
         self.state().walks.under(native);
         let thread = self.readable_thread();
@@ -150,7 +150,7 @@ impl Python {
 
     /// Walks along the frames without the cache of walks.
     #[cold]
-    pub(crate) fn walk_plainly(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+    pub fn walk_plainly(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         // Read the thread's state again, because a native walk may have happened in between.
         let thread = self.readable_thread();
         self.walk_anew(thread, number)
@@ -158,7 +158,7 @@ impl Python {
 
     /// Caches the last walk, if the back-off allows it, and returns its number.
     #[inline(always)]
-    pub(crate) fn keep(&mut self) -> Option<usize> {
+    pub fn keep(&mut self) -> Option<usize> {
         let State { walk, walks, .. } = self.state();
         if walks.can_keep() { walks.keep(walk) } else { None }
     }
@@ -205,7 +205,7 @@ impl Python {
     /// Number of frames at the root that the last walk shares with the walk before it, and the words that identify the
     /// other frames, outermost first.
     #[inline(always)]
-    pub(crate) fn words(&self) -> (usize, impl Iterator<Item = u64>) {
+    pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
         // The word includes whether an evaluator call starts at the frame, because the same frames may belong to more or
@@ -216,7 +216,7 @@ impl Python {
 
     /// Merges the frames of the last walk with the frames of `captured`, which must be from the same moment.
     #[cold]
-    pub(crate) fn merge(&mut self, captured: &Captured<'_>) -> Merged<'_> {
+    pub fn merge(&mut self, captured: &Captured<'_>) -> Merged<'_> {
         let evaluator = &self.interpreter.evaluator;
         let State { walk, merged, .. } = self.state();
         let stacks = Stacks {

@@ -6,7 +6,7 @@
 //! such a page, because Python does not free memory that the chain uses. The remaining risk is a chain that is corrupted
 //! and also leads to memory where frames once were.
 
-use crate::unwind::memory;
+use crate::memory;
 
 /// Bounds of user space addresses; the first page is excluded.
 const FIRST: u64 = 4096;

@@ -10,9 +10,9 @@ use super::code::{self, Description, Marks, Scratch, Table, Texts, version_of};
 use super::find::Interpreter;
 use super::layout::{self, Boundary, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
 use super::read::Pages;
-use crate::record::{CodeId, Frame};
-use crate::unwind::MAX_FRAMES;
-use crate::unwind::memory::word;
+use crate::MAX_FRAMES;
+use crate::memory::word;
+use gpuflame_model::record::{CodeId, Frame};
 
 /// A Python frame as the walk found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -605,7 +605,7 @@ pub(super) mod tests {
     use super::super::find::Types;
     use super::super::layout::{BYTES, CFrame, FIRST_WITH_HOLD, HASH, LENGTH, STATE};
     use super::*;
-    use crate::unwind::memory;
+    use crate::memory;
 
     const TYPES: Types = Types { code: 0x1001, text: 0x1002, bytes: 0x1003, frame: 0x1004 };
     const SLOTS: usize = 1100;
@@ -615,7 +615,7 @@ pub(super) mod tests {
 
     /// A function that is being evaluated in the synthetic interpreter.
     #[derive(Clone, Copy, Debug)]
-    pub(in crate::unwind::python) struct Call {
+    pub(in crate::python) struct Call {
         slot: usize,
         code: usize,
         /// Number of instructions evaluated so far.
@@ -626,11 +626,11 @@ pub(super) mod tests {
     }
 
     /// A synthetic interpreter with one thread, in memory that does not move.
-    pub(in crate::unwind::python) struct Made {
-        pub(in crate::unwind::python) interpreter: Interpreter,
+    pub(in crate::python) struct Made {
+        pub(in crate::python) interpreter: Interpreter,
         memory: Box<[u64]>,
         /// The calls that the synthetic thread is in, root first.
-        pub(in crate::unwind::python) calls: Vec<Call>,
+        pub(in crate::python) calls: Vec<Call>,
         has_root: bool,
         random: u64,
     }
@@ -640,7 +640,7 @@ pub(super) mod tests {
     }
 
     impl Made {
-        pub(in crate::unwind::python) fn new(layout: Layout, has_root: bool, random: u64) -> Self {
+        pub(in crate::python) fn new(layout: Layout, has_root: bool, random: u64) -> Self {
             let evaluator = [0..0, 0..0];
             let interpreter =
                 Interpreter { layout, runtime: 0, this_thread: no_thread, types: TYPES, evaluator };
@@ -652,7 +652,7 @@ pub(super) mod tests {
             made
         }
 
-        pub(in crate::unwind::python) fn below(&mut self, end: usize) -> usize {
+        pub(in crate::python) fn below(&mut self, end: usize) -> usize {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 7;
             self.random ^= self.random << 17;
@@ -663,7 +663,7 @@ pub(super) mod tests {
             self.memory.as_ptr() as u64 + part as u64 * ROOM
         }
 
-        pub(in crate::unwind::python) fn thread(&self) -> u64 {
+        pub(in crate::python) fn thread(&self) -> u64 {
             self.at(0)
         }
 
@@ -737,7 +737,7 @@ pub(super) mod tests {
             }
         }
 
-        pub(in crate::unwind::python) fn write_frames(&mut self) {
+        pub(in crate::python) fn write_frames(&mut self) {
             let layout = self.interpreter.layout;
             let (mut before, mut cframes) = (0, 0);
             if self.has_root {
@@ -795,13 +795,13 @@ pub(super) mod tests {
             is_free.then_some(Call { slot, code, position, is_generator, is_first })
         }
 
-        pub(in crate::unwind::python) fn push(&mut self) {
+        pub(in crate::python) fn push(&mut self) {
             let call = self.new_call();
             self.calls.extend(call);
         }
 
         /// Applies a random change to the frames, as a program may between two launches.
-        pub(in crate::unwind::python) fn go_on(&mut self) {
+        pub(in crate::python) fn go_on(&mut self) {
             let count = self.calls.len();
             let (leaf, any) = (count.saturating_sub(1), self.below(count));
             match self.below(12) {
@@ -844,17 +844,17 @@ pub(super) mod tests {
     }
 
     /// A thread's walk state, in a mapping as in production.
-    pub(in crate::unwind::python) struct Mapped(std::ptr::NonNull<Walk>);
+    pub(in crate::python) struct Mapped(std::ptr::NonNull<Walk>);
 
     impl Mapped {
-        pub(in crate::unwind::python) fn new() -> Self {
+        pub(in crate::python) fn new() -> Self {
             let walk = memory::map(size_of::<Walk>()).unwrap().cast::<Walk>();
             // SAFETY: this is a fresh mapping of that size, and all other fields are valid as zeroes.
             unsafe { (&raw mut (*walk.as_ptr()).table).write(Table::new().unwrap()) };
             Self(walk)
         }
 
-        pub(in crate::unwind::python) fn walk(&mut self) -> &mut Walk {
+        pub(in crate::python) fn walk(&mut self) -> &mut Walk {
             // SAFETY: the walk state stays mapped until `drop`.
             unsafe { self.0.as_mut() }
         }
@@ -871,10 +871,10 @@ pub(super) mod tests {
     }
 
     #[derive(Default)]
-    pub(in crate::unwind::python) struct Numbers(HashMap<Vec<u8>, u32>);
+    pub(in crate::python) struct Numbers(HashMap<Vec<u8>, u32>);
 
     impl Numbers {
-        pub(in crate::unwind::python) fn of(&mut self, description: Description<'_>) -> CodeId {
+        pub(in crate::python) fn of(&mut self, description: Description<'_>) -> CodeId {
             let next = self.0.len() as u32 + 1;
             CodeId(*self.0.entry(description.0.to_vec()).or_insert(next))
         }
@@ -890,12 +890,12 @@ pub(super) mod tests {
         (head, walk.is_cut, walk.items[..walk.count].iter().map(item).collect::<Vec<_>>())
     }
 
-    pub(in crate::unwind::python) fn words(walk: &Walk) -> Vec<(u64, bool)> {
+    pub(in crate::python) fn words(walk: &Walk) -> Vec<(u64, bool)> {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
     /// All kinds of layouts, each with whether a frame of the evaluator is around the outermost function.
-    pub(in crate::unwind::python) fn layouts() -> [(Layout, bool); 8] {
+    pub(in crate::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::of_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };
         let without = layout::Code { version: 0, ..shims.code };

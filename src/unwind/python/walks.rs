@@ -14,12 +14,12 @@ use std::ptr::NonNull;
 
 use super::find::Interpreter;
 use super::walk::{Head, Item, Met, Walk};
-use crate::unwind::memory;
-use crate::unwind::price::{Price, count_use, make_way};
+use crate::memory;
+use crate::price::{Price, count_use, make_way};
 
 /// Number of cached walks per thread, in an 8-way set-associative cache. With their frames the walks take 800 KiB, of which
 /// a program touches only the part that it uses.
-pub(crate) const WALKS: usize = SETS * WAYS;
+pub const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
 /// Maximum number of frames of all walks together. If this number is reached, the cache is emptied.

@@ -8,14 +8,14 @@
 use std::ops::Range;
 
 use super::compile::function;
-use crate::unwind::loader::Object;
+use crate::loader::Object;
 
 /// Maximum number of branch targets examined. Real functions have one or two cold parts, and few byte sequences that look
 /// like branches.
 const MOST_PLACES: usize = 16;
 
 /// The cold part of the function `hot`. Call while the loader's lock is held.
-pub(in crate::unwind) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>> {
+pub(crate) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>> {
     let mut places: [(Range<u64>, u32); MOST_PLACES] = std::array::from_fn(|_| (0..0, 0));
     for target in branches(object, hot)?.filter(|(target, _)| !hot.contains(target)) {
         // Skip unconditional jumps, because an unconditional jump may be a function's tail call.

@@ -13,7 +13,7 @@ use gimli::{
 
 use super::generated::Checks;
 use super::rule::{Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
-use crate::unwind::loader::Object;
+use crate::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 

@@ -14,14 +14,14 @@ use super::registers::Registers;
 use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
 use super::words::Words;
 use super::{ATTEMPTS, Nowhere, Places};
-use crate::record::{ContextFlags, Frame};
-use crate::unwind::copy::RED_ZONE;
-use crate::unwind::counts::{self, Counts};
-use crate::unwind::{Captured, MAX_FRAMES, loader, memory};
+use crate::copy::RED_ZONE;
+use crate::counts::{self, Counts};
+use crate::{Captured, MAX_FRAMES, loader, memory};
+use gpuflame_model::record::{ContextFlags, Frame};
 
 /// Walks copied stacks, in its own memory mapping.
 #[derive(Debug)]
-pub(in crate::unwind) struct OfCopies(NonNull<Room>);
+pub(crate) struct OfCopies(NonNull<Room>);
 
 // SAFETY: only this value refers to the mapping.
 unsafe impl Send for OfCopies {}
@@ -40,7 +40,7 @@ struct Room {
 }
 
 impl OfCopies {
-    pub(in crate::unwind) fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let room = memory::map(size_of::<Room>())?.cast::<Room>();
         // SAFETY: the fresh mapping is large enough and page-aligned. All other fields are valid as zeroes.
         unsafe {
@@ -50,7 +50,7 @@ impl OfCopies {
         Some(Self(room))
     }
 
-    pub(in crate::unwind) fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         // SAFETY: the room is mapped as long as `self` lives, and is used only through `self`.
         let room = unsafe { self.0.as_mut() };
         let unloads = loader::current().unloads();
@@ -59,7 +59,7 @@ impl OfCopies {
 
     /// Walks from the point at which a thread had these registers (in DWARF order). `stack` is the memory above the
     /// thread's stack pointer.
-    pub(in crate::unwind) fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) -> Captured<'_> {
+    pub(crate) fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) -> Captured<'_> {
         // SAFETY: the room is mapped as long as `self` lives, and is used only through `self`.
         let room = unsafe { self.0.as_mut() };
         room.walk(registers, stack);

@@ -27,11 +27,11 @@ use super::ADDRESS;
 use super::end::End;
 use super::rule::{Kind, Rule};
 use super::walk::{Cursor, Join, Step};
-use crate::record::Frame;
-use crate::unwind::MAX_FRAMES;
-use crate::unwind::bounds::Stack;
-use crate::unwind::counts::Counts;
-use crate::unwind::memory::word;
+use crate::MAX_FRAMES;
+use crate::bounds::Stack;
+use crate::counts::Counts;
+use crate::memory::word;
+use gpuflame_model::record::Frame;
 
 /// Maximum number of stored words. A step reads at most two words in addition to the return address: rbp, and the CFA of a
 /// realigned frame. One more slot is a dummy for a word that does not matter.

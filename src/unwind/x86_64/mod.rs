@@ -37,8 +37,8 @@ use super::copy::StackCopy;
 use super::counts::{self, Counts};
 use super::loader;
 use super::{Captured, MAX_FRAMES, Seen, Skip, memory};
-use crate::record::{ContextFlags, Frame};
 pub(super) use copied::OfCopies;
+use gpuflame_model::record::{ContextFlags, Frame};
 pub(super) use whole::STACKS;
 
 /// Maximum number of times that a capture is repeated because objects were unloaded during it.

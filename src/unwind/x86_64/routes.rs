@@ -21,8 +21,8 @@ use super::end::End;
 use super::rule::{Kind, Rule};
 use super::stub::Entry;
 use super::walk::{Step, Walked};
-use crate::unwind::counts::Counts;
-use crate::unwind::memory;
+use crate::counts::Counts;
+use crate::memory;
 
 /// Number of cached routes. The cache has 256 KiB, and only the part in use is touched, on threads with such stacks.
 const ROUTES: usize = 128;
@@ -208,7 +208,7 @@ fn home(place: u64, sp: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unwind::MAX_FRAMES;
+    use crate::MAX_FRAMES;
 
     const FIRST: u64 = 0x1000;
     const WORDS: usize = 2 * PAGE as usize / 8;

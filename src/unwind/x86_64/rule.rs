@@ -14,7 +14,7 @@
 //! in the copy of a rule that a walk stores, and means that the frame was interrupted and did not call.
 
 use super::epilogue::Epilogue;
-use crate::record::{Frame, ModuleEpoch};
+use gpuflame_model::record::{Frame, ModuleEpoch};
 
 /// A rule by which a walk leaves a frame. See the module's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

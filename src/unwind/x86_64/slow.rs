@@ -14,10 +14,10 @@ use super::registers::Registers;
 use super::rule::Rule;
 use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
 use super::words::Words;
-use crate::record::ModuleEpoch;
-use crate::unwind::counts::Counts;
-use crate::unwind::loader::Object;
-use crate::unwind::{MAX_FRAMES, find, known, notes};
+use crate::counts::Counts;
+use crate::loader::Object;
+use crate::{MAX_FRAMES, find, known, notes};
+use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
 enum Left {

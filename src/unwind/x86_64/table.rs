@@ -20,8 +20,8 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::rule::Rule;
-use crate::unwind::counts::Counts;
-use crate::unwind::memory;
+use crate::counts::Counts;
+use crate::memory;
 
 /// Number of slots of the first table, which takes 128 KiB.
 const FIRST: usize = 8192;

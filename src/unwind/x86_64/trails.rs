@@ -14,7 +14,7 @@
 //! one look-up.
 
 use super::rule::Rule;
-use crate::unwind::counts::Counts;
+use crate::counts::Counts;
 
 /// Number of cached paths. The cache has 128 KiB, of which a program touches only the part that it uses.
 const WAYS: usize = 256;
@@ -145,7 +145,7 @@ impl<'a> Lead<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unwind::counts::Counts;
+    use crate::counts::Counts;
 
     fn trails() -> Box<Trails> {
         // SAFETY: all-zero memory is a valid, empty cache.

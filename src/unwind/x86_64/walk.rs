@@ -14,10 +14,10 @@ use super::stub::Entry;
 use super::table;
 use super::trails::{Lead, Trails};
 use super::words::Words;
-use crate::record::ModuleEpoch;
-use crate::unwind::counts::Counts;
-use crate::unwind::loader::Object;
-use crate::unwind::{MAX_FRAMES, find, known, notes};
+use crate::counts::Counts;
+use crate::loader::Object;
+use crate::{MAX_FRAMES, find, known, notes};
+use gpuflame_model::record::ModuleEpoch;
 
 /// A frame that the walk reached, with the full state that determines the frame's callers.
 #[derive(Clone, Copy, Debug)]

@@ -21,10 +21,10 @@ use std::ptr::NonNull;
 use super::generated::Recheck;
 use super::memo::Memo;
 use super::stub::Entry;
-use crate::unwind::copy::RED_ZONE;
-use crate::unwind::counts::Counts;
-use crate::unwind::memory::{self, word};
-use crate::unwind::price::{Price, count_use, make_way};
+use crate::copy::RED_ZONE;
+use crate::counts::Counts;
+use crate::memory::{self, word};
+use crate::price::{Price, count_use, make_way};
 
 /// Number of cached stacks per thread, in an 8-way set-associative cache of 512 KiB, of which a program touches only the
 /// part that it uses.

@@ -4,9 +4,9 @@
 //! requests against the stack. The module `unwind` explains why this check is enough.
 
 use super::end::End;
-use crate::unwind::bounds::Stack;
-use crate::unwind::copy::{RED_ZONE, StackCopy};
-use crate::unwind::memory;
+use crate::bounds::Stack;
+use crate::copy::{RED_ZONE, StackCopy};
+use crate::memory;
 
 /// The words of the stack that a walk is on.
 pub(super) trait Words {

@@ -16,7 +16,7 @@ pub(crate) struct Closed {
 }
 
 pub(crate) fn measure(cuda: &Path) -> Closed {
-    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
     let program = compiled("tests/bench/launch/closed.c", &[include], cuda);
     let folder = cuda.join("closed-run");
     fs::create_dir_all(&folder).expect("the target folder is writable");

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use gpuflame::capture;
-use gpuflame::record::{ContextId, Frame, Row};
+use gpuflame_model::record::{ContextId, Frame, Row};
+use gpuflame_recorder::capture;
 
 #[derive(Default)]
 struct Seen {

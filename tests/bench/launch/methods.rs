@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gpuflame::capture::{self, Capture};
-use gpuflame::record::{CorrelationId, Frame};
-use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
-use gpuflame::unwind::{Skip, Unwinder};
+use gpuflame_cupti::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame_model::record::{CorrelationId, Frame};
+use gpuflame_recorder::capture::{self, Capture};
+use gpuflame_unwind::{Skip, Unwinder};
 
 use crate::framehop_here::Framehop;
 use crate::log;

@@ -58,7 +58,7 @@ pub(crate) fn machine() -> String {
 
 /// Writes `text` between the marks in `file` of the repository.
 pub(crate) fn write(file: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     let old = fs::read_to_string(&path).expect("the page is there");
     let (before, rest) = old.split_once(BEGIN).expect("the page has the marks");
     let (_, after) = rest.split_once(END).expect("the page has the marks");

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 
-use gpuflame::capture::Capture;
-use gpuflame::cupti;
-use gpuflame::tracer::{Buffer, Call, Filled, Tracer};
+use gpuflame_cupti as cupti;
+use gpuflame_cupti::tracer::{Buffer, Call, Filled, Tracer};
+use gpuflame_recorder::capture::Capture;
 
 use crate::generate::{Function, Random};
 use crate::methods::{Clock, ticks};

@@ -18,7 +18,7 @@ use std::io::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpuflame::control::window;
+use gpuflame_recorder::control::window;
 use methods::{Clock, METHODS, Method, Tools};
 
 /// Measurements up to now.
@@ -70,8 +70,8 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
 /// of their results, or only the method at this index of the table. Returns false if the index does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
-    gpuflame::unwind::prepare();
-    gpuflame::capture::refill();
+    gpuflame_unwind::prepare();
+    gpuflame_recorder::capture::refill();
     window::open();
     let mut methods: Vec<_> =
         METHODS.iter().copied().filter(|method| (method.is_here)() && !method.needs_frame_pointers).collect();

@@ -11,7 +11,7 @@ if ! [ -x "$python" ]; then
     python3 -m venv "$target/pytorch"
     "$python" -m pip install -q torch
 fi
-cargo build --release --example pytorch_hook
+cargo build --release -p gpuflame-recorder --example pytorch_hook
 hook=$(realpath "$target/release/examples/libpytorch_hook.so")
 for run in "decode 40" "train 20"; do
     echo

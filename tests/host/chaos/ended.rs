@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use gpuflame::record::{Mark, Reader};
 use gpuflame::{DrawOptions, ReadOptions, views};
+use gpuflame_model::record::{Mark, Reader};
 use serde_json::Value;
 
 use super::account::{Account, NO_STACK, Piece, Sums};

@@ -11,7 +11,7 @@ use std::{env, fs, process};
 pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unwind").join(source);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/unwind").join(source);
     let text = fs::read(&source).expect("the source is there");
     let mut hasher = DefaultHasher::new();
     (text, options, &source).hash(&mut hasher);

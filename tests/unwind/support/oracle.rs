@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use gpuflame::record::FrameKind;
-use gpuflame::unwind::{Skip, Unwinder, tls};
+use gpuflame_model::record::FrameKind;
+use gpuflame_unwind::{Skip, Unwinder, tls};
 
 unsafe extern "C-unwind" {
     fn _Unwind_Backtrace(
@@ -53,7 +53,7 @@ impl Addresses {
     }
 
     /// Stores the look-up addresses of a capture's frames.
-    pub(crate) fn take(&mut self, frames: &[gpuflame::record::Frame]) {
+    pub(crate) fn take(&mut self, frames: &[gpuflame_model::record::Frame]) {
         self.count = frames.len();
         for (address, frame) in self.list.iter_mut().zip(frames) {
             *address = match frame.kind() {
@@ -67,7 +67,7 @@ impl Addresses {
 /// The calling thread's unwinder, created on first use. The unwinder exists before a signal handler uses it.
 pub(crate) fn unwinder() -> &'static mut Unwinder {
     if tls::get().is_null() {
-        gpuflame::unwind::prepare();
+        gpuflame_unwind::prepare();
         let unwinder = Box::new(Unwinder::new().expect("memory for an unwinder"));
         tls::set(Box::into_raw(unwinder).cast());
     }
@@ -77,7 +77,10 @@ pub(crate) fn unwinder() -> &'static mut Unwinder {
 
 /// Captures the stack above the caller of this function with our unwinder, into `ours`, and with libgcc's, into `theirs`.
 #[inline(never)]
-pub(crate) fn capture_both(ours: &mut Addresses, theirs: &mut Addresses) -> gpuflame::record::ContextFlags {
+pub(crate) fn capture_both(
+    ours: &mut Addresses,
+    theirs: &mut Addresses,
+) -> gpuflame_model::record::ContextFlags {
     let here = 0u64;
     let below = std::hint::black_box(&raw const here) as u64;
     let captured = unwinder().capture(Skip::UpTo(below));

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::path::PathBuf;
 
-use gpuflame::record::Frame;
-use gpuflame::unwind::{self, Skip, Unwinder};
+use gpuflame_model::record::Frame;
+use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
 use super::build::{Library, compile};
 use super::oracle::Addresses;

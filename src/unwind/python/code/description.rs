@@ -8,7 +8,7 @@ use super::{LONGEST_LINES, LONGEST_TEXT};
 /// version:u16 0:u16 first_line:u32 file_length:u32 name_length:u32 file name lines
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Description<'a>(pub(crate) &'a [u8]);
+pub struct Description<'a>(pub &'a [u8]);
 
 pub(super) const HEAD: usize = 16;
 /// Maximum size of a description in bytes. A letter of the path or name takes at most four bytes.
@@ -16,17 +16,17 @@ pub(super) const ROOM: usize = HEAD + 2 * 4 * LONGEST_TEXT + LONGEST_LINES;
 
 /// The parts of a [`Description`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parts<'a> {
-    pub(crate) version: u16,
-    pub(crate) first_line: u32,
-    pub(crate) file: &'a [u8],
-    pub(crate) name: &'a [u8],
-    pub(crate) lines: &'a [u8],
+pub struct Parts<'a> {
+    pub version: u16,
+    pub first_line: u32,
+    pub file: &'a [u8],
+    pub name: &'a [u8],
+    pub lines: &'a [u8],
 }
 
 impl<'a> Description<'a> {
     /// Splits the description into its parts. `None` if the description is malformed.
-    pub(crate) fn parts(self) -> Option<Parts<'a>> {
+    pub fn parts(self) -> Option<Parts<'a>> {
         let (head, rest) = self.0.split_at_checked(HEAD)?;
         let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (file, rest) = rest.split_at_checked(number(8) as usize)?;

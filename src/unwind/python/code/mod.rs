@@ -23,9 +23,9 @@ mod table;
 mod texts;
 
 use super::layout::{self, Layout};
-use crate::unwind::memory;
+use crate::memory;
 
-pub(crate) use description::Description;
+pub use description::Description;
 pub(super) use read::{Scratch, read};
 pub(super) use table::Table;
 pub(super) use texts::Texts;

@@ -3,13 +3,13 @@
 use super::description::{Description, HEAD, ROOM};
 use super::texts::Texts;
 use super::{Known, LONGEST_LINES, LONGEST_TEXT, Marks};
-use crate::unwind::python::find::Types;
-use crate::unwind::python::layout::{self, Layout};
-use crate::unwind::python::read::copy_into;
+use crate::python::find::Types;
+use crate::python::layout::{self, Layout};
+use crate::python::read::copy_into;
 
 /// Buffer for the description of one code object.
 #[repr(C)]
-pub(in crate::unwind::python) struct Scratch {
+pub(in crate::python) struct Scratch {
     bytes: [u8; ROOM],
 }
 
@@ -20,7 +20,7 @@ struct Out<'a> {
 }
 
 /// Reads the code object at `code`. `None` if there is no code object at this address.
-pub(in crate::unwind::python) fn read<'a>(
+pub(in crate::python) fn read<'a>(
     code: u64,
     layout: &Layout,
     types: &Types,
@@ -149,7 +149,7 @@ impl Out<'_> {
 mod tests {
     use super::super::NEVER;
     use super::*;
-    use crate::unwind::memory;
+    use crate::memory;
 
     #[test]
     fn memory_that_is_not_a_code_object_is_rejected() {

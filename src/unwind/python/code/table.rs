@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::Known;
-use crate::unwind::memory;
+use crate::memory;
 
 const FIRST_PLACES: usize = 256;
 /// Maximum number of slots: 2.5 MiB, for 16,384 code objects. If a thread's walks reach more code objects, the table
@@ -12,19 +12,19 @@ const MOST_PLACES: usize = 1 << 15;
 
 /// The code objects that a thread's walks have reached.
 #[derive(Debug)]
-pub(in crate::unwind::python) struct Table {
+pub(in crate::python) struct Table {
     places: NonNull<Known>,
     capacity: usize,
     used: usize,
 }
 
 impl Table {
-    pub(in crate::unwind::python) fn new() -> Option<Self> {
+    pub(in crate::python) fn new() -> Option<Self> {
         Some(Self { places: map_places(FIRST_PLACES)?, capacity: FIRST_PLACES, used: 0 })
     }
 
     #[inline(always)]
-    pub(in crate::unwind::python) fn get(&self, place: u32) -> &Known {
+    pub(in crate::python) fn get(&self, place: u32) -> &Known {
         debug_assert!((place as usize) < self.capacity);
         // SAFETY: slot numbers are always below the capacity, and zeroes are a valid empty slot.
         unsafe { self.places.add(place as usize).as_ref() }
@@ -32,7 +32,7 @@ impl Table {
 
     /// Slot of the code object at `code`, or the empty slot in which to store that object.
     #[inline]
-    pub(in crate::unwind::python) fn find(&self, code: u64) -> u32 {
+    pub(in crate::python) fn find(&self, code: u64) -> u32 {
         let mask = self.capacity - 1;
         let mut at = (code.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
         loop {
@@ -44,19 +44,19 @@ impl Table {
         }
     }
 
-    pub(in crate::unwind::python) fn is_empty(&self, place: u32) -> bool {
+    pub(in crate::python) fn is_empty(&self, place: u32) -> bool {
         self.get(place).code == 0
     }
 
     /// Whether one more entry requires a call of [`Table::make_room`], which moves the entries.
-    pub(in crate::unwind::python) fn is_full(&self) -> bool {
+    pub(in crate::python) fn is_full(&self) -> bool {
         2 * (self.used + 1) > self.capacity
     }
 
     /// Makes room for more entries, and keeps either all present entries or none of them. Old slot numbers stay in range,
     /// but may refer to another code object. Returns false if the kernel refuses the memory.
     #[cold]
-    pub(in crate::unwind::python) fn make_room(&mut self) -> bool {
+    pub(in crate::python) fn make_room(&mut self) -> bool {
         let keeps = 2 * self.capacity <= MOST_PLACES;
         let capacity = if keeps { 2 * self.capacity } else { self.capacity };
         let Some(places) = map_places(capacity) else { return false };
@@ -67,7 +67,7 @@ impl Table {
         true
     }
 
-    pub(in crate::unwind::python) fn set(&mut self, place: u32, known: Known) {
+    pub(in crate::python) fn set(&mut self, place: u32, known: Known) {
         self.used += usize::from(self.is_empty(place));
         // SAFETY: slot numbers are always below the capacity; `&mut self` excludes other readers.
         unsafe { self.places.add(place as usize).write(known) };

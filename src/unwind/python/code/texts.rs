@@ -1,13 +1,13 @@
 //! Detects whether the contents of paths, and of names without a cached hash, have changed.
 
 use super::LONGEST_TEXT;
-use crate::unwind::memory;
-use crate::unwind::python::layout::{self, Layout};
+use crate::memory;
+use crate::python::layout::{self, Layout};
 
 /// Texts that are compared at most once per walk: paths, which many functions share, and names whose hash Python has not
 /// computed.
 #[repr(C)]
-pub(in crate::unwind::python) struct Texts {
+pub(in crate::python) struct Texts {
     /// Number of walks so far.
     walk: u64,
     count: usize,
@@ -39,18 +39,18 @@ const MOST_TEXTS: usize = 2048;
 impl Texts {
     /// Starts a new walk, in which any text may have changed.
     #[inline(always)]
-    pub(in crate::unwind::python) fn forget(&mut self) {
+    pub(in crate::python) fn forget(&mut self) {
         self.walk += 1;
         self.count_of_walk = 0;
     }
 
     /// Whether there is no room for another pair of texts.
-    pub(in crate::unwind::python) fn are_full(&self) -> bool {
+    pub(in crate::python) fn are_full(&self) -> bool {
         self.count >= MOST_TEXTS
     }
 
     /// Removes all pairs. Callers that hold the numbers of pairs must drop these numbers.
-    pub(in crate::unwind::python) fn clear(&mut self) {
+    pub(in crate::python) fn clear(&mut self) {
         (self.count, self.count_of_walk) = (0, 0);
     }
 
@@ -93,7 +93,7 @@ impl Texts {
     }
 
     /// The numbers of all pairs that were compared in the last walk.
-    pub(in crate::unwind::python) fn of_walk(&self) -> &[u16] {
+    pub(in crate::python) fn of_walk(&self) -> &[u16] {
         &self.of_walk[..self.count_of_walk.min(MOST_TEXTS)]
     }
 
@@ -102,7 +102,7 @@ impl Texts {
     /// # Safety
     /// Each text must be a string, or at least readable memory.
     #[inline(always)]
-    pub(in crate::unwind::python) unsafe fn are_as_kept(&self, numbers: &[u16], layout: &Layout) -> bool {
+    pub(in crate::python) unsafe fn are_as_kept(&self, numbers: &[u16], layout: &Layout) -> bool {
         // SAFETY: the caller guarantees that each text is readable.
         numbers.is_empty() || unsafe { self.have_same_letters(numbers, layout) }
     }
@@ -112,7 +112,7 @@ impl Texts {
     /// # Safety
     /// Each text must be a string, or at least readable memory.
     #[inline(always)]
-    pub(in crate::unwind::python) unsafe fn are_as_before(&self, layout: &Layout) -> bool {
+    pub(in crate::python) unsafe fn are_as_before(&self, layout: &Layout) -> bool {
         // SAFETY: the caller guarantees that each text is readable.
         unsafe { self.are_as_kept(self.of_walk(), layout) }
     }

@@ -1,0 +1,9 @@
+//! Notes the signal actions and descriptors that this program inherited, before Rust's runtime changes them.
+//! `gpuflame run` gives its command the same actions and descriptors.
+
+#![allow(unsafe_code)]
+
+#[used]
+// SAFETY: the C library calls the functions in this section with arguments that this function ignores.
+#[unsafe(link_section = ".init_array")]
+static NOTE_INHERITED: extern "C" fn() = gpuflame_os::child::note_inherited;

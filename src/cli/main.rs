@@ -1,0 +1,159 @@
+//! The `gpuflame` command, with one file per verb. Each verb reads a recording or a trace, calls the same functions
+//! as the injected library, and writes the results. The verb `run` creates recordings.
+//!
+//! Code in this module does not compute the meaning of a profile, and the shared library does not contain this
+//! module. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid command line.
+
+#![deny(unsafe_code)]
+
+mod check;
+mod console;
+mod convert;
+#[cfg(test)]
+mod cut;
+mod decode_steps;
+mod diff;
+mod doctor;
+mod explain;
+mod extract;
+mod flamegraph;
+mod gpuperf;
+mod info;
+mod inherited;
+mod input;
+mod merge;
+mod merge_ranks;
+#[cfg(test)]
+mod mutated;
+mod names;
+mod output;
+mod ranks;
+mod recorded_steps;
+mod recover;
+mod report;
+mod run;
+mod set_file;
+mod settings;
+mod stats;
+mod top;
+mod trace;
+mod view;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use console::{Console, Outcome, usage};
+use gpuflame_model::error::{ErrorKind, Result};
+use gpuflame_os::file;
+
+/// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
+///
+/// Reads what GPUFLAME_FORMATS=gfr recorded, and the traces of other tools: torch.profiler and all that write for
+/// Chrome's viewer, Nsight Systems, rocprofv3 and others, also gzipped. `-` is standard input or output.
+#[derive(Debug, Parser)]
+#[command(name = "gpuflame", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 it could not be done, 2 the command line makes no sense.")]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+    /// Show no progress and no remarks; a failure is still told, in one line.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Take a trace that was cut short as far as it goes, and say where that is.
+    #[arg(long, global = true)]
+    accept_cut: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Check(check::Check),
+    Convert(convert::Convert),
+    DecodeSteps(decode_steps::DecodeSteps),
+    Diff(diff::Diff),
+    Doctor(doctor::Doctor),
+    Extract(extract::Extract),
+    Flamegraph(flamegraph::Flamegraph),
+    Gpuperf(gpuperf::Gpuperf),
+    Info(info::Info),
+    Merge(merge::Merge),
+    MergeRanks(merge_ranks::MergeRanks),
+    Recover(recover::Recover),
+    #[command(alias = "record")]
+    Run(run::Run),
+    Settings(settings::Settings),
+    Stats(stats::Stats),
+    Top(top::Top),
+    View(view::View),
+}
+
+fn main() -> ExitCode {
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(error) => return print_usage(&error),
+    };
+    file::make_for(file::MODE_OF_COMMANDS);
+    match dispatch(&command) {
+        Ok(Outcome::Clean) => ExitCode::SUCCESS,
+        Ok(Outcome::Found) => ExitCode::from(1),
+        Ok(Outcome::Status(code)) => ExitCode::from(code),
+        Err(error) => {
+            command.console().fail(&error);
+            ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })
+        }
+    }
+}
+
+impl Command {
+    fn console(&self) -> Console {
+        Console { quiet: self.quiet, accept_cut: self.accept_cut, patience: None }
+    }
+}
+
+/// Prints help or the version to stdout, or the error in the command line to stderr.
+fn print_usage(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    if error.use_stderr() {
+        return ExitCode::from(2);
+    }
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Console { quiet: false, accept_cut: false, patience: None }.fail(&error.into());
+            ExitCode::from(1)
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Runs a verb as if the user had typed these words.
+fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
+    let all = std::iter::once(OsStr::new("gpuflame")).chain(words.iter().map(OsString::as_os_str));
+    let mut command = Command::try_parse_from(all).map_err(|error| usage(error.to_string()))?;
+    (command.quiet, command.accept_cut) = (console.quiet, console.accept_cut);
+    dispatch(&command)
+}
+
+fn dispatch(command: &Command) -> Result<Outcome> {
+    let console = command.console();
+    match &command.verb {
+        Verb::Check(verb) => verb.run(console),
+        Verb::Convert(verb) => verb.run(console),
+        Verb::DecodeSteps(verb) => verb.run(console),
+        Verb::Diff(verb) => verb.run(console),
+        Verb::Doctor(verb) => verb.run(console),
+        Verb::Extract(verb) => verb.run(console),
+        Verb::Flamegraph(verb) => verb.run(console),
+        Verb::Gpuperf(verb) => verb.run(console, by_words),
+        Verb::Info(verb) => verb.run(console),
+        Verb::Merge(verb) => verb.run(console),
+        Verb::MergeRanks(verb) => verb.run(console),
+        Verb::Recover(verb) => verb.run(console),
+        Verb::Run(verb) => verb.run(console),
+        Verb::Settings(verb) => verb.run(console),
+        Verb::Stats(verb) => verb.run(console),
+        Verb::Top(verb) => verb.run(console),
+        Verb::View(verb) => verb.run(console),
+    }
+}

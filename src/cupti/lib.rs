@@ -1,0 +1,130 @@
+//! The only module that knows NVIDIA CUPTI: it finds the library, distinguishes its releases, sets it up, and knows the
+//! layout of its callbacks and records.
+//!
+//! The interface of this module consists of a [`Tracer`], which receives API calls and buffers, an [`Api`], which
+//! flushes and turns buffers into [`Row`](gpuflame_model::record::Row)s, and errors of one sentence. No CUPTI type and no check
+//! of a CUPTI version appears outside this module.
+//!
+//! ```text
+//! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
+//!                        |      |   \-> calls              (which API calls, by name)
+//!                        |      \-> host_calls -> tracer       (graphs, waits, memory)
+//!                        |-> activity -> names -> rows     (buffers, on gpuflame's thread)
+//!                        \-> records <- clients             (who owns the records; clients that come and go)
+//! ```
+
+mod activity;
+mod api;
+mod callback;
+mod calls;
+mod clients;
+mod driver;
+#[cfg(test)]
+mod fake;
+mod family;
+pub mod find;
+pub mod here;
+mod host_calls;
+mod kinds;
+mod load;
+mod names;
+mod probe;
+#[cfg(test)]
+#[path = "real_test.rs"]
+mod real;
+mod records;
+mod shared;
+pub mod tracer;
+mod traffic;
+pub mod version;
+
+pub use activity::ReadTally;
+pub use api::Api;
+pub use calls::{classify, classify_host_call, label};
+pub use clients::Others;
+pub use driver::Driver;
+pub use names::KernelNames;
+pub use probe::{Cupti, Probe, Refusal, probe};
+pub use traffic::Traffic;
+
+use crate::tracer::Tracer;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Settings of a subscription: the features that CUPTI records, and the location of its library.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`, which
+    /// means that CUPTI is searched.
+    pub library: Option<PathBuf>,
+    /// Whether to load the driver if the program has not loaded it. Set this when the program calls gpuflame, but not
+    /// when gpuflame is injected, because a process without the driver has nothing to record. Default: `false`.
+    pub load_driver: bool,
+    /// Whether to record a graph launch as a single activity, without its nodes. This is cheap, but hides which kernels
+    /// the graph runs. Default: `false`.
+    pub whole_graphs: bool,
+    /// Whether to report calls about events, and to record events and waits. Default: `false`.
+    pub events: bool,
+    /// Whether to record transfers of memory that the host and GPUs share, and page faults. Default: `false`.
+    pub unified: bool,
+    /// Whether to ignore environment variables that name CUDA's location. This is needed in a process that has more
+    /// rights than the user who started the process. Default: `false`.
+    pub without_environment: bool,
+    /// Deference to other clients. Default: [`Deference::Records`].
+    pub others: Deference,
+}
+
+/// Which resources we release to other CUPTI clients in the process, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deference {
+    /// A client that takes the records keeps them until we ask for the records again.
+    None,
+    /// A client that takes the records keeps them until that client has finished.
+    #[default]
+    Records,
+    /// A client that takes the records keeps them until that client has finished. A client that asks for the
+    /// subscription gets it too.
+    Subscription,
+}
+
+/// Whether there is a subscription. There can be at most one, because CUPTI has one set of buffer callbacks per
+/// process.
+static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
+
+/// Finds CUPTI, subscribes to it, and enables the callbacks that report every call that creates GPU work to `T`. The
+/// first callbacks may arrive before this function returns.
+///
+/// The only CUDA call that this function makes is `cuDriverGetVersion`; CUPTI itself initialises the driver.
+///
+/// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another profiler, no
+/// permission), and [`ErrorKind::State`] while subscribed.
+pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
+    if SUBSCRIBED.swap(true, Ordering::AcqRel) {
+        return Err(Error::new(ErrorKind::State, "gpuflame is recording in this process already"));
+    }
+    let attached = find_and_attach::<T>(options);
+    if attached.is_err() {
+        release();
+    }
+    attached
+}
+
+fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
+    let driver = Driver::find(options.load_driver).ok_or_else(|| no_driver(options.load_driver))?;
+    load::attach::<T>(driver, &here::surroundings(driver, options), options)
+}
+
+/// Marks the subscription as ended, which allows another one.
+fn release() {
+    SUBSCRIBED.store(false, Ordering::Release);
+}
+
+fn no_driver(tried_to_load: bool) -> Error {
+    let text = if tried_to_load {
+        "libcuda.so.1 cannot be loaded: install the NVIDIA driver or, in a container, run it with --gpus all"
+    } else {
+        "libcuda.so.1 is not loaded in this process: it has made no CUDA call so far"
+    };
+    Error::new(ErrorKind::NoDriver, text)
+}

@@ -1,0 +1,322 @@
+//! Memory for activity records, and the ownership of that memory.
+//!
+//! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills a buffer, this module stores
+//! the buffer as a bare address in a list of loans. When the library returns the buffer, it becomes a [`Filled`]. The
+//! address and the size that the library passes are checked: a buffer that was not lent is not taken back, and no more
+//! bytes are read than were lent.
+
+use std::mem::ManuallyDrop;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Sum of the sizes of all lent buffers, plus the number of bytes that were ever written in buffers that the tracer
+/// holds.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the memory that buffers use, in bytes. Lent buffers count in full; of buffers that the tracer holds, only
+/// the bytes count that were ever written.
+pub fn bytes_held() -> usize {
+    HELD.load(Ordering::Relaxed)
+}
+
+/// Bytes that an idle buffer may keep resident once [`MOST_WARM`] is used up. Memory beyond this limit is returned to
+/// the kernel, so that memory use does not stay at the level of the largest burst.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// Maximum bytes that idle buffers keep resident in total: two buffers of 1 MiB, between which a steady stream of
+/// records alternates. If the memory of such a buffer were returned to the kernel, the application's threads would
+/// incur 256 page faults when they fill it again, which is 70 ns per record.
+const MOST_WARM: usize = 2 << 20;
+
+/// Resident bytes of idle buffers that hold more than [`KEPT_BYTES`].
+static WARM: AtomicUsize = AtomicUsize::new(0);
+
+/// Zeroed memory for activity records, aligned to 8 bytes.
+///
+/// A buffer is allocated with `calloc`, because the vendor's library passes completed buffers to the client that
+/// registered for records last, which may be another client that calls `free` on every buffer. Unwritten parts of a
+/// buffer cost nothing, because the allocator maps a block of this size from the kernel. For the same reason its pages
+/// can be returned to the kernel like those of a mapping. Buffers are freed as rarely as possible, because the first
+/// large block that is freed raises the size up to which the allocator keeps freed memory, including memory that the
+/// application frees.
+#[derive(Debug)]
+pub struct Buffer {
+    start: NonNull<u64>,
+    words: usize,
+    /// Number of bytes that were ever written.
+    written: usize,
+    /// Number of bytes that count towards [`WARM`].
+    warm: usize,
+}
+
+// SAFETY: a buffer owns its memory, like a box.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// Creates a buffer of `bytes`, rounded up to a multiple of 8; `None` for 0 bytes or if no memory is left. NVIDIA
+    /// recommends 1 to 10 MB. A new buffer takes no memory until the library writes to it.
+    pub fn new(bytes: usize) -> Option<Self> {
+        let words = bytes.div_ceil(8);
+        if words == 0 {
+            return None;
+        }
+        // SAFETY: `calloc` may be called with any two numbers.
+        let start = unsafe { libc::calloc(words, 8) };
+        Some(Self { start: NonNull::new(start.cast())?, words, written: 0, warm: 0 })
+    }
+
+    /// Returns the size in bytes.
+    pub fn bytes(&self) -> usize {
+        8 * self.words
+    }
+
+    /// Whether this idle buffer may keep all its pages.
+    fn keep_warm(&mut self) -> bool {
+        let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MOST_WARM);
+        let kept = WARM.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
+        self.warm = if kept { self.written } else { 0 };
+        kept
+    }
+
+    /// Returns the buffer's whole pages to the kernel, which zeroes them at the next access, and zeroes the parts of
+    /// the buffer that are on pages shared with other blocks. Returns `false` if the kernel refused.
+    pub fn give_pages_back(&mut self) -> bool {
+        let first = self.start.addr().get();
+        let end = first + self.bytes();
+        // SAFETY: `sysconf` touches no memory.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
+        let (inner, inner_end) = (first.next_multiple_of(page), end / page * page);
+        if inner >= inner_end {
+            return false;
+        }
+        // SAFETY: the range consists of whole pages inside a block that only `self` refers to, and their content may
+        // become zero.
+        let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
+        let written = self.written.div_ceil(8).min(self.words);
+        let (before, behind) = ((inner - first) / 8, (inner_end - first) / 8);
+        // The content is checked because an allocator of the application may use memory that keeps its content after
+        // `madvise`.
+        if answer != 0 || self.words()[before] != 0 {
+            return false;
+        }
+        HELD.fetch_sub(std::mem::take(&mut self.written), Ordering::Relaxed);
+        WARM.fetch_sub(std::mem::take(&mut self.warm), Ordering::Relaxed);
+        let words = self.words_mut();
+        words[..before.min(written)].fill(0);
+        words[behind.min(written)..written].fill(0);
+        true
+    }
+
+    fn words(&self) -> &[u64] {
+        // SAFETY: `start` points to `words` initialised words that live as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+
+    fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: as in `words`, and `&mut self` excludes any other access.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.written, Ordering::Relaxed);
+        WARM.fetch_sub(self.warm, Ordering::Relaxed);
+        // SAFETY: the block came from `calloc`, and its owner is being dropped.
+        unsafe { libc::free(self.start.as_ptr().cast()) };
+    }
+}
+
+/// Records that the library has completed, in the buffer that it filled or in a copy.
+#[derive(Debug)]
+pub struct Filled {
+    content: Content,
+    valid: usize,
+}
+
+#[derive(Debug)]
+enum Content {
+    Whole(Buffer),
+    Copied(Box<[u64]>),
+}
+
+impl Filled {
+    /// Returns the number of bytes that hold records, which may be 0.
+    pub fn valid(&self) -> usize {
+        self.valid
+    }
+
+    /// Returns the bytes of the records, without the unused rest of the buffer.
+    pub fn bytes(&self) -> &[u8] {
+        let words = match &self.content {
+            Content::Whole(buffer) => buffer.words(),
+            Content::Copied(words) => words,
+        };
+        let valid = self.valid.min(size_of_val(words));
+        // SAFETY: the words are initialised, and the number of bytes is limited to their size.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
+    }
+
+    /// Copies the records out, so that the buffer is free for reuse at once. Flushes and early deliveries return
+    /// thousands of buffers with few records each.
+    pub fn copy_out(self) -> (Self, Option<Buffer>) {
+        let written = self.valid.div_ceil(8);
+        let copy = match &self.content {
+            Content::Whole(buffer) => buffer.words()[..written.min(buffer.words)].into(),
+            Content::Copied(_) => return (self, None),
+        };
+        (Self { content: Content::Copied(copy), valid: self.valid }, self.recycle())
+    }
+
+    /// Returns the buffer for its next use, with all written bytes zeroed; `None` if the records were a copy.
+    pub fn recycle(self) -> Option<Buffer> {
+        let Content::Whole(mut buffer) = self.content else { return None };
+        let words = self.valid.div_ceil(8).min(buffer.words);
+        if words * 8 <= KEPT_BYTES || buffer.keep_warm() || !buffer.give_pages_back() {
+            buffer.words_mut()[..words].fill(0);
+        }
+        Some(buffer)
+    }
+}
+
+/// Size of the spare buffer that is lent if the tracer provides no buffer. It has room for about 300 records, which are
+/// counted and lost. (CUPTI before 12.9 crashes if it gets no buffer.)
+const SPARE_BYTES: usize = 64 * 1024;
+
+/// Buffers that the library holds.
+///
+/// The library's buffer callbacks take the lock of this list while the library holds a lock of its own. So a thread
+/// that holds the lock of this list must not call the library.
+#[derive(Debug, Default)]
+pub struct Lent(Mutex<Vec<Loan>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Loan {
+    start: NonNull<u64>,
+    words: usize,
+    written: usize,
+    is_spare: bool,
+}
+
+// SAFETY: a loan owns the memory that it points to, like a box, and is not bound to a thread.
+unsafe impl Send for Loan {}
+
+/// A buffer that the library has returned.
+#[derive(Debug)]
+pub enum Returned {
+    /// A buffer of the tracer.
+    Filled(Filled),
+    /// A spare buffer, which was lent because the tracer provided none. Its records are lost.
+    Spare(Filled),
+    /// A buffer that was not lent.
+    Stranger,
+}
+
+impl Lent {
+    /// Creates an empty registry.
+    pub const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// Lends `buffer` or, if it is `None`, a spare buffer. Returns the address and the size of the lent buffer, which
+    /// are both 0 if no memory is left for a spare buffer.
+    pub fn lend(&self, buffer: Option<Buffer>) -> (*mut u8, usize) {
+        let is_spare = buffer.is_none();
+        let Some(buffer) = buffer.or_else(|| Buffer::new(SPARE_BYTES)) else { return (null_mut(), 0) };
+        let Buffer { start, words, written, warm } = *ManuallyDrop::new(buffer);
+        WARM.fetch_sub(warm, Ordering::Relaxed);
+        HELD.fetch_add(8 * words - written, Ordering::Relaxed);
+        let mut loans = self.loans();
+        // If a loan with this address exists, another client has received that buffer and freed it.
+        if let Some(at) = loans.iter().position(|loan| loan.start == start) {
+            HELD.fetch_sub(8 * loans.swap_remove(at).words, Ordering::Relaxed);
+        }
+        loans.push(Loan { start, words, written, is_spare });
+        drop(loans);
+        (start.as_ptr().cast(), words * 8)
+    }
+
+    /// Returns a spare buffer that is not listed as a loan and so is not recognised when the library returns it. Used
+    /// in a process in which no code may wait for a lock.
+    pub fn give_away() -> (*mut u8, usize) {
+        let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
+        let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);
+        (start.as_ptr().cast(), words * 8)
+    }
+
+    /// Takes back a buffer that the library returns.
+    pub fn take_back(&self, address: *mut u8, valid: usize) -> Returned {
+        let loan = {
+            let mut loans = self.loans();
+            let Some(at) = loans.iter().position(|loan| loan.start.as_ptr().cast() == address) else {
+                return Returned::Stranger;
+            };
+            loans.swap_remove(at)
+        };
+        let Loan { start, words, .. } = loan;
+        let valid = valid.min(8 * words);
+        // `lend` took these fields from a buffer, and the loan was just removed, so the memory has only one owner.
+        let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
+        HELD.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
+        let filled = Filled { content: Content::Whole(buffer), valid };
+        if loan.is_spare { Returned::Spare(filled) } else { Returned::Filled(filled) }
+    }
+
+    /// Returns the number of buffers that the library holds now.
+    pub fn count(&self) -> usize {
+        self.loans().len()
+    }
+
+    fn loans(&self) -> std::sync::MutexGuard<'_, Vec<Loan>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_returned_buffer_has_the_written_bytes_and_is_zeroed_when_recycled() {
+        let lent = Lent::new();
+        let (start, size) = lent.lend(Buffer::new(100));
+        assert_eq!((size, start.addr() % 8), (104, 0));
+        // SAFETY: the buffer has 104 bytes, and the test may write to it until it is taken back.
+        unsafe { start.write_bytes(0xab, 16) };
+        let Returned::Filled(filled) = lent.take_back(start, 16) else { panic!("not ours?") };
+        assert_eq!(filled.bytes(), [0xab; 16]);
+        let (copy, buffer) = filled.copy_out();
+        assert!(buffer.unwrap().words().iter().all(|word| *word == 0));
+        assert_eq!(copy.bytes(), [0xab; 16]);
+        assert!(copy.recycle().is_none());
+    }
+
+    #[test]
+    fn the_valid_size_is_limited_to_the_lent_size() {
+        let lent = Lent::new();
+        let (start, _) = lent.lend(Buffer::new(64));
+        let Returned::Filled(filled) = lent.take_back(start, 1 << 40) else { panic!("not ours?") };
+        assert_eq!(filled.bytes().len(), 64);
+    }
+
+    #[test]
+    fn a_spare_buffer_is_lent_if_none_is_available() {
+        let lent = Lent::new();
+        for nothing in [None, Buffer::new(0)] {
+            let (start, size) = lent.lend(nothing);
+            assert_eq!(size, SPARE_BYTES);
+            assert!(matches!(lent.take_back(start, 8), Returned::Spare(_)));
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_was_not_lent_is_rejected() {
+        let lent = Lent::new();
+        let (start, _) = lent.lend(Buffer::new(64));
+        assert!(matches!(lent.take_back(start.wrapping_add(8), 8), Returned::Stranger));
+        assert!(matches!(lent.take_back(start, 8), Returned::Filled(_)));
+        assert!(matches!(lent.take_back(start, 8), Returned::Stranger));
+        assert_eq!(lent.count(), 0);
+    }
+}

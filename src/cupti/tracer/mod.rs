@@ -1,0 +1,223 @@
+//! The interface between a vendor's tracing library and gpuflame's recorder: the [`Tracer`], which the library's
+//! callbacks notify, and the types that a tracer receives.
+//!
+//! `cupti` calls a tracer and `capture` implements one; neither module knows the other. This interface contains no
+//! vendor-specific type.
+
+mod buffer;
+mod calls;
+#[doc(hidden)]
+pub mod errno;
+
+pub use buffer::{Buffer, Filled, bytes_held};
+pub use buffer::{Lent, Returned};
+pub use calls::{AllocationKind, ApiCall, CallKind};
+
+use gpuflame_model::record::{CorrelationId, GraphId, GraphNodeId};
+use std::cell::Cell;
+use std::ffi::c_char;
+
+/// Receiver of all notifications of the vendor's library. All functions are associated functions, because there is one
+/// tracer per process.
+///
+/// Each function may be called on any thread of the application, concurrently, as soon as subscribing has begun. No
+/// function may call the vendor's library. A panic in any of the functions ends tracing (see [`Tracer::panicked`]) and
+/// never reaches the application.
+pub trait Tracer: 'static {
+    /// Whether [`Tracer::graph`] is wanted. Default: `false`.
+    const GRAPHS: bool = false;
+
+    /// An enabled API call begins.
+    fn enter(call: &Call<'_>);
+
+    /// An enabled API call has returned. [`Call::return_value`] shows whether the call succeeded.
+    ///
+    /// The call's activity records may have been delivered already. If a call is in flight when tracing begins or ends
+    /// (including by [`Tracer::fatal`]), only its entry or only its exit is reported.
+    fn exit(call: &Call<'_>);
+
+    /// Whether the tracer has ended in this process, as in a forked child, in which no code may wait for a lock.
+    fn is_over() -> bool {
+        false
+    }
+
+    /// The library needs memory for records. If the tracer returns `None`, because no memory is left, the lost records
+    /// are reported to [`Tracer::records_discarded`].
+    ///
+    /// The library holds a lock of its own during this function. So the tracer must not call the library, and must not
+    /// take a lock that another thread may hold while it calls the library.
+    fn request_buffer() -> Option<Buffer>;
+
+    /// The library returns records, on a thread of the application or on a thread of its own. The tracer should only
+    /// store the records and return. The same rules about locks apply as for [`Tracer::request_buffer`].
+    fn buffer_completed(filled: Filled);
+
+    /// `count` records were returned in memory that was not the tracer's, and are lost.
+    fn records_discarded(count: u64);
+
+    /// A context was created.
+    fn context_created() {}
+
+    /// A context is about to be destroyed. It is too late for a flush, which must be made at the start of the call that
+    /// destroys the context ([`CallKind::ends_context`]).
+    fn context_ending() {}
+
+    /// A graph was created, changed or destroyed on this thread.
+    fn graph(event: GraphEvent<'_>) {
+        let _ = event;
+    }
+
+    /// A call that creates no GPU work begins or ends. The call waits, or is about events or memory. Such calls are
+    /// reported only if the user asks for them.
+    fn host_call(event: HostCallEvent<'_>) {
+        let _ = event;
+    }
+
+    /// Another client of the library is about to take over the resource that `approach` names. The tracer must fetch
+    /// the records that it still wants before this function returns, from a thread of its own. Not called inside a
+    /// callback.
+    fn approached(approach: Approach) {
+        let _ = approach;
+    }
+
+    /// The library has encountered a fatal error and has finalised itself. No more calls are made to the library, and
+    /// undelivered records are lost.
+    fn fatal(reason: &str) {
+        let _ = reason;
+    }
+
+    /// A function of this trait panicked, which is a bug in gpuflame. This is the last notification; API callbacks and
+    /// buffers are ignored from then on.
+    fn panicked() {}
+}
+
+/// Resource that another client of the library is about to take over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approach {
+    /// All records from now on.
+    Records,
+    /// The subscription, which the client gets if we release it.
+    Subscription,
+    /// The library itself, which then reports and records nothing for any client.
+    End,
+}
+
+/// An API call at its entry or its exit.
+///
+/// The `Call` that a [`Tracer`] receives is stored in the stack frame of the function that the library called, so all
+/// deeper frames belong to gpuflame.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// Kind of call, by its effect.
+    pub kind: CallKind,
+    /// Index of the call's label.
+    pub api: ApiCall,
+    /// Whether the call belongs to the driver API or the runtime API.
+    pub layer: Layer,
+    /// Correlation id that the call's activities will carry.
+    pub correlation: CorrelationId,
+    /// A word that the library keeps from the `enter` to the `exit` of one call. It is 0 at `enter` until the tracer
+    /// sets it.
+    pub slot: &'a Cell<u64>,
+    /// Result of the call at `exit` (`CUresult`, `cudaError_t`), 0 for success. The value is 0 at `enter`.
+    pub return_value: u32,
+    /// Mangled name of the kernel for launches, valid during the callback; null for other calls.
+    pub symbol_name: *const c_char,
+}
+
+/// Entry or exit of a call that creates no GPU work.
+pub enum HostCallEvent<'a> {
+    /// The call begins.
+    Begins {
+        /// The call.
+        call: &'a Call<'a>,
+        /// The address that the call frees; 0 if the call does not free memory.
+        address: u64,
+    },
+    /// The call has returned.
+    Ends {
+        /// The call.
+        call: &'a Call<'a>,
+        /// Effect of the call.
+        done: HostCallDone,
+    },
+}
+
+/// Effect of a call that creates no GPU work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostCallDone {
+    /// The call waited or freed memory, or the call failed.
+    Nothing,
+    /// The call allocated memory.
+    Allocated {
+        /// The first address of the memory.
+        address: u64,
+        /// The size of the memory in bytes.
+        bytes: u64,
+    },
+    /// The call was about an event and a stream; these are their handles.
+    Event {
+        /// The event.
+        event: u64,
+        /// The stream.
+        stream: u64,
+    },
+}
+
+/// A change to a graph. Graphs and nodes are identified by the ids that records carry.
+pub enum GraphEvent<'a> {
+    /// A call begins that adds a node or copies a graph.
+    CallBegins {
+        /// The call.
+        call: &'a Call<'a>,
+        /// The graph that the call adds to; `None` if the call creates a new graph.
+        into: Option<GraphId>,
+    },
+    /// The call has returned.
+    CallEnds(&'a Call<'a>),
+    /// A node was created. Either the graph call in flight created the node or, between the `enter` and `exit` of a
+    /// launch, the launch was captured into the node and so has no activity of its own.
+    NodeCreated {
+        /// Ids of the graph and the node; `None` if the library does not provide these ids.
+        ids: Option<(GraphId, GraphNodeId)>,
+        /// A value in the stack frame of the function that the library called; all deeper frames belong to gpuflame.
+        frame: &'a u32,
+    },
+    /// A node was copied. The value is `None` if the library does not provide the ids.
+    NodeCloned(Option<ClonedNode>),
+    /// A graph is about to be destroyed.
+    GraphEnds(GraphId),
+    /// The graph that was last copied on this thread is now an executable graph, identified by this address.
+    ExecCreated(u64),
+    /// An executable graph is about to be destroyed.
+    ExecEnds(u64),
+    /// An executable graph was updated from a graph.
+    ExecUpdated {
+        /// Address of the executable graph.
+        exec: u64,
+        /// The graph from which the executable graph was updated.
+        source: GraphId,
+        /// Correlation id of the call.
+        correlation: CorrelationId,
+    },
+}
+
+/// A copy of a graph node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClonedNode {
+    /// The graph that contains the copy.
+    pub graph: GraphId,
+    /// The copy.
+    pub node: GraphNodeId,
+    /// The node that was copied.
+    pub original: GraphNodeId,
+}
+
+/// The two layers of CUDA's interface. Calls of the runtime layer make calls of the driver layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layer {
+    /// `cu…`
+    Driver,
+    /// `cuda…`
+    Runtime,
+}

@@ -1,0 +1,201 @@
+//! Sums of host activity other than launches: waits, allocations and frees by stack, and counts of dependencies and of
+//! unified memory events by GPU.
+
+use std::collections::BTreeMap;
+
+use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, UNIFIED, View, WAITS};
+use gpuflame_model::profile::{
+    Dependencies, Leaf, MOST_VALUES, Place, Profile, Sample, Tip, Values, add_values,
+};
+use gpuflame_model::record::{
+    Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
+    map_bytes,
+};
+
+/// All sums of host activity so far.
+#[derive(Debug, Default)]
+pub struct HostSums {
+    /// Number of calls, and their total nanoseconds or bytes.
+    sums: IdMap<(ContextId, HostCall), (u64, u64)>,
+    /// Present allocations by address.
+    live: IdMap<u64, Allocated>,
+    live_bytes: u64,
+    most_bytes: u64,
+    dependencies: Dependencies,
+    unified: BTreeMap<(UnifiedKind, Option<DeviceId>), Values>,
+}
+
+/// Kind of host activity that concerns a GPU, and the unit of its sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum HostCall {
+    /// Waits; the sum is in nanoseconds.
+    Wait,
+    /// Time on a processor, by samples; the sum is in nanoseconds.
+    Sampled,
+    /// Time off the processors, whatever the reason; the sum is in nanoseconds.
+    Blocked,
+    /// Allocations of this kind of memory; the sum is in bytes.
+    Allocate(MemoryKind),
+    /// Frees of this kind of memory, or `None` if the allocation was not recorded; the sum is in bytes.
+    Free(Option<MemoryKind>),
+}
+
+impl HostSums {
+    /// Processes a row; ignores rows of unrelated kinds.
+    pub fn row(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Wait(wait) => self.add(wait.context, HostCall::Wait, wait.duration),
+            Row::Sampled(sampled) => {
+                self.add(sampled.context, HostCall::Sampled, u64::from(sampled.period));
+            }
+            Row::Blocked(blocked) => self.add(blocked.context, HostCall::Blocked, blocked.duration),
+            Row::Memory(call) => self.memory(call),
+            Row::EventRecord(_) => self.dependencies.event_records += 1,
+            Row::Sync(sync) => *self.dependencies.syncs.entry(sync.kind).or_default() += 1,
+            Row::Unified(row) => self.unified(row),
+            Row::EventCall(call) => match call.does {
+                EventUse::Record => self.dependencies.record_calls += 1,
+                EventUse::Wait => self.dependencies.wait_calls += 1,
+            },
+            _ => {}
+        }
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        match call.allocated {
+            Some(allocated) => {
+                // The previous allocation at this address was freed by a call that was not recorded.
+                if let Some(before) = self.live.insert(call.address, allocated) {
+                    self.live_bytes -= before.bytes;
+                }
+                self.live_bytes = self.live_bytes.saturating_add(allocated.bytes);
+                self.most_bytes = self.most_bytes.max(self.live_bytes);
+                self.add(call.context, HostCall::Allocate(allocated.memory), allocated.bytes);
+            }
+            None => {
+                let known = self.live.remove(&call.address);
+                let bytes = known.map_or(0, |known| known.bytes);
+                self.live_bytes = self.live_bytes.saturating_sub(bytes);
+                self.add(call.context, HostCall::Free(known.map(|known| known.memory)), bytes);
+            }
+        }
+    }
+
+    fn unified(&mut self, row: &Unified) {
+        let sums = self.unified.entry((row.kind, row.device())).or_default();
+        let more = match row.kind.is_move() {
+            true => [row.value, 1, row.duration().unwrap_or(0), 0],
+            // The unit of a value of an unknown kind is unknown, so only the row is counted.
+            false => [0, 1, 0, row.value],
+        };
+        add_values(sums, more);
+    }
+
+    fn add(&mut self, context: ContextId, call: HostCall, amount: u64) {
+        let (count, sum) = self.sums.entry((context, call)).or_default();
+        *count += 1;
+        *sum = sum.saturating_add(amount);
+    }
+
+    /// Replaces each context by the one that `context` returns for it, and recomputes the sums.
+    pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
+        for ((id, call), (count, amount)) in std::mem::take(&mut self.sums) {
+            // Ids of contexts without a stack are not mapped.
+            let id = if id < ContextId::FIRST { id } else { context(id) };
+            let (counts, sum) = self.sums.entry((id, call)).or_default();
+            *counts += count;
+            *sum = sum.saturating_add(amount);
+        }
+    }
+
+    /// Per context, the total count and nanoseconds of waits, samples on a processor and time off the processors.
+    pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
+        let takes_time =
+            |call: &HostCall| matches!(call, HostCall::Wait | HostCall::Sampled | HostCall::Blocked);
+        let waits = self.sums.iter().filter(move |((_, call), _)| takes_time(call));
+        waits.map(|(&(id, _), &(count, nanos))| (id, count, nanos))
+    }
+
+    /// Heap bytes of the sums by context.
+    pub fn context_bytes(&self) -> usize {
+        map_bytes(&self.sums)
+    }
+
+    /// Replaces the sums in `profile` by the present ones.
+    pub fn fill(&self, profile: &mut Profile) {
+        profile.set_samples(&WAITS, self.samples(&WAITS));
+        profile.set_samples(&MEMORY, self.samples(&MEMORY));
+        profile.set_samples(&CPU, self.samples(&CPU));
+        profile.set_samples(&OFF_CPU, self.samples(&OFF_CPU));
+        let unified = self.unified.iter().map(|(&(kind, device), &values)| Sample {
+            device,
+            values,
+            ..Sample::new(Place::Nobody, Leaf::new(&[Tip::Unified(kind)]))
+        });
+        profile.set_samples(&UNIFIED, unified.collect());
+        profile.set_dependencies(self.dependencies.clone());
+    }
+
+    /// Samples of the sums that belong to `view`. A wait has no leaf below the call that waits.
+    fn samples(&self, view: &View) -> Vec<Sample> {
+        let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostCall), &(u64, u64))| {
+            let (of, leaf) = match call {
+                HostCall::Wait => (&WAITS, Leaf::NONE),
+                HostCall::Sampled => (&CPU, Leaf::NONE),
+                HostCall::Blocked => (&OFF_CPU, Leaf::NONE),
+                HostCall::Allocate(memory) => (&MEMORY, Leaf::new(&[Tip::Allocate(memory)])),
+                HostCall::Free(memory) => (&MEMORY, Leaf::new(&[Tip::Free(memory)])),
+            };
+            let mut values = [0; MOST_VALUES];
+            values[..2].copy_from_slice(&[amount, count]);
+            (of == view).then(|| Sample { values, ..Sample::new(Place::Context(context), leaf) })
+        };
+        self.sums.iter().filter_map(sample).collect()
+    }
+
+    /// Number of bytes that are allocated and not freed, and the maximum of this number so far.
+    pub fn held(&self) -> (u64, u64) {
+        (self.live_bytes, self.most_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::{CorrelationId, MemoryKind, Nanos};
+
+    fn call(context: u32, address: u64, bytes: Option<u64>) -> Row<'static> {
+        let allocated = bytes.map(|bytes| Allocated { memory: MemoryKind::DEVICE, bytes });
+        let (time, correlation) = (Nanos(0), CorrelationId(0));
+        Row::Memory(MemoryCall { time, correlation, context: ContextId(context), address, allocated })
+    }
+
+    #[test]
+    fn a_free_counts_the_bytes_of_the_allocation_it_releases() {
+        let mut sums = HostSums::default();
+        let rows = [
+            call(2, 100, Some(10)),
+            call(2, 200, Some(20)),
+            call(3, 100, None),
+            call(4, 100, Some(40)),
+            call(3, 100, None),
+            call(3, 900, None),
+        ];
+        rows.iter().for_each(|row| sums.row(row));
+        assert_eq!(sums.held(), (20, 60));
+        let mut profile = Profile::default();
+        sums.fill(&mut profile);
+        let allocate = Leaf::new(&[Tip::Allocate(MemoryKind::DEVICE)]);
+        let free = |known: bool| Leaf::new(&[Tip::Free(known.then_some(MemoryKind::DEVICE))]);
+        let place = |context| Place::Context(ContextId(context));
+        let samples = profile.samples(&MEMORY).iter();
+        let found: Vec<_> = samples.map(|s| (s.place, s.leaf, s.count(), s.amount())).collect();
+        let expected = [
+            (place(2), allocate, 2, 30),
+            (place(3), free(false), 1, 0),
+            (place(3), free(true), 2, 50),
+            (place(4), allocate, 1, 40),
+        ];
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,301 @@
+//! `Aggregate` adds up joined rows: cells of (context, work, device), statistics by work and device, and the total work per
+//! device. `timeline` computes the busy time.
+//!
+//! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches. Only ids are
+//! stored; the [`Profile`] that receives the sums knows what the ids mean.
+
+mod host;
+mod recent;
+mod rename;
+#[cfg(test)]
+mod tests;
+
+pub use host::HostSums;
+
+use crate::join::{Launched, Origin, Sink};
+use gpuflame_model::profile::views::GPU;
+use gpuflame_model::profile::{DeviceUse, Leaf, MOST_VALUES, Place, Profile, Sample, Weight, WorkStats};
+use gpuflame_model::record::{
+    Activity, Caller, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId,
+    Work, map_bytes,
+};
+use gpuflame_model::stats::Histogram;
+use recent::{Key, Recent, Sums};
+
+/// All sums of joined rows so far. See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub struct Aggregate {
+    /// Whether each stream has cells of its own.
+    by_stream: bool,
+    lanes: Vec<Lane>,
+    lane_index: IdMap<(u32, Stream), u32>,
+    series: Vec<Series>,
+    series_index: IdMap<(Fate, Option<DeviceId>), u32>,
+    cells: Vec<(Cell, Weight)>,
+    cell_index: IdMap<Cell, u32>,
+    recent: Recent,
+    /// Places of graph nodes, and the position of each place by (launch, creation).
+    nodes: Vec<Place>,
+    node_index: IdMap<(Caller, Created), u32>,
+    devices: Vec<DeviceUse>,
+}
+
+/// Outcome of a launch. This is a compact form of [`Leaf`], because it is looked up for every activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fate {
+    /// Work of a GPU with a known duration.
+    Work(Work),
+    /// Work of a GPU with an unknown duration.
+    Untimed(Work),
+    /// A launch without any activity.
+    Pending,
+}
+
+/// Key of a cell. The key is small, since there may be a hundred thousand cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Cell {
+    place: PlaceCode,
+    /// Position in `Aggregate::series` or, by stream, in `Aggregate::lanes`.
+    series: u32,
+}
+
+/// A stream of a GPU context.
+type Stream = (GpuContextId, StreamId);
+
+/// A series of one stream.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    series: u32,
+    stream: Option<Stream>,
+}
+
+const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
+
+/// The part of a cell's key other than the place, with sums over all places.
+#[derive(Clone, Debug)]
+struct Series {
+    fate: Fate,
+    device: Option<DeviceId>,
+    /// Position of the series' device in `Aggregate::devices`.
+    place: Option<usize>,
+    weight: Weight,
+    min: u64,
+    max: u64,
+    durations: Histogram,
+}
+
+impl Sink for Aggregate {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        let launch = origin.context();
+        let place = match activity.created {
+            Some(created) => self.node(launch, created),
+            None => Caller::from(launch).into(),
+        };
+        let nanos = activity.duration();
+        let fate = match nanos {
+            Some(_) => Fate::Work(activity.work()),
+            None => Fate::Untimed(activity.work()),
+        };
+        let weight = Weight { count: 1, nanos: nanos.unwrap_or(0), bytes: activity.bytes() };
+        let stream = Some((activity.context, activity.stream));
+        let series = self.add(place, fate, (Some(activity.device), stream), weight);
+        if let (Some(device), Some(nanos)) = (self.series[series].place, nanos) {
+            let device = &mut self.devices[device];
+            device.count += 1;
+            device.nanos = device.nanos.saturating_add(nanos);
+        }
+    }
+
+    fn pending(&mut self, _id: CorrelationId, launched: Launched) {
+        let place = Caller::from(launched.context).into();
+        self.add(place, Fate::Pending, (None, None), Weight { count: 1, nanos: 0, bytes: 0 });
+    }
+}
+
+impl Aggregate {
+    /// Creates sums in which each stream has cells of its own, for outputs that show streams.
+    pub fn by_stream() -> Self {
+        Self { by_stream: true, ..Self::default() }
+    }
+
+    /// Replaces the sums in `profile` by the present ones.
+    pub fn fill(&self, profile: &mut Profile) {
+        profile.set_samples(&GPU, self.samples());
+        profile.set_works(self.works(), self.devices.clone());
+    }
+
+    /// Number of distinct (context, work, device) triples.
+    pub fn cells(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Durations by work and device, in no particular order.
+    pub fn works(&self) -> Vec<WorkStats> {
+        let mut works = Vec::with_capacity(self.series.len());
+        works.extend(self.series.iter().filter_map(Series::stats));
+        works
+    }
+
+    /// Number of bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.recent.heap_bytes()
+            + map_bytes(&self.cell_index)
+            + self.cells.capacity() * size_of::<(Cell, Weight)>()
+            + map_bytes(&self.series_index)
+            + map_bytes(&self.node_index)
+            + map_bytes(&self.lane_index)
+            + self.lanes.capacity() * size_of::<Lane>()
+            + self.nodes.capacity() * size_of::<Place>()
+            + self.series.capacity() * size_of::<Series>()
+            + self.series.iter().map(|s| s.durations.heap_bytes()).sum::<usize>()
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        let sample = |&(cell, weight): &(Cell, Weight)| {
+            let lane = match self.by_stream {
+                true => self.lanes[cell.series as usize],
+                false => Lane { series: cell.series, stream: None },
+            };
+            let Series { fate, device, .. } = self.series[lane.series as usize];
+            let mut values = [0; MOST_VALUES];
+            values[..3].copy_from_slice(&[weight.nanos, weight.count, weight.bytes]);
+            let sample = Sample::new(self.place_of(cell.place), fate.leaf());
+            Sample { device, stream: lane.stream, values, ..sample }
+        };
+        self.cells.iter().map(sample).collect()
+    }
+
+    fn add(
+        &mut self,
+        place: PlaceCode,
+        fate: Fate,
+        (device, stream): (Option<DeviceId>, Option<Stream>),
+        weight: Weight,
+    ) -> usize {
+        let key = Key { place, fate, device, stream: stream.filter(|_| self.by_stream) };
+        let Sums { series, cell } = match fate {
+            // A pending launch is usually looked up once, and has no kernel by which to select a slot, so the cache would
+            // miss.
+            Fate::Pending => self.find(key),
+            _ => self.recent.get(&key).unwrap_or_else(|| {
+                let sums = self.find(key);
+                self.recent.put(key, sums)
+            }),
+        };
+        self.series[series as usize].add(weight);
+        add(&mut self.cells[cell as usize].1, weight);
+        series as usize
+    }
+
+    /// Finds or creates the cell and the series of `key`, without the cache.
+    fn find(&mut self, key: Key) -> Sums {
+        let series = self.series(key.fate, key.device);
+        let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
+        let cell = Cell { place: key.place, series: lane };
+        Sums { series, cell: self.cell(cell) }
+    }
+
+    fn cell(&mut self, cell: Cell) -> u32 {
+        let cells = &mut self.cells;
+        *self.cell_index.entry(cell).or_insert_with(|| {
+            cells.push((cell, Weight::default()));
+            (cells.len() - 1) as u32
+        })
+    }
+
+    fn lane(&mut self, series: u32, stream: Option<Stream>) -> u32 {
+        let lanes = &mut self.lanes;
+        // Only launches that did not run have no stream.
+        let key = stream.unwrap_or((GpuContextId(u32::MAX), StreamId(u32::MAX)));
+        *self.lane_index.entry((series, key)).or_insert_with(|| {
+            lanes.push(Lane { series, stream });
+            (lanes.len() - 1) as u32
+        })
+    }
+
+    /// Returns the code of a graph node's place.
+    fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> PlaceCode {
+        let nodes = &mut self.nodes;
+        let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
+            nodes.push(Place::Node { launch, created });
+            (nodes.len() - 1) as u32
+        });
+        PlaceCode(NODE | at)
+    }
+
+    fn place_of(&self, PlaceCode(code): PlaceCode) -> Place {
+        if code & NODE != 0 {
+            return self.nodes[(code & !NODE) as usize];
+        }
+        Caller::from_bits(code).launched().map_or_else(Place::Missing, Place::Context)
+    }
+
+    fn series(&mut self, fate: Fate, device: Option<DeviceId>) -> u32 {
+        *self.series_index.entry((fate, device)).or_insert_with(|| {
+            let place = device.map(|id| position(&mut self.devices, id));
+            self.series.push(Series::new(fate, device, place));
+            (self.series.len() - 1) as u32
+        })
+    }
+}
+
+/// The permanent position of `device` among the devices. Called once per series.
+fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
+    devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
+        devices.push(DeviceUse { device, count: 0, nanos: 0 });
+        devices.len() - 1
+    })
+}
+
+impl Fate {
+    fn leaf(self) -> Leaf {
+        match self {
+            Self::Work(work) => Leaf::work(work),
+            Self::Untimed(work) => Leaf::untimed(work),
+            Self::Pending => Leaf::PENDING,
+        }
+    }
+}
+
+impl Series {
+    fn new(fate: Fate, device: Option<DeviceId>, place: Option<usize>) -> Self {
+        let weight = Weight::default();
+        Self { fate, device, place, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
+    }
+
+    fn add(&mut self, weight: Weight) {
+        add(&mut self.weight, weight);
+        if let Fate::Work(_) = self.fate {
+            self.min = self.min.min(weight.nanos);
+            self.max = self.max.max(weight.nanos);
+            self.durations.record(weight.nanos);
+        }
+    }
+
+    fn stats(&self) -> Option<WorkStats> {
+        let (Fate::Work(work), Some(device)) = (self.fate, self.device) else { return None };
+        // The middle of a histogram bucket may be outside the range of recorded values.
+        let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
+        Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
+    }
+}
+
+/// Adds `weight` to `sum`. Sums of hostile durations saturate instead of wrapping.
+fn add(sum: &mut Weight, weight: Weight) {
+    sum.count += weight.count;
+    sum.nanos = sum.nanos.saturating_add(weight.nanos);
+    sum.bytes = sum.bytes.saturating_add(weight.bytes);
+}
+
+/// A [`Place`] in four bytes: either a caller or, if the bit [`NODE`] is set, a position in `Aggregate::nodes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PlaceCode(u32);
+
+/// A bit that the code of a caller never has set.
+const NODE: u32 = 1 << 31;
+
+impl From<Caller> for PlaceCode {
+    fn from(caller: Caller) -> Self {
+        Self(caller.bits())
+    }
+}

@@ -1,0 +1,218 @@
+//! All joined rows, sorted by time, for outputs that show single activities instead of sums.
+//!
+//! Unlike everything that runs inside an application, this table grows with the number of activities (about 120 bytes
+//! each). The order of the rows does not depend on the order in which CUPTI's buffers arrived.
+
+use crate::join::{Launched, Origin, Sink};
+use gpuflame_model::record::{
+    Activity, ContextId, CorrelationId, Detail, DeviceId, EventCall, EventRecord, EventUse, GpuContextId,
+    IdMap, Instant, Nanos, Row, Sync, ThreadId, Unified, Wait,
+};
+
+/// An activity and its origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinedActivity {
+    /// The activity itself.
+    pub activity: Activity,
+    /// Launch of the activity, or the reason why the launch is unknown.
+    pub origin: Origin,
+}
+
+/// A call that started GPU work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchCall {
+    /// Correlation id, which the call's activities share.
+    pub id: CorrelationId,
+    /// Time, duration and context of the launch.
+    pub launched: Launched,
+    /// Whether the launch has no activity.
+    pub pending: bool,
+}
+
+/// A call that started no GPU work: it waited, recorded an event on a stream, or made a stream wait for an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCall {
+    /// Correlation id, which the call's event and synchronisation records share.
+    pub id: CorrelationId,
+    /// Start time of the call.
+    pub time: Nanos,
+    /// Duration of the call, in ns.
+    pub duration: u64,
+    /// Stack that made the call.
+    pub context: ContextId,
+    /// Use of an event by the call; `None` if the call waited.
+    pub event_use: Option<EventUse>,
+}
+
+/// An instant that the program marked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MarkedInstant {
+    /// Time of the instant.
+    pub time: Nanos,
+    /// Thread that marked the instant.
+    pub thread: ThreadId,
+    /// Text of the mark.
+    pub text: String,
+}
+
+/// A [`Sink`] that stores all joined rows. Work launched outside all windows is not stored.
+#[derive(Clone, Debug, Default)]
+pub struct JoinedRows {
+    activities: Vec<JoinedActivity>,
+    calls: Vec<LaunchCall>,
+    unified: Vec<Unified>,
+    host_calls: Vec<HostCall>,
+    event_records: Vec<EventRecord>,
+    syncs: Vec<Sync>,
+    devices: IdMap<GpuContextId, DeviceId>,
+    marks: Vec<MarkedInstant>,
+}
+
+impl JoinedRows {
+    /// Sorts all rows: activities by start (activities without times first), calls by time. Call once, after the last
+    /// row.
+    pub fn sort(&mut self) {
+        self.activities.sort_unstable_by_key(|event| sort_key(&event.activity));
+        self.marks.sort_unstable();
+        self.unified.sort_unstable_by_key(|one| (one.start, one.address, one.kind, one.source, one.target));
+        self.calls.extend(self.activities.iter().filter_map(|event| match event.origin {
+            Origin::Launch(launched) => {
+                Some(LaunchCall { id: event.activity.correlation, launched, pending: false })
+            }
+            Origin::Missing(_) => None,
+        }));
+        let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
+        self.calls.sort_unstable_by_key(key);
+        // A graph launch has many activities, each of which added the call.
+        self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
+        self.devices = self.activities.iter().map(|it| (it.activity.context, it.activity.device)).collect();
+        self.syncs.sort_unstable_by_key(|sync| (sync.start, sync.end, sync.correlation.0));
+        self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));
+        self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.event_use.is_some()));
+        if !self.host_calls.is_empty() {
+            // A copy that waits for its completion is a launch, and is already listed as a launch.
+            let launches: IdMap<u32, Nanos> =
+                self.calls.iter().map(|call| (call.id.0, call.launched.time)).collect();
+            self.host_calls.retain(|call| launches.get(&call.id.0) != Some(&call.time));
+        }
+    }
+
+    /// Returns the calls that started no GPU work, by time.
+    pub fn host_calls(&self) -> &[HostCall] {
+        &self.host_calls
+    }
+
+    /// Returns the records of events that were recorded on streams, by correlation id of the call.
+    pub fn event_records(&self) -> &[EventRecord] {
+        &self.event_records
+    }
+
+    /// Returns the records of waits, by time.
+    pub fn syncs(&self) -> &[Sync] {
+        &self.syncs
+    }
+
+    /// Returns the records of waits that have times.
+    pub fn timed_syncs(&self) -> impl Iterator<Item = &Sync> {
+        self.syncs.iter().filter(|sync| sync.start.0 != 0 && sync.end >= sync.start)
+    }
+
+    /// Returns the device of a context, if any work ran in the context.
+    pub fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
+        self.devices.get(&context).copied()
+    }
+
+    /// Returns all activities, by start.
+    pub fn activities(&self) -> &[JoinedActivity] {
+        &self.activities
+    }
+
+    /// Returns all calls that started work or should have started work.
+    pub fn calls(&self) -> &[LaunchCall] {
+        &self.calls
+    }
+
+    /// Returns the unified memory records, by time.
+    pub fn unified(&self) -> &[Unified] {
+        &self.unified
+    }
+
+    /// Returns the instants that the program marked, by time.
+    pub fn marks(&self) -> &[MarkedInstant] {
+        &self.marks
+    }
+
+    /// Returns the earliest time of all calls, activities and marks; 0 if there are none.
+    pub fn first_time(&self) -> Nanos {
+        let calls = self.calls.iter().map(|call| call.launched.time);
+        let starts = self.activities.iter().map(|event| event.activity.start);
+        let hosts = self.host_calls.iter().map(|call| call.time);
+        let syncs = self.syncs.iter().map(|sync| sync.start);
+        let marks = self.marks.iter().map(|mark| mark.time);
+        calls
+            .chain(starts)
+            .chain(hosts)
+            .chain(syncs)
+            .chain(marks)
+            .filter(|time| time.0 != 0)
+            .min()
+            .unwrap_or_default()
+    }
+}
+
+impl Sink for JoinedRows {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.activities.push(JoinedActivity { activity: *activity, origin });
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.calls.push(LaunchCall { id, launched, pending: true });
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        self.unified.push(*unified);
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        match *row {
+            Row::Wait(Wait { time, duration, correlation: id, context }) => {
+                self.host_calls.push(HostCall { id, time, duration, context, event_use: None });
+            }
+            Row::EventCall(EventCall { time, duration, correlation: id, context, does, .. }) => {
+                let duration = duration.into();
+                self.host_calls.push(HostCall { id, time, duration, context, event_use: Some(does) });
+            }
+            Row::EventRecord(record) => self.event_records.push(record),
+            Row::Sync(sync) => self.syncs.push(sync),
+            _ => {}
+        }
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        self.marks.push(MarkedInstant {
+            time: instant.time,
+            thread: instant.thread,
+            text: instant.text.to_owned(),
+        });
+    }
+}
+
+/// Returns the sort key: time and place, then the fields that distinguish two activities of the same time and place.
+fn sort_key(activity: &Activity) -> impl Ord + use<> {
+    let (start, end) = (activity.start, activity.end);
+    let place = (activity.device, activity.context, activity.stream);
+    let detail = match activity.detail {
+        Detail::Kernel(kernel) => (0, kernel.name.0, 0),
+        Detail::Copy(copy) => (1, u32::from(copy.kind.0), copy.bytes),
+        Detail::Set(set) => (2, set.value, set.bytes),
+        Detail::Graph => (3, activity.graph.0, 0),
+    };
+    (start, place, end, activity.correlation.0, activity.graph_node, detail)
+}
+
+impl LaunchCall {
+    /// Whether the stack of the call is known.
+    pub fn has_stack(&self) -> bool {
+        self.launched.context != ContextId::NONE
+    }
+}

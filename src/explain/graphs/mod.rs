@@ -1,0 +1,488 @@
+//! `Graphs` finds the creator of a graph node: from the rows about graphs it derives the stack on which the node of an
+//! activity was created.
+//!
+//! ```text
+//! graph 3   node 10 11 12 13   -> a table: 8 bytes per node, the offset of its id from the first, and a context
+//! graph 4   a copy of 3        -> graph 3's table, and the distance between copies and originals
+//! graph 5   another copy       -> the same
+//! ```
+//!
+//! A copy does not depend on the lifetime of its original: a graph can be instantiated twice, and destroyed while its
+//! instantiations exist. A table is therefore kept until no graph uses it any more. Destroyed graphs may still be running,
+//! so they are kept until the tracer was flushed twice, and longer while there are few of them.
+//!
+//! An update changes the work of an instantiation, and so the creators of its nodes. Launches made before the update ran
+//! the old nodes; such launches are recognized by their correlation ids.
+//!
+//! An activity is looked up once, when its record is read; the result is then stored in the activity.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use gpuflame_model::record::{
+    Activity, Caller, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
+};
+
+/// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because the first
+/// flush may have begun before the graph's last launch completed.
+const FLUSHES: u64 = 2;
+/// Number of destroyed graphs, and of their nodes, that are kept longer, for kernels that run longer; 1 MiB each.
+const KEPT_GRAPHS: usize = 1 << 12;
+const KEPT_NODES: usize = 1 << 16;
+/// Number of earlier states of updated instantiations that are kept longer.
+const KEPT_PASTS: usize = 1 << 10;
+
+/// All known graph nodes. See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Graphs {
+    groups: IdMap<GraphId, Group>,
+    /// First node ids of the groups, for finding a node whose group is unknown.
+    firsts: BTreeSet<(u64, GraphId)>,
+    /// Maximum distance between the first and last id of any group so far.
+    widest: u64,
+    tables: Vec<Table>,
+    /// Unused positions in `tables`.
+    free: Vec<u32>,
+    /// Group in which the last look-up found its node.
+    last: GraphId,
+    /// Lowest node id in any row so far.
+    lowest: Option<u64>,
+    /// Earlier states of updated instantiations, oldest first.
+    pasts: IdMap<GraphId, VecDeque<Past>>,
+    /// The graphs in `pasts` in the order of their updates, each with the number of flushes before the update.
+    updated: VecDeque<(GraphId, u64)>,
+    ended: VecDeque<Ended>,
+    ended_nodes: usize,
+    flushes: u64,
+    tally: NodeTally,
+}
+
+/// Number of activities that are graph nodes, by knowledge of the node's creator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeTally {
+    /// Number of activities whose node was created on a known stack.
+    pub created: u64,
+    /// Number of activities of graphs that were created before recording began.
+    pub before_recording: u64,
+    /// Number of activities whose node has an unknown creator.
+    pub unknown: u64,
+}
+
+impl NodeTally {
+    /// Counts with their words, in the order in which the ledger prints them.
+    pub fn parts(&self) -> [(&'static str, u64); 3] {
+        [
+            ("created", self.created),
+            (Created::BeforeRecording.word(), self.before_recording),
+            (Created::Unknown.word(), self.unknown),
+        ]
+    }
+
+    /// Total number of activities.
+    pub fn seen(&self) -> u64 {
+        self.created + self.before_recording + self.unknown
+    }
+
+    /// Counts one activity.
+    pub fn add(&mut self, created: Created) {
+        match created {
+            Created::Context(_) => self.created += 1,
+            Created::BeforeRecording => self.before_recording += 1,
+            Created::Unknown => self.unknown += 1,
+        }
+    }
+}
+
+/// Nodes with the same lifetime: the nodes of a graph, or of an instantiation.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    table: u32,
+    /// Number subtracted from a node's id to get the id in the table; 0 if the table is the group's own.
+    shift: u64,
+    first: u64,
+    last: u64,
+    /// Whether the table belongs to a different group than this one.
+    shared: bool,
+}
+
+/// Creators of nodes, in ascending order of node ids.
+#[derive(Debug, Default)]
+struct Table {
+    base: u64,
+    entries: Vec<Entry>,
+    users: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// Id of the node minus the base of the table.
+    offset: u32,
+    /// Caller that created the node.
+    maker: Caller,
+}
+
+const _: () = assert!(size_of::<Entry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
+
+/// State of a group before the call that updated it.
+#[derive(Debug)]
+struct Past {
+    until: CorrelationId,
+    group: Group,
+}
+
+#[derive(Debug)]
+struct Ended {
+    graph: GraphId,
+    flush: u64,
+    nodes: usize,
+}
+
+impl Graphs {
+    /// Processes a row about graphs; ignores all other rows.
+    pub fn push(&mut self, row: &Row<'_>) {
+        match *row {
+            Row::GraphNode { graph, node, context } => self.add(graph, node.0, Caller::made_by(context)),
+            Row::GraphClone { graph, node, original } => self.copy(graph, node.0, original.0),
+            Row::GraphUpdate { graph, source, correlation } => self.update(graph, source, correlation),
+            Row::GraphEnd { graph } => self.end(graph),
+            _ => {}
+        }
+    }
+
+    /// Sets the field `created` of an activity that is a run of a graph node.
+    pub fn resolve(&mut self, activity: &mut Activity) {
+        if let Some(created) = activity.created {
+            return self.tally.add(created);
+        }
+        if !is_node(activity) {
+            return;
+        }
+        // What the tracer itself reports about an update takes precedence over our derivation.
+        let source = activity.source_node.0;
+        let launch = activity.correlation;
+        let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
+        let created = match found.or_else(|| self.find(activity.graph, activity.graph_node.0, launch)) {
+            Some(maker) => maker.created(),
+            None if self.lowest.is_none_or(|lowest| activity.graph_node.0 < lowest) => {
+                Created::BeforeRecording
+            }
+            None => Created::Unknown,
+        };
+        self.tally.add(created);
+        activity.created = Some(created);
+    }
+
+    /// Notes a flush. Call after the tracer was flushed and the rows that it delivered were read.
+    pub fn flushed(&mut self) {
+        self.flushes += 1;
+        while self.updated.len() > KEPT_PASTS
+            && self.updated.front().is_some_and(|(_, flush)| flush + FLUSHES <= self.flushes)
+        {
+            self.forget_oldest_past();
+        }
+        while self.ended.len() > KEPT_GRAPHS || self.ended_nodes > KEPT_NODES {
+            match self.ended.front() {
+                Some(oldest) if oldest.flush + FLUSHES <= self.flushes => {}
+                _ => return,
+            }
+            if let Some(oldest) = self.ended.pop_front() {
+                self.ended_nodes -= oldest.nodes;
+                self.forget(oldest.graph);
+            }
+        }
+    }
+
+    /// Whether so many destroyed graphs are kept that a flush should be made soon.
+    pub fn wants_flush(&self) -> bool {
+        self.ended.len() > 2 * KEPT_GRAPHS || self.ended_nodes > 2 * KEPT_NODES
+    }
+
+    /// Contexts that created nodes. If consecutive nodes in a table have the same context, the context is returned once.
+    pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
+        let runs = self.tables.iter().flat_map(|table| table.entries.chunk_by(|a, b| a.maker == b.maker));
+        runs.filter_map(|run| run[0].maker.launched().ok())
+    }
+
+    /// Counts of the activities so far, by knowledge of the node's creator.
+    pub fn tally(&self) -> NodeTally {
+        self.tally
+    }
+
+    /// Number of bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        // The nodes of a B-tree are two thirds full, and have an overhead of about 10 %.
+        let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
+        let tables = self.tables.iter().map(|table| table.entries.capacity() * size_of::<Entry>());
+        map_bytes(&self.groups)
+            + firsts
+            + self.tables.capacity() * size_of::<Table>()
+            + tables.sum::<usize>()
+            + self.free.capacity() * size_of::<u32>()
+            + map_bytes(&self.pasts)
+            + self.pasts.values().map(|pasts| pasts.capacity() * size_of::<Past>()).sum::<usize>()
+            + self.updated.capacity() * size_of::<(GraphId, u64)>()
+            + self.ended.capacity() * size_of::<Ended>()
+    }
+}
+
+/// Creates and destroys groups.
+impl Graphs {
+    fn add(&mut self, graph: GraphId, node: u64, maker: Caller) {
+        self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
+        // A copy may also be reported as created, before or after it is reported as a copy.
+        if self.maker_in(graph, node).is_none() {
+            self.put(graph, node, maker);
+        }
+    }
+
+    fn copy(&mut self, graph: GraphId, node: u64, original: u64) {
+        self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
+        let Some(source) = self.group_of(GraphId(0), original) else {
+            return self.put(graph, node, Caller::MADE_BEFORE);
+        };
+        let from = self.groups[&source];
+        let in_table = original.wrapping_sub(from.shift);
+        let shift = node.wrapping_sub(in_table);
+        match self.groups.get_mut(&graph) {
+            None => self.share(graph, from.table, shift, (node, node)),
+            Some(group) if group.shared && group.table == from.table && group.shift == shift => {
+                if node > group.last
+                    && self.tables[from.table as usize].follows(group.last.wrapping_sub(shift), in_table)
+                {
+                    group.last = node;
+                    self.widest = self.widest.max(node - group.first);
+                } else {
+                    self.put_copy(graph, node, from.table, in_table);
+                }
+            }
+            Some(_) => self.put_copy(graph, node, from.table, in_table),
+        }
+    }
+
+    fn put_copy(&mut self, graph: GraphId, node: u64, table: u32, in_table: u64) {
+        let maker = self.tables[table as usize].get(in_table).unwrap_or(Caller::MADE_BY_UNKNOWN);
+        self.put(graph, node, maker);
+    }
+
+    /// Inserts a group whose nodes are at the distance `shift` from the nodes of a table.
+    fn share(&mut self, graph: GraphId, table: u32, shift: u64, (first, last): (u64, u64)) {
+        let shared = &mut self.tables[table as usize];
+        shared.users += 1;
+        shared.entries.shrink_to_fit();
+        self.insert(graph, Group { table, shift, first, last, shared: true });
+    }
+
+    fn insert(&mut self, graph: GraphId, group: Group) {
+        self.firsts.insert((group.first, graph));
+        self.widest = self.widest.max(group.last - group.first);
+        self.groups.insert(graph, group);
+    }
+
+    /// Adds a node to its group's own table.
+    fn put(&mut self, graph: GraphId, node: u64, maker: Caller) {
+        match self.groups.get(&graph) {
+            None => {
+                let table = self.new_table(Table { base: node, entries: Vec::new(), users: 1 });
+                self.insert(graph, Group { table, shift: 0, first: node, last: node, shared: false });
+            }
+            Some(group) if group.shared => {
+                let own = self.ids_and_makers(*group).collect();
+                self.drop_group(graph);
+                self.own(graph, own);
+            }
+            Some(_) => {}
+        }
+        let Some(group) = self.groups.get_mut(&graph) else { return };
+        if self.tables[group.table as usize].put(node, maker) {
+            group.last = group.last.max(node);
+            self.widest = self.widest.max(group.last - group.first);
+        }
+    }
+
+    fn ids_and_makers(&self, group: Group) -> impl Iterator<Item = (u64, Caller)> {
+        let table = &self.tables[group.table as usize];
+        let all = table.entries.iter().map(move |entry| {
+            ((table.base + u64::from(entry.offset)).wrapping_add(group.shift), entry.maker)
+        });
+        all.filter(move |(id, _)| (group.first..=group.last).contains(id))
+    }
+
+    /// Inserts a group with a table of its own, which contains `nodes`. `nodes` must not be empty.
+    fn own(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
+        let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
+        let mut table = Table { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
+        for (id, maker) in nodes {
+            table.put(id, maker);
+        }
+        let table = self.new_table(table);
+        self.insert(graph, Group { table, shift: 0, first, last, shared: false });
+    }
+
+    /// Updates an instantiation from another graph. The nodes of both graphs correspond in the order of their ids, which is
+    /// the order of creation. If the numbers of nodes differ, nothing changes, because only the tracer may know which nodes
+    /// correspond. Nothing changes either if both graphs have the same creators, as in programs that capture anew for each
+    /// step.
+    fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
+        let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
+        let mine: Vec<_> = self.ids_and_makers(group).collect();
+        let theirs: Vec<_> = self.ids_and_makers(from).collect();
+        let same = mine.iter().zip(&theirs).all(|((_, mine), (_, theirs))| mine == theirs);
+        let (Some((first, _)), Some((last, _))) = (mine.first(), mine.last()) else { return };
+        if same || mine.len() != theirs.len() {
+            return;
+        }
+        self.groups.remove(&graph);
+        self.firsts.remove(&(group.first, graph));
+        self.pasts.entry(graph).or_default().push_back(Past { until: call, group });
+        self.updated.push_back((graph, self.flushes));
+        let shift = |((id, _), (their, _)): (&(u64, Caller), &(u64, Caller))| {
+            id.wrapping_sub(their.wrapping_sub(from.shift))
+        };
+        let shift_of_all = shift((&mine[0], &theirs[0]));
+        if mine.iter().zip(&theirs).all(|pair| shift(pair) == shift_of_all) {
+            self.share(graph, from.table, shift_of_all, (*first, *last));
+        } else {
+            let makers = theirs.into_iter().map(|(_, maker)| maker);
+            self.own(graph, mine.iter().map(|(id, _)| *id).zip(makers).collect());
+        }
+    }
+
+    fn end(&mut self, graph: GraphId) {
+        let Some(group) = self.groups.get(&graph) else { return };
+        let nodes = if group.shared { 0 } else { self.tables[group.table as usize].entries.len() };
+        self.ended_nodes += nodes;
+        self.ended.push_back(Ended { graph, flush: self.flushes, nodes });
+    }
+
+    fn forget(&mut self, graph: GraphId) {
+        self.drop_group(graph);
+        // Release memory that is left from a burst of graphs.
+        if self.groups.capacity() > 4 * self.groups.len().max(KEPT_GRAPHS) {
+            self.groups.shrink_to(2 * KEPT_GRAPHS);
+            self.ended.shrink_to(2 * KEPT_GRAPHS);
+        }
+    }
+
+    fn forget_oldest_past(&mut self) {
+        let Some((graph, _)) = self.updated.pop_front() else { return };
+        let Some(pasts) = self.pasts.get_mut(&graph) else { return };
+        let past = pasts.pop_front();
+        if pasts.is_empty() {
+            self.pasts.remove(&graph);
+        }
+        if let Some(past) = past {
+            self.release(past.group.table);
+        }
+    }
+
+    fn drop_group(&mut self, graph: GraphId) {
+        if let Some(group) = self.groups.remove(&graph) {
+            self.firsts.remove(&(group.first, graph));
+            self.release(group.table);
+        }
+    }
+
+    fn new_table(&mut self, table: Table) -> u32 {
+        if let Some(at) = self.free.pop() {
+            self.tables[at as usize] = table;
+            return at;
+        }
+        self.tables.push(table);
+        (self.tables.len() - 1) as u32
+    }
+
+    fn release(&mut self, table: u32) {
+        let unused = &mut self.tables[table as usize];
+        unused.users -= 1;
+        if unused.users == 0 {
+            *unused = Table::default();
+            self.free.push(table);
+        }
+    }
+}
+
+/// Looks up the creator of a node when an activity arrives.
+impl Graphs {
+    /// Returns the creator of a node at the time when `launch` was made. `graph` is the group that most likely contains the
+    /// node.
+    fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<Caller> {
+        let found = self.group_of(graph, node)?;
+        self.last = found;
+        let past = self.past_of(found, launch).and_then(|past| self.maker_of(past, node));
+        past.or_else(|| self.maker_in(found, node))
+    }
+
+    /// Returns the state that a group had when `launch` was made, if the group has been updated since.
+    fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&Group> {
+        let pasts = self.pasts.get(&graph)?;
+        let at = pasts.partition_point(|past| !launch.is_before(past.until));
+        pasts.get(at).map(|past| &past.group)
+    }
+
+    /// Returns the group of a node by the node's id alone. Tries `graph` and the last group first. Ids of two groups may
+    /// interleave if two threads create graphs at the same time.
+    fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
+        let likely = [graph, self.last].into_iter().find(|likely| self.maker_in(*likely, node).is_some());
+        likely.or_else(|| {
+            let before = self.firsts.range(..=(node, GraphId(u32::MAX))).rev();
+            before
+                .take_while(|(first, _)| node - first <= self.widest)
+                .map(|(_, graph)| *graph)
+                .find(|graph| self.maker_in(*graph, node).is_some())
+        })
+    }
+
+    fn maker_in(&self, graph: GraphId, node: u64) -> Option<Caller> {
+        self.maker_of(self.groups.get(&graph)?, node)
+    }
+
+    fn maker_of(&self, group: &Group, node: u64) -> Option<Caller> {
+        let in_group = (group.first..=group.last).contains(&node);
+        if in_group { self.tables[group.table as usize].get(node.wrapping_sub(group.shift)) } else { None }
+    }
+}
+
+impl Table {
+    /// Adds a node. Returns false if `node` is too far from the base to belong to the same graph.
+    fn put(&mut self, node: u64, maker: Caller) -> bool {
+        let Some(offset) = node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok()) else {
+            return false;
+        };
+        let entry = Entry { offset, maker };
+        match self.position(offset) {
+            Ok(at) => self.entries[at] = entry,
+            Err(at) => self.entries.insert(at, entry),
+        }
+        true
+    }
+
+    fn get(&self, node: u64) -> Option<Caller> {
+        let offset = u32::try_from(node.checked_sub(self.base)?).ok()?;
+        self.position(offset).ok().map(|at| self.entries[at].maker)
+    }
+
+    /// Whether `next` is the node that directly follows `node`.
+    fn follows(&self, node: u64, next: u64) -> bool {
+        let offset = |node: u64| node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok());
+        let (Some(node), Some(next)) = (offset(node), offset(next)) else { return false };
+        self.position(node).is_ok_and(|at| self.entries.get(at + 1).is_some_and(|e| e.offset == next))
+    }
+
+    /// Position of an offset in the table. Ids usually have no gaps, so the position usually equals the offset.
+    fn position(&self, offset: u32) -> Result<usize, usize> {
+        match self.entries.get(offset as usize) {
+            Some(entry) if entry.offset == offset => Ok(offset as usize),
+            _ => match self.entries.last() {
+                Some(last) if last.offset < offset => Err(self.entries.len()),
+                _ => self.entries.binary_search_by_key(&offset, |entry| entry.offset),
+            },
+        }
+    }
+}
+
+/// Whether `activity` is a run of a graph node, so that [`Graphs::resolve`] can find its creator.
+pub fn is_node(activity: &Activity) -> bool {
+    activity.graph_node != GraphNodeId(0) && activity.detail != Detail::Graph
+}

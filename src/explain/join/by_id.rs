@@ -1,0 +1,430 @@
+//! `ById` is an index, by correlation id, of launches and of activities that wait for a launch.
+//!
+//! Ids are nearly consecutive, so a table indexed by the id itself contains the last
+//! [`Limits::recent`](super::Limits::recent) ids. The table consists of pages, and a page's number determines its position
+//! in the table:
+//!
+//! ```text
+//! id = | page number ................ | 6 bits |        pages[number % pages.len()]
+//!      |  (a multiple) | slot in pages| entry  |
+//! ```
+//!
+//! A page is displaced by a page with a higher number, and the finished entries of the displaced page are forgotten. Its
+//! waiting entries move to a hash map in two generations, and so do waiting entries whose id is too old for its page.
+//! Launches that had an activity and may have more (launches of graphs) move to another such map. So a look-up of a recent
+//! id costs two loads, and look-ups of neighbouring ids share a cache line.
+//!
+//! This module counts nothing and has no sink; it passes forgotten entries to the caller's closure.
+
+use super::Launched;
+use super::orphans::Chain;
+use super::repeats::Last;
+use gpuflame_model::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
+
+/// State of a correlation id.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entry {
+    /// A launch, and the activities that it has had so far.
+    Launch(Launched, Progress),
+    /// A second correlation id of the launch with this id.
+    Alias(CorrelationId),
+    /// Activities whose launch has not arrived yet.
+    Orphans(Chain),
+}
+
+const _: () = assert!(size_of::<Option<Entry>>() == 24, "it grew: there is room for 262,144 of these");
+
+/// Activities that a launch has had so far, as far as the join needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The launch has no activity so far.
+    Waiting,
+    /// The launch has at least one activity; the last activity was this one.
+    Matched(Last),
+    /// The launch has had at least one activity that is a graph node, and may have more for as long as the graph runs.
+    Graph,
+}
+
+impl Progress {
+    /// Last activity of the launch, if it is known.
+    pub(super) fn last(self) -> Option<Last> {
+        if let Self::Matched(last) = self { Some(last) } else { None }
+    }
+
+    pub(super) fn advance(&mut self, activity: &Activity) {
+        if activity.graph != GraphId(0) {
+            *self = Self::Graph;
+        } else if *self != Self::Graph {
+            *self = Self::Matched(Last::of(activity));
+        }
+    }
+}
+
+/// Result of [`ById::find`].
+pub(super) enum Found<'a> {
+    /// The launch was found, directly or through an alias.
+    Launch(&'a Launched, &'a mut Progress),
+    /// Other activities already wait for the same launch, which will arrive under this id.
+    Orphans(CorrelationId, &'a mut Chain),
+    /// There is neither a launch nor a waiting activity yet; the launch will arrive under this id.
+    Nothing(CorrelationId),
+    /// The id is an alias of an alias, which cannot lead to a launch.
+    Nobody,
+}
+
+/// Launches and waiting activities by correlation id. See the module's documentation.
+#[derive(Debug)]
+pub(super) struct ById {
+    recent: Recent,
+    /// Launches without an activity, activities without a launch, and the aliases of both.
+    waiting: Older,
+    /// Launches that had an activity, and the aliases of these launches.
+    running: Older,
+}
+
+impl ById {
+    /// Creates an index of `recent` ids, with two generations of waiting entries and two of running entries.
+    pub(super) fn new(recent: usize, waiting: usize, running: usize) -> Self {
+        Self { recent: Recent::new(recent), waiting: Older::new(waiting), running: Older::new(running) }
+    }
+
+    /// Stores `entry` under `id` and returns the previous entry. The previous entry can be orphans, or another launch if
+    /// ids wrapped or the data are hostile.
+    pub(super) fn insert(
+        &mut self,
+        id: CorrelationId,
+        entry: Entry,
+        forget: &mut impl FnMut(CorrelationId, Entry),
+    ) -> Option<Entry> {
+        match self.recent.room_for(id) {
+            RoomFor::Here => {}
+            RoomFor::Displaced => {
+                self.displace(id, forget);
+                self.recent.turn_page(id);
+            }
+            RoomFor::TooOld => return self.waiting.insert(id, entry, forget),
+        }
+        self.recent.slot(id)?.replace(entry)
+    }
+
+    /// Looks up the launch of an activity with this `id`. At most one alias is followed.
+    pub(super) fn find(&mut self, id: CorrelationId) -> Found<'_> {
+        let target = match self.get(id) {
+            Some(Entry::Alias(target)) => *target,
+            Some(_) => id,
+            None => return Found::Nothing(id),
+        };
+        self.note_running(id, target);
+        match self.get_mut(target) {
+            Some(Entry::Launch(launched, progress)) => Found::Launch(launched, progress),
+            Some(Entry::Orphans(chain)) => Found::Orphans(target, chain),
+            Some(Entry::Alias(_)) => Found::Nobody,
+            None => Found::Nothing(target),
+        }
+    }
+
+    /// The entry of `id` itself; aliases are not followed.
+    pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
+        match self.recent.page_of(id) {
+            Some(_) => self.recent.slot(id)?.as_mut(),
+            None => self.waiting.get_mut(id).or_else(|| self.running.get_mut(id)),
+        }
+    }
+
+    /// Forgets running launches that had no activity for a while, unless there are few of them. Call when all completed
+    /// activities were delivered.
+    pub(super) fn flushed(&mut self) {
+        self.running.flushed();
+    }
+
+    /// Whether so many launches may still have activities that a flush should be made soon.
+    pub(super) fn wants_flush(&self) -> bool {
+        self.running.young.len() >= 2 * KEPT_RUNNING
+    }
+
+    /// Replaces the orphans of `id` by the remaining chain that `shorten` returns. Returns false if `id` has no orphans. If
+    /// ids have wrapped, one id may have two chains; the older chain is then in the map.
+    pub(super) fn shorten(
+        &mut self,
+        id: CorrelationId,
+        shorten: impl FnOnce(Chain) -> Option<Chain>,
+    ) -> bool {
+        if let Some(Entry::Orphans(chain)) = self.waiting.get_mut(id) {
+            match shorten(*chain) {
+                Some(rest) => *chain = rest,
+                None => drop(self.waiting.take(id)),
+            }
+            return true;
+        }
+        match self.recent.slot(id) {
+            Some(slot @ Some(Entry::Orphans(_))) => {
+                let Some(Entry::Orphans(chain)) = *slot else { return false };
+                *slot = shorten(chain).map(Entry::Orphans);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Passes all entries to `each`, oldest first as far as their age is known.
+    pub(super) fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
+        let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
+        older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
+        self.recent.each(each);
+    }
+
+    /// Launches that have had no activity so far, in no particular order.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Launched> {
+        let recent = self.recent.pages.iter().flatten().flat_map(|page| page.entries.iter().flatten());
+        let older = self.waiting.young.values().chain(self.waiting.old.values());
+        recent.chain(older).filter_map(|entry| match entry {
+            Entry::Launch(launched, Progress::Waiting) => Some(launched),
+            _ => None,
+        })
+    }
+
+    /// All launches in the index.
+    pub(super) fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launched> {
+        let recent =
+            self.recent.pages.iter_mut().flatten().flat_map(|page| page.entries.iter_mut().flatten());
+        let older = [&mut self.waiting, &mut self.running].into_iter();
+        let older = older.flat_map(|older| older.young.values_mut().chain(older.old.values_mut()));
+        recent.chain(older).filter_map(|entry| match entry {
+            Entry::Launch(launched, _) => Some(launched),
+            _ => None,
+        })
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.recent.heap_bytes() + self.waiting.heap_bytes() + self.running.heap_bytes()
+    }
+
+    fn get(&self, id: CorrelationId) -> Option<&Entry> {
+        match self.recent.page_of(id) {
+            Some(page) => page.entries[offset(id)].as_ref(),
+            None => self.waiting.get(id).or_else(|| self.running.get(id)),
+        }
+    }
+
+    /// If a launch that got an activity is no longer recent, moves the launch and the alias by which it was found to the
+    /// running entries, as the youngest entries.
+    fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
+        if self.recent.page_of(launch).is_some() {
+            return;
+        }
+        let is_launch = |entry: &Entry| matches!(entry, Entry::Launch(..));
+        if !self.waiting.get(launch).or_else(|| self.running.get(launch)).is_some_and(is_launch) {
+            return;
+        }
+        self.move_to_running(launch);
+        if id != launch && self.recent.page_of(id).is_none() {
+            self.move_to_running(id);
+        }
+    }
+
+    /// Makes the entry of `id` the youngest of the running entries. Entries that it displaces had an activity.
+    fn move_to_running(&mut self, id: CorrelationId) {
+        let ran = self.running.take(id);
+        if let Some(entry) = self.waiting.take(id).or(ran) {
+            self.running.insert(id, entry, &mut |_, _| {});
+        }
+    }
+
+    /// Stores an entry that is no longer recent, in the map of running entries or in the map of waiting entries.
+    fn keep_older(
+        &mut self,
+        runs: bool,
+        id: CorrelationId,
+        entry: Entry,
+        forget: &mut impl FnMut(CorrelationId, Entry),
+    ) {
+        let older = if runs { &mut self.running } else { &mut self.waiting };
+        if let Some(shadowed) = older.insert(id, entry, forget) {
+            forget(id, shadowed);
+        }
+    }
+
+    /// Empties the page in the place that belongs to `id`. An alias stays as long as its launch; the launch has a lower id
+    /// and so was handled earlier, in this page or a previous page.
+    #[cold]
+    fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, Entry)) {
+        for at in 0..PAGE {
+            let Some((id, entry)) = self.recent.leave(id, at) else { continue };
+            match entry {
+                Entry::Launch(_, Progress::Matched(..)) => forget(id, entry),
+                Entry::Launch(_, Progress::Graph) => self.keep_older(true, id, entry, forget),
+                Entry::Alias(launch) if self.running.get(launch).is_some() => {
+                    self.keep_older(true, id, entry, forget);
+                }
+                Entry::Alias(launch) if self.get(launch).or(self.waiting.get(launch)).is_none() => {}
+                _ => self.keep_older(false, id, entry, forget),
+            }
+        }
+    }
+}
+
+/// Number of entries in a page. A page has 1.5 KiB, so emptying a page takes about the time of one cache miss.
+const PAGE: usize = 64;
+
+fn offset(id: CorrelationId) -> usize {
+    id.0 as usize % PAGE
+}
+
+#[derive(Debug)]
+struct Page {
+    /// Id of the page's first entry.
+    first: CorrelationId,
+    entries: [Option<Entry>; PAGE],
+}
+
+/// Table of recent ids. Its number of pages is a power of two, and each page is allocated when it is first used.
+#[derive(Debug)]
+struct Recent {
+    pages: Box<[Option<Box<Page>>]>,
+}
+
+/// Whether the page in the place of an id is the id's own page.
+enum RoomFor {
+    /// The page of the id is in its place.
+    Here,
+    /// The place is empty, or contains a page with a lower number.
+    Displaced,
+    /// The place contains a page with a higher number.
+    TooOld,
+}
+
+impl Recent {
+    fn new(ids: usize) -> Self {
+        let pages = ids.div_ceil(PAGE).clamp(1, 1 << 24).next_power_of_two();
+        Self { pages: (0..pages).map(|_| None).collect() }
+    }
+
+    fn place(&self, id: CorrelationId) -> usize {
+        (id.0 as usize / PAGE) & (self.pages.len() - 1)
+    }
+
+    /// The page that contains `id`, if it is present.
+    fn page_of(&self, id: CorrelationId) -> Option<&Page> {
+        let page = self.pages[self.place(id)].as_deref()?;
+        (page.first.0 ^ id.0 < PAGE as u32).then_some(page)
+    }
+
+    fn room_for(&self, id: CorrelationId) -> RoomFor {
+        match &self.pages[self.place(id)] {
+            Some(page) if page.first.0 ^ id.0 < PAGE as u32 => RoomFor::Here,
+            // Ids wrap, so the sign of the shorter distance shows which id is higher.
+            Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => RoomFor::TooOld,
+            _ => RoomFor::Displaced,
+        }
+    }
+
+    /// The slot of `id`. The caller must have checked that the page in the place of `id` is the right page.
+    fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<Entry>> {
+        Some(&mut self.pages[self.place(id)].as_mut()?.entries[offset(id)])
+    }
+
+    /// Removes and returns entry number `at` of the page in the place that belongs to `id`.
+    fn leave(&mut self, id: CorrelationId, at: usize) -> Option<(CorrelationId, Entry)> {
+        let page = self.pages[self.place(id)].as_mut()?;
+        let entry = page.entries[at].take()?;
+        Some((CorrelationId(page.first.0 + at as u32), entry))
+    }
+
+    /// Creates the page for `id`, from the empty page in its place or from a new page.
+    fn turn_page(&mut self, id: CorrelationId) {
+        let first = CorrelationId(id.0 & !(PAGE as u32 - 1));
+        let place = self.place(id);
+        match &mut self.pages[place] {
+            Some(page) => page.first = first,
+            nothing => *nothing = Some(Box::new(Page { first, entries: [None; PAGE] })),
+        }
+    }
+
+    /// Passes all entries to `each`, in the order of their ids unless ids wrapped.
+    fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
+        let mut pages: Vec<&Page> = self.pages.iter().flatten().map(|page| &**page).collect();
+        pages.sort_by_key(|page| page.first.0);
+        for page in pages {
+            for (at, entry) in (0..).zip(&page.entries) {
+                if let Some(entry) = entry {
+                    each(CorrelationId(page.first.0 + at), entry);
+                }
+            }
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let made = self.pages.iter().flatten().count();
+        size_of_val(&*self.pages) + made * size_of::<Page>()
+    }
+}
+
+type Map = IdMap<CorrelationId, Entry>;
+
+/// Number of launches per generation that are kept regardless of flushes. This number fills a table of 2^13 buckets.
+const KEPT_RUNNING: usize = 7 << 10;
+
+/// Entries by approximate age. A whole map at a time becomes the old generation, so the tables keep the size that they once
+/// reached.
+#[derive(Debug)]
+struct Older {
+    young: Map,
+    old: Map,
+    room: usize,
+}
+
+impl Older {
+    fn new(room: usize) -> Self {
+        Self { young: Map::default(), old: Map::default(), room: room.max(1) }
+    }
+
+    fn get(&self, id: CorrelationId) -> Option<&Entry> {
+        self.young.get(&id).or_else(|| self.old.get(&id))
+    }
+
+    fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
+        self.young.get_mut(&id).or_else(|| self.old.get_mut(&id))
+    }
+
+    fn take(&mut self, id: CorrelationId) -> Option<Entry> {
+        self.young.remove(&id).or_else(|| self.old.remove(&id))
+    }
+
+    /// Stores an entry in the same way as [`ById::insert`].
+    fn insert(
+        &mut self,
+        id: CorrelationId,
+        entry: Entry,
+        forget: &mut impl FnMut(CorrelationId, Entry),
+    ) -> Option<Entry> {
+        if let Some(there) = self.get_mut(id) {
+            return Some(std::mem::replace(there, entry));
+        }
+        if self.young.len() >= self.room {
+            self.grow_old(forget);
+        }
+        self.young.insert(id, entry)
+    }
+
+    /// If the young generation is large, forgets the old generation and makes the young one old. So the tracer was flushed
+    /// completely between the last activity of a forgotten entry and the moment it is forgotten.
+    fn flushed(&mut self) {
+        if self.young.len() < KEPT_RUNNING {
+            return;
+        }
+        self.grow_old(&mut |_, _| {});
+        // Release memory that is left from a burst of launches.
+        if self.young.capacity() > 4 * KEPT_RUNNING {
+            self.young = Map::default();
+        }
+    }
+
+    fn grow_old(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
+        std::mem::swap(&mut self.young, &mut self.old);
+        self.young.drain().for_each(|(id, entry)| forget(id, entry));
+    }
+
+    fn heap_bytes(&self) -> usize {
+        map_bytes(&self.young) + map_bytes(&self.old)
+    }
+}

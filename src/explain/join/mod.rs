@@ -1,0 +1,462 @@
+//! The join is a streaming matcher that pairs launches with the GPU work that they caused. It matches exactly, by id, and
+//! in one pass over the rows.
+//!
+//! Rows come in any order: an activity may arrive before its launch, because launches are recorded when the call returns.
+//! One launch may have many activities (a graph), and a launch may have two ids (a runtime call and the driver call inside
+//! it). Memory does not grow with the number of launches:
+//!
+//! ```text
+//! launch row --> entry, by id  --displaced--> matched:    forgotten
+//!                  ^                          of a graph: running --flushed--> forgotten
+//!                  |                          else:       waiting --full-----> pending
+//!                  |                                         ^
+//! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
+//! ```
+//!
+//! A launch can therefore be found until an id occurs that is higher by [`Limits::recent`]. A launch without an activity by
+//! then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have more activities
+//! for as long as the graph runs; it is forgotten when it had no activity between two flushes of the tracer
+//! ([`Join::flushed`]) and thousands of other graph launches followed it. Abandoned launches and activities have a
+//! [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
+//!
+//! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`). These ranges distinguish the
+//! activities of such launches from those of lost launches; an activity waits for its range in the same way as for a
+//! launch. Launches made while the tracer's callbacks were off are recognized by their ids alone (`unseen`).
+//!
+//! The tracer assigns ids in sequence. If the id of an activity is further than `FAR` from the id of every launch, the
+//! activity belongs to no launch, not even to a lost one: it is counted separately and not passed to the sink.
+//!
+//! The [`Sink`] decides how to use the pairs of launch and activity (cells, idle time, replay).
+
+mod by_id;
+mod orphans;
+mod outside;
+mod repeats;
+mod sink;
+mod tally;
+mod unseen;
+
+#[cfg(test)]
+mod tests;
+
+pub use gpuflame_model::record::Missing;
+pub use sink::{Launched, Origin, Sink};
+pub use tally::{Activities, Launches, Tally};
+
+use by_id::{ById, Entry, Found, Progress};
+use gpuflame_model::record::{
+    self, Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge,
+};
+use orphans::{Chain, Orphans};
+use outside::Outside;
+use repeats::Repeats;
+use unseen::Unseen;
+
+/// Maximum number of consecutive unrecorded calls that the join expects between two recorded launches, before the first or
+/// after the last. Ten minutes of launches without a pause use this many ids.
+const FAR: u64 = 1 << 30;
+
+/// Memory limits of a [`Join`]. With the defaults a join takes up to 45 MiB when everything is full, which requires half a
+/// million waiting launches, and a quarter of a million launches of graphs between two flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Number of ids that are found directly, counted back from the highest id and rounded up to a power of two. Default:
+    /// 262,144, which is enough for half as many launches if each launch has two ids.
+    pub recent: usize,
+    /// Maximum number of older launches without an activity in one generation; two generations are kept. Default: 229,376,
+    /// which fills a table of 2^18 buckets to its maximum load. Two generations contain the launches of more than forty
+    /// threads whose buffers of 10,000 records each the tracer has not yet filled.
+    pub waiting: usize,
+    /// Maximum number, in one generation, of older launches that had an activity and may have more, unless a flush shows
+    /// that these launches are over; two generations are kept. Default: 114,688.
+    pub running: usize,
+    /// Maximum number of activities that are kept until their launch arrives. Default: 65,536.
+    pub orphans: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { recent: 1 << 18, waiting: 7 << 15, running: 7 << 14, orphans: 1 << 16 }
+    }
+}
+
+/// The streaming join. See the module's documentation.
+#[derive(Debug)]
+pub struct Join {
+    by_id: ById,
+    orphans: Orphans,
+    outside: Outside,
+    order: Order,
+    repeats: Repeats,
+    tally: Tally,
+}
+
+impl Default for Join {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl Join {
+    /// Creates an empty join.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            by_id: ById::new(limits.recent, limits.waiting, limits.running),
+            orphans: Orphans::new(limits.orphans),
+            outside: Outside::default(),
+            order: Order::default(),
+            repeats: Repeats::default(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Processes the next row. Rows other than launches, activities and window edges are ignored.
+    pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
+        match row {
+            Row::Launch(launch) => self.push_launch(launch, sink),
+            Row::Activity(activity) => self.push_activity(activity, sink),
+            Row::Outside(launches) => self.push_outside(launches, sink),
+            Row::Window { edge: WindowEdge::Open, time } => self.order.open(*time),
+            Row::Told { on, time } => {
+                let nanos = self.order.unseen.told(*on, *time);
+                self.tally.launches.not_told_nanos = self.tally.launches.not_told_nanos.saturating_add(nanos);
+            }
+            _ => {}
+        }
+    }
+
+    /// Processes a launch in the same way as [`Join::push`].
+    pub fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
+        self.order.see(launch.correlation);
+        if launch.is_alias() {
+            return self.push_alias(launch, sink);
+        }
+        self.tally.launches.seen += 1;
+        if launch.context == ContextId::OUTSIDE {
+            self.tally.launches.outside += 1;
+        } else {
+            self.order.unseen.launch(self.order.unroll(launch.correlation), launch.time);
+        }
+        let launched = Launched { time: launch.time, duration: launch.duration, context: launch.context };
+        let previous = self.keep(launch.correlation, Entry::Launch(launched, Progress::Waiting), sink);
+        let Some(chain) = previous else { return };
+        let mut progress = Progress::Waiting;
+        self.orphans.take_all(chain, |activity| {
+            deliver(&mut self.tally, &mut self.repeats, activity, launched, &mut progress, sink);
+        });
+        if let Some(Entry::Launch(_, kept)) = self.by_id.get_mut(launch.correlation) {
+            *kept = progress;
+        }
+    }
+
+    /// Processes an activity in the same way as [`Join::push`].
+    pub fn push_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
+        self.tally.activities.seen += 1;
+        match self.by_id.find(activity.correlation) {
+            Found::Launch(launched, progress) => {
+                deliver(&mut self.tally, &mut self.repeats, activity, *launched, progress, sink);
+            }
+            Found::Nobody => self.give_up(activity, sink),
+            Found::Nothing(id) | Found::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
+                Some(over) => deliver_outside(&mut self.tally, activity, over, sink),
+                None if self.order.is_of_no_call(activity) => self.give_up(activity, sink),
+                None if self.order.was_told(activity) => self.push_orphan(id, activity, sink),
+                None => deliver_unseen(&mut self.tally, activity, sink),
+            },
+        }
+    }
+
+    /// Processes launches made outside of windows in the same way as [`Join::push`].
+    pub fn push_outside(&mut self, launches: &record::Outside, sink: &mut impl Sink) {
+        self.order.see(launches.first);
+        self.order.see(launches.last);
+        self.tally.launches.seen += u64::from(launches.count);
+        self.tally.launches.outside += u64::from(launches.count);
+        let (first, last) = (self.order.unroll(launches.first), self.order.unroll(launches.last));
+        self.outside.add(first, last, launches.over);
+        let Self { by_id, orphans, outside, order, tally, .. } = self;
+        let mut theirs = Vec::new();
+        orphans.each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
+        for (id, over) in theirs {
+            by_id.shorten(id, |chain| {
+                orphans.take_all(chain, |activity| deliver_outside(tally, activity, over, sink));
+                None
+            });
+        }
+    }
+
+    /// Returns the counts that would result if no more rows came, so that no launch or activity is open, and passes all
+    /// launches and activities that would be abandoned to `sink`. The join itself does not change, so this function may be
+    /// called at any time.
+    pub fn as_if_over(&self, sink: &mut impl Sink) -> Tally {
+        let mut tally = self.tally;
+        self.orphans.each(|activity| give_up(&mut tally, &self.order, activity, sink));
+        self.by_id.each(|id, entry| {
+            if let Entry::Launch(launched, progress) = *entry {
+                retire(&mut tally, id, launched, progress, sink);
+            }
+        });
+        tally
+    }
+
+    /// Passes launches to `sink` as pending if they were made between two times and still wait for an activity.
+    pub fn waiting_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
+        self.by_id.each(|id, entry| {
+            if let Entry::Launch(launched, Progress::Waiting) = *entry
+                && launched.context != ContextId::OUTSIDE
+                && from < launched.time
+                && launched.time <= to
+            {
+                sink.pending(id, launched);
+            }
+        });
+    }
+
+    /// Notes a flush. Call after the tracer was flushed and the rows that it delivered were pushed.
+    pub fn flushed(&mut self) {
+        self.by_id.flushed();
+    }
+
+    /// Whether so many launches of graphs may have more activities that a flush should be made soon.
+    pub fn wants_flush(&self) -> bool {
+        self.by_id.wants_flush()
+    }
+
+    /// Contexts of launches that wait for an activity, one per launch.
+    pub fn waiting(&self) -> impl Iterator<Item = ContextId> {
+        self.by_id.waiting().map(|launched| launched.context)
+    }
+
+    /// Replaces each launch's context by the one that `context` returns for it.
+    pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
+        for launched in self.by_id.launches_mut().filter(|launched| launched.context >= ContextId::FIRST) {
+            launched.context = context(launched.context);
+        }
+    }
+
+    /// Counts of the rows pushed so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Number of bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.by_id.heap_bytes()
+            + self.orphans.heap_bytes()
+            + self.outside.heap_bytes()
+            + self.order.unseen.heap_bytes()
+            + self.repeats.heap_bytes()
+    }
+
+    /// Processes a second id of a launch. This row may come before or after the launch itself.
+    fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
+        self.tally.launches.aliases += 1;
+        let previous = self.keep(alias.correlation, Entry::Alias(alias.within), sink);
+        let Some(mut chain) = previous else { return };
+        loop {
+            let (activity, rest) = self.orphans.take_first(chain);
+            match self.by_id.find(alias.correlation) {
+                Found::Launch(launched, progress) => {
+                    deliver(&mut self.tally, &mut self.repeats, &activity, *launched, progress, sink);
+                }
+                Found::Nobody => self.give_up(&activity, sink),
+                Found::Nothing(id) | Found::Orphans(id, _) => self.push_orphan(id, &activity, sink),
+            }
+            let Some(rest) = rest else { return };
+            chain = rest;
+        }
+    }
+
+    /// Stores an activity until the activity's launch arrives under `id`.
+    fn push_orphan(&mut self, id: CorrelationId, activity: &Activity, sink: &mut impl Sink) {
+        if self.orphans.room() == 0 && !self.give_up_oldest(sink) {
+            return self.give_up(activity, sink);
+        }
+        if let Found::Orphans(_, chain) = self.by_id.find(id) {
+            *chain = self.orphans.push(id, activity, Some(*chain));
+        } else {
+            let chain = self.orphans.push(id, activity, None);
+            self.keep(id, Entry::Orphans(chain), sink);
+        }
+    }
+
+    /// Abandons the activity that has waited longest. Returns false if no activity waits.
+    fn give_up_oldest(&mut self, sink: &mut impl Sink) -> bool {
+        let Self { by_id, orphans, order, tally, .. } = self;
+        let Some(id) = orphans.oldest() else { return false };
+        let found = by_id.shorten(id, |chain| {
+            let (activity, rest) = orphans.take_first(chain);
+            give_up(tally, order, &activity, sink);
+            rest
+        });
+        debug_assert!(found, "an orphan whose id nothing is known of");
+        found
+    }
+
+    /// Stores `entry`. Returns the activities that waited for this entry, if there are any.
+    fn keep(&mut self, id: CorrelationId, entry: Entry, sink: &mut impl Sink) -> Option<Chain> {
+        let Self { by_id, orphans, order, tally, .. } = self;
+        let mut forget = |id, entry| match entry {
+            Entry::Launch(launched, progress) => retire(tally, id, launched, progress, sink),
+            Entry::Alias(_) => {}
+            Entry::Orphans(chain) => {
+                orphans.take_all(chain, |activity| give_up(tally, order, activity, sink));
+            }
+        };
+        match by_id.insert(id, entry, &mut forget)? {
+            Entry::Orphans(chain) => Some(chain),
+            shadowed => {
+                forget(id, shadowed);
+                None
+            }
+        }
+    }
+
+    fn give_up(&mut self, activity: &Activity, sink: &mut impl Sink) {
+        give_up(&mut self.tally, &self.order, activity, sink);
+    }
+}
+
+/// Counts and delivers an activity whose launch is known.
+fn deliver(
+    tally: &mut Tally,
+    repeats: &mut Repeats,
+    activity: &Activity,
+    launched: Launched,
+    progress: &mut Progress,
+    sink: &mut impl Sink,
+) {
+    let outside = launched.context == ContextId::OUTSIDE;
+    if repeats.is_repeated(progress.last(), activity) {
+        tally.activities.seen -= 1;
+        tally.activities.repeated += 1;
+        return;
+    }
+    if *progress == Progress::Waiting && !outside {
+        let is_graph = activity.graph != GraphId(0);
+        tally.launches.matched += 1;
+        tally.launches.graphs += u64::from(is_graph);
+        sink.met(launched, is_graph);
+    }
+    progress.advance(activity);
+    if outside {
+        tally.activities.outside += 1;
+        return sink.outside(activity, launched);
+    }
+    if launched.context == ContextId::NONE {
+        tally.activities.no_stack += 1;
+    } else {
+        tally.activities.matched += 1;
+    }
+    tally.activities.untimed += u64::from(activity.duration().is_none());
+    tally.activities.early += u64::from(activity.start.0 != 0 && activity.start < launched.time);
+    sink.activity(activity, Origin::Launch(launched));
+}
+
+/// Counts and delivers an activity whose launch was made outside of windows and has no row of its own.
+fn deliver_outside(tally: &mut Tally, activity: &Activity, over: Nanos, sink: &mut impl Sink) {
+    tally.activities.outside += 1;
+    sink.outside(activity, Launched { time: over, duration: 1, context: ContextId::OUTSIDE });
+}
+
+/// Counts and delivers an activity that was launched while the tracer's callbacks were off.
+fn deliver_unseen(tally: &mut Tally, activity: &Activity, sink: &mut impl Sink) {
+    tally.activities.outside += 1;
+    tally.activities.not_told += 1;
+    sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
+}
+
+/// Counts and delivers an activity whose launch is no longer expected.
+fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut impl Sink) {
+    if order.find_unseen(activity) != unseen::Found::No {
+        return deliver_unseen(tally, activity, sink);
+    }
+    if order.is_of_no_call(activity) {
+        tally.activities.seen -= 1;
+        tally.activities.of_no_call += 1;
+        return;
+    }
+    let missing = order.reason(activity);
+    match missing {
+        Missing::LaunchedBefore => tally.activities.launched_before += 1,
+        Missing::DeviceGraph => tally.activities.device_graph += 1,
+        _ => tally.activities.no_stack += 1,
+    }
+    tally.activities.untimed += u64::from(activity.duration().is_none());
+    sink.activity(activity, Origin::Missing(missing));
+}
+
+/// Counts a launch that is forgotten, and delivers it as pending if it never had an activity.
+fn retire(
+    tally: &mut Tally,
+    id: CorrelationId,
+    launched: Launched,
+    progress: Progress,
+    sink: &mut impl Sink,
+) {
+    if progress == Progress::Waiting && launched.context != ContextId::OUTSIDE {
+        tally.launches.pending += 1;
+        sink.pending(id, launched);
+    }
+}
+
+/// Order of correlation ids. So that "assigned before the first recorded id" stays correct when ids wrap, ids are unrolled
+/// to 64 bits: each is mapped to the value that is closest to the highest id so far.
+#[derive(Debug, Default)]
+struct Order {
+    /// Lowest and highest id in the rows of launches.
+    seen: Option<(u64, u64)>,
+    opened: Option<Nanos>,
+    unseen: Unseen,
+}
+
+impl Order {
+    fn see(&mut self, id: CorrelationId) {
+        let (first, last) = self.seen.unwrap_or((u64::MAX, 0));
+        let unrolled = self.unroll(id);
+        self.seen = Some((first.min(unrolled), last.max(unrolled)));
+    }
+
+    /// Whether `activity` has an id that no call can have had. The id may be 0 if the GPU itself launched the work. Always
+    /// false for other tools' traces, because their numbering is unknown, and after an unknown number of unreported calls.
+    fn is_of_no_call(&self, activity: &Activity) -> bool {
+        if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
+            return false;
+        }
+        let id = self.unroll(activity.correlation);
+        let is_far = |(first, last)| id.saturating_add(FAR) < first || id > last + FAR;
+        self.seen.is_some_and(is_far) && self.find_unseen(activity) == unseen::Found::No
+    }
+
+    /// Whether the tracer may have reported the launch of `activity`.
+    fn was_told(&self, activity: &Activity) -> bool {
+        self.find_unseen(activity) != unseen::Found::Yes
+    }
+
+    fn find_unseen(&self, activity: &Activity) -> unseen::Found {
+        self.unseen.find(self.unroll(activity.correlation), activity.start)
+    }
+
+    fn open(&mut self, time: Nanos) {
+        self.opened.get_or_insert(time);
+    }
+
+    fn unroll(&self, id: CorrelationId) -> u64 {
+        // Start at 2^33, so that ids before the first recorded id stay above zero.
+        let (_, last) = self.seen.unwrap_or((0, 1 << 33 | u64::from(id.0)));
+        last.wrapping_add_signed(i64::from(id.0.wrapping_sub(last as u32) as i32))
+    }
+
+    /// The reason why `activity` has no launch. If no launch was recorded at all, there is no id to compare with; then only
+    /// work that began before the first window was certainly launched before recording began.
+    fn reason(&self, activity: &Activity) -> Missing {
+        if activity.device_launched && activity.graph != GraphId(0) {
+            return Missing::DeviceGraph;
+        }
+        let before = match self.seen {
+            Some((first, _)) => self.unroll(activity.correlation) < first,
+            None => activity.start.0 != 0 && self.opened.is_some_and(|opened| activity.start < opened),
+        };
+        if before { Missing::LaunchedBefore } else { Missing::NoStack }
+    }
+}

@@ -1,0 +1,169 @@
+//! Activities whose launch has not arrived yet, in a bounded list by age, with a linked chain per id.
+//!
+//! The activities are stored in a slab with links, since they are removed in two ways: by id when their launch arrives, and
+//! by age when there are too many activities. The start of an id's chain is stored in `by_id`, which is searched for the id
+//! anyway. The caller decides why an activity is removed.
+
+use gpuflame_model::record::{Activity, CorrelationId};
+
+const NIL: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Orphans {
+    slots: Vec<Slot>,
+    /// First free slot. Free slots are linked by their `next` field.
+    free: u32,
+    oldest: u32,
+    newest: u32,
+    limit: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    activity: Activity,
+    /// The id for which the activity waits: its own id, or the launch's id if the activity's id is known to be an alias.
+    id: CorrelationId,
+    /// Slot of the next activity with the same id.
+    next: u32,
+    older: u32,
+    newer: u32,
+}
+
+/// Activities of one id, oldest first; never empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    first: u32,
+    last: u32,
+}
+
+impl Orphans {
+    pub(super) fn new(limit: usize) -> Self {
+        let limit = limit.min(NIL as usize);
+        Self { slots: Vec::new(), free: NIL, oldest: NIL, newest: NIL, limit, len: 0 }
+    }
+
+    /// Number of further activities for which there is room.
+    pub(super) fn room(&self) -> usize {
+        self.limit - self.len
+    }
+
+    /// Id of the activity that has waited longest. This activity is the first of its chain, because the activities in a
+    /// chain are in order of age.
+    pub(super) fn oldest(&self) -> Option<CorrelationId> {
+        Some(self.slots.get(self.oldest as usize)?.id)
+    }
+
+    /// Stores `activity` at the end of the chain of `id`, until a launch with `id` arrives. The caller must have checked
+    /// that there is room.
+    pub(super) fn push(&mut self, id: CorrelationId, activity: &Activity, chain: Option<Chain>) -> Chain {
+        debug_assert!(self.room() > 0);
+        let at = self.place(Slot { activity: *activity, id, next: NIL, older: self.newest, newer: NIL });
+        match self.newest {
+            NIL => self.oldest = at,
+            newest => self.slots[newest as usize].newer = at,
+        }
+        self.newest = at;
+        self.len += 1;
+        let Some(chain) = chain else { return Chain { first: at, last: at } };
+        self.slots[chain.last as usize].next = at;
+        Chain { last: at, ..chain }
+    }
+
+    /// Removes the first activity of a chain, and returns this activity and the rest of the chain.
+    pub(super) fn take_first(&mut self, chain: Chain) -> (Activity, Option<Chain>) {
+        let Slot { activity, next, older, newer, .. } = self.slots[chain.first as usize];
+        match older {
+            NIL => self.oldest = newer,
+            older => self.slots[older as usize].newer = newer,
+        }
+        match newer {
+            NIL => self.newest = older,
+            newer => self.slots[newer as usize].older = older,
+        }
+        self.slots[chain.first as usize].next = self.free;
+        self.free = chain.first;
+        self.len -= 1;
+        (activity, (next != NIL).then_some(Chain { first: next, ..chain }))
+    }
+
+    /// Removes all activities of a chain.
+    pub(super) fn take_all(&mut self, chain: Chain, mut each: impl FnMut(&Activity)) {
+        let mut left = Some(chain);
+        while let Some(chain) = left {
+            let (activity, rest) = self.take_first(chain);
+            each(&activity);
+            left = rest;
+        }
+    }
+
+    /// Passes all activities to `each`. The activity that has waited longest is passed first.
+    pub(super) fn each(&self, mut each: impl FnMut(&Activity)) {
+        let mut at = self.oldest;
+        while let Some(slot) = self.slots.get(at as usize) {
+            each(&slot.activity);
+            at = slot.newer;
+        }
+    }
+
+    /// Passes the activities' ids to `each`, with duplicates.
+    pub(super) fn each_id(&self, mut each: impl FnMut(CorrelationId)) {
+        let mut at = self.oldest;
+        while let Some(slot) = self.slots.get(at as usize) {
+            each(slot.id);
+            at = slot.newer;
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
+    }
+
+    fn place(&mut self, slot: Slot) -> u32 {
+        match self.free {
+            NIL => {
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
+            }
+            at => {
+                self.free = self.slots[at as usize].next;
+                self.slots[at as usize] = slot;
+                at
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::testing::kernel;
+
+    const ONE: CorrelationId = CorrelationId(1);
+    const TWO: CorrelationId = CorrelationId(2);
+
+    #[test]
+    fn orphans_of_one_id_are_taken_oldest_first() {
+        let mut orphans = Orphans::new(8);
+        let first = orphans.push(ONE, &kernel(1, 10, 11), None);
+        let other = orphans.push(TWO, &kernel(2, 20, 21), None);
+        let chain = orphans.push(ONE, &kernel(1, 30, 31), Some(first));
+        assert_eq!((orphans.oldest(), orphans.room()), (Some(ONE), 5));
+        let (activity, rest) = orphans.take_first(chain);
+        assert_eq!((activity.start.0, orphans.oldest()), (10, Some(TWO)));
+        let (activity, rest) = orphans.take_first(rest.unwrap());
+        assert_eq!((activity.start.0, rest.is_none()), (30, true));
+        assert_eq!(orphans.take_first(other).0.start.0, 20);
+        assert_eq!((orphans.oldest(), orphans.room()), (None, 8));
+    }
+
+    #[test]
+    fn slots_are_reused() {
+        let mut orphans = Orphans::new(4);
+        for _ in 0..100 {
+            let chain = orphans.push(ONE, &kernel(1, 1, 2), None);
+            orphans.take_first(chain);
+        }
+        assert_eq!(orphans.slots.len(), 1);
+    }
+}

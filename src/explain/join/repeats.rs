@@ -1,0 +1,81 @@
+//! Detects activities that CUPTI delivers twice. The second delivery is counted and dropped.
+//!
+//! A copy may have several parts, one after another. A graph has many nodes, and a node may run several times. So this
+//! module remembers the last activity of each launch, and for graphs the last tens of thousands of node runs, each as a
+//! hash of the fields that distinguish it from other runs.
+
+use gpuflame_model::record::{Activity, GraphId};
+
+/// Number of hashes per set, which is one cache line, and number of sets. The sets are enough for 6 MiB of records, while
+/// CUPTI delivers up to 1 MiB at once.
+const WAYS: usize = 8;
+const SETS: usize = 1 << 12;
+
+/// Detects activities that were delivered twice. See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Repeats {
+    /// Hashes of graph node runs, youngest first in each set. Empty until a graph node runs.
+    nodes: Vec<[u64; WAYS]>,
+}
+
+/// Hash of a launch's last activity, over the activity's stream and times. No two activities can run on one stream at the
+/// same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Last(u32);
+
+impl Last {
+    pub(super) fn of(activity: &Activity) -> Self {
+        let number = number(activity);
+        // The bits that depend on the GPU's number are in the lower half, so both halves are combined.
+        Self((number ^ number >> 32) as u32)
+    }
+}
+
+fn number(activity: &Activity) -> u64 {
+    let Activity { device, context, stream, start, end, .. } = activity;
+    let place = u64::from(device.0) << 48 ^ u64::from(context.0) << 32 ^ u64::from(stream.0);
+    mix(mix(mix(0, start.0), end.0), place)
+}
+
+fn mix(sum: u64, word: u64) -> u64 {
+    (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
+/// Whether `activity` has times. Activities without times may legitimately be identical.
+fn is_timed(activity: &Activity) -> bool {
+    activity.duration().is_some_and(|nanos| nanos > 0)
+}
+
+impl Repeats {
+    /// Whether `activity` was delivered before. `last` is the previous activity of its launch.
+    pub(super) fn is_repeated(&mut self, last: Option<Last>, activity: &Activity) -> bool {
+        if !is_timed(activity) {
+            return false;
+        }
+        if activity.graph != GraphId(0) {
+            return self.has_node(activity);
+        }
+        last == Some(Last::of(activity))
+    }
+
+    /// Whether the node run was delivered before. The function remembers the node run from now on.
+    fn has_node(&mut self, activity: &Activity) -> bool {
+        if self.nodes.is_empty() {
+            self.nodes.resize(SETS, [0; WAYS]);
+        }
+        let ids = u64::from(activity.correlation.0) << 32 ^ u64::from(activity.graph.0);
+        // The lowest bit is set, because a hash of 0 marks an empty entry.
+        let number = mix(mix(number(activity), activity.graph_node.0), ids) | 1;
+        let set = &mut self.nodes[(number >> 32) as usize % SETS];
+        if set.contains(&number) {
+            return true;
+        }
+        set.rotate_right(1);
+        set[0] = number;
+        false
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<[u64; WAYS]>()
+    }
+}

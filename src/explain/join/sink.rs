@@ -1,0 +1,204 @@
+//! Consumers of joined rows, and the types passed to them.
+
+use gpuflame_model::record::{
+    Activity, ContextId, CorrelationId, Instant, MemoryCall, Missing, Nanos, Row, Unified,
+};
+
+/// Contents of the launch record of an activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// Time at which the API call began.
+    pub time: Nanos,
+    /// Duration of the call in nanoseconds. `u32::MAX` means that duration or longer; 0 means that the record was written
+    /// when the call began.
+    pub duration: u32,
+    /// Context of the call. [`ContextId::NONE`] if the launch was recorded but its stack was not kept; activities of such a
+    /// launch are counted and shown as [`Missing::NoStack`], and still have the times of the call.
+    pub context: ContextId,
+}
+
+/// Source of an activity: its launch, or the reason why the launch is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The launch was found.
+    Launch(Launched),
+    /// The launch was not found ([`Missing::LaunchedBefore`], [`Missing::DeviceGraph`] or
+    /// [`Missing::NoStack`]).
+    Missing(Missing),
+}
+
+impl Origin {
+    /// Context under which the activity is shown, or the reason why it has none.
+    pub fn context(self) -> Result<ContextId, Missing> {
+        match self {
+            Self::Launch(launched) if launched.context == ContextId::NONE => Err(Missing::NoStack),
+            Self::Launch(launched) => Ok(launched.context),
+            Self::Missing(missing) => Err(missing),
+        }
+    }
+}
+
+/// A consumer of joined rows. Activities arrive in the order in which their launches were found.
+pub trait Sink {
+    /// Receives an activity, with its launch or the reason why it has none.
+    fn activity(&mut self, activity: &Activity, origin: Origin);
+
+    /// Receives a launch that is abandoned because it never had an activity.
+    fn pending(&mut self, id: CorrelationId, launched: Launched);
+
+    /// Receives an activity that was launched while no window was open. Such an activity belongs in no output; only sinks
+    /// that need to know when the GPU was busy (idle time) use it.
+    fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
+
+    /// Receives a launch that has its first activity, which is passed next. `is_graph` means that this activity is a
+    /// graph's node, so more activities may follow.
+    fn met(&mut self, _launched: Launched, _is_graph: bool) {}
+
+    /// Receives a call that allocated or freed memory.
+    fn memory(&mut self, _call: &MemoryCall) {}
+
+    /// Receives an event of unified memory, which is not joined with anything. Only sinks that list single rows use it.
+    fn unified(&mut self, _unified: &Unified) {}
+
+    /// Receives a call that waited or used an event, or the tracer's record about such a call. These rows are not joined
+    /// with anything.
+    fn host(&mut self, _row: &Row<'_>) {}
+
+    /// Receives an instant that the program marked. Only sinks that draw a timeline use it.
+    fn instant(&mut self, _instant: &Instant<'_>) {}
+}
+
+impl<S: Sink + ?Sized> Sink for &mut S {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        (**self).activity(activity, origin);
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        (**self).pending(id, launched);
+    }
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        (**self).outside(activity, launched);
+    }
+
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        (**self).met(launched, is_graph);
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        (**self).memory(call);
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        (**self).unified(unified);
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        (**self).host(row);
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        (**self).instant(instant);
+    }
+}
+
+/// A sink that discards everything, for callers that only want the sums.
+impl Sink for () {
+    fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
+
+    fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
+}
+
+/// A pair of sinks, each of which receives everything.
+impl<A: Sink, B: Sink> Sink for (A, B) {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.0.activity(activity, origin);
+        self.1.activity(activity, origin);
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.0.pending(id, launched);
+        self.1.pending(id, launched);
+    }
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        self.0.outside(activity, launched);
+        self.1.outside(activity, launched);
+    }
+
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        self.0.met(launched, is_graph);
+        self.1.met(launched, is_graph);
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        self.0.memory(call);
+        self.1.memory(call);
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        self.0.unified(unified);
+        self.1.unified(unified);
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        self.0.host(row);
+        self.1.host(row);
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        self.0.instant(instant);
+        self.1.instant(instant);
+    }
+}
+
+/// An optional sink, which discards everything if it is `None`.
+impl<S: Sink> Sink for Option<S> {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        if let Some(sink) = self {
+            sink.activity(activity, origin);
+        }
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        if let Some(sink) = self {
+            sink.pending(id, launched);
+        }
+    }
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        if let Some(sink) = self {
+            sink.outside(activity, launched);
+        }
+    }
+
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        if let Some(sink) = self {
+            sink.met(launched, is_graph);
+        }
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        if let Some(sink) = self {
+            sink.memory(call);
+        }
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        if let Some(sink) = self {
+            sink.unified(unified);
+        }
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        if let Some(sink) = self {
+            sink.host(row);
+        }
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        if let Some(sink) = self {
+            sink.instant(instant);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Counts of launches and activities that the ledger prints, and the two equations that always hold for these counts.
+
+use gpuflame_model::record::Missing;
+
+/// Number of launches and activities, by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Number of launches. `seen = matched + pending + outside + open()`.
+    pub launches: Launches,
+    /// Number of activities. `seen = matched + launched_before + device_graph + no_stack + outside + open()`.
+    pub activities: Activities,
+}
+
+/// Number of launches by outcome. A launch with two ids counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Launches {
+    /// Number of all launches.
+    pub seen: u64,
+    /// Number of launches with at least one activity.
+    pub matched: u64,
+    /// Number of matched launches that launched a graph.
+    pub graphs: u64,
+    /// Number of launches that were abandoned without an activity.
+    pub pending: u64,
+    /// Number of launches made while no window was open, with or without an activity.
+    pub outside: u64,
+    /// Number of second ids, which are not launches of their own.
+    pub aliases: u64,
+    /// Total time in nanoseconds during which the tracer's callbacks were off. Launches made in that time are
+    /// not counted.
+    pub not_told_nanos: u64,
+}
+
+/// Number of activities by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activities {
+    /// Number of all activities.
+    pub seen: u64,
+    /// Number of activities whose launch has a stack.
+    pub matched: u64,
+    /// Number of activities that were launched before recording began.
+    pub launched_before: u64,
+    /// Number of activities that the GPU itself launched, in a graph.
+    pub device_graph: u64,
+    /// Number of activities whose launch is missing or has no stack.
+    pub no_stack: u64,
+    /// Number of activities that were launched while no window was open.
+    pub outside: u64,
+    /// The part of `outside` whose launches the tracer did not report.
+    pub not_told: u64,
+    /// Number of matched, `launched_before`, `device_graph` and `no_stack` activities without usable times, which have no
+    /// weight.
+    pub untimed: u64,
+    /// Number of matched and `no_stack` activities that began before their launch, which suggests that one of the two
+    /// clocks is wrong.
+    pub early: u64,
+    /// Number of duplicates, which the other counts do not include: activities of one launch, at the same time on the same
+    /// stream.
+    pub repeated: u64,
+    /// Number of activities with ids that no call can have had, which the other counts do not include either: see
+    /// [`Join`](super::Join).
+    pub of_no_call: u64,
+}
+
+impl Launches {
+    /// Counts with their words, in the order in which the ledger prints them. With [`Launches::open`] they
+    /// add up to `seen`.
+    pub fn parts(&self) -> [(&'static str, u64); 3] {
+        [
+            ("matched", self.matched),
+            (Missing::Pending.word(), self.pending),
+            (Missing::Outside.word(), self.outside),
+        ]
+    }
+
+    /// Number of launches that may still get an activity; 0 if no more rows come.
+    pub fn open(&self) -> u64 {
+        self.seen - self.matched - self.pending - self.outside
+    }
+}
+
+impl Activities {
+    /// Counts with their words, in the order in which the ledger prints them. With [`Activities::open`] they
+    /// add up to `seen`.
+    pub fn parts(&self) -> [(&'static str, u64); 5] {
+        [
+            ("matched", self.matched),
+            (Missing::LaunchedBefore.word(), self.launched_before),
+            (Missing::DeviceGraph.word(), self.device_graph),
+            (Missing::NoStack.word(), self.no_stack),
+            (Missing::Outside.word(), self.outside),
+        ]
+    }
+
+    /// Number of activities that may still get a launch; 0 if no more rows come.
+    pub fn open(&self) -> u64 {
+        self.seen - self.matched - self.launched_before - self.device_graph - self.no_stack - self.outside
+    }
+}

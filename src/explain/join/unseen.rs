@@ -1,0 +1,122 @@
+//! Periods in which the tracer's callbacks were off. The id of an activity distinguishes work launched in such a period
+//! from work whose launch was lost: the id is higher than any id of a window before the period, and lower than any id of
+//! the window after it. Work that began to run before the later window opened was also launched before it opened. For other
+//! work the answer is known once the launches of the later window have arrived.
+
+use gpuflame_model::record::Nanos;
+
+/// Maximum number of periods. If there are more, the oldest periods are no longer searched.
+const MOST: usize = 1 << 12;
+
+/// A period in which the tracer's callbacks were off. Its ids are unrolled.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    since: Nanos,
+    /// End of the period; `None` if the period has not ended.
+    until: Option<Nanos>,
+    /// Highest id of a launch in a window before the period, and lowest id of a launch in a window after it.
+    after: u64,
+    before: u64,
+}
+
+/// Whether a launch was made while the tracer's callbacks were off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    No,
+    /// Yes, unless the launch belongs to the window that opened next and the row of the launch is still to come.
+    Perhaps,
+    Yes,
+}
+
+/// Periods in which the tracer's callbacks were off. See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Unseen {
+    stretches: Vec<Stretch>,
+    highest: u64,
+}
+
+impl Unseen {
+    /// Notes that callbacks are on or off from `time` on. Returns the length of the period that ended, or 0 if no period
+    /// ended.
+    pub(super) fn told(&mut self, on: bool, time: Nanos) -> u64 {
+        match (on, self.stretches.last_mut()) {
+            (false, last) => {
+                if last.is_none_or(|last| last.until.is_some()) {
+                    self.stretches.push(Stretch {
+                        since: time,
+                        until: None,
+                        after: self.highest,
+                        before: u64::MAX,
+                    });
+                }
+                if self.stretches.len() > MOST {
+                    self.stretches.remove(0);
+                }
+                0
+            }
+            (true, Some(last)) if last.until.is_none() => {
+                last.until = Some(time);
+                time.since(last.since)
+            }
+            (true, _) => 0,
+        }
+    }
+
+    /// Processes a launch that was made in a window.
+    pub(super) fn launch(&mut self, id: u64, time: Nanos) {
+        self.highest = self.highest.max(id);
+        let Some(last) = self.stretches.last_mut() else { return };
+        if time <= last.since {
+            last.after = last.after.max(id);
+        } else {
+            last.before = last.before.min(id);
+        }
+    }
+
+    /// Whether work with this id, which began to run at `start`, was launched while callbacks were off.
+    pub(super) fn find(&self, id: u64, start: Nanos) -> Found {
+        let Some(stretch) = self.stretches.iter().rev().find(|stretch| stretch.after < id) else {
+            return Found::No;
+        };
+        if id >= stretch.before {
+            return Found::No;
+        }
+        match stretch.until {
+            Some(until) if start >= until => Found::Perhaps,
+            _ => Found::Yes,
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.stretches.capacity() * size_of::<Stretch>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_launched_between_windows_are_recognized_as_unseen() {
+        let mut unseen = Unseen::default();
+        unseen.launch(10, Nanos(100));
+        assert_eq!(unseen.find(11, Nanos(500)), Found::No);
+        assert_eq!(unseen.told(false, Nanos(1000)), 0);
+        // This launch is in the window, and its row is delayed.
+        unseen.launch(12, Nanos(110));
+        let found = |unseen: &Unseen, id, start| unseen.find(id, Nanos(start));
+        assert_eq!(
+            [10, 12, 13, 999].map(|id| found(&unseen, id, 2000)),
+            [Found::No, Found::No, Found::Yes, Found::Yes]
+        );
+        assert_eq!(unseen.told(true, Nanos(5000)), 4000);
+        assert_eq!(unseen.told(true, Nanos(6000)), 0);
+        // No launch of the next window is known at this point.
+        assert_eq!([4999, 5000].map(|start| found(&unseen, 50, start)), [Found::Yes, Found::Perhaps]);
+        unseen.launch(60, Nanos(5100));
+        unseen.launch(55, Nanos(5090));
+        assert_eq!([54, 55, 60].map(|id| found(&unseen, id, 7000)), [Found::Perhaps, Found::No, Found::No]);
+        assert_eq!(unseen.told(false, Nanos(9000)), 0);
+        assert_eq!([54, 58, 61].map(|id| found(&unseen, id, 4000)), [Found::Yes, Found::No, Found::Yes]);
+    }
+}

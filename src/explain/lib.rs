@@ -1,0 +1,385 @@
+//! `Explain` is the single path from rows to a profile. A live session uses it, and so does reading a recording from a
+//! file.
+//!
+//! ```text
+//! rows -> contexts merged -> graph nodes resolved -> join -> aggregate, timeline, the caller's sink
+//!                                              other rows -> host sums, profile
+//! ```
+//!
+//! A [`Snapshot`] is the result so far. It may be taken at any time (at exit, when a window closes, while the program runs,
+//! at the end of a file), and taking one does not affect later results.
+//!
+//! Memory is bounded if a ceiling is set: see `ceiling`.
+//!
+//! This module reads and writes no files, and does not look up function names; `session` and `cli` do both.
+
+#![forbid(unsafe_code)]
+
+pub mod aggregate;
+pub mod events;
+pub mod graphs;
+pub mod join;
+pub mod symbolize;
+pub mod timeline;
+
+mod about;
+mod apart;
+mod ceiling;
+mod contexts;
+mod definitions;
+mod ledger;
+mod stored;
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use crate::aggregate::{Aggregate, HostSums};
+use crate::graphs::Graphs;
+use crate::join::{Join, Sink, Tally};
+use crate::timeline::Timeline;
+pub use about::{process_text, quoted_path, set_text};
+pub use apart::{Apart, Late, Part};
+pub use ceiling::Forgotten;
+use ceiling::{NotKept, Renames};
+use contexts::Contexts;
+pub use contexts::Stacks;
+pub use definitions::Definitions;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{
+    Activity, Blocked, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, Sampled,
+    ThreadId, Wait,
+};
+pub use ledger::{Device, Host, Ledger, Others, Sum};
+use stored::Stored;
+
+/// Upper limit per kind of loss. The losses in a plausible file stay below this limit, and the total over all kinds of loss
+/// cannot overflow.
+const MOST_LOST: u64 = 1 << 56;
+
+/// Options that choose which sums are kept separately, and the memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Whether to sum each stream of a device separately. Default: no.
+    pub by_stream: bool,
+    /// Whether to treat the same stack on two threads as one context. Required in a live process, because the profile of a
+    /// program that creates a thread per request must not grow with each thread. Default: no.
+    pub merge_threads: bool,
+    /// Maximum number of windows that are summed separately; each window is removed when its work is over. Default: none.
+    pub apart: Option<u64>,
+    /// Memory ceiling in bytes, for all memory that gpuflame uses. Default: no limit.
+    pub ceiling: Option<usize>,
+}
+
+/// All state derived from the rows pushed so far. See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Explain {
+    graphs: Graphs,
+    join: Join,
+    aggregate: Aggregate,
+    timeline: Timeline,
+    host: HostSums,
+    profile: Profile,
+    contexts: Contexts,
+    /// Losses reported by rows.
+    losses: BTreeMap<Loss, u64>,
+    ceiling: usize,
+    not_kept: NotKept,
+    /// Windows that are summed separately, in addition to the whole run.
+    apart: Option<Apart>,
+    /// Sums that were read from a file that does not contain the rows themselves.
+    stored: Option<Stored>,
+}
+
+/// The result of the rows pushed so far.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    /// The profile. It is mutable so that names can be added to it, and it keeps these names.
+    pub profile: &'a mut Profile,
+    /// Counts of everything that was recorded, by outcome.
+    pub ledger: Ledger,
+}
+
+impl Explain {
+    /// Creates an empty `Explain`.
+    pub fn new(options: Options) -> Self {
+        Self {
+            aggregate: if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() },
+            join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(ceiling::limits(bytes))),
+            contexts: Contexts::new(options.merge_threads),
+            timeline: options.ceiling.map_or_else(Timeline::default, |bytes| Timeline::bounded(bytes / 64)),
+            ceiling: options.ceiling.unwrap_or(usize::MAX),
+            apart: options.apart.map(|most| Apart::new(most, options.by_stream)),
+            ..Self::default()
+        }
+    }
+
+    /// Processes the next row and passes the joined results to `sink`.
+    pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
+        match row {
+            Row::Launch(launch) => {
+                let thread = self.contexts.thread(launch.context, &self.profile);
+                let launch = &Launch { context: self.first(launch.context), ..*launch };
+                if let Some(thread) = thread {
+                    self.tell_thread(thread, launch);
+                }
+                if let Some(apart) = self.apart.as_mut().filter(|_| !launch.is_alias()) {
+                    apart.launch(launch);
+                }
+                let sink = (&mut self.timeline, (&mut self.apart, sink));
+                self.join.push_launch(launch, &mut (&mut self.aggregate, sink));
+            }
+            // Copying an activity must wait for the stores that created the row, which takes about 12 ns, and almost no
+            // activity needs a copy.
+            Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
+                self.join_activity(activity, sink);
+            }
+            Row::Activity(activity) => {
+                let mut activity = *activity;
+                self.graphs.resolve(&mut activity);
+                self.join_activity(&activity, sink);
+            }
+            Row::GraphNode { graph, node, context } => {
+                let context = self.first(*context);
+                self.graphs.push(&Row::GraphNode { graph: *graph, node: *node, context });
+            }
+            Row::GraphClone { .. } | Row::GraphUpdate { .. } | Row::GraphEnd { .. } => {
+                self.graphs.push(row);
+            }
+            Row::Context { .. } => {
+                if self.contexts.add(row, &mut self.profile) {
+                    self.fit_stacks();
+                }
+            }
+            Row::Inside(inside) => {
+                let context = self.first(inside.context);
+                self.timeline.inside(&Inside { context, ..*inside });
+            }
+            Row::Called(called) => {
+                if let Some(thread) = self.contexts.thread(called.context, &self.profile) {
+                    let context = self.first(called.context);
+                    let begun = Nanos(called.ended.0.saturating_sub(called.duration.into()));
+                    self.timeline.called(thread, (begun, called.ended), context);
+                    if let Some(apart) = &mut self.apart {
+                        apart.called(thread, (begun, called.ended), context);
+                    }
+                }
+            }
+            Row::Sampled(sampled) => {
+                let sampled = Sampled { context: self.first(sampled.context), ..*sampled };
+                let row = Row::Sampled(sampled);
+                if self.timeline.is_in_window(sampled.time) {
+                    (&mut self.apart, &mut *sink).host(&row);
+                    self.host.row(&row);
+                    self.timeline.sampled(&sampled);
+                }
+            }
+            Row::Blocked(blocked) => {
+                let context = self.first(blocked.context);
+                let until = blocked.time.0.saturating_add(blocked.duration);
+                // Pass on only the parts of the wait during which a window was open.
+                for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
+                    let part = Blocked { time: Nanos(from), duration: to - from, context, ..*blocked };
+                    let row = Row::Blocked(part);
+                    (&mut self.apart, &mut *sink).host(&row);
+                    self.host.row(&row);
+                    self.timeline.blocked(&part);
+                }
+            }
+            Row::Wait(wait) => {
+                let row = Row::Wait(Wait { context: self.first(wait.context), ..*wait });
+                (&mut self.apart, &mut *sink).host(&row);
+                self.host.row(&row);
+            }
+            Row::Memory(call) => {
+                let call = MemoryCall { context: self.first(call.context), ..*call };
+                (&mut self.apart, &mut *sink).memory(&call);
+                self.host.row(&Row::Memory(call));
+            }
+            Row::Unified(unified) => {
+                (&mut self.apart, &mut *sink).unified(unified);
+                self.host.row(row);
+            }
+            Row::Instant(instant) => sink.instant(instant),
+            Row::EventCall(call) => {
+                let row = Row::EventCall(EventCall { context: self.first(call.context), ..*call });
+                (&mut self.apart, &mut *sink).host(&row);
+                self.host.row(&row);
+            }
+            Row::EventRecord(_) | Row::Sync(_) => {
+                (&mut self.apart, &mut *sink).host(row);
+                self.host.row(row);
+            }
+            Row::Outside(_) | Row::Told { .. } => {
+                let sink = (&mut self.timeline, (&mut self.apart, sink));
+                self.join.push(row, &mut (&mut self.aggregate, sink));
+            }
+            Row::Window { edge, time } => {
+                let sink = (&mut self.timeline, (&mut self.apart, sink));
+                self.join.push(row, &mut (&mut self.aggregate, sink));
+                self.timeline.row(row);
+                if let Some(apart) = &mut self.apart {
+                    apart.edge(*edge, *time);
+                }
+                self.profile.push(row);
+            }
+            Row::Loss { loss, count } => {
+                let sum = self.losses.entry(*loss).or_default();
+                *sum = sum.saturating_add(*count).min(MOST_LOST);
+            }
+            Row::Sum { key, values } => self.push_sum(key, values),
+            _ => self.profile.push(row),
+        }
+    }
+
+    /// Handles an edge that is due to a step of the clock: the open window ends or continues, and no new window begins.
+    pub fn clock_was_set(&mut self, edge: &Row<'_>) {
+        self.timeline.row(edge);
+        if let Some(apart) = &mut self.apart {
+            apart.clock_was_set(edge);
+        }
+        self.profile.push(edge);
+    }
+
+    /// Notifies the timeline of the thread that made this launch.
+    fn tell_thread(&mut self, thread: ThreadId, launch: &Launch) {
+        if self.timeline.has_insides() {
+            self.timeline.launches(launch.context, thread);
+        } else if !launch.is_alias() {
+            let ended = Nanos(launch.time.0.saturating_add(launch.duration.into()));
+            self.timeline.launched(thread, (launch.time, ended), launch.context);
+            if let Some(apart) = &mut self.apart {
+                apart.launched(thread, (launch.time, ended), launch.context);
+            }
+        }
+    }
+
+    fn push_sum(&mut self, key: &[u8], values: &[u64]) {
+        if let Some(edge) = Stored::window(key, values) {
+            return self.profile.push(&edge);
+        }
+        let Self { stored, contexts, profile, .. } = self;
+        let stored = stored.get_or_insert_default();
+        stored.push(key, values, |id| contexts.first(id, profile));
+    }
+
+    /// Returns the context that represents `id`.
+    fn first(&self, id: ContextId) -> ContextId {
+        self.contexts.first(id, &self.profile)
+    }
+
+    fn join_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
+        let sink = (&mut self.timeline, (&mut self.apart, sink));
+        self.join.push_activity(activity, &mut (&mut self.aggregate, sink));
+    }
+
+    /// Notes a flush. Call after the tracer was flushed and all rows it delivered were pushed, because destroyed graphs and
+    /// finished launches can then be forgotten.
+    pub fn flushed(&mut self) {
+        self.graphs.flushed();
+        self.join.flushed();
+        if let Some(apart) = &mut self.apart {
+            apart.flushed();
+        }
+    }
+
+    /// Whether enough state waits for a flush of the tracer that a flush should be made soon.
+    pub fn wants_flush(&self) -> bool {
+        self.join.wants_flush() || self.graphs.wants_flush()
+    }
+
+    /// Returns the result so far, treating rows without a partner as if they never found one; these rows are passed to
+    /// `sink`. Later rows are processed as if no snapshot had been taken.
+    ///
+    /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
+    pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
+        let sums = (self.aggregate.clone(), self.timeline.clone());
+        self.come_to(sums, counted, sink)
+    }
+
+    /// Returns the final result, when no more rows will arrive. This avoids the copy of the sums that a snapshot makes.
+    pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
+        let sums = (mem::take(&mut self.aggregate), mem::take(&mut self.timeline));
+        self.come_to(sums, counted, sink)
+    }
+
+    fn come_to(
+        &mut self,
+        (mut aggregate, mut timeline): (Aggregate, Timeline),
+        counted: &[(Loss, u64)],
+        sink: &mut impl Sink,
+    ) -> Snapshot<'_> {
+        let tally = self.join.as_if_over(&mut (&mut aggregate, (&mut timeline, sink)));
+        let forgotten = IdMap::default();
+        let renames = Renames::new(&self.profile, &forgotten);
+        if renames.any() {
+            // Contexts that created graph nodes, and kernels that waited for their launch, may have been forgotten in the
+            // meantime.
+            aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
+        }
+        let mut losses = self.losses.clone();
+        for (loss, count) in counted {
+            *losses.entry(*loss).or_default() += count;
+        }
+        losses.extend(self.not_kept.losses());
+        let profile = &mut self.profile;
+        let (mut tally, mut nodes) = (tally, self.graphs.tally());
+        let (mut stacks, mut held) = (self.contexts.stacks(), self.host.held());
+        if let Some(stored) = &self.stored {
+            stored.losses.iter().for_each(|(loss, count)| *losses.entry(*loss).or_default() += count);
+            (tally, nodes, stacks, held) = (stored.tally, stored.nodes, stored.stacks, stored.held);
+        }
+        profile.set_losses(losses);
+        match &self.stored {
+            Some(stored) => stored.fill(profile),
+            None => {
+                aggregate.fill(profile);
+                timeline.end(profile);
+                self.host.fill(profile);
+            }
+        }
+        let ledger = Ledger::of(profile, tally, nodes, stacks, held);
+        Snapshot { profile, ledger }
+    }
+
+    /// The windows that are summed separately; `None` unless [`Options::apart`] was set.
+    pub fn apart(&mut self) -> Option<&mut Apart> {
+        self.apart.as_mut()
+    }
+
+    /// Counts of launches and activities so far, by outcome.
+    pub fn tally(&self) -> &Tally {
+        self.join.tally()
+    }
+
+    /// Number and quality of the stacks so far.
+    pub fn stacks(&self) -> Stacks {
+        self.contexts.stacks()
+    }
+
+    /// The profile: definitions from the rows, and the sums as of the last [`Explain::snapshot`].
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The profile, which is mutable so that names can be added to it.
+    pub fn profile_mut(&mut self) -> &mut Profile {
+        &mut self.profile
+    }
+
+    /// Number of bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.graphs.heap_bytes()
+            + self.join.heap_bytes()
+            + self.aggregate.heap_bytes()
+            + self.timeline.heap_bytes()
+            + self.host.context_bytes()
+            + self.profile.heap_bytes()
+            + self.contexts.heap_bytes()
+            + self.apart.as_ref().map_or(0, Apart::heap_bytes)
+    }
+
+    /// Returns the profile and drops everything else.
+    pub fn into_profile(self) -> Profile {
+        self.profile
+    }
+}

@@ -1,0 +1,185 @@
+//! Looks up symbols of one file for many addresses at a time, with the `blazesym` crate.
+//!
+//! A file that is gone, was replaced since it was loaded, or cannot be read yields no symbols, but a reason. This is not an
+//! error: the frames then show the module and the offset.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use blazesym::helper::read_elf_build_id;
+use blazesym::inspect::{self, Inspector};
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+
+use gpuflame_model::profile::Unnamed;
+use gpuflame_model::record::Module;
+
+/// A function at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    /// Mangled name of the function.
+    pub(super) name: String,
+    /// Source file and line, if the debug information has them. The line is 0 if only the file is known.
+    pub(super) source: Option<(String, u32)>,
+}
+
+/// Functions at an address: first the function that has code of its own, then the functions inlined at the address,
+/// outermost first. The list is never empty; if there is no function, the error is the reason.
+pub(super) type Symbols = Result<Vec<Function>, Unnamed>;
+
+/// Reads files. A new reader is created for each round, so that no file stays mapped into the host between rounds.
+pub(super) struct Files {
+    blazesym: Symbolizer,
+}
+
+impl Files {
+    pub(super) fn new() -> Self {
+        Self { blazesym: Symbolizer::builder().enable_demangling(false).enable_auto_reload(false).build() }
+    }
+
+    /// Returns the symbols of `module` at `addresses`, which are addresses of the file, not of the process.
+    pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
+        // The file is foreign and may be broken in ways that the parsers did not foresee. In the host's process a broken
+        // file must not cost more than the names of its frames.
+        let symbols = catch_unwind(AssertUnwindSafe(|| {
+            let path = is_there(&module.path)?;
+            is_same(path, &module.build_id)?;
+            self.ask_both(path, addresses).ok_or(Unnamed::FileUnreadable)
+        }));
+        let symbols = symbols.unwrap_or(Err(Unnamed::FileUnreadable));
+        symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
+    }
+
+    /// Combines debug information and symbol table. The debug information knows inlined functions, but with line tables
+    /// only (as in Rust's release builds, or `-g1`) its names lack their namespaces. The symbol table has the full names.
+    fn ask_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
+        let Some(mut found) = self.ask(path, addresses, true) else {
+            return self.ask(path, addresses, false);
+        };
+        let (plain, asked): (Vec<usize>, Vec<u64>) = (0..found.len())
+            .filter(|&at| found[at].as_ref().is_ok_and(|functions| !is_mangled(&functions[0].name)))
+            .map(|at| (at, addresses[at]))
+            .unzip();
+        for (at, symbols) in plain.into_iter().zip(self.ask(path, &asked, false).unwrap_or_default()) {
+            let whole = symbols.ok().and_then(|functions| functions.into_iter().next());
+            if let (Ok(functions), Some(whole)) = (&mut found[at], whole.filter(|it| is_mangled(&it.name))) {
+                functions[0].name = whole.name;
+            }
+        }
+        Some(found)
+    }
+
+    fn ask(&self, path: &Path, addresses: &[u64], debug_syms: bool) -> Option<Vec<Symbols>> {
+        let mut elf = Elf::new(path);
+        elf.debug_syms = debug_syms;
+        let found = self.blazesym.symbolize(&Source::Elf(elf), Input::VirtOffset(addresses)).ok()?;
+        let publicly = public_names(path, &found);
+        let mut symbols: Vec<Symbols> = found.into_iter().map(names).collect();
+        for (at, name) in publicly {
+            if let Ok(functions) = &mut symbols[at] {
+                functions[0].name = name;
+            }
+        }
+        Some(symbols)
+    }
+}
+
+/// The C library has several names for one address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and symbol
+/// tables return any of these names. Programs use the name without underscores, if the file has that name at the same
+/// address. Returns the positions in `found` whose names must be replaced, each with the replacement.
+fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
+    let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
+    let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
+    let internal: Vec<(usize, &Sym<'_>)> = internal.filter(|(_, symbol)| is_internal(symbol)).collect();
+    let bare: Vec<&str> = internal.iter().map(|(_, symbol)| bare(&symbol.name)).collect();
+    let mut elf = inspect::source::Elf::new(path);
+    elf.debug_syms = false;
+    let inspector = Inspector::new();
+    let there = match bare[..] {
+        [] => Vec::new(),
+        _ => inspector.lookup(&inspect::source::Source::Elf(elf), &bare).unwrap_or_default(),
+    };
+    let named = internal.iter().zip(&bare).enumerate().map(|(nth, ((at, symbol), bare))| {
+        let is_at = there.get(nth).is_some_and(|all| all.iter().any(|one| one.addr == symbol.addr));
+        let name = if is_at { *bare } else { own(&symbol.name) };
+        (*at, name.to_owned())
+    });
+    named.collect()
+}
+
+/// A symbol without the prefix of glibc's internal references.
+fn own(symbol: &str) -> &str {
+    symbol.strip_prefix("__GI_").unwrap_or(symbol)
+}
+
+/// The presumed public name of a symbol: `read` for `__libc_read`.
+fn bare(symbol: &str) -> &str {
+    let bare = own(symbol).trim_start_matches('_');
+    bare.strip_prefix("libc_").unwrap_or(bare)
+}
+
+/// Whether the file is `libc.so.6`, or `libc-2.31.so` as before glibc 2.34, or `libpthread` with such a name. No other
+/// library is searched for aliases, because large libraries have a million symbols, and no such aliases.
+fn is_c_library(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn names(found: Symbolized<'_>) -> Symbols {
+    match found {
+        Symbolized::Sym(symbol) => {
+            let function = |name: &str, code: Option<&CodeInfo<'_>>| {
+                let source = code.map(|code| (code.to_path().display().to_string(), code.line.unwrap_or(0)));
+                Function { name: name.to_owned(), source }
+            };
+            let outer = function(&symbol.name, symbol.code_info.as_deref());
+            let inlined = symbol.inlined.iter().map(|one| function(&one.name, one.code_info.as_ref()));
+            Ok(std::iter::once(outer).chain(inlined).collect())
+        }
+        Symbolized::Unknown(_) => Err(Unnamed::NoSymbol),
+    }
+}
+
+fn is_mangled(symbol: &str) -> bool {
+    symbol.starts_with("_Z") || symbol.starts_with("_R")
+}
+
+/// Whether code of this file was generated at run time. Such code is in no file, in a file without a name, or is the
+/// kernel's own.
+pub(super) fn is_generated(path: &Path) -> bool {
+    let path = path.as_os_str().as_bytes();
+    path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))
+}
+
+/// Accepts only paths of regular files: opening a pipe or a device could block the host forever.
+fn is_there(path: &Path) -> Result<&Path, Unnamed> {
+    if is_generated(path) {
+        return Err(Unnamed::Generated);
+    }
+    match path.metadata() {
+        Ok(metadata) if metadata.is_file() && is_elf(path) => Ok(path),
+        Ok(_) => Err(Unnamed::FileUnreadable),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Unnamed::FileGone),
+        Err(_) => Err(Unnamed::FileUnreadable),
+    }
+}
+
+fn is_elf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
+}
+
+/// Checks that the file is the one that was loaded. Without a build id the file is assumed to be the same.
+fn is_same(path: &Path, build_id: &[u8]) -> Result<(), Unnamed> {
+    if build_id.is_empty() {
+        return Ok(());
+    }
+    match read_elf_build_id(path) {
+        Ok(Some(now)) if now.as_ref() == build_id => Ok(()),
+        Ok(_) => Err(Unnamed::FileReplaced),
+        Err(_) => Err(Unnamed::FileUnreadable),
+    }
+}

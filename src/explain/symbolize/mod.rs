@@ -1,0 +1,461 @@
+//! `Symbolizer` names the frames and kernels of a profile. It names each one once, as late as possible.
+//!
+//! A frame becomes the functions at its address (several if calls were inlined), according to the symbols and debug
+//! information of the file that was mapped at that address at the time. A frame without a name is shown as `lib.so+0x1234`,
+//! an address in the file, or as `[unknown]+0x…` if there was no file. A missing name is a fact about the data, not an
+//! error, and its reason is kept. Stacks are then folded to the frames that matter to readers.
+//!
+//! Only files are read, and nothing is read from the process. So profiles of another process, or of an earlier run, work as
+//! well.
+
+mod backward;
+mod demangle;
+mod files;
+mod fold;
+mod generated;
+mod glue;
+mod modules;
+mod python;
+mod vendor;
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+pub use backward::Tied;
+pub use demangle::kernel_name;
+pub use generated::{Generated, Sources, generated_addresses};
+
+use backward::{hang_backward, is_engine};
+use files::{Files, Function, Symbols};
+use fold::{Name, Origin};
+use glue::Glue;
+use gpuflame_model::profile::{
+    FrameId, Kind, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed,
+};
+use gpuflame_model::record::{
+    CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId, hash_one,
+};
+use modules::ModuleIndex;
+
+/// Options for the display of stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SymbolizeOptions {
+    /// Whether to show frames inside CUDA's libraries, of compiler stubs and of the start code below `main`.
+    /// Default: false.
+    pub internal_frames: bool,
+    /// Whether to show a Python frame with the executed line instead of the first line of its function.
+    /// Default: false.
+    pub python_lines: bool,
+    /// Whether to hide native frames in stacks with Python frames. Default: false.
+    pub python_only: bool,
+    /// Whether to move launches of PyTorch's backward pass under the forward pass, if ranges link the two
+    /// (see `backward`). Default: false.
+    pub backward_under_forward: bool,
+}
+
+/// Names a profile. The symbolizer remembers the frames that it has named, so naming a profile that has grown costs only
+/// the new part. Use one symbolizer per profile.
+#[derive(Debug, Default)]
+pub struct Symbolizer {
+    options: SymbolizeOptions,
+    /// Names of the profile's frames, indexed by [`FrameId::index`].
+    frames: Vec<Named>,
+    /// Hashes of the symbols of the profile's kernels.
+    kernels: IdMap<u64, ()>,
+    /// Number of frames without a name, by reason.
+    misses: BTreeMap<Unnamed, u64>,
+    tied: Tied,
+    /// The profile's count of renumberings at the time when the profile was last named.
+    renumbered: u32,
+}
+
+/// Names of a frame, outermost first: the function that has code of its own, then the functions inlined into it.
+#[derive(Clone, Debug)]
+struct Named {
+    names: Vec<Called>,
+    origin: Origin,
+    is_label: bool,
+    /// How a label is displayed if the label is the API call itself.
+    call: Option<ShownFrameId>,
+    /// Whether the file was not queried because the frame is hidden. See [`Symbolizer::name_hidden`].
+    is_hidden: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Called {
+    frame: ShownFrameId,
+    /// Hash of the mangled symbol in the file. The hash is enough to recognize a kernel's symbol without storing every
+    /// symbol twice.
+    symbol: u64,
+    glue: Glue,
+}
+
+impl Symbolizer {
+    /// Creates a symbolizer without any names.
+    pub fn new(options: SymbolizeOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Names all frames, kernels and stacks of `profile` that have no name yet.
+    pub fn name(&mut self, profile: &mut Profile) {
+        if self.renumbered != profile.renumbered() {
+            *self = Self { renumbered: profile.renumbered(), ..Self::new(self.options) };
+        }
+        self.name_kernels(profile);
+        self.name_frames(profile);
+        let mut contexts = profile.contexts();
+        contexts.retain(|&context| profile.shown(context).is_none());
+        let waiting = self.name_stacks(profile, &contexts);
+        self.name_hidden(profile, waiting.frames);
+        self.name_stacks(profile, &waiting.contexts);
+        if self.options.backward_under_forward {
+            let engine: Vec<bool> = self.frames.iter().map(|named| self.is_engine(profile, named)).collect();
+            let node = |profile: &Profile, context| self.shown_inside(profile, context, &engine);
+            self.tied = hang_backward(profile, &engine, &node);
+        }
+    }
+
+    /// GPU time of the backward pass, and the part that was moved under the forward pass.
+    pub fn tied(&self) -> Tied {
+        self.tied
+    }
+
+    /// Number of code frames without a name, by reason. Only frames that may be shown were looked up.
+    pub fn misses(&self) -> &BTreeMap<Unnamed, u64> {
+        &self.misses
+    }
+
+    fn note(&mut self, found: &Found) {
+        if let Found::Code { symbols: Some(Err(why)), .. } = found {
+            *self.misses.entry(*why).or_default() += 1;
+        }
+    }
+
+    fn name_kernels(&mut self, profile: &mut Profile) {
+        let known = self.kernels.len();
+        let kernels = profile.kernels();
+        self.kernels.reserve(kernels.len() - known.min(kernels.len()));
+        for (id, symbol) in kernels {
+            self.kernels.insert(hash_one(profile.strings().get(symbol)), ());
+            // Usually a kernel was already named when its row arrived, because demangling a name takes 2 us.
+            name_kernel(profile, id);
+        }
+        if self.kernels.len() > known {
+            // A frame that was taken for user code may turn out to be the host side of such a kernel.
+            profile.forget_shown();
+        }
+    }
+
+    fn name_frames(&mut self, profile: &mut Profile) {
+        let known = self.frames.len();
+        let frames = profile.frames()[known..].to_vec();
+        let internal = self.options.internal_frames;
+        let found = find_symbols(&frames, profile, |origin| internal || origin == Origin::Code);
+        for found in found {
+            self.note(&found);
+            self.frames.push(name_frame(profile, found, &self.options));
+        }
+    }
+
+    /// Whether a frame belongs to autograd's engine, even if the frame is hidden.
+    fn is_engine(&self, profile: &Profile, named: &Named) -> bool {
+        let text = |called: &Called| profile.strings().get(profile.shown_frame(called.frame).name);
+        named.names.iter().any(|called| is_engine(text(called)))
+    }
+
+    /// Shown frames inside the innermost frame of `engine`, to be inserted among Python functions. Native frames are left
+    /// out with `python_only`.
+    fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
+        let Some(known) = profile.context(context) else { return Vec::new() };
+        let inside = profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
+        let shown = self.shown(profile, inside).into_iter().map(|(_, frame)| frame);
+        let is_code = |frame: &ShownFrameId| profile.shown_frame(*frame).kind == Kind::Code;
+        shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
+    }
+
+    /// Sets the display of stacks. Stacks that show a frame whose file was not queried are not set, but returned.
+    fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> Waiting {
+        let mut waiting = Waiting::default();
+        for &context in contexts {
+            let stack = profile.context(context).expect("it was listed").stack;
+            let shown = self.shown(profile, profile.stack(stack).collect());
+            let known = waiting.frames.len();
+            let hidden = shown.iter().map(|(frame, _)| *frame).filter(|frame| self.frames[*frame].is_hidden);
+            waiting.frames.extend(hidden);
+            match waiting.frames.len() > known {
+                true => waiting.contexts.push(context),
+                false => profile.set_shown(context, shown.into_iter().map(|(_, frame)| frame)),
+            }
+        }
+        waiting
+    }
+
+    /// Names the frames of the C and C++ runtimes that are shown. These files are queried late, because nearly all frames
+    /// of these runtimes are hidden start code, and reading libc's debug information, if it is installed, takes 40 ms.
+    fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
+        seen.sort_unstable();
+        seen.dedup();
+        let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
+        for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile, |_| true)) {
+            self.note(&found);
+            self.frames[at] = name_frame(profile, found, &self.options);
+        }
+    }
+
+    /// Shown frames of a stack, root first, each with its position in `self.frames`. `frames` is in the order leaf first.
+    fn shown(&self, profile: &Profile, frames: Vec<FrameId>) -> Vec<(usize, ShownFrameId)> {
+        let mut names = Vec::new();
+        for frame in frames.into_iter().rev().map(FrameId::index) {
+            names.extend(self.frames[frame].names.iter().map(|&called| (frame, called)));
+        }
+        // If the tip of the stack, apart from ranges, is a label, it is the call. Labels in other positions come from an
+        // importer.
+        let is_range = |called: &Called| profile.shown_frame(called.frame).kind == Kind::Range;
+        let mut call = None;
+        if let Some((frame, called)) = names.iter_mut().rev().find(|(_, called)| !is_range(called)) {
+            call = self.frames[*frame].call;
+            called.frame = call.unwrap_or(called.frame);
+        }
+        let is_of = |called: Called, kind| profile.shown_frame(called.frame).kind == kind;
+        if self.options.python_only && names.iter().any(|&(_, called)| is_of(called, Kind::Python)) {
+            names.retain(|&(_, called)| !is_of(called, Kind::Code));
+        }
+        if self.options.internal_frames {
+            return names.into_iter().map(|(frame, called)| (frame, called.frame)).collect();
+        }
+        let text = |called: Called| profile.strings().get(profile.shown_frame(called.frame).name);
+        let to_fold = |&(frame, called): &(usize, Called)| {
+            let &Named { origin, is_label, .. } = &self.frames[frame];
+            let is_kernel = !is_label && self.kernels.contains_key(&called.symbol);
+            // In a sample of a working thread, which has no call, these frames are the work itself and so are shown.
+            let says = called.glue == Glue::InOperator && call.is_none();
+            let glue = if says { Glue::Never } else { called.glue };
+            Name { text: text(called), origin, is_label, is_kernel, glue }
+        };
+        let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
+        let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
+        shown.map(|((frame, called), _)| (frame, called.frame)).collect()
+    }
+}
+
+/// Names a kernel if the kernel has no name yet.
+pub fn name_kernel(profile: &mut Profile, id: NameId) {
+    let Some(symbol) = profile.kernel_text(id).filter(|_| !profile.has_shown_kernel(id)) else { return };
+    let demangled = match kernel_name(profile.strings().get(symbol)) {
+        Cow::Owned(name) => Some(name),
+        Cow::Borrowed(_) => None,
+    };
+    let name = demangled.map_or(symbol, |name| profile.intern(&name));
+    profile.set_shown_kernel(id, name);
+}
+
+/// Frames that must be named before the stacks that contain them can be shown.
+#[derive(Default)]
+struct Waiting {
+    contexts: Vec<ContextId>,
+    /// Positions in `Symbolizer::frames` of the frames that must be named.
+    frames: Vec<usize>,
+}
+
+/// A frame that is not named yet.
+enum Found {
+    Label(LabelId, LabelKind),
+    Range(RangeId),
+    Python(CodeId, u32),
+    Code {
+        /// Symbols at the frame's address; `None` if the file was not queried.
+        symbols: Option<Symbols>,
+        /// Position of the frame's module, and the address in the module's file.
+        module: Option<(usize, u64)>,
+        address: u64,
+    },
+    Unknown(u8),
+}
+
+/// Finds the symbols of frames. Queries each file once, for all of its addresses, if `is_asked` returns true for the file's
+/// origin.
+fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -> bool) -> Vec<Found> {
+    let modules = profile.modules();
+    let map = ModuleIndex::new(modules);
+    let mut by_module: BTreeMap<usize, Vec<(usize, u64)>> = BTreeMap::new();
+    let mut found: Vec<Found> = Vec::with_capacity(frames.len());
+    for (at, frame) in frames.iter().enumerate() {
+        found.push(match frame.kind() {
+            FrameKind::Label(label) => Found::Label(label, frame.label_kind()),
+            FrameKind::Range(range) => Found::Range(range),
+            FrameKind::Python { code, at } => Found::Python(code, at),
+            FrameKind::Unknown(tag) => Found::Unknown(tag),
+            FrameKind::Native { address, epoch } => {
+                let module = map.find(address, epoch).map(|m| (m, address.wrapping_sub(modules[m].bias)));
+                let is_asked = module.is_none_or(|(module, _)| is_asked(Origin::of(&modules[module].path)));
+                if let Some((module, in_file)) = module.filter(|_| is_asked) {
+                    by_module.entry(module).or_default().push((at, in_file));
+                }
+                // A frame without a module is either code in no file, or code in one of several files that cannot be
+                // distinguished.
+                let why = match frame.is_of_unknown_module() {
+                    true => Unnamed::ModuleUnknown,
+                    false => Unnamed::Generated,
+                };
+                Found::Code { symbols: is_asked.then_some(Err(why)), module, address }
+            }
+        });
+    }
+    let files = Files::new();
+    for (module, asked) in by_module {
+        let addresses: Vec<u64> = asked.iter().map(|&(_, address)| address).collect();
+        for ((at, _), answer) in asked.iter().zip(files.symbols(&modules[module], &addresses)) {
+            if let Found::Code { symbols, .. } = &mut found[*at] {
+                *symbols = Some(answer);
+            }
+        }
+    }
+    found.iter_mut().for_each(|found| found.ask_its_maker(profile));
+    found
+}
+
+impl Found {
+    /// Uses the names that the generator of code without a file may have written to a map or dump.
+    fn ask_its_maker(&mut self, profile: &Profile) {
+        if let Self::Code { symbols, module, address } = self
+            && *symbols == Some(Err(Unnamed::Generated))
+            && let Some(name) = profile.generated(*address)
+        {
+            *symbols = Some(Ok(vec![Function { name: name.to_owned(), source: None }]));
+            *module = None;
+        }
+    }
+}
+
+fn name_frame(profile: &mut Profile, found: Found, options: &SymbolizeOptions) -> Named {
+    match found {
+        Found::Label(LabelId::OTHER_STACKS, _) => {
+            Named { is_label: true, ..one_name(profile, OTHER_STACKS, Kind::Loss, Origin::Code) }
+        }
+        Found::Label(label, kind @ (LabelKind::Python | LabelKind::Range)) => {
+            let text = profile.label(label).unwrap_or("[label lost]").to_owned();
+            let kind = if kind == LabelKind::Range { Kind::Range } else { Kind::Python };
+            let source = python::told(&text).filter(|_| kind == Kind::Python);
+            let source = source.map(|(file, line)| Source { file: profile.intern(file), line });
+            let frame = ShownFrame { source, ..ShownFrame::new(kind, profile.intern(&text)) };
+            Named { is_label: true, ..one_frame(profile, frame, &text, Origin::Code) }
+        }
+        Found::Label(label, LabelKind::Call) => {
+            let text = profile.label(label).unwrap_or("[label lost]").to_owned();
+            let call = ShownFrame::new(Kind::Call, profile.intern(&text));
+            let call = Some(profile.intern_shown(call));
+            Named { is_label: true, call, ..one_name(profile, &text, Kind::Code, Origin::Code) }
+        }
+        Found::Range(range) => {
+            let text = profile.range(range).unwrap_or("[range]").to_owned();
+            Named { is_label: true, ..one_name(profile, &text, Kind::Range, Origin::Code) }
+        }
+        Found::Python(code, at) => name_python(profile, code, at, options.python_lines),
+        Found::Unknown(tag) => {
+            let text = format!("[frame of unknown kind: {tag}]");
+            Named { is_label: true, ..one_name(profile, &text, Kind::Loss, Origin::Code) }
+        }
+        Found::Code { symbols, module, address } => {
+            name_code(profile, symbols, module, address, options.internal_frames)
+        }
+    }
+}
+
+fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -> Named {
+    let Some(code) = profile.code(code) else {
+        return one_name(profile, "[function lost]", Kind::Python, Origin::Python);
+    };
+    let line = python::line(&code, at);
+    let text = python::text(&code, if with_lines { line } else { code.first_line });
+    let libraries = profile.modules().iter().map(|module| &*module.path);
+    let glue = glue::python_glue(code.file, code.name, libraries);
+    let file = code.file.to_owned();
+    let source = (!file.is_empty()).then(|| Source { file: profile.intern(&file), line });
+    let frame = ShownFrame { source, ..ShownFrame::new(Kind::Python, profile.intern(&text)) };
+    let frame = profile.intern_shown(frame);
+    let called = Called { frame, symbol: hash_one(text.as_str()), glue };
+    Named { names: vec![called], origin: Origin::Python, is_label: false, call: None, is_hidden: false }
+}
+
+fn name_code(
+    profile: &mut Profile,
+    symbols: Option<Symbols>,
+    module: Option<(usize, u64)>,
+    address: u64,
+    internal: bool,
+) -> Named {
+    let Some((at, in_file)) = module else {
+        if let Some(Ok(functions)) = symbols {
+            return name_generated(profile, &functions, internal);
+        }
+        let why = symbols.and_then(Result::err);
+        let word = if why == Some(Unnamed::ModuleUnknown) { "[unknown module]" } else { "[unknown]" };
+        let named = unnamed(profile, &format!("{word}+0x{address:x}"), None, why);
+        return Named {
+            names: vec![named],
+            origin: Origin::Code,
+            is_label: false,
+            call: None,
+            is_hidden: false,
+        };
+    };
+    let path = &profile.modules()[at].path;
+    let (origin, is_hidden) = (Origin::of(path), symbols.is_none());
+    let path = path.to_string_lossy().into_owned();
+    let module = (!path.is_empty()).then(|| profile.intern(&path));
+    let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
+    let names = match symbols {
+        Some(Ok(functions)) => {
+            functions.iter().map(|it| named(profile, it, (module, file), internal)).collect()
+        }
+        other => {
+            let file = file.strip_suffix(" (deleted)").unwrap_or(file);
+            let why = other.and_then(Result::err);
+            vec![unnamed(profile, &format!("{file}+0x{in_file:x}"), module, why)]
+        }
+    };
+    Named { names, origin, is_label: false, call: None, is_hidden }
+}
+
+/// Names code without a file in the same way as the code's generator.
+fn name_generated(profile: &mut Profile, functions: &[Function], internal: bool) -> Named {
+    let origin = functions.first().map_or(Origin::Code, |function| Origin::of_generated(&function.name));
+    let names = functions.iter().map(|it| named(profile, it, (None, ""), internal)).collect();
+    Named { names, origin, is_label: false, call: None, is_hidden: false }
+}
+
+fn named(
+    profile: &mut Profile,
+    function: &Function,
+    (module, file): (Option<StringId>, &str),
+    internal: bool,
+) -> Called {
+    let name = demangle::function_name(&function.name);
+    let glue = glue::glue(file, &name);
+    let name = match glue::better_name(&name).filter(|_| !internal) {
+        Some(better) => profile.intern(&better),
+        None => profile.intern(&name),
+    };
+    let source =
+        function.source.as_ref().map(|(file, line)| Source { file: profile.intern(file), line: *line });
+    let frame = ShownFrame { source, module, ..ShownFrame::new(Kind::Code, name) };
+    Called { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()), glue }
+}
+
+fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Option<Unnamed>) -> Called {
+    let frame = ShownFrame { module, unnamed: why, ..ShownFrame::new(Kind::Code, profile.intern(text)) };
+    Called { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never }
+}
+
+fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Named {
+    let frame = ShownFrame::new(kind, profile.intern(text));
+    one_frame(profile, frame, text, origin)
+}
+
+fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: Origin) -> Named {
+    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never };
+    Named { names: vec![called], origin, is_label: false, call: None, is_hidden: false }
+}

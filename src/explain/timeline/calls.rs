@@ -1,0 +1,414 @@
+//! Activity of threads between their calls, as far as calls show it. For a gap in a GPU's work, these are the two calls of
+//! the launching thread around the gap.
+//!
+//! ```text
+//!   thread   ---P---|        busy elsewhere           |---L---     P, L: two calls, one after another
+//!   GPU      ####|. . . . . . . . . . . . . . . . . . . . . |###   earlier work          work of L
+//!            to P | between P and L: activity is not known  |
+//! ```
+//!
+//! Only long periods are stored, and only for the newest calls, because a gap is accounted for soon after it has ended.
+
+use std::collections::VecDeque;
+
+use super::charge::Blamed;
+use super::stretches::Call;
+use gpuflame_model::record::{ContextId, IdMap, ThreadId, map_bytes};
+
+/// Minimum length in ns of the calls and pauses that are stored. A program that launches without a pause, at up to 100,000
+/// launches per second, has only shorter ones.
+const SHORT: u64 = 10_000;
+/// Maximum number of pieces, of 24 bytes each. It equals the maximum number of stretches of a GPU's time that may wait for
+/// their accounting.
+const MOST: usize = (1 << 17) - 2;
+/// Number of pieces from which on pieces are dropped if they cannot belong to any future gap.
+const MANY: usize = 1 << 13;
+/// Maximum number of threads tracked, and of culprit threads reported separately.
+const MOST_THREADS: usize = 4096;
+const MOST_TOLD_APART: usize = 64;
+/// Number of most recent launching threads among which a culprit thread is searched for.
+const RECENT: usize = 16;
+
+/// Calls and pauses of all threads. See the module's documentation.
+#[derive(Clone, Debug)]
+pub(super) struct Calls {
+    threads: IdMap<ThreadId, Thread>,
+    /// The threads that launched most recently, newest first.
+    recent: Vec<ThreadId>,
+    /// Total number of pieces of all threads.
+    pieces: usize,
+    /// Number of pieces at which pieces that are not needed are dropped next.
+    crowd: usize,
+    most: usize,
+}
+
+/// Culprit threads, which delayed the launches of other threads, up to the number that is reported separately.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ToldApart(Vec<ThreadId>);
+
+impl ToldApart {
+    /// Returns `thread`, or `ThreadId::OTHERS` if too many threads are already reported separately.
+    fn name(&mut self, thread: ThreadId) -> ThreadId {
+        let is_known = self.0.contains(&thread);
+        if !is_known && self.0.len() < MOST_TOLD_APART {
+            self.0.push(thread);
+            return thread;
+        }
+        if is_known { thread } else { ThreadId::OTHERS }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Thread {
+    last: Option<Made>,
+    /// The thread's pieces in order of time, without overlaps.
+    pieces: VecDeque<Piece>,
+}
+
+/// A call and the times at which it began and ended.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    begun: u64,
+    ended: u64,
+    call: ContextId,
+}
+
+/// A long period of a thread: either a call, or the pause between two calls.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    since: u64,
+    until: u64,
+    /// The call itself, or the call after the pause.
+    call: ContextId,
+    /// The call before the pause; [`Piece::CALL`] if this piece is a call, [`Piece::BEGINNING`] if the pause was before the
+    /// thread's first call.
+    after: ContextId,
+}
+
+const _: () = assert!(size_of::<Piece>() == 24, "a piece grew: 131,072 of them may be kept");
+
+impl Piece {
+    const CALL: ContextId = ContextId::NONE;
+    const BEGINNING: ContextId = ContextId::OUTSIDE;
+
+    fn is_call(&self) -> bool {
+        self.after == Self::CALL
+    }
+
+    /// The call before the pause, if it is known.
+    fn after(&self) -> Option<ContextId> {
+        (self.after >= ContextId::FIRST).then_some(self.after)
+    }
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self { threads: IdMap::default(), recent: Vec::new(), pieces: 0, crowd: MANY, most: MOST }
+    }
+}
+
+impl Calls {
+    /// Creates an instance that uses at most about `bytes` bytes.
+    pub(super) fn bounded(bytes: usize) -> Self {
+        let most = (bytes / size_of::<Piece>()).min(MOST);
+        Self { most, crowd: MANY.min(most), ..Self::default() }
+    }
+
+    /// Adds a completed call, or a launch that is still in progress. Calls of a thread must be added in order of time.
+    pub(super) fn add(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
+        if !self.threads.contains_key(&id) && self.threads.len() >= MOST_THREADS {
+            self.forget_threads();
+        }
+        let thread = self.threads.entry(id).or_default();
+        let had = thread.pieces.len();
+        let noted = thread.pieces.back().map_or(0, |piece| piece.until);
+        match thread.last {
+            None => thread.push(Piece { since: 0, until: begun, call, after: Piece::BEGINNING }),
+            // The row of this call was delayed, or the clock was set.
+            Some(last) if ended < last.ended => return,
+            // After a long call, a pause of any length is stored, because the end of the pause shows which thread made the
+            // next launch.
+            Some(Made { ended: since, call: after, .. })
+                if begun >= since.saturating_add(SHORT) || since == noted && begun > since =>
+            {
+                thread.push(Piece { since, until: begun, call, after });
+            }
+            _ => {}
+        }
+        if ended.saturating_sub(begun) >= SHORT {
+            thread.push(Piece { since: begun, until: ended, call, after: Piece::CALL });
+        }
+        thread.last = Some(Made { begun, ended, call });
+        self.pieces += thread.pieces.len() - had;
+    }
+
+    /// Adds a launch, under the same conditions as [`Calls::add`].
+    pub(super) fn add_launch(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
+        self.add(id, begun, ended, call);
+        if self.recent.first() != Some(&id) {
+            self.recent.retain(|other| *other != id);
+            self.recent.truncate(RECENT - 1);
+            self.recent.insert(0, id);
+        }
+    }
+
+    /// Returns the thread that made a late launch, if the thread can be determined.
+    pub(super) fn launched(&self, call: &Call) -> Option<ThreadId> {
+        if let [only] = self.recent[..] {
+            return Some(only);
+        }
+        let by = call.caller.launched().ok()?;
+        let is_it =
+            |id: &&ThreadId| self.threads.get(*id).is_some_and(|thread| thread.waits_until(call.time, by));
+        self.recent.iter().find(is_it).copied()
+    }
+
+    /// Divides the time `from..to`, in which the launch `call` was late, among calls and pauses since `opened`, in order of
+    /// time. `threads` are the threads that launch on the same GPU; `None` means that all threads do.
+    pub(super) fn blame(
+        &self,
+        call: &Call,
+        (opened, from, to): (u64, u64, u64),
+        threads: Option<&[ThreadId]>,
+        told_apart: &mut ToldApart,
+    ) -> Vec<(Blamed, u64)> {
+        let itself = Blamed::Caller(call.caller);
+        let Some(id) = self.launched(call) else { return vec![(itself, to - from)] };
+        let Some(thread) = self.threads.get(&id) else { return vec![(itself, to - from)] };
+        let others = threads.unwrap_or(&self.recent).iter().filter(|other| **other != id);
+        let (mut blamed, mut done) = (Vec::new(), from);
+        for piece in thread.within(from, to) {
+            let (since, until) = (piece.since.max(from), piece.until.min(to));
+            blamed.push((itself, since - done));
+            done = until;
+            if piece.is_call() {
+                blamed.push((Blamed::Caller(piece.call.into()), until - since));
+                continue;
+            }
+            // Activity from before the window opened is not known.
+            let own = piece.after().filter(|_| piece.since >= opened);
+            let returned = own.map_or(opened, |_| piece.since);
+            let made = others.clone().filter_map(|other| Some((*other, self.threads.get(other)?.at(since)?)));
+            let later = made.filter(|(_, made)| made.ended > returned).max_by_key(|(_, made)| made.ended);
+            let pause = |after, thread, nanos| (Blamed::Pause { after, thread, before: piece.call }, nanos);
+            match (later, own) {
+                (None, Some(call)) => blamed.push(pause(call, None, until - since)),
+                (None, None) => blamed.push((itself, until - since)),
+                (Some((other, made)), _) => {
+                    let ended = made.ended.clamp(since, until);
+                    blamed.push((Blamed::Caller(made.call.into()), ended - since));
+                    blamed.push(pause(made.call, Some(told_apart.name(other)), until - ended));
+                }
+            }
+        }
+        blamed.push((itself, to - done));
+        blamed.retain(|(_, nanos)| *nanos > 0);
+        blamed
+    }
+
+    /// Whether there are so many pieces that [`Calls::forget`] should be called.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.pieces >= self.crowd
+    }
+
+    /// Drops pieces in periods that cannot contain a gap any more, according to `is_over`. If there are still too many
+    /// pieces, drops the older half.
+    pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
+        for thread in self.threads.values_mut() {
+            thread.pieces.retain(|piece| !is_over(piece.since, piece.until));
+            thread.pieces.shrink_to(2 * thread.pieces.len());
+        }
+        self.count_pieces();
+        if self.pieces >= self.most {
+            for thread in self.threads.values_mut() {
+                thread.pieces.drain(..thread.pieces.len() / 2);
+            }
+            self.count_pieces();
+        }
+        self.crowd = (2 * self.pieces).clamp(MANY.min(self.most), self.most);
+    }
+
+    /// Replaces each context by the one that `context` returns for it.
+    pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
+        for thread in self.threads.values_mut() {
+            if let Some(last) = &mut thread.last {
+                last.call = context(last.call);
+            }
+            for piece in &mut thread.pieces {
+                piece.call = context(piece.call);
+                if let Some(after) = piece.after() {
+                    piece.after = context(after);
+                }
+            }
+        }
+    }
+
+    /// Drops the half of the threads whose last calls are oldest, because these threads have usually exited.
+    fn forget_threads(&mut self) {
+        let mut ends: Vec<u64> = self.threads.values().map(Thread::ended).collect();
+        let (_, &mut middle, _) = ends.select_nth_unstable(MOST_THREADS / 2);
+        self.threads.retain(|_, thread| thread.ended() > middle);
+        self.count_pieces();
+    }
+
+    fn count_pieces(&mut self) {
+        self.pieces = self.threads.values().map(|thread| thread.pieces.len()).sum();
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        let pieces = self.threads.values().map(|thread| thread.pieces.capacity() * size_of::<Piece>());
+        pieces.sum::<usize>() + map_bytes(&self.threads)
+    }
+}
+
+impl Thread {
+    fn push(&mut self, piece: Piece) {
+        // The last piece is a call whose end was not known when it was added.
+        if let Some(last) = self.pieces.back_mut()
+            && last.until > piece.since
+        {
+            last.until = piece.since;
+        }
+        self.pieces.push_back(piece);
+    }
+
+    /// Whether the thread was busy elsewhere until it made this call.
+    fn waits_until(&self, time: u64, call: ContextId) -> bool {
+        let at = self.pieces.partition_point(|piece| piece.until < time);
+        let here = self.pieces.range(at..).take_while(|piece| piece.until == time);
+        here.into_iter().any(|piece| !piece.is_call() && piece.call == call)
+    }
+
+    fn ended(&self) -> u64 {
+        self.last.map_or(0, |last| last.ended)
+    }
+
+    /// The thread's pieces that overlap the time `from..to`.
+    fn within(&self, from: u64, to: u64) -> impl Iterator<Item = &Piece> {
+        let first = self.pieces.partition_point(|piece| piece.until <= from);
+        self.pieces.range(first..).take_while(move |piece| piece.since < to)
+    }
+
+    /// The last call that the thread had begun by `time`, if it is known.
+    fn at(&self, time: u64) -> Option<Made> {
+        let behind = self.pieces.partition_point(|piece| piece.since <= time);
+        match behind.checked_sub(1).map(|at| self.pieces[at]).filter(|piece| piece.until > time) {
+            Some(piece) if piece.is_call() => {
+                Some(Made { begun: piece.since, ended: piece.until, call: piece.call })
+            }
+            Some(piece) => Some(Made { begun: piece.since, ended: piece.since, call: piece.after()? }),
+            None => self.last.filter(|last| last.begun <= time),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1000;
+
+    /// Begin and end of a launch in us, and its number.
+    type Times = (u64, u64, u32);
+
+    /// Calls of several threads, which make these launches.
+    fn calls(known: &[(u32, &[Times])]) -> Calls {
+        let mut calls = Calls::default();
+        for (thread, all) in known {
+            for &(begun, ended, call) in *all {
+                calls.add_launch(ThreadId(*thread), begun * US, ended * US, ContextId(call));
+            }
+        }
+        calls
+    }
+
+    /// Returns the blamed code for a gap that a launch at `to` ended, in us.
+    fn blame(calls: &Calls, (opened, from, to): (u64, u64, u64), call: u32, threads: &[u32]) -> Vec<String> {
+        let threads: Vec<_> = threads.iter().copied().map(ThreadId).collect();
+        let call = Call { time: to * US, duration: 1, caller: ContextId(call).into() };
+        let times = (opened * US, from * US, to * US);
+        let blamed = calls.blame(&call, times, Some(&threads), &mut ToldApart::default());
+        let text = |(who, nanos): (Blamed, u64)| {
+            assert_eq!(nanos % US, 0);
+            let what = match who {
+                Blamed::Caller(by) => by.launched().unwrap().0.to_string(),
+                Blamed::Pause { after, thread: None, before } => format!("{}-{}", after.0, before.0),
+                Blamed::Pause { after, thread: Some(thread), before } => {
+                    format!("{}/{}-{}", thread.0, after.0, before.0)
+                }
+            };
+            format!("{what} {}", nanos / US)
+        };
+        blamed.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_gap_is_split_into_the_first_calls_own_time_and_the_rest() {
+        // Call 101 waits until 50 and ends at 70; call 102 launches at 500.
+        let calls = calls(&[(1, &[(0, 5, 100), (20, 70, 101), (500, 505, 102)])]);
+        assert_eq!(blame(&calls, (0, 50, 500), 102, &[1]), ["101 20", "101-102 430"]);
+        assert_eq!(blame(&calls, (0, 100, 500), 102, &[1]), ["101-102 400"]);
+        assert_eq!(blame(&calls, (60, 100, 500), 102, &[1]), ["101-102 400"], "101 was over in the window");
+        assert_eq!(
+            blame(&calls, (80, 100, 500), 102, &[1]),
+            ["102 400"],
+            "nobody knows what was before the window"
+        );
+    }
+
+    #[test]
+    fn a_gap_is_split_at_calls_inside_it() {
+        let calls = calls(&[(1, &[(0, 5, 100), (200, 260, 103), (262, 263, 104), (300, 304, 102)])]);
+        assert_eq!(
+            blame(&calls, (0, 10, 300), 102, &[1]),
+            ["100-103 190", "103 60", "103-104 2", "102 1", "104-102 37"]
+        );
+    }
+
+    #[test]
+    fn another_threads_last_gpu_call_is_the_culprit_if_it_is_later() {
+        let all: [(u32, &[Times]); 2] =
+            [(1, &[(0, 5, 100), (900, 905, 102)]), (2, &[(300, 305, 200), (306, 330, 201)])];
+        let one = calls(&all);
+        assert_eq!(blame(&one, (0, 340, 900), 102, &[1, 2]), ["2/201-102 560"]);
+        assert_eq!(blame(&one, (0, 310, 900), 102, &[1, 2]), ["201 20", "2/201-102 570"]);
+        assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "on another GPU");
+        assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "the other had not begun");
+        // The first call of the other thread came after this thread's call.
+        assert_eq!(blame(&one, (0, 100, 300), 200, &[1, 2]), ["1/100-200 200"]);
+        assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "in another window");
+    }
+
+    #[test]
+    fn short_calls_use_constant_memory() {
+        let mut calls = Calls::default();
+        for at in 0..1_000_000_u64 {
+            calls.add_launch(ThreadId(1), at * 9 * US, at * 9 * US + 3 * US, ContextId(7));
+        }
+        assert_eq!(calls.pieces, 1);
+        assert!(calls.heap_bytes() < 1 << 14, "{}", calls.heap_bytes());
+    }
+
+    #[test]
+    fn stored_calls_are_bounded_even_if_none_can_be_forgotten() {
+        let mut calls = Calls::default();
+        let mut most = 0;
+        for at in 0..1_000_000_u64 {
+            let thread = if at % 3 == 0 { 1 } else { 10 + at as u32 };
+            calls.add_launch(ThreadId(thread), at * 50 * US, at * 50 * US + 20 * US, ContextId(7));
+            if calls.is_crowded() {
+                calls.forget(|_, until| until < at.saturating_sub(1000) * 50 * US);
+            }
+            most = most.max(calls.pieces);
+        }
+        assert!(most <= MANY && calls.threads.len() <= MOST_THREADS, "{most}");
+        for at in 0..1_000_000_u64 {
+            calls.add(ThreadId(1), at * 50 * US, at * 50 * US + 20 * US, ContextId(7));
+            if calls.is_crowded() {
+                calls.forget(|_, _| false);
+            }
+            most = most.max(calls.pieces);
+        }
+        assert!(most <= MOST + 2 && calls.heap_bytes() <= 5 << 20, "{most} in {}", calls.heap_bytes());
+    }
+}

@@ -1,0 +1,262 @@
+//! Stacks in which threads were found by samples while a GPU waited for these threads. For a late launch, the two calls of
+//! its thread around that time are known (`calls`); samples of the thread show the thread's activity between these calls.
+//!
+//! A sample represents a period that is longer than most gaps, so samples are summed over all gaps between the same two
+//! calls before time is charged (`shares`). Time that a thread spent waiting has no samples. If context switches were
+//! recorded, the part of a wait inside a gap is charged to the waiting stack; otherwise this part stays with the two calls.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use super::charge::Idle;
+use gpuflame_model::record::{Blocked, ContextId, IdMap, Sampled, ThreadId, map_bytes};
+
+/// Maximum number of samples (16 bytes each) and of waits (24 bytes each). Gaps are accounted for soon after they have
+/// ended, so older samples and waits are not needed.
+const MOST: usize = 1 << 16;
+/// Number of samples and waits from which on they are dropped if they cannot belong to any future gap.
+const MANY: usize = 1 << 12;
+
+/// Samples and waits of all threads. See the module's documentation.
+#[derive(Clone, Debug)]
+pub(super) struct Samples {
+    threads: IdMap<ThreadId, VecDeque<Found>>,
+    waits: IdMap<ThreadId, VecDeque<Waited>>,
+    count: usize,
+    /// Number of samples and waits at which those that are not needed are dropped next.
+    crowd: usize,
+    most: usize,
+}
+
+/// A sample of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    time: u64,
+    period: u32,
+    context: ContextId,
+}
+
+/// A wait and its stack. The waits of one thread do not overlap.
+#[derive(Clone, Copy, Debug)]
+struct Waited {
+    from: u64,
+    to: u64,
+    context: ContextId,
+}
+
+const _: () = assert!(size_of::<Found>() == 16, "a sample grew: 65,536 of them may be kept");
+const _: () = assert!(size_of::<Waited>() == 24, "a wait grew: 65,536 of them may be kept");
+
+impl Default for Samples {
+    fn default() -> Self {
+        let (threads, waits) = Default::default();
+        Self { threads, waits, count: 0, crowd: MANY, most: MOST }
+    }
+}
+
+impl Samples {
+    /// Creates an instance that uses at most about `bytes` bytes.
+    pub(super) fn bounded(bytes: usize) -> Self {
+        let most = (bytes / size_of::<Found>()).min(MOST);
+        Self { most, crowd: MANY.min(most), ..Self::default() }
+    }
+
+    /// Adds a sample. Samples of a thread arrive in order of time unless the clock was set.
+    pub(super) fn add(&mut self, sampled: &Sampled) {
+        let Sampled { time, period, thread, context } = *sampled;
+        let known = self.threads.entry(thread).or_default();
+        let at = known.partition_point(|found| found.time <= time.0);
+        known.insert(at, Found { time: time.0, period, context });
+        self.count += 1;
+    }
+
+    /// Adds a wait, under the same condition as [`Samples::add`].
+    pub(super) fn add_blocked(&mut self, blocked: &Blocked) {
+        let Blocked { time, duration, thread, context } = *blocked;
+        let known = self.waits.entry(thread).or_default();
+        let at = known.partition_point(|waited| waited.from <= time.0);
+        known.insert(at, Waited { from: time.0, to: time.0.saturating_add(duration), context });
+        self.count += 1;
+    }
+
+    /// Stacks in which a thread was found in `from..to`: those of samples with the samples' periods, and those of waits
+    /// with the part of each wait inside that time.
+    pub(super) fn within(
+        &self,
+        thread: ThreadId,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (ContextId, u64)> {
+        let found = self.threads.get(&thread).into_iter().flat_map(move |known| {
+            let first = known.partition_point(|found| found.time < from);
+            known.range(first..).take_while(move |found| found.time < to)
+        });
+        let waited = self.waits.get(&thread).into_iter().flat_map(move |known| {
+            let first = known.partition_point(|waited| waited.to <= from);
+            known.range(first..).take_while(move |waited| waited.from < to)
+        });
+        let waited = waited.map(move |one| (one.context, one.to.min(to).saturating_sub(one.from.max(from))));
+        found.map(|found| (found.context, u64::from(found.period))).chain(waited)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether there are so many samples and waits that [`Samples::forget`] should be called.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.count >= self.crowd
+    }
+
+    /// Drops samples and waits in periods that cannot contain a gap any more, according to `is_over`. If there are still
+    /// too many samples and waits, drops the older half.
+    pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
+        self.threads.values_mut().for_each(|known| known.retain(|one| !is_over(one.time, one.time + 1)));
+        self.waits.values_mut().for_each(|known| known.retain(|one| !is_over(one.from, one.to)));
+        self.settle();
+        if self.count >= self.most {
+            self.threads.values_mut().for_each(forget_half);
+            self.waits.values_mut().for_each(forget_half);
+            self.settle();
+        }
+        self.crowd = (2 * self.count).clamp(MANY.min(self.most), self.most);
+    }
+
+    fn settle(&mut self) {
+        self.count = settle(&mut self.threads) + settle(&mut self.waits);
+    }
+
+    /// Replaces each context by the one that `context` returns for it.
+    pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
+        for found in self.threads.values_mut().flatten() {
+            found.context = context(found.context);
+        }
+        for waited in self.waits.values_mut().flatten() {
+            waited.context = context(waited.context);
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        let known = self.threads.values().map(|known| known.capacity() * size_of::<Found>());
+        let waits = self.waits.values().map(|known| known.capacity() * size_of::<Waited>());
+        known.chain(waits).sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.waits)
+    }
+}
+
+fn forget_half<T>(known: &mut VecDeque<T>) {
+    known.drain(..known.len().div_ceil(2));
+}
+
+/// Releases memory that is not needed, and returns the number of remaining entries.
+fn settle<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
+    threads.retain(|_, known| !known.is_empty());
+    threads.values_mut().for_each(|known| known.shrink_to(2 * known.len()));
+    threads.values().map(VecDeque::len).sum()
+}
+
+/// Divides `idle` time among the stacks `found` in it, given the processor time that the stacks' samples represent; `None`
+/// is the time without a stack. If the samples represent more than the idle time, the stacks share the idle time
+/// proportionally. The number of gaps is added to the largest part.
+pub(super) fn shares(idle: Idle, mut found: Vec<(ContextId, u64)>) -> Vec<(Option<ContextId>, Idle)> {
+    found.sort_by_key(|(context, nanos)| (Reverse(*nanos), context.0));
+    let sampled: u64 = found.iter().map(|(_, nanos)| *nanos).sum();
+    let mut left = idle.nanos;
+    let mut parts: Vec<(Option<ContextId>, Idle)> = found
+        .into_iter()
+        .map(|(context, nanos)| {
+            let nanos = match sampled > idle.nanos {
+                true => (u128::from(nanos) * u128::from(idle.nanos) / u128::from(sampled)) as u64,
+                false => nanos,
+            };
+            left -= nanos;
+            (Some(context), Idle { nanos, gaps: 0, found: None })
+        })
+        .collect();
+    match parts.first_mut() {
+        // Add the remainder of the divisions to the first part.
+        Some((_, first)) if sampled > idle.nanos => first.nanos += left,
+        _ => parts.push((None, Idle { nanos: left, gaps: 0, found: None })),
+    }
+    let most = parts.iter().map(|(_, part)| part.nanos).max();
+    if let Some((_, part)) = parts.iter_mut().find(|(_, part)| Some(part.nanos) == most) {
+        part.gaps = idle.gaps;
+    }
+    parts.retain(|(_, part)| part.nanos > 0 || part.gaps > 0);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::Nanos;
+
+    fn samples(times: impl IntoIterator<Item = u64>) -> Samples {
+        let mut samples = Samples::default();
+        for time in times {
+            let (thread, context) = (ThreadId(1), ContextId(time as u32));
+            samples.add(&Sampled { time: Nanos(time), period: 10, thread, context });
+        }
+        samples
+    }
+
+    fn shared(nanos: u64, found: &[(u32, u64)]) -> Vec<(Option<u32>, u64, u64)> {
+        let idle = Idle { nanos, gaps: 3, found: None };
+        let found = found.iter().map(|(context, nanos)| (ContextId(*context), *nanos)).collect();
+        let parts = shares(idle, found).into_iter();
+        parts.map(|(context, part)| (context.map(|id| id.0), part.nanos, part.gaps)).collect()
+    }
+
+    #[test]
+    fn samples_in_an_interval_are_found_by_thread() {
+        let samples = samples([100, 300, 200, 400]);
+        let found = |thread, from, to| {
+            samples.within(ThreadId(thread), from, to).map(|(context, _)| context.0).collect::<Vec<_>>()
+        };
+        assert_eq!(found(1, 200, 400), [200, 300]);
+        assert_eq!(found(1, 401, 900), [0; 0]);
+        assert_eq!(found(2, 0, 900), [0; 0]);
+    }
+
+    #[test]
+    fn a_wait_counts_only_its_part_inside_the_interval() {
+        let mut samples = samples([250]);
+        for (from, duration, context) in [(100, 100, 7), (300, 100, 8), (400, 500, 9)] {
+            let (thread, context) = (ThreadId(1), ContextId(context));
+            samples.add_blocked(&Blocked { time: Nanos(from), duration, thread, context });
+        }
+        let found = |from, to| -> Vec<(u32, u64)> {
+            samples.within(ThreadId(1), from, to).map(|(context, nanos)| (context.0, nanos)).collect()
+        };
+        assert_eq!(found(150, 350), [(250, 10), (7, 50), (8, 50)]);
+        assert_eq!(found(500, 600), [(9, 100)]);
+        assert_eq!(found(200, 250), []);
+        let mut later = samples.clone();
+        later.forget(|_, to| to <= 400);
+        assert_eq!((later.count, later.within(ThreadId(1), 0, 1000).count()), (1, 1));
+    }
+
+    #[test]
+    fn idle_time_is_shared_by_samples_and_the_unsampled_rest_remains() {
+        assert_eq!(shared(100, &[(7, 60), (8, 30)]), [(Some(7), 60, 3), (Some(8), 30, 0), (None, 10, 0)]);
+        assert_eq!(shared(100, &[(7, 10)]), [(Some(7), 10, 0), (None, 90, 3)]);
+        assert_eq!(shared(100, &[(7, 100)]), [(Some(7), 100, 3)]);
+        // 100 * 20 / 120 = 16, 100 * 100 / 120 = 83, and 1 is left over.
+        assert_eq!(shared(100, &[(7, 20), (8, 100)]), [(Some(8), 84, 3), (Some(7), 16, 0)]);
+        assert_eq!(shared(100, &[]), [(None, 100, 3)]);
+    }
+
+    #[test]
+    fn stored_samples_are_bounded() {
+        let mut samples = Samples::default();
+        for time in 0..1_000_000 {
+            let (thread, context) = (ThreadId(time as u32 % 9), ContextId(7));
+            samples.add(&Sampled { time: Nanos(time), period: 10, thread, context });
+            if samples.is_crowded() {
+                samples.forget(|_, _| false);
+            }
+        }
+        assert!(samples.count <= MOST && samples.heap_bytes() < 4 << 20, "{}", samples.heap_bytes());
+        samples.forget(|time, _| time < 999_990);
+        assert_eq!(samples.count, 10);
+    }
+}

@@ -1,0 +1,122 @@
+//! Busy time of a device: the union of the times of its activities, computed in one pass and bounded space.
+//!
+//! Activities arrive roughly in order, but the tracer's buffers are not ordered relative to each other. So the newest
+//! stretches of busy time wait in this buffer until it has no more room; then the older stretches are removed. Unordered
+//! stretches wait in a vector that is sorted when it is full, which costs less per activity than any ordered map, because
+//! the sort detects the ordered runs that come from the tracer's buffers.
+
+use gpuflame_model::record::Caller;
+
+/// A stretch of time in which a device was busy without a pause.
+///
+/// The order of the fields determines comparisons: among pieces of work that begin at the same time, the piece that was
+/// called first counts as the one that ended the previous gap, whatever the order in which the pieces arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stretch {
+    pub(super) start: u64,
+    /// The call that launched the work at the start of the stretch.
+    pub(super) call: Call,
+    pub(super) end: u64,
+}
+
+const _: () =
+    assert!(size_of::<Stretch>() == 32, "a stretch grew: 65,536 of them or more wait for each device");
+
+/// The call that launched a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Call {
+    /// Time at which the call began; 0 if this is not known.
+    pub(super) time: u64,
+    /// Duration of the call in ns; 0 if the duration is not known, because the call was recorded when it began; `u32::MAX`
+    /// means that duration or longer.
+    pub(super) duration: u32,
+    /// Context that launched the work.
+    pub(super) caller: Caller,
+}
+
+/// Stretches that wait to be accounted for. See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stretches {
+    waiting: Vec<Stretch>,
+}
+
+impl Stretches {
+    /// Adds a non-empty stretch. Returns false if there are already `room` stretches, so that some must be removed first.
+    pub(super) fn add(&mut self, new: Stretch, room: usize) -> bool {
+        if let Some(newest) = self.waiting.last_mut()
+            && newest.start < new.start
+            && new.start <= newest.end
+        {
+            newest.end = newest.end.max(new.end);
+            return true;
+        }
+        let has_room = self.waiting.len() < room;
+        if has_room {
+            self.waiting.push(new);
+        }
+        has_room
+    }
+
+    /// Sorts the stretches and merges stretches that touch.
+    pub(super) fn merge(&mut self) {
+        merge(&mut self.waiting);
+    }
+
+    /// Whether a single stretch covers the whole time from `since` to `until`. Requires merged stretches.
+    pub(super) fn covers(&self, since: u64, until: u64) -> bool {
+        let at = self.waiting.partition_point(|stretch| stretch.start <= since);
+        at > 0 && self.waiting[at - 1].end >= until
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Number of stretches that begin before `time`. Requires merged stretches.
+    pub(super) fn count_before(&self, time: u64) -> usize {
+        self.waiting.partition_point(|stretch| stretch.start < time)
+    }
+
+    /// Start of the stretch at `position`.
+    pub(super) fn start_of(&self, position: usize) -> u64 {
+        self.waiting.get(position).map_or(u64::MAX, |stretch| stretch.start)
+    }
+
+    /// Removes and returns the stretches before `time`, in order. A stretch that begins before `time` and ends after it is
+    /// cut in two.
+    pub(super) fn take_before(&mut self, time: u64) -> Vec<Stretch> {
+        merge(&mut self.waiting);
+        let leaving = self.count_before(time);
+        let mut left: Vec<_> = self.waiting.drain(..leaving).collect();
+        if let Some(last) = left.last_mut()
+            && last.end > time
+        {
+            self.waiting.insert(0, Stretch { start: time, ..*last });
+            last.end = time;
+        }
+        left
+    }
+
+    /// Replaces each caller by the one that `caller` returns for it.
+    pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
+        for stretch in &mut self.waiting {
+            stretch.call.caller = caller(stretch.call.caller);
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.waiting.capacity() * size_of::<Stretch>()
+    }
+}
+
+/// Sorts the stretches and merges stretches that touch.
+pub(super) fn merge(stretches: &mut Vec<Stretch>) {
+    stretches.sort();
+    stretches.dedup_by(|next, kept| {
+        let touch = next.start <= kept.end;
+        if touch {
+            kept.end = kept.end.max(next.end);
+        }
+        touch
+    });
+}

@@ -1,0 +1,557 @@
+//! Tests hand-drawn timelines, whose expected charges are drawn beneath, and random timelines against an oracle that marks
+//! every nanosecond.
+//!
+//! A column of a drawing is 5 us, so work within two columns of its call is in delivery. The rows of a drawing are:
+//!
+//! ```text
+//! window     [---]           a window, from bracket to bracket
+//! calls      aaa b           launch calls; `sync` calls have no duration
+//! gpu 0         AAA BB       work, by the letter of its call; work without a call has no launch
+//! because 0  LLL###h#..      busy #, host late h, launch latency l, dependency d, unknown u; capitals
+//!                            before a window's first work; . after the last
+//! charged 0  aaa   b         blamed call: a letter, ? without a launch, ! launched outside
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::join::{Join, Limits};
+use gpuflame_model::profile::{Cause, DeviceTime};
+use gpuflame_model::record::testing::{Chance, kernel, launch};
+use gpuflame_model::record::{ContextId, GraphId, Launch, Nanos};
+
+const COLUMN: u64 = 5_000;
+/// Origin of all times. It is not 0, because 0 would mean "not collected".
+const ORIGIN: u64 = 1_000_000_000;
+
+/// Rows and expected results of a drawing.
+#[derive(Default)]
+struct Drawing {
+    rows: Vec<Row<'static>>,
+    /// Idle time by device, charge and cause.
+    idle: BTreeMap<(u32, Place, String), u64>,
+    /// Window, busy and idle time by device.
+    times: BTreeMap<u32, (u64, u64, u64)>,
+}
+
+fn time(column: usize) -> u64 {
+    ORIGIN + column as u64 * COLUMN
+}
+
+/// Runs of the same letter, each with its begin and end.
+fn runs(text: &str) -> Vec<(char, usize, usize)> {
+    let mut found: Vec<(char, usize, usize)> = Vec::new();
+    for (column, letter) in text.chars().enumerate().filter(|(_, letter)| *letter != ' ') {
+        match found.last_mut() {
+            Some((last, _, end)) if *last == letter && *end == column => *end += 1,
+            _ => found.push((letter, column, column + 1)),
+        }
+    }
+    found
+}
+
+fn id(letter: char) -> u32 {
+    100 + u32::from(letter.to_ascii_lowercase() as u8 - b'a')
+}
+
+impl Drawing {
+    fn read(text: &str) -> Self {
+        let (mut drawing, mut because) = (Self::default(), BTreeMap::new());
+        for line in text.lines().filter(|line| line.len() > 12) {
+            let (name, columns) = line.split_at(12);
+            let (what, number) = name.trim().split_once(' ').unwrap_or((name.trim(), "0"));
+            let device: u32 = number.parse().unwrap();
+            match what {
+                "window" => drawing.windows(columns),
+                "calls" => drawing.calls(columns, id, true),
+                "sync" => drawing.calls(columns, id, false),
+                "outside" => drawing.calls(columns, |_| ContextId::OUTSIDE.0, true),
+                "gpu" => drawing.work(columns, device),
+                "because" => drop(because.insert(device, columns.to_owned())),
+                "charged" => drawing.charged(device, &because[&device], columns),
+                _ => panic!("what is a row of {what}?"),
+            }
+        }
+        drawing
+    }
+
+    fn windows(&mut self, columns: &str) {
+        for (column, letter) in columns.char_indices() {
+            let edge = match letter {
+                '[' => WindowEdge::Open,
+                ']' => WindowEdge::Close,
+                _ => continue,
+            };
+            let column = column + usize::from(edge == WindowEdge::Close);
+            self.rows.push(Row::Window { edge, time: Nanos(time(column)) });
+        }
+    }
+
+    fn calls(&mut self, columns: &str, context: fn(char) -> u32, says_how_long: bool) {
+        for (letter, from, to) in runs(columns) {
+            let duration = if says_how_long { (time(to) - time(from)) as u32 } else { 0 };
+            let call = launch(id(letter), context(letter));
+            self.rows.push(Row::Launch(Launch { time: Nanos(time(from)), duration, ..call }));
+        }
+    }
+
+    fn work(&mut self, columns: &str, device: u32) {
+        for (letter, from, to) in runs(columns) {
+            let work = kernel(id(letter), time(from), time(to));
+            // Only the letter `G` is a graph; any other launch makes one kernel.
+            let graph = GraphId(u32::from(letter == 'G'));
+            self.rows.push(Row::Activity(Activity { device: DeviceId(device), graph, ..work }));
+        }
+    }
+
+    fn charged(&mut self, device: u32, because: &str, charged: &str) {
+        let times = self.times.entry(device).or_default();
+        let charged = charged.chars().chain(std::iter::repeat(' '));
+        for (because, charged) in because.chars().zip(charged).filter(|(because, _)| *because != ' ') {
+            times.0 += COLUMN;
+            if because == '#' {
+                times.1 += COLUMN;
+                continue;
+            }
+            times.2 += COLUMN;
+            let place = match charged {
+                '?' | ' ' => Place::Missing(Missing::NoStack),
+                '!' => Place::Missing(Missing::Outside),
+                letter => Place::Context(ContextId(id(letter))),
+            };
+            *self.idle.entry((device, place, because.to_string())).or_default() += COLUMN;
+        }
+    }
+
+    /// Pushes the rows through join and timeline in this order, and compares the result with the expected one.
+    #[track_caller]
+    fn check(&self, rows: &[Row<'_>]) {
+        let profile = account(rows, Limits::default());
+        let mut idle = BTreeMap::new();
+        for sample in profile.samples(&IDLE) {
+            let cause = sample.leaf.tips().find_map(|tip| match tip {
+                Tip::Idle(cause) => Some(letter(cause)),
+                _ => None,
+            });
+            let (place, because) = match (sample.base, cause) {
+                (None, Some(cause)) => (sample.place, cause.to_owned()),
+                (Some(Base::Opening), Some(cause)) => (sample.place, cause.to_uppercase()),
+                (Some(Base::Closing), None) => (Place::Missing(Missing::NoStack), ".".to_owned()),
+                _ => panic!("{sample:?}"),
+            };
+            let key = (sample.device.unwrap().0, place, because);
+            assert!(idle.insert(key, sample.amount()).is_none(), "it came twice");
+        }
+        assert_eq!(idle, self.idle);
+        let times = profile.times().iter().map(|t| (t.device.0, (t.window, t.busy, t.idle)));
+        assert_eq!(times.collect::<BTreeMap<_, _>>(), self.times);
+    }
+}
+
+fn letter(cause: Cause) -> &'static str {
+    match cause {
+        Cause::HostLate => "h",
+        Cause::LaunchLatency => "l",
+        Cause::Dependency => "d",
+        Cause::Unknown => "u",
+    }
+}
+
+fn account(rows: &[Row<'_>], limits: Limits) -> Profile {
+    let (mut join, mut timeline) = (Join::new(limits), Timeline::default());
+    for row in rows {
+        join.push(row, &mut timeline);
+        timeline.row(row);
+    }
+    join.as_if_over(&mut timeline);
+    let mut profile = Profile::default();
+    timeline.fill(&mut profile);
+    profile
+}
+
+/// Checks a drawing, both in the order of its rows and in random orders.
+#[track_caller]
+fn check(text: &str) {
+    let drawing = Drawing::read(text);
+    drawing.check(&drawing.rows);
+    for seed in 1..20 {
+        let (edges, mut rest): (Vec<_>, Vec<_>) =
+            drawing.rows.iter().cloned().partition(|row| matches!(row, Row::Window { .. }));
+        Chance::new(seed).shuffle(&mut rest, 100);
+        // The edges keep their order, but may all arrive after the other rows.
+        drawing.check(&[edges.clone(), rest.clone()].concat());
+        drawing.check(&[rest, edges].concat());
+    }
+}
+
+#[test]
+fn a_gap_is_charged_to_the_launch_that_ended_it() {
+    check(
+        "
+window      [-----------------------]
+calls        a         bb
+gpu 0          AAAA       BBBB
+because 0   HLL####hhhhlll####.......
+charged 0   aaa    bbbbbbb
+",
+    );
+}
+
+#[test]
+fn a_gap_before_work_launched_in_time_is_a_dependency_wait() {
+    check(
+        "
+window      [-----------------------------]
+calls       ab     c               d
+gpu 0        AAAAA  BBB       CCC        DD
+because 0   L#####dd###ddddddd###hhlllddd##
+charged 0   a     bb   ccccccc   dddddddd
+",
+    );
+}
+
+#[test]
+fn a_device_is_idle_when_none_of_its_streams_is_busy() {
+    check(
+        "
+window      [--------------------------]
+calls       abc       d  e
+gpu 0        AAAAAA       EEEE
+gpu 0         BBBB
+gpu 0          CCCCCCC   DDDD
+because 0   L#########lll#####..........
+charged 0   a         ddd
+",
+    );
+}
+
+#[test]
+fn each_device_is_accounted_separately() {
+    check(
+        "
+window      [--------------------]
+calls       a b     c
+gpu 0        AAAA     CC
+gpu 1          BBBBBBBBBBBB
+because 0   L####hhhll##..........
+charged 0   a    ccccc
+because 1   HHL############.......
+charged 1   bbb
+",
+    );
+}
+
+#[test]
+fn work_may_outlast_its_window_and_begin_after_it() {
+    check(
+        "
+window      [--------]      [-------------]
+outside               x
+calls        a    b              c      d
+gpu 0          AA    BBBB  XXXX    CC       DDDD
+because 0   HLL##hlll####   ###hhll##hhhlll ####
+charged 0   aaa  bbbb          cccc  dddddd
+",
+    );
+}
+
+#[test]
+fn work_launched_outside_keeps_a_device_busy_and_is_charged_separately() {
+    check(
+        "
+window      [---]     [---------------]
+outside          y z
+calls        a
+gpu 0          AA    YY   ZZ
+because 0   HLL##     #ddd##...........
+charged 0   aaa        !!!
+",
+    );
+}
+
+#[test]
+fn the_cause_is_unknown_without_a_launch_or_with_contradicting_clocks() {
+    check(
+        "
+window      [------------------]
+calls       a            b   c
+gpu 0        AA    QQ   BB C
+because 0   L##uuuu##hhh##u#....
+charged 0   a  ????  bbb  c
+",
+    );
+}
+
+#[test]
+fn a_synchronous_call_is_in_flight_until_its_work_begins() {
+    check(
+        "
+window      [------------------]
+calls       a
+sync           b
+gpu 0        AAA       BB
+because 0   L###lllllll##.......
+charged 0   a   bbbbbbb
+",
+    );
+}
+
+#[test]
+fn gaps_inside_a_graph_wait_for_the_graph() {
+    check(
+        "
+window      [-----------------]
+calls       g
+gpu 0         GGG GG   GGGG
+because 0   LL###d##ddd####....
+charged 0   gg   g  ggg
+",
+    );
+}
+
+#[test]
+fn idle_time_of_a_window_without_work_is_not_charged() {
+    check(
+        "
+window      [--]  [-----]
+calls               a
+gpu 0                AA
+because 0   ....  HHL##..
+charged 0         aaa
+",
+    );
+}
+
+#[test]
+fn without_windows_time_counts_from_the_first_work_to_the_last() {
+    check(
+        "
+calls       a    b
+gpu 0         AA    BB
+because 0     ##hlll##
+charged 0       bbbb
+",
+    );
+}
+
+/// The account of device 0. Its parts must add up.
+fn only(profile: &Profile) -> DeviceTime {
+    let [time] = profile.times() else { panic!("{:?}", profile.times()) };
+    assert_eq!(time.window, time.busy + time.idle, "{time:?}");
+    assert_eq!(profile.samples(&IDLE).iter().map(Sample::amount).sum::<u64>(), time.idle);
+    *time
+}
+
+fn window(edge: WindowEdge, time: u64) -> Row<'static> {
+    Row::Window { edge, time: Nanos(time) }
+}
+
+#[test]
+fn sums_match_the_oracle_for_rows_in_any_order() {
+    for seed in 1..300 {
+        let mut chance = Chance::new(seed);
+        // State per nanosecond: inside a window, busy with recorded work, and busy with work that was launched outside.
+        let (mut open, mut busy, mut outside) = ([false; 4000], [false; 4000], [false; 4000]);
+        let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + chance.below(500) as usize);
+        while at < 3500 {
+            let close = at + chance.below(600) as usize;
+            open[at..close.min(4000)].fill(true);
+            edges.push(window(WindowEdge::Open, at as u64));
+            edges.push(window(WindowEdge::Close, close.min(4000) as u64));
+            at = close + chance.below(300) as usize;
+        }
+        for id in 2..40_u32 {
+            let (start, length) = (1 + chance.below(3800) as usize, chance.below(100) as usize);
+            let recorded = id == 2 || chance.below(3) > 0;
+            let marks = if recorded { &mut busy } else { &mut outside };
+            marks[start..start + length].fill(true);
+            let context = if recorded { id } else { ContextId::OUTSIDE.0 };
+            let call = Launch { time: Nanos(1 + chance.below(4000)), ..launch(id, context) };
+            rows.push(Row::Launch(call));
+            rows.push(Row::Activity(kernel(id, start as u64, (start + length) as u64)));
+        }
+        chance.shuffle(&mut rows, 100);
+        edges.append(&mut rows);
+        let time = only(&account(&edges, Limits::default()));
+        let count = |what: &dyn Fn(usize) -> bool| (0..4000).filter(|&at| what(at)).count() as u64;
+        assert_eq!(time.window, count(&|at| open[at] || busy[at]), "seed {seed}");
+        assert_eq!(time.busy, count(&|at| busy[at] || open[at] && outside[at]), "seed {seed}");
+    }
+}
+
+/// Rows of work of 7 ns every 10 ns from 1,000 on, all of one graph. The launches are not known.
+fn steady(count: u64) -> Vec<Row<'static>> {
+    let work = |at| Activity { graph: GraphId(1), ..kernel(1, 1000 + at * 10, 1007 + at * 10) };
+    (0..count).map(|at| Row::Activity(work(at))).collect()
+}
+
+#[test]
+fn nearly_ordered_rows_are_accounted_exactly() {
+    let mut rows = vec![window(WindowEdge::Open, 500), Row::Launch(launch(1, 11))];
+    let mut work = steady(500_000);
+    Chance::new(1).shuffle(&mut work, 10_000);
+    rows.append(&mut work);
+    rows.push(window(WindowEdge::Close, 5_002_000));
+    let time = only(&account(&rows, Limits::default()));
+    let expected = (5_001_500, 3_500_000, 0, 0);
+    assert_eq!((time.window, time.busy, time.late, time.late_count), expected);
+    assert_eq!((time.first, time.last), (Nanos(1000), Nanos(1000 + 499_999 * 10 + 7)));
+}
+
+#[test]
+fn forty_threads_may_deliver_ten_thousand_records_each_in_turn() {
+    // Forty threads take turns, and the tracer delivers a thread's buffer when the buffer is full.
+    let (threads, records) = (40, 10_000);
+    let mut rows = vec![Row::Launch(launch(1, 11))];
+    for round in 0..4 {
+        for thread in 0..threads {
+            rows.extend((0..records).map(|at| {
+                let start = 1_000 + 10 * (thread + threads * (at + records * round));
+                Row::Activity(kernel(1, start, start + 7))
+            }));
+        }
+    }
+    let (mut join, mut timeline) = (Join::default(), Timeline::default());
+    rows.iter().for_each(|row| join.push(row, &mut timeline));
+    assert!(timeline.heap_bytes() <= 32 * device::MOST_ROOM + (1 << 20), "{}", timeline.heap_bytes());
+    let mut profile = Profile::default();
+    timeline.fill(&mut profile);
+    let time = only(&profile);
+    assert_eq!((time.busy, time.late_count), (7 * 4 * threads * records, 0));
+}
+
+#[test]
+fn late_rows_are_counted_and_bound_the_error() {
+    let mut rows = vec![Row::Launch(launch(1, 11))];
+    rows.append(&mut steady(200_000));
+    rows.extend([(1001, 1011), (1017, 1019)].map(|(start, end)| Row::Activity(kernel(1, start, end))));
+    let time = only(&account(&rows, Limits::default()));
+    assert_eq!((time.busy, time.late, time.late_count), (1_400_000, 12, 2));
+}
+
+#[test]
+fn one_window_per_step_does_not_grow_memory_and_stays_exact() {
+    let (mut join, mut timeline) = (Join::default(), Timeline::default());
+    let mut most = 0;
+    for step in 0..100_000_u64 {
+        let at = 1_000 + step * 100;
+        let rows = [
+            window(WindowEdge::Open, at),
+            Row::Launch(Launch { time: Nanos(at + 5), ..launch(step as u32, 11) }),
+            Row::Activity(kernel(step as u32, at + 20, at + 50)),
+            window(WindowEdge::Close, at + 90),
+        ];
+        for row in &rows {
+            join.push(row, &mut timeline);
+            timeline.row(row);
+        }
+        if step == 20_000 {
+            most = timeline.heap_bytes();
+        }
+    }
+    assert_eq!(timeline.heap_bytes(), most);
+    // A device that had no work until now was idle in all windows.
+    let rows = [
+        window(WindowEdge::Open, 20_000_000),
+        Row::Activity(Activity { device: DeviceId(1), ..kernel(99_999, 20_000_010, 20_000_020) }),
+        window(WindowEdge::Close, 20_000_100),
+    ];
+    for row in &rows {
+        join.push(row, &mut timeline);
+        timeline.row(row);
+    }
+    join.as_if_over(&mut timeline);
+    let mut profile = Profile::default();
+    timeline.fill(&mut profile);
+    let times: Vec<_> = profile.times().iter().map(|t| (t.window, t.busy, t.idle)).collect();
+    assert_eq!(times, [(9_000_100, 3_000_000, 6_000_100), (9_000_100, 10, 9_000_090)]);
+}
+
+#[test]
+fn work_that_starts_before_its_launch_is_counted_as_early() {
+    let rows = [
+        Row::Launch(Launch { time: Nanos(5_000), ..launch(1, 11) }),
+        Row::Launch(Launch { time: Nanos(9_000), ..launch(2, 11) }),
+        Row::Launch(Launch { time: Nanos(9_500), ..launch(3, 11) }),
+        Row::Activity(kernel(1, 5_000, 5_100)),
+        Row::Activity(kernel(2, 8_400, 8_500)),
+        Row::Activity(kernel(3, 9_499, 9_600)),
+    ];
+    let time = only(&account(&rows, Limits::default()));
+    assert_eq!((time.early, time.early_count), (600, 2));
+}
+
+#[test]
+fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
+    let on = |stream: u32, start| Activity {
+        context: gpuflame_model::record::GpuContextId(1 + stream % 2),
+        stream: gpuflame_model::record::StreamId(stream),
+        ..kernel(1, start, start + 10)
+    };
+    let mut rows = vec![Row::Launch(launch(1, 11))];
+    rows.extend((0..10_000).map(|at| Row::Activity(on(at as u32 % 5000, 100 + at * 20))));
+    let profile = account(&rows, Limits::default());
+    assert_eq!(profile.streams().len(), 4097);
+    let named = profile.streams().iter().filter(|stream| stream.stream.is_some());
+    assert!(named.clone().all(|stream| (stream.count, stream.nanos) == (2, 20)));
+    let others = profile.streams().iter().find(|stream| stream.stream.is_none()).unwrap();
+    assert_eq!((others.count, others.nanos), (2 * (5000 - 4096), 20 * (5000 - 4096)));
+}
+
+#[test]
+#[ignore = "a measurement: cargo test --release -p gpuflame-explain --lib costs_beside_the_join -- --ignored --nocapture"]
+fn the_timelines_cost_compared_with_the_join_is_printed() {
+    let (mut rows, mut chance) = (Vec::new(), Chance::new(3));
+    for id in 0..1_000_000_u32 {
+        let start = 1_000_000 + u64::from(id) * 3000;
+        rows.push(Row::Launch(Launch { time: Nanos(start - 4000), ..launch(id, 2 + id % 500) }));
+        rows.push(Row::Activity(kernel(id, start, start + 500 + chance.below(2000))));
+    }
+    let rate = |sink: &mut dyn Sink| {
+        let (mut join, began) = (Join::default(), std::time::Instant::now());
+        let mut sink = sink;
+        rows.iter().for_each(|row| join.push(row, &mut sink));
+        rows.len() as f64 / began.elapsed().as_secs_f64() / 1e6
+    };
+    for _ in 0..5 {
+        let (alone, both) = (rate(&mut None::<Timeline>), rate(&mut Timeline::default()));
+        eprintln!("{alone:.1} M rows/s through the join, {both:.1} with a timeline: {:.2}", both / alone);
+    }
+}
+
+#[test]
+fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
+    let us = |micros: u64| Nanos(ORIGIN + micros * 1000);
+    let mut timeline = Timeline::default();
+    timeline.row(&Row::Window { edge: WindowEdge::Open, time: us(0) });
+    assert!(timeline.is_in_window(us(0)) && !timeline.is_in_window(Nanos(ORIGIN - 1)));
+    for (at, context) in [(0, 100), (1000, 101)] {
+        timeline.launched(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
+    }
+    // Samples of another thread have no effect, and neither have samples before and after the gap (20 to 1000 us).
+    for (at, thread, context) in
+        [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
+    {
+        let (thread, context) = (ThreadId(thread), ContextId(context));
+        timeline.sampled(&Sampled { time: us(at), period: 300_000, thread, context });
+    }
+    for (at, context) in [(0, 100), (1000, 101)] {
+        let launched = Launched { time: us(at), duration: 5000, context: ContextId(context) };
+        timeline.activity(&kernel(context, us(at + 10).0, us(at + 20).0), Origin::Launch(launched));
+    }
+    let mut profile = Profile::default();
+    timeline.fill(&mut profile);
+    let late = profile
+        .samples(&IDLE)
+        .iter()
+        .filter(|sample| sample.leaf == Leaf::new(&[Tip::Idle(Cause::HostLate)]));
+    let found: BTreeMap<_, _> =
+        late.map(|sample| (sample.place, (sample.amount(), sample.count()))).collect();
+    let between = Place::Between { after: ContextId(100), thread: None, before: ContextId(101) };
+    let expected = [
+        (Place::Context(ContextId(7)), (600_000, 1)),
+        (Place::Context(ContextId(8)), (300_000, 0)),
+        (between, (80_000, 0)),
+    ];
+    assert_eq!(found, BTreeMap::from(expected));
+}

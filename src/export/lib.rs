@@ -1,0 +1,59 @@
+//! The exporters turn a [`Profile`](gpuflame_model::profile::Profile) and one of its views, or joined rows, into the bytes of a
+//! file.
+//!
+//! Each format is one function and a line of [`FORMATS`] (or, for rows that cannot be stored, one sink). A format can
+//! draw any view without code specific to that view. A format depends on no clock, path or flag: the same input gives
+//! the same bytes, regardless of the order in which CUPTI's buffers arrived. Every format shows lost and unmatched
+//! data: as frames and comments in folded files, as frames and in the subtitle of pictures, as rows in tables.
+
+#![forbid(unsafe_code)]
+
+pub mod activities;
+pub mod chrome;
+pub mod clean;
+pub mod colors;
+pub mod compose;
+pub mod cupti_text;
+
+pub mod flame;
+pub mod folded;
+pub mod format;
+mod formats;
+pub mod frame;
+pub mod json;
+pub mod numbers;
+pub mod options;
+pub mod order;
+pub mod roots;
+pub mod short;
+pub mod short_name_svg;
+pub mod source;
+pub mod stack_table;
+pub mod svg;
+pub mod table;
+pub mod threads;
+
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use activities::ActivityTable;
+pub use chrome::ChromeText;
+pub use clean::frame as clean_frame;
+pub use clean::guarded;
+pub use clean::line as clean_line;
+pub use compose::event_place;
+pub use compose::{folded_names, stack_names, work_name};
+pub use cupti_text::CuptiText;
+pub use folded::FOLDED;
+pub use format::WriteEvents;
+pub use format::{DrawView, Drawing, Format, Writes};
+pub use formats::{FORMATS, format};
+pub use options::{GraphStacks, Names, Options, Root, Unit};
+pub use short::short_kernels;
+pub use source::{SourceLine, source_line};
+pub use stack_table::write_stacks_csv;
+pub use svg::{SVG, draw_once};
+pub use table::write_csv;

@@ -1,0 +1,155 @@
+//! Settings whose value is one of a few words. Only this module defines the words and the default.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind};
+use crate::profile::{Measure, View};
+
+/// Meaning of a frame's width.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// GPU time in nanoseconds. The sum over a folded file is exact.
+    #[default]
+    Nanos,
+    /// GPU time in microseconds. Each line is rounded separately, half up, so that the sum of a file may differ by up
+    /// to half a microsecond per line.
+    Micros,
+    /// Number of activities, plus the number of launches without an activity.
+    Count,
+}
+
+/// Stacks to show for a graph node: the stack that launched the graph, or the stack that created the node, by an API
+/// call or by stream capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GraphStacks {
+    /// The launching stack, `[graph]`, and the part of the creating stack that differs.
+    #[default]
+    Both,
+    /// The stack that created the node. If that stack is unknown, the launching stack and the reason are shown.
+    Capture,
+    /// The stack that launched the graph.
+    Launch,
+}
+
+/// Content of a frame at the root of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// `[process app 4711]`.
+    Process,
+    /// `[thread loader]`, the launching thread. The frame includes the thread id if several threads have the name.
+    Thread,
+    /// `[GPU 0]`.
+    Device,
+    /// `[stream 7]`; the frame includes the GPU if several streams have that number. Idle time has no such frame,
+    /// because it belongs to a whole GPU.
+    Stream,
+}
+
+/// Treatment of numbers in the names of ranges and Python functions, where they count steps and requests, or identify
+/// objects and threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Names {
+    /// Each number becomes `N`, so that all steps share one frame.
+    #[default]
+    Folded,
+    /// Like `Folded`, but the numbers of module instances are folded as well: `nn.Module: Layer_17`.
+    Modules,
+    /// Numbers are unchanged.
+    Kept,
+}
+
+/// Treatment of Python frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Python {
+    /// Python frames are shown among the native frames, each with the first line of its function.
+    #[default]
+    Auto,
+    /// Python frames are not captured.
+    Off,
+    /// Stacks with Python frames are shown without native frames.
+    Only,
+    /// Python frames are shown with the line that was being executed.
+    Lines,
+}
+
+/// CUPTI features left to other clients in the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Yield {
+    /// Activity records, if other clients take them, until a window opens.
+    Nothing,
+    /// Activity records, while other clients use them.
+    #[default]
+    Records,
+    /// Activity records and the callback subscription.
+    Subscription,
+}
+
+/// Attribution of the work of PyTorch's backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backward {
+    /// The work is attributed to autograd's thread, which launched the work.
+    #[default]
+    Autograd,
+    /// The work is attributed to the forward pass, if ranges identify the forward operator.
+    Forward,
+}
+
+impl Unit {
+    /// Returns the index of the value of `view` that the options select.
+    pub fn value(self, view: &View) -> usize {
+        match self {
+            Self::Nanos | Self::Micros => 0,
+            Self::Count => usize::from(view.values.len() > 1),
+        }
+    }
+
+    /// Whether to divide the values of `view` by a thousand, as is done only for nanoseconds.
+    pub fn is_micros_of(self, view: &View) -> bool {
+        self == Self::Micros && view.values[0].unit == Measure::Nanos
+    }
+}
+
+/// Maps the values of a type to their words, which are parsed case-insensitively.
+macro_rules! words {
+    ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {
+        impl $type {
+            /// All values.
+            pub const ALL: &[Self] = &[Self::$first $(, Self::$value)*];
+            /// Words of all values, for help texts and messages.
+            pub const WORDS: &str = concat!($first_word $(, ", ", $word)*);
+
+            /// Returns the word that selects the value.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    Self::$first => $first_word,
+                    $(Self::$value => $word,)*
+                }
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                let known = Self::ALL.iter().find(|value| value.word().eq_ignore_ascii_case(text));
+                known.copied().ok_or_else(|| {
+                    Error::new(ErrorKind::Setting, format!("`{text}` is none of {}", Self::WORDS))
+                })
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+    };
+}
+
+words!(Unit: Nanos "ns", Micros "us", Count "count");
+words!(GraphStacks: Both "both", Capture "capture", Launch "launch");
+words!(Python: Auto "auto", Off "off", Only "only", Lines "lines");
+words!(Yield: Records "records", Nothing "0", Subscription "1");
+words!(Backward: Autograd "autograd", Forward "forward");
+words!(Root: Process "process", Thread "thread", Device "device", Stream "stream");

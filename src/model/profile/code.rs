@@ -1,0 +1,51 @@
+//! Python functions of a profile.
+
+use super::Profile;
+use crate::record::{Code, CodeId, map_bytes};
+
+/// A Python function. See [`Code`] for its fields.
+#[derive(Clone, Debug)]
+pub(super) struct PythonCode {
+    version: u16,
+    first_line: u32,
+    file: Box<str>,
+    name: Box<str>,
+    lines: Box<[u8]>,
+}
+
+impl PythonCode {
+    /// Returns the function as a row with this id.
+    fn row(&self, id: CodeId) -> Code<'_> {
+        let Self { version, first_line, file, name, lines } = self;
+        Code { id, version: *version, first_line: *first_line, file, name, lines }
+    }
+}
+
+impl Profile {
+    /// Adds a function. If two functions have the same id, the first function wins.
+    pub(super) fn add_code(&mut self, code: &Code<'_>) {
+        self.codes.entry(code.id).or_insert_with(|| PythonCode {
+            version: code.version,
+            first_line: code.first_line,
+            file: code.file.into(),
+            name: code.name.into(),
+            lines: code.lines.into(),
+        });
+    }
+
+    /// Returns the function of a Python frame; `None` if the function's row was lost.
+    pub fn code(&self, id: CodeId) -> Option<Code<'_>> {
+        self.codes.get(&id).map(|code| code.row(id))
+    }
+
+    /// Returns all functions, in no particular order.
+    pub fn codes(&self) -> impl Iterator<Item = Code<'_>> {
+        self.codes.iter().map(|(&id, code)| code.row(id))
+    }
+
+    /// Returns the heap size of all Python functions.
+    pub(super) fn code_bytes(&self) -> usize {
+        let texts = self.codes.values().map(|code| code.file.len() + code.name.len() + code.lines.len());
+        texts.sum::<usize>() + map_bytes(&self.codes)
+    }
+}

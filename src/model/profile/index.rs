@@ -1,0 +1,38 @@
+//! The look-up part of an interning table: maps hashes to positions, at 5 bytes per bucket.
+//!
+//! The values themselves are stored once, in the caller's `Vec`. A `HashMap` from value to position would store each
+//! value a second time. For stack nodes that second copy would be larger than the node itself.
+
+use hashbrown::HashTable;
+
+/// Maps hashes to positions.
+#[derive(Clone, Debug, Default)]
+pub struct Index(HashTable<u32>);
+
+impl Index {
+    /// Creates an index with capacity for `count` entries.
+    pub fn with_room(count: usize) -> Self {
+        Self(HashTable::with_capacity(count))
+    }
+
+    /// Returns the position of the value with this hash for which `is_it` returns true.
+    pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        self.0.find(hash, |&position| is_it(position)).copied()
+    }
+
+    /// Adds the position of a value that [`Index::find`] did not find. `hash_of` returns the hash of each value that
+    /// was added earlier.
+    pub fn insert(&mut self, hash: u64, position: u32, hash_of: impl Fn(u32) -> u64) {
+        self.0.insert_unique(hash, position, |&position| hash_of(position));
+    }
+
+    /// Changes the position of an existing value with this hash from `old` to `new`.
+    pub fn replace(&mut self, hash: u64, old: u32, new: u32) {
+        *self.0.find_mut(hash, |&position| position == old).expect("it was added") = new;
+    }
+
+    /// Size of the table in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.0.allocation_size()
+    }
+}

@@ -1,0 +1,538 @@
+//! A profile is the input of all exporters. It holds launching contexts and their stacks, samples of the work that
+//! ran, names (strings), and losses.
+//!
+//! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and stores each distinct
+//! value once. A stack is a node of a prefix tree, so that another context costs about 16 bytes per frame that it
+//! does not share. Samples come from `aggregate` and names from `symbolize`. Both modules may replace their data
+//! repeatedly as the profile grows. Nothing in this module depends on a clock, a path or a file format.
+
+mod cause;
+mod code;
+mod facts;
+mod fewer;
+mod frame;
+mod generated;
+mod index;
+mod kernels;
+mod missing;
+mod numbered;
+mod quoted;
+mod sample;
+mod strings;
+mod tree;
+pub mod views;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use cause::Cause;
+pub use facts::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
+pub use fewer::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
+pub use frame::{Kind, ShownFrame, ShownFrameId, Source, Unnamed};
+pub use quoted::quoted;
+pub use quoted::turns;
+pub use sample::{Base, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
+pub use strings::{StringId, Strings};
+pub use views::{Measure, VIEWS, Value, View, human};
+
+use kernels::{KernelName, Kernels};
+
+use crate::record::{
+    CodeId, ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, Provenance, RangeId,
+    Row, ThreadId, WindowEdge, hash_one, map_bytes,
+};
+pub use index::Index;
+pub use numbered::Numbered;
+pub use tree::{NodeId, Tree};
+
+/// Returns the sum of all values. Saturates instead of wrapping, because malformed records can hold any value.
+pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
+}
+
+/// Adds `more` to `sum`, saturating.
+pub fn add_to(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
+}
+
+/// Maximum number of provenance facts: enough for a machine of 16 GPUs, and for merged ranks.
+const MOST_SAID: usize = 256;
+
+/// Id of a distinct frame of a profile: dense, in order of first occurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameId(u32);
+
+impl FrameId {
+    /// Returns the frame's position in the frame table, for use with parallel tables.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A distinct stack of frames, as captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(NodeId);
+
+/// A distinct stack of frames, as displayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShownId(NodeId);
+
+/// Definition of a [`ContextId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// Launching thread.
+    pub thread: ThreadId,
+    /// Quality of the stack.
+    pub flags: ContextFlags,
+    /// Stack, as captured.
+    pub stack: StackId,
+}
+
+/// Input of the exporters; see the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    strings: Strings,
+    frames: Vec<Frame>,
+    frame_index: Index,
+    stacks: Tree,
+    contexts: IdMap<ContextId, Context>,
+    /// First context with a given stack: per thread, or, if threads are merged, of all threads, stored under thread
+    /// 0.
+    first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
+    labels: IdMap<LabelId, StringId>,
+    ranges: IdMap<RangeId, StringId>,
+    codes: IdMap<CodeId, code::PythonCode>,
+    /// Names of functions without a file, by address.
+    generated: BTreeMap<u64, Box<str>>,
+    kernels: Kernels,
+    /// Size in bytes of the texts of kernel names.
+    kernel_text: usize,
+    process: Option<(u32, StringId)>,
+    /// Provenance facts, in order of arrival.
+    provenance: Vec<(Provenance, String)>,
+    threads: BTreeMap<ThreadId, StringId>,
+    modules: Vec<Module>,
+    windows: Vec<(WindowEdge, Nanos)>,
+    losses: BTreeMap<Loss, u64>,
+    /// Samples of each view, keyed by the view's word.
+    samples: BTreeMap<&'static str, Vec<Sample>>,
+    works: Vec<WorkStats>,
+    devices: Vec<DeviceUse>,
+    times: Vec<DeviceTime>,
+    dependencies: Dependencies,
+    streams: Vec<StreamUse>,
+    shown_frames: Vec<ShownFrame>,
+    shown_index: Index,
+    shown: Tree,
+    shown_contexts: IdMap<ContextId, ShownId>,
+    /// Number of times that frames, stacks and strings were renumbered.
+    renumbered: u32,
+}
+
+/// Filling a profile from rows.
+impl Profile {
+    /// Adds a provenance fact. Duplicates, as in merged recordings, are dropped. The number of facts is limited
+    /// because a recording may hold any number.
+    fn add_provenance(&mut self, what: Provenance, text: &str) {
+        let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
+        if !is_known && self.provenance.len() < MOST_SAID {
+            self.provenance.push((what, text.to_owned()));
+        }
+    }
+
+    /// Takes a row that defines an id, a window edge or a loss; ignores launches and activities. If two rows define
+    /// the same id, the first row wins.
+    pub fn push(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Context { id, thread, flags, frames } => self.add_context(*id, *thread, *flags, frames),
+            Row::Name { id, text } => {
+                self.kernel_text += strings::bytes(text);
+                let symbol = self.strings.intern(text);
+                self.kernels.add(*id, KernelName { symbol, shown: None });
+            }
+            Row::Label { id, text } => {
+                let text = self.strings.intern(text);
+                self.labels.entry(*id).or_insert(text);
+            }
+            Row::Range { id, domain, text } => {
+                let text = self.strings.intern(&range_frame(domain, text));
+                self.ranges.entry(*id).or_insert(text);
+            }
+            Row::Code(code) => self.add_code(code),
+            Row::Generated { address, name } => self.add_generated(*address, name),
+            Row::Process { id, name } => {
+                let name = self.strings.intern(name);
+                self.process.get_or_insert((*id, name));
+            }
+            Row::Provenance { what, text } => self.add_provenance(*what, text),
+            Row::Thread { id, name } => {
+                let name = self.strings.intern(name);
+                self.threads.entry(*id).or_insert(name);
+            }
+            Row::Module(module) => self.modules.push(module.clone()),
+            Row::Window { edge, time } => self.add_window(*edge, *time),
+            Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
+            Row::Launch(_)
+            | Row::Outside(_)
+            | Row::Activity(_)
+            | Row::Inside(_)
+            | Row::Called(_)
+            | Row::Sampled(_)
+            | Row::Blocked(_)
+            | Row::Wait(_)
+            | Row::Memory(_)
+            | Row::EventRecord(_)
+            | Row::Sync(_)
+            | Row::EventCall(_)
+            | Row::Unified(_)
+            | Row::Instant(_)
+            | Row::Told { .. }
+            | Row::GraphNode { .. }
+            | Row::GraphClone { .. }
+            | Row::GraphUpdate { .. }
+            | Row::GraphEnd { .. }
+            | Row::Sum { .. } => {}
+        }
+    }
+
+    /// Takes a context as [`Profile::push`] does, unless a context with the same stack exists already, on the same
+    /// thread or (with `any_thread`) on any thread. Returns the id to use, which is either the new context's or the
+    /// existing one's. This merging prevents a program that starts a thread per request from filling the profile with
+    /// copies of the same stacks.
+    pub fn merge_context(
+        &mut self,
+        id: ContextId,
+        thread: ThreadId,
+        flags: ContextFlags,
+        leaf_first: &[Frame],
+        any_thread: bool,
+    ) -> ContextId {
+        let node = self.intern_stack(leaf_first);
+        let apart = if any_thread { ThreadId::default() } else { thread };
+        let first = *self.first_with.entry((node, flags, apart)).or_insert(id);
+        if first == id {
+            self.contexts.entry(id).or_insert(Context { thread, flags, stack: StackId(node) });
+        }
+        first
+    }
+
+    /// Replaces all losses by `losses`.
+    pub fn set_losses(&mut self, losses: BTreeMap<Loss, u64>) {
+        self.losses = losses;
+    }
+
+    fn add_context(&mut self, id: ContextId, thread: ThreadId, flags: ContextFlags, leaf_first: &[Frame]) {
+        if self.contexts.contains_key(&id) {
+            return;
+        }
+        let node = self.intern_stack(leaf_first);
+        self.contexts.insert(id, Context { thread, flags, stack: StackId(node) });
+    }
+
+    fn intern_stack(&mut self, leaf_first: &[Frame]) -> NodeId {
+        let Self { frames, frame_index, stacks, .. } = self;
+        let root_first = leaf_first.iter().rev();
+        stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
+    }
+
+    /// Keeps the first opening and the last closing of a window, so that windows opened for every step do not
+    /// accumulate.
+    fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
+        match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
+            None => self.windows.push((edge, time)),
+            Some((_, kept)) if edge == WindowEdge::Close => *kept = time.max(*kept),
+            Some((_, kept)) => *kept = time.min(*kept),
+        }
+    }
+}
+
+/// Returns the position of `frame` in `frames`; adds `frame` on first occurrence.
+fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32 {
+    let hash = hash_one(&frame);
+    if let Some(at) = index.find(hash, |at| frames[at as usize] == frame) {
+        return at;
+    }
+    let at = frames.len() as u32;
+    index.insert(hash, at, |at| hash_one(&frames[at as usize]));
+    frames.push(frame);
+    at
+}
+
+/// Returns the name of a range frame: `[range]step`, or `[range nccl]AllReduce` in a domain.
+fn range_frame(domain: &str, text: &str) -> String {
+    if domain.is_empty() { format!("[range]{text}") } else { format!("[range {domain}]{text}") }
+}
+
+/// Access to the definitions from rows.
+impl Profile {
+    /// Returns the interned strings.
+    pub fn strings(&self) -> &Strings {
+        &self.strings
+    }
+
+    /// Returns all distinct frames; the position is [`FrameId::index`].
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Returns the definition of a context; `None` if the context's row was lost.
+    pub fn context(&self, id: ContextId) -> Option<&Context> {
+        self.contexts.get(&id)
+    }
+
+    /// Returns all contexts with their definitions, in no particular order.
+    pub fn all_contexts(&self) -> impl ExactSizeIterator<Item = (ContextId, &Context)> {
+        self.contexts.iter().map(|(&id, context)| (id, context))
+    }
+
+    /// Returns all context ids, in ascending order.
+    pub fn contexts(&self) -> Vec<ContextId> {
+        let mut ids: Vec<_> = self.contexts.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns the frames of a stack, leaf first.
+    pub fn stack(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
+        self.stacks.up(stack.0).map(FrameId)
+    }
+
+    /// Returns the text of a label; `None` if the label's row was lost.
+    pub fn label(&self, id: LabelId) -> Option<&str> {
+        self.labels.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// Returns all label texts, in no particular order.
+    pub fn labels(&self) -> impl Iterator<Item = (LabelId, &str)> {
+        self.labels.iter().map(|(&id, &text)| (id, self.strings.get(text)))
+    }
+
+    /// Returns all displayed range names, in no particular order.
+    pub fn ranges(&self) -> impl Iterator<Item = (RangeId, &str)> {
+        self.ranges.iter().map(|(&id, &text)| (id, self.strings.get(text)))
+    }
+
+    /// Returns the displayed name of a range, with the range's domain; `None` if the range's row was lost.
+    pub fn range(&self, id: RangeId) -> Option<&str> {
+        self.ranges.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// Returns the provenance facts, in order of arrival.
+    pub fn provenance(&self) -> impl ExactSizeIterator<Item = (Provenance, &str)> {
+        self.provenance.iter().map(|(what, text)| (*what, text.as_str()))
+    }
+
+    /// Returns the process id and the name of the program; `None` if the profile received no process row.
+    pub fn process(&self) -> Option<(u32, &str)> {
+        self.process.map(|(id, name)| (id, self.strings.get(name)))
+    }
+
+    /// Returns the name of a kernel as the tracer reported the name; `None` if the kernel's row was lost.
+    pub fn symbol(&self, id: NameId) -> Option<&str> {
+        self.kernels.get(id).map(|name| self.strings.get(name.symbol))
+    }
+
+    /// Returns all kernel names as the tracer reported them, in no particular order.
+    pub fn kernel_names(&self) -> impl Iterator<Item = (NameId, &str)> {
+        self.kernels.iter().map(|(id, name)| (id, self.strings.get(name.symbol)))
+    }
+
+    /// Returns all kernel names as the tracer reported them, in ascending order of id.
+    pub fn kernels(&self) -> Vec<(NameId, StringId)> {
+        let mut kernels: Vec<_> = self.kernels.iter().map(|(id, name)| (id, name.symbol)).collect();
+        kernels.sort_unstable();
+        kernels
+    }
+
+    /// Returns the name of a thread, if the name is known.
+    pub fn thread(&self, id: ThreadId) -> Option<&str> {
+        self.threads.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// Returns all threads with a known name.
+    pub fn threads(&self) -> impl Iterator<Item = (ThreadId, &str)> {
+        self.threads.iter().map(|(&id, &name)| (id, self.strings.get(name)))
+    }
+
+    /// Returns the modules, in the order of their rows.
+    pub fn modules(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// Returns the times of the first opening and the last closing of a window, if any.
+    pub fn windows(&self) -> &[(WindowEdge, Nanos)] {
+        &self.windows
+    }
+
+    /// Returns the kinds of loss that occurred, with their counts, in the order of [`Loss::ALL`].
+    pub fn losses(&self) -> impl Iterator<Item = (Loss, u64)> {
+        self.losses.iter().filter(|(_, count)| **count > 0).map(|(&loss, &count)| (loss, count))
+    }
+}
+
+/// Samples, and the sums that accompany the samples.
+impl Profile {
+    /// Replaces the samples of `view`. Samples are kept sorted, so that outputs do not depend on the order in which
+    /// the GPU's buffers arrived.
+    pub fn set_samples(&mut self, view: &View, mut samples: Vec<Sample>) {
+        samples.sort_unstable();
+        self.samples.insert(view.word, samples);
+    }
+
+    /// Drops the samples of every view and the accompanying sums. The view has no samples until they are set again.
+    pub fn forget_sums(&mut self) {
+        self.samples = BTreeMap::new();
+        (self.works, self.devices) = (Vec::new(), Vec::new());
+        (self.times, self.streams) = (Vec::new(), Vec::new());
+    }
+
+    /// Drops the edges of windows.
+    pub fn forget_windows(&mut self) {
+        self.windows = Vec::new();
+    }
+
+    /// Returns the samples of `view`: each stack with the frames at its leaf, once per GPU (and stream).
+    pub fn samples(&self, view: &View) -> &[Sample] {
+        self.samples.get(view.word).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the profile holds anything that only `view` shows. If the view has several parts, the first part does
+    /// not count.
+    pub fn has(&self, view: &View) -> bool {
+        let mut others = view.parts.iter().skip(1);
+        !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
+    }
+
+    /// Replaces the statistics of work and devices, which are also kept sorted.
+    pub fn set_works(&mut self, mut works: Vec<WorkStats>, mut devices: Vec<DeviceUse>) {
+        works.sort_unstable_by_key(|w| (w.work, w.device));
+        devices.sort_unstable_by_key(|d| d.device);
+        (self.works, self.devices) = (works, devices);
+    }
+
+    /// Replaces the times of devices and the sums of streams, which are also kept sorted.
+    pub fn set_times(&mut self, mut times: Vec<DeviceTime>, mut streams: Vec<StreamUse>) {
+        times.sort_unstable_by_key(|time| time.device);
+        streams.sort_unstable();
+        (self.times, self.streams) = (times, streams);
+    }
+
+    /// Replaces the counts of recorded dependencies.
+    pub fn set_dependencies(&mut self, dependencies: Dependencies) {
+        self.dependencies = dependencies;
+    }
+
+    /// Returns the counts of recorded dependencies.
+    pub fn dependencies(&self) -> &Dependencies {
+        &self.dependencies
+    }
+
+    /// Returns the durations per kind of work and device.
+    pub fn works(&self) -> &[WorkStats] {
+        &self.works
+    }
+
+    /// Returns the devices that ran any work.
+    pub fn devices(&self) -> &[DeviceUse] {
+        &self.devices
+    }
+
+    /// Returns the time breakdown per device.
+    pub fn times(&self) -> &[DeviceTime] {
+        &self.times
+    }
+
+    /// Returns the sums per stream.
+    pub fn streams(&self) -> &[StreamUse] {
+        &self.streams
+    }
+}
+
+/// Names for display. Until names are set, exporters show addresses.
+impl Profile {
+    /// Interns a string, for use with the setters below.
+    pub fn intern(&mut self, text: &str) -> StringId {
+        self.strings.intern(text)
+    }
+
+    /// Returns the id of a displayed frame; interns the frame on first occurrence.
+    pub fn intern_shown(&mut self, frame: ShownFrame) -> ShownFrameId {
+        let hash = hash_one(&frame);
+        if let Some(at) = self.shown_index.find(hash, |at| self.shown_frames[at as usize] == frame) {
+            return ShownFrameId(at);
+        }
+        let at = self.shown_frames.len() as u32;
+        self.shown_index.insert(hash, at, |at| hash_one(&self.shown_frames[at as usize]));
+        self.shown_frames.push(frame);
+        ShownFrameId(at)
+    }
+
+    /// Sets the displayed stack of `context`, root first.
+    pub fn set_shown(&mut self, context: ContextId, root_first: impl IntoIterator<Item = ShownFrameId>) {
+        let node = self.shown.chain(NodeId::ROOT, root_first.into_iter().map(|frame| frame.0));
+        self.shown_contexts.insert(context, ShownId(node));
+    }
+
+    /// Drops all displayed stacks, so that the caller can set them again.
+    pub fn forget_shown(&mut self) {
+        self.shown = Tree::default();
+        self.shown_contexts.clear();
+    }
+
+    /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for the context.
+    pub fn shown(&self, context: ContextId) -> Option<ShownId> {
+        self.shown_contexts.get(&context).copied()
+    }
+
+    /// Returns the frames of a displayed stack, leaf first.
+    pub fn shown_stack(&self, shown: ShownId) -> impl Iterator<Item = ShownFrameId> {
+        self.shown.up(shown.0).map(ShownFrameId)
+    }
+
+    /// Returns the displayed frame.
+    pub fn shown_frame(&self, id: ShownFrameId) -> &ShownFrame {
+        &self.shown_frames[id.0 as usize]
+    }
+
+    /// Sets the displayed name of a kernel that has a name row.
+    pub fn set_shown_kernel(&mut self, kernel: NameId, text: StringId) {
+        let Some(name) = self.kernels.get_mut(kernel) else { return };
+        let before = name.shown.replace(text).unwrap_or(name.symbol);
+        if before != text {
+            self.kernel_text += strings::bytes(self.strings.get(text));
+        }
+    }
+
+    /// Returns the displayed name of a kernel: demangled if available, otherwise as the tracer reported it. Returns
+    /// `None` if the kernel's row was lost.
+    pub fn kernel(&self, id: NameId) -> Option<&str> {
+        self.kernel_text(id).map(|text| self.strings.get(text))
+    }
+
+    /// Returns the string id of a kernel's displayed name.
+    pub fn kernel_text(&self, id: NameId) -> Option<StringId> {
+        self.kernels.get(id).map(KernelName::text)
+    }
+
+    /// Whether [`Profile::set_shown_kernel`] was called for the kernel.
+    pub fn has_shown_kernel(&self, id: NameId) -> bool {
+        self.kernels.get(id).is_some_and(|name| name.shown.is_some())
+    }
+
+    /// Returns the number of heap bytes that the profile holds. Modules count without their paths.
+    pub fn heap_bytes(&self) -> usize {
+        self.strings.heap_bytes()
+            + self.context_bytes()
+            + self.shown_bytes()
+            + map_bytes(&self.labels)
+            + map_bytes(&self.ranges)
+            + self.code_bytes()
+            + self.generated_bytes()
+            + self.kernels.heap_bytes()
+            + self.modules.capacity() * size_of::<Module>()
+            + self.works.capacity() * size_of::<WorkStats>()
+            + self.streams.capacity() * size_of::<StreamUse>()
+    }
+}

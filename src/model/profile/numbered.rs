@@ -1,0 +1,133 @@
+//! A map for ids that are assigned consecutively, such as the ids of kernels. It stores values in a vector by id. At
+//! the end of a run all values are looked up several times, in order of id, and a look-up in a hash map of a hundred
+//! thousand entries takes 0.2 us. A file may contain any id, so ids far beyond the vector's end are stored in a map.
+
+use crate::record::{IdMap, NameId, map_bytes};
+
+/// Maximum distance beyond the vector's end for which the vector grows to include an id.
+const GAP: usize = 1024;
+/// Minimum share of used slots: at least one slot in `SPARSE` must be used, otherwise the values move to the map.
+const SPARSE: usize = 4;
+
+/// Map by consecutive ids; see the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Numbered<T> {
+    row: Vec<Option<T>>,
+    far: IdMap<NameId, T>,
+}
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Self {
+        Self { row: Vec::new(), far: IdMap::default() }
+    }
+}
+
+impl<T: Copy> Numbered<T> {
+    /// Value of `id`.
+    pub fn get(&self, id: NameId) -> Option<&T> {
+        let near = self.row.get(id.0 as usize).and_then(Option::as_ref);
+        near.or_else(|| self.far.get(&id))
+    }
+
+    pub(super) fn get_mut(&mut self, id: NameId) -> Option<&mut T> {
+        let near = self.row.get_mut(id.0 as usize).and_then(Option::as_mut);
+        near.or_else(|| self.far.get_mut(&id))
+    }
+
+    /// Adds a value. If two values have the same id, the first value wins.
+    pub fn add(&mut self, id: NameId, thing: T) {
+        let at = id.0 as usize;
+        if self.get(id).is_some() {
+            return;
+        }
+        if at >= self.row.len() + GAP {
+            self.far.insert(id, thing);
+            return;
+        }
+        if at >= self.row.len() {
+            self.row.resize(at + 1, None);
+        }
+        self.row[at] = Some(thing);
+    }
+
+    pub(super) fn retain(&mut self, keep: impl Fn(NameId) -> bool) {
+        for (at, thing) in (0..).zip(&mut self.row) {
+            *thing = thing.filter(|_| keep(NameId(at)));
+        }
+        self.far.retain(|id, _| keep(*id));
+        let used = self.row.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.row.truncate(used);
+        // If few of many values are kept, the empty slots would take more memory than the values: 12 MB for a million
+        // slots, and twice that while the vector grows.
+        let near = self.row.iter().flatten().count();
+        if used > SPARSE * near + GAP {
+            let row = (0..).zip(std::mem::take(&mut self.row));
+            self.far.extend(row.filter_map(|(at, thing)| Some((NameId(at), thing?))));
+        }
+        self.row.shrink_to_fit();
+        self.far.shrink_to_fit();
+    }
+
+    /// Returns the values in ascending order of id. Values in the map come last and unordered.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NameId, &T)> {
+        let near = (0..).zip(&self.row).filter_map(|(at, thing)| Some((NameId(at), thing.as_ref()?)));
+        near.chain(self.far.iter().map(|(&id, thing)| (id, thing)))
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.row.iter_mut().flatten().chain(self.far.values_mut())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.row.iter().flatten().count() + self.far.len()
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.row.capacity() * size_of::<Option<T>>() + map_bytes(&self.far)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparse_and_dense_ids_are_found_and_the_first_value_wins() {
+        // The third id is far beyond the end when it is added. Later the vector grows to include its slot.
+        let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
+        let mut numbered = Numbered::default();
+        ids.into_iter().for_each(|id| numbered.add(NameId(id), id));
+        ids.into_iter().for_each(|id| numbered.add(NameId(id), 7));
+        for id in ids {
+            assert_eq!(numbered.get(NameId(id)), Some(&id));
+            assert_eq!(numbered.get_mut(NameId(id)).copied(), Some(id));
+        }
+        assert!([2, 999, 2002, u32::MAX - 1].iter().all(|id| numbered.get(NameId(*id)).is_none()));
+        assert_eq!((numbered.len(), numbered.row.len(), numbered.far.len()), (8, 2002, 2));
+        let mut all: Vec<u32> = numbered.iter().map(|(id, _)| id.0).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 3, 1000, 1990, 2000, 2001, u32::MAX]);
+        numbered.retain(|id| [3, 2000].contains(&id.0));
+        assert_eq!((numbered.len(), numbered.row.len(), numbered.values_mut().count()), (2, 4, 2));
+    }
+
+    /// A program may generate kernels without end, and only few of them can be kept.
+    #[test]
+    fn memory_depends_on_retained_entries_not_on_the_number_added() {
+        let held = |count: u32| {
+            let mut numbered = Numbered::default();
+            for id in 0..count {
+                numbered.add(NameId(id), u64::from(id));
+                if id % 1000 == 999 {
+                    numbered.retain(|id| id.0 % (count / 100) == 0);
+                }
+            }
+            assert_eq!(numbered.len(), 100);
+            assert!((0..count).all(|id| numbered.get(NameId(id)).is_some() == (id % (count / 100) == 0)));
+            numbered.heap_bytes()
+        };
+        let (few, many) = (held(100_000), held(1_000_000));
+        // The vector may still hold one of the values.
+        assert!(many <= few + 2 * size_of::<Option<u64>>(), "{few} and {many} bytes");
+    }
+}

@@ -1,0 +1,490 @@
+//! Writes rows to a recording (`.gfr`). This module documents the format, for `decode` as well.
+//!
+//! ```text
+//! recording := "gpuflame" format:u32 standing:u32 row*        format is 1; 0 is the same without tags 25 to 28. standing:
+//!                                                             bit 0 while a mark that was due cannot be written; bit 1
+//!                                                             also once the process exited and could not write its files
+//! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; payloads of
+//!                                                             known tags may grow at the end
+//!  tag  payload
+//!   1   launch    time:u64 duration:u32 correlation:u32 within:u32 context:u32
+//!   2   activity  correlation:u32 device:u32 context:u32 stream:u32 channel:option start:u64 end:u64
+//!                 graph:u32 graph_node:u64 source_node:u64 device_launched:u8 detail
+//!   3   context   id:u32 thread:u32 flags:u32 count:u32 frame:u64[count]        leaf first
+//!   4   name      id:u32 text
+//!   5   label     id:u32 text
+//!   6   module    epoch:u16 start:u64 end:u64 bias:u64 path:text build_id:text
+//!   7   thread    id:u32 text
+//!   8   window    edge:u8 time:u64                                              0 opened, 1 closed
+//!   9   loss      loss:u8 count:u64
+//!  10   node      graph:u32 node:u64 context:u32                                a graph node was created
+//!  11   clone     graph:u32 node:u64 original:u64                              a graph node was copied
+//!  12   update    graph:u32 source:u32 correlation:u32
+//!  13   end       graph:u32
+//!  14   range     id:u32 domain:text text
+//!  15   process   id:u32 text
+//!  16   wait      time:u64 duration:u64 correlation:u32 context:u32
+//!  17   memory    time:u64 correlation:u32 context:u32 address:u64 allocated:u8 memory:u16 bytes:u64
+//!  18   event     correlation:u32 context:u32 stream:u32 event:u32 sync:long_option
+//!  19   sync      kind:u32 start:u64 end:u64 correlation:u32 context:u32 stream:option event:option
+//!                 sync:long_option result:u32
+//!  20   call      time:u64 duration:u32 correlation:u32 context:u32 does:u8 event:u64 stream:u64
+//!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
+//!  22   outside   first:u32 last:u32 count:u32 over:u64
+//!  23   whole                                                                  the end row: the recording is complete
+//!  24   inside    thread:u32 since:u64 context:u32                             stack of a thread from then on; 0 = unknown
+//!  25   chunk     crc:u32 row*                                                 written in one piece; CRC-32 of the rows;
+//!                                                                              chunks are not nested
+//!  26   sums      entry*                                                       sums that replace single rows
+//!  27   mark      began:u64 time:u64 interval_ms:u32 open:u64                  makes all sums before it valid
+//!  28   writer    process:u32 thread:u32 started:u64 namespace:u64 boot:text   identity of the writer, see `host::alive`
+//!  29   instant   thread:u32 time:u64 text                                     an instant marked by the program
+//!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a Python function; its line table
+//!                                                                              in that version's encoding
+//!  31   told      on:u8 time:u64                                               whether launches are seen from then on
+//!  32   called    ended:u64 duration:u32 context:u32                           a call that launched nothing
+//!  33   provenance  what:u32 text                                              origin of the recording
+//!  34   starved                                                                recording stopped here for lack of memory
+//!  35   generated address:u64 name:text                                        function at an address without a file;
+//!                                                                              empty: several functions shared the address
+//!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a CPU
+//!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited off-CPU
+//!
+//! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
+//!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
+//!                     copies:u32
+//!            | 2:u8 memory:u16 value:u32 bytes:u64 async:u8
+//!            | 3:u8                                                             a whole graph
+//! option    := is_there:u8 value:u32
+//! text      := length:u32 byte[length]                       UTF-8, but any bytes in paths, build ids and line tables
+//! ```
+//!
+//! All numbers are little-endian and nothing is aligned.
+//!
+//! A process that does not keep single rows writes a table of sums instead. Each time, the process appends only the
+//! entries that changed. Entries after the last `mark` are incomplete, and readers ignore them. A mark records that
+//! `open` launches had no activity at that time, and that the next mark was due `interval_ms` later.
+//!
+//! ```text
+//! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
+//!           slots are numbered in order of appearance; length is 0 if the slot already has its key. The values are
+//!           totals and replace the previous ones; count is 0 if the sum was removed.
+//!
+//! key    := 1:u8 view:u8 base:u8 place tips:u8 tip[tips] device:option stream     values amount, count, ... of the view
+//!         | 2:u8 tip device:u32               a work    count nanoseconds bytes min max p50 p95 p99
+//!         | 3:u8 device:u32                   a device  count nanoseconds
+//!         | 4:u8 device:u32                   its time  window busy idle late late_count early early_count first last
+//!         | 5:u8 device:u32 stream            a stream  count nanoseconds
+//!         | 6:u8   launches seen matched graphs pending outside aliases, activities seen matched launched_before
+//!                  device_graph no_stack outside untimed early; not_told_ns and the activities of that time;
+//!                  duplicate activities; activities with the id of no call
+//!         | 7:u8   nodes of graphs: created before_recording unknown
+//!         | 8:u8   stacks: distinct truncated guessed cut module_unknown
+//!         | 9:u8   allocated bytes: held, peak
+//!         | 11:u8 kind:u32                    wait records of a kind
+//!         | 12:u8 loss:u8                     losses of a kind
+//!         | 13:u8 edge:u8                     an edge of a window, as in the window row
+//! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
+//! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack; both stacks of a graph node; no stack
+//!         | 3:u8 after:u32 thread:option before:u32                             between two calls; the thread of the first,
+//!                                                                               if it is a different one
+//!           callers are contexts, or reasons, numbered from 2^31 - 1 down (`Caller`)
+//! tip    := kind:u8 value:u32        0 kernel, by name; 1 copy, by kind; 2 fill; 3 graph; 4 missing, 0 to 5 in the
+//!           order of `Missing`; 5 idle, 0 to 3 in the order of `Cause`; 6 idle to the end; 7 allocated, 8 freed, by
+//!           kind of memory; 9 freed, kind unknown; 10 unified, by kind; 11 lost, by loss
+//! ```
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt as _;
+
+use super::about::{Mark, Standing, WriterId};
+use super::{Activity, Allocated, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
+use crate::error::Result;
+
+pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
+pub(super) const FORMAT: u32 = 1;
+
+/// Tags of the rows, as listed above.
+pub(super) mod tag {
+    pub(crate) const LAUNCH: u8 = 1;
+    pub(crate) const ACTIVITY: u8 = 2;
+    pub(crate) const CONTEXT: u8 = 3;
+    pub(crate) const NAME: u8 = 4;
+    pub(crate) const LABEL: u8 = 5;
+    pub(crate) const MODULE: u8 = 6;
+    pub(crate) const THREAD: u8 = 7;
+    pub(crate) const WINDOW: u8 = 8;
+    pub(crate) const LOSS: u8 = 9;
+    pub(crate) const GRAPH_NODE: u8 = 10;
+    pub(crate) const GRAPH_CLONE: u8 = 11;
+    pub(crate) const GRAPH_UPDATE: u8 = 12;
+    pub(crate) const GRAPH_END: u8 = 13;
+    pub(crate) const RANGE: u8 = 14;
+    pub(crate) const PROCESS: u8 = 15;
+    pub(crate) const WAIT: u8 = 16;
+    pub(crate) const MEMORY: u8 = 17;
+    pub(crate) const EVENT_RECORD: u8 = 18;
+    pub(crate) const SYNC: u8 = 19;
+    pub(crate) const EVENT_CALL: u8 = 20;
+    pub(crate) const UNIFIED: u8 = 21;
+    pub(crate) const OUTSIDE: u8 = 22;
+    pub(crate) const WHOLE: u8 = 23;
+    pub(crate) const INSIDE: u8 = 24;
+    pub(crate) const CHUNK: u8 = 25;
+    pub(crate) const SUMS: u8 = 26;
+    pub(crate) const MARK: u8 = 27;
+    pub(crate) const WRITER: u8 = 28;
+    pub(crate) const INSTANT: u8 = 29;
+    pub(crate) const CODE: u8 = 30;
+    pub(crate) const TOLD: u8 = 31;
+    pub(crate) const CALLED: u8 = 32;
+    pub(crate) const PROVENANCE: u8 = 33;
+    pub(crate) const STARVED: u8 = 34;
+    pub(crate) const GENERATED: u8 = 35;
+    pub(crate) const SAMPLED: u8 = 36;
+    pub(crate) const BLOCKED: u8 = 37;
+}
+
+/// Writes rows to a recording one after another. The only buffering is that of `W`.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    out: W,
+    buffer: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Starts a recording by writing its header.
+    ///
+    /// # Errors
+    /// Any error of `out`.
+    pub fn new(mut out: W) -> Result<Self> {
+        out.write_all(&head(Standing::default()))?;
+        Ok(Self { out, buffer: Vec::new() })
+    }
+
+    /// Appends a row.
+    ///
+    /// # Errors
+    /// Any error of the writer. After an error the recording ends in a truncated row.
+    pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
+        self.buffer.clear();
+        append(&mut self.buffer, |out| put_row(out, row));
+        self.out.write_all(&self.buffer)?;
+        Ok(())
+    }
+
+    /// Writes the identity of the writer.
+    ///
+    /// # Errors
+    /// Any error of the writer.
+    pub fn writer(&mut self, id: &WriterId) -> Result<()> {
+        self.about(|out| put_writer(out, id))
+    }
+
+    /// Writes a checkpoint mark: everything that happened before `mark.time` has been written.
+    ///
+    /// # Errors
+    /// Any error of the writer.
+    pub fn mark(&mut self, mark: &Mark) -> Result<()> {
+        self.about(|out| put_mark(out, mark))
+    }
+
+    /// Records that recording stopped for lack of memory while the process continues to run.
+    ///
+    /// # Errors
+    /// Any error of the writer.
+    pub fn starved(&mut self) -> Result<()> {
+        self.about(|_| tag::STARVED)
+    }
+
+    fn about(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
+        self.buffer.clear();
+        append(&mut self.buffer, put);
+        Ok(self.out.write_all(&self.buffer)?)
+    }
+
+    /// Flushes all rows to the file.
+    ///
+    /// # Errors
+    /// Any error of the writer.
+    pub fn flush(&mut self) -> Result<()> {
+        Ok(self.out.flush()?)
+    }
+
+    /// Writes the end row, flushes `W`, and returns it.
+    ///
+    /// # Errors
+    /// Any error of the writer.
+    pub fn finish(mut self) -> Result<W> {
+        self.out.write_all(&[tag::WHOLE, 0, 0, 0, 0])?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// Header of every recording.
+pub(super) fn head(standing: Standing) -> [u8; 16] {
+    let mut head = [0; 16];
+    head[..8].copy_from_slice(MAGIC);
+    head[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    head[12..].copy_from_slice(&standing.bits().to_le_bytes());
+    head
+}
+
+/// Appends a row to `bytes`: `put` writes the payload and returns the tag.
+pub(super) fn append(bytes: &mut Vec<u8>, put: impl FnOnce(&mut Payload<'_>) -> u8) {
+    let start = bytes.len();
+    // Placeholder for the length, which is not known yet.
+    bytes.extend([0; 5]);
+    bytes[start] = put(&mut Payload(bytes));
+    let length = (bytes.len() - start - 5) as u32;
+    bytes[start + 1..start + 5].copy_from_slice(&length.to_le_bytes());
+}
+
+pub(super) fn put_writer(out: &mut Payload<'_>, id: &WriterId) -> u8 {
+    out.u32(id.process).u32(id.thread).u64(id.started).u64(id.namespace).bytes(id.boot.as_bytes());
+    tag::WRITER
+}
+
+pub(super) fn put_mark(out: &mut Payload<'_>, mark: &Mark) -> u8 {
+    out.u64(mark.began.0).u64(mark.time.0).u32(mark.interval_ms).u64(mark.open);
+    tag::MARK
+}
+
+/// Writes the payload of `row` and returns its tag.
+pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
+    match row {
+        Row::Launch(launch) => {
+            put_launch(out, launch);
+            tag::LAUNCH
+        }
+        Row::Outside(outside) => {
+            out.u32(outside.first.0).u32(outside.last.0).u32(outside.count).u64(outside.over.0);
+            tag::OUTSIDE
+        }
+        Row::Activity(activity) => {
+            put_activity(out, activity);
+            tag::ACTIVITY
+        }
+        Row::Context { id, thread, flags, frames } => {
+            out.u32(id.0).u32(thread.0).u32(flags.0).u32(frames.len() as u32);
+            for frame in *frames {
+                out.u64(frame.0);
+            }
+            tag::CONTEXT
+        }
+        Row::Name { id, text } => {
+            out.u32(id.0).bytes(text.as_bytes());
+            tag::NAME
+        }
+        Row::Label { id, text } => {
+            out.u32(id.0).bytes(text.as_bytes());
+            tag::LABEL
+        }
+        Row::Range { id, domain, text } => {
+            out.u32(id.0).bytes(domain.as_bytes()).bytes(text.as_bytes());
+            tag::RANGE
+        }
+        Row::Code(code) => {
+            out.u32(code.id.0).u16(code.version).u32(code.first_line);
+            out.bytes(code.file.as_bytes()).bytes(code.name.as_bytes()).bytes(code.lines);
+            tag::CODE
+        }
+        Row::Generated { address, name } => {
+            out.u64(*address).bytes(name.as_bytes());
+            tag::GENERATED
+        }
+        Row::Process { id, name } => {
+            out.u32(*id).bytes(name.as_bytes());
+            tag::PROCESS
+        }
+        Row::Provenance { what, text } => {
+            out.u32(what.0).bytes(text.as_bytes());
+            tag::PROVENANCE
+        }
+        Row::Inside(inside) => {
+            out.u32(inside.thread.0).u64(inside.since.0).u32(inside.context.0);
+            tag::INSIDE
+        }
+        Row::Called(called) => {
+            out.u64(called.ended.0).u32(called.duration).u32(called.context.0);
+            tag::CALLED
+        }
+        Row::Sampled(sampled) => {
+            out.u64(sampled.time.0).u32(sampled.period).u32(sampled.thread.0).u32(sampled.context.0);
+            tag::SAMPLED
+        }
+        Row::Blocked(blocked) => {
+            out.u64(blocked.time.0).u64(blocked.duration).u32(blocked.thread.0).u32(blocked.context.0);
+            tag::BLOCKED
+        }
+        Row::Wait(wait) => {
+            out.u64(wait.time.0).u64(wait.duration).u32(wait.correlation.0).u32(wait.context.0);
+            tag::WAIT
+        }
+        Row::Memory(call) => {
+            out.u64(call.time.0).u32(call.correlation.0).u32(call.context.0).u64(call.address);
+            let Allocated { memory, bytes } =
+                call.allocated.unwrap_or(Allocated { memory: MemoryKind(0), bytes: 0 });
+            out.u8(u8::from(call.allocated.is_some())).u16(memory.0).u64(bytes);
+            tag::MEMORY
+        }
+        Row::EventRecord(record) => {
+            out.u32(record.correlation.0).u32(record.context.0).u32(record.stream.0).u32(record.event.0);
+            out.long_option(record.sync.map(|sync| sync.0));
+            tag::EVENT_RECORD
+        }
+        Row::Sync(sync) => {
+            out.u32(sync.kind.0).u64(sync.start.0).u64(sync.end.0).u32(sync.correlation.0);
+            out.u32(sync.context.0).option(sync.stream.map(|stream| stream.0));
+            out.option(sync.event.map(|event| event.0)).long_option(sync.sync.map(|sync| sync.0));
+            out.u32(sync.result);
+            tag::SYNC
+        }
+        Row::EventCall(call) => {
+            out.u64(call.time.0).u32(call.duration).u32(call.correlation.0).u32(call.context.0);
+            out.u8(call.does as u8).u64(call.event).u64(call.stream);
+            tag::EVENT_CALL
+        }
+        Row::Unified(unified) => {
+            out.u32(unified.kind.0).u64(unified.value).u64(unified.start.0).u64(unified.end.0);
+            out.u64(unified.address).u32(unified.source.0).u32(unified.target.0).u32(unified.flags);
+            tag::UNIFIED
+        }
+        Row::Module(module) => {
+            put_module(out, module);
+            tag::MODULE
+        }
+        Row::Thread { id, name } => {
+            out.u32(id.0).bytes(name.as_bytes());
+            tag::THREAD
+        }
+        Row::Window { edge, time } => {
+            out.u8(u8::from(*edge == WindowEdge::Close)).u64(time.0);
+            tag::WINDOW
+        }
+        Row::Told { on, time } => {
+            out.u8(u8::from(*on)).u64(time.0);
+            tag::TOLD
+        }
+        Row::Instant(instant) => {
+            out.u32(instant.thread.0).u64(instant.time.0).bytes(instant.text.as_bytes());
+            tag::INSTANT
+        }
+        Row::Loss { loss, count } => {
+            out.u8(*loss as u8).u64(*count);
+            tag::LOSS
+        }
+        Row::GraphNode { graph, node, context } => {
+            out.u32(graph.0).u64(node.0).u32(context.0);
+            tag::GRAPH_NODE
+        }
+        Row::GraphClone { graph, node, original } => {
+            out.u32(graph.0).u64(node.0).u64(original.0);
+            tag::GRAPH_CLONE
+        }
+        Row::GraphUpdate { graph, source, correlation } => {
+            out.u32(graph.0).u32(source.0).u32(correlation.0);
+            tag::GRAPH_UPDATE
+        }
+        Row::GraphEnd { graph } => {
+            out.u32(graph.0);
+            tag::GRAPH_END
+        }
+        // `SumsWriter` writes sums, because it tracks which sums changed.
+        Row::Sum { .. } => tag::SUMS,
+    }
+}
+
+fn put_launch(out: &mut Payload<'_>, launch: &Launch) {
+    out.u64(launch.time.0).u32(launch.duration);
+    out.u32(launch.correlation.0).u32(launch.within.0).u32(launch.context.0);
+}
+
+fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
+    out.u32(activity.correlation.0).u32(activity.device.0).u32(activity.context.0).u32(activity.stream.0);
+    out.option(activity.channel).u64(activity.start.0).u64(activity.end.0);
+    out.u32(activity.graph.0).u64(activity.graph_node.0).u64(activity.source_node.0);
+    out.u8(u8::from(activity.device_launched));
+    match &activity.detail {
+        Detail::Kernel(kernel) => {
+            out.u8(0).u32(kernel.name.0);
+            for &size in kernel.grid.iter().chain(&kernel.block) {
+                out.u32(size);
+            }
+            out.u16(kernel.registers).u32(kernel.static_shared).u32(kernel.dynamic_shared);
+        }
+        Detail::Copy(copy) => {
+            out.u8(1).u8(copy.kind.0).u16(copy.from.0).u16(copy.to.0).u64(copy.bytes);
+            out.u8(u8::from(copy.is_async));
+            out.option(copy.peers.map(|(from, _)| from.0)).option(copy.peers.map(|(_, to)| to.0));
+            out.u32(copy.copies);
+        }
+        Detail::Set(set) => {
+            out.u8(2).u16(set.memory.0).u32(set.value).u64(set.bytes).u8(u8::from(set.is_async));
+        }
+        Detail::Graph => {
+            out.u8(3);
+        }
+    }
+}
+
+fn put_module(out: &mut Payload<'_>, module: &Module) {
+    out.u16(module.epoch.0).u64(module.start).u64(module.end).u64(module.bias);
+    out.bytes(module.path.as_os_str().as_bytes()).bytes(&module.build_id);
+}
+
+/// Encoders for the fields of payloads.
+pub struct Payload<'a>(pub &'a mut Vec<u8>);
+
+impl Payload<'_> {
+    /// Appends a byte.
+    pub fn u8(&mut self, value: u8) -> &mut Self {
+        self.0.push(value);
+        self
+    }
+
+    /// Appends two bytes, little-endian.
+    pub fn u16(&mut self, value: u16) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// Appends four bytes, little-endian.
+    pub fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// Appends eight bytes, little-endian.
+    pub fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// Appends an optional 32-bit number: a flag byte, then the value.
+    pub fn option(&mut self, value: Option<u32>) -> &mut Self {
+        self.u8(u8::from(value.is_some())).u32(value.unwrap_or(0))
+    }
+
+    /// Appends an optional 64-bit number: a flag byte, then the value.
+    pub fn long_option(&mut self, value: Option<u64>) -> &mut Self {
+        self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
+    }
+
+    /// LEB128 encoding: seven bits per byte, lowest bits first. The highest bit of a byte marks that more bytes
+    /// follow.
+    pub fn varint(&mut self, mut value: u64) -> &mut Self {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.u8(value as u8)
+    }
+
+    /// Appends a byte string: its length in four bytes, then the bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.u32(bytes.len() as u32).0.extend(bytes);
+        self
+    }
+}

@@ -1,0 +1,168 @@
+//! A stack frame, packed into one tagged 64-bit word.
+//!
+//! ```text
+//!  63    60 59            48 47                                     0
+//! +--------+----------------+----------------------------------------+
+//! | 0      | module epoch   | return address                         |  native code
+//! | 1      | instruction, 28 bits     | code object number, 32 bits  |  Python
+//! | 2      | 0              | range id                               |  a range of NVTX, or of the user
+//! | 3      | what it names  | label id                               |  text: an API call, `[graph]`, a loss
+//! | 4      | module epoch   | exact address                          |  native code, not a return address
+//! +--------+----------------+----------------------------------------+
+//! ```
+//!
+//! As Linux assigns user-space addresses by default, they fit in 47 bits on x86-64 and in 48 bits on aarch64.
+
+use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
+
+/// A frame of a stack: a tag and a payload. See the module's drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct Frame(pub u64);
+
+/// A [`Frame`], unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FrameKind {
+    /// Machine code. `address` is the address to look up: for a return address, one byte less.
+    Native {
+        /// Address to look up, which is inside the calling instruction.
+        address: u64,
+        /// Epoch of the module, among all modules that ever occupied the address.
+        epoch: ModuleEpoch,
+    },
+    /// Text from the label table.
+    Label(LabelId),
+    /// An open range.
+    Range(RangeId),
+    /// A Python function.
+    Python {
+        /// Code object of the function.
+        code: CodeId,
+        /// Byte offset into the function's instructions.
+        at: u32,
+    },
+    /// Frame with a tag unknown to this version, as in a newer recording.
+    Unknown(u8),
+}
+
+/// Kind of thing that the text of a label names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LabelKind {
+    /// An API call, an operator, or one of our own marks.
+    #[default]
+    Call,
+    /// A Python function, as named by another tool.
+    Python,
+    /// A range or a step, as named by another tool.
+    Range,
+}
+
+const ADDRESS: u64 = (1 << 48) - 1;
+const TAG_RETURN: u64 = 0;
+const TAG_PYTHON: u64 = 1;
+const TAG_RANGE: u64 = 2;
+const TAG_LABEL: u64 = 3;
+const TAG_EXACT: u64 = 4;
+const LABEL_KIND_BIT: u32 = 48;
+/// Maximum instruction offset in a frame: about 10,000,000 lines into a function.
+const MOST_AT: u32 = (1 << 28) - 1;
+
+impl Frame {
+    /// Creates a frame of native code from its return address.
+    pub fn native(return_address: u64, epoch: ModuleEpoch) -> Self {
+        Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS))
+    }
+
+    /// Creates a frame of native code interrupted at `address` (below a signal handler). The address is looked up
+    /// unchanged.
+    pub const fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
+        Self(tag(TAG_EXACT, epoch) | (address & ADDRESS))
+    }
+
+    /// Creates a text frame.
+    pub fn label(label: LabelId) -> Self {
+        Self((TAG_LABEL << 60) | u64::from(label.0))
+    }
+
+    /// Creates a text frame with the kind of thing that the text names.
+    pub fn label_of(kind: LabelKind, label: LabelId) -> Self {
+        Self(Self::label(label).0 | (kind as u64) << LABEL_KIND_BIT)
+    }
+
+    /// Returns the kind of thing that a text frame names.
+    pub fn label_kind(self) -> LabelKind {
+        match self.0 >> LABEL_KIND_BIT & 0xfff {
+            1 => LabelKind::Python,
+            2 => LabelKind::Range,
+            _ => LabelKind::Call,
+        }
+    }
+
+    /// Creates a range frame.
+    pub fn range(range: RangeId) -> Self {
+        Self((TAG_RANGE << 60) | u64::from(range.0))
+    }
+
+    /// Creates a Python frame, `at` bytes into the instructions of `code`.
+    pub fn python(code: CodeId, at: u32) -> Self {
+        Self(TAG_PYTHON << 60 | u64::from(at.min(MOST_AT)) << 32 | u64::from(code.0))
+    }
+
+    /// Whether the frame is code of an unknown module.
+    pub fn is_of_unknown_module(self) -> bool {
+        matches!(self.kind(), FrameKind::Native { epoch: ModuleEpoch::UNKNOWN, .. })
+    }
+
+    /// Unpacks the frame's word.
+    pub fn kind(self) -> FrameKind {
+        let epoch = ModuleEpoch(((self.0 >> 48) & 0xfff) as u16);
+        match self.0 >> 60 {
+            TAG_RETURN => FrameKind::Native { address: (self.0 & ADDRESS).wrapping_sub(1) & ADDRESS, epoch },
+            TAG_EXACT => FrameKind::Native { address: self.0 & ADDRESS, epoch },
+            TAG_PYTHON => {
+                FrameKind::Python { code: CodeId(self.0 as u32), at: (self.0 >> 32) as u32 & MOST_AT }
+            }
+            TAG_RANGE => FrameKind::Range(RangeId(self.0 as u32)),
+            TAG_LABEL => FrameKind::Label(LabelId(self.0 as u32)),
+            other => FrameKind::Unknown(other as u8),
+        }
+    }
+}
+
+const fn tag(tag: u64, epoch: ModuleEpoch) -> u64 {
+    let most = ModuleEpoch::UNKNOWN.0;
+    let epoch = if epoch.0 > most { most } else { epoch.0 };
+    (tag << 60) | ((epoch as u64) << 48)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_return_address_is_looked_up_one_byte_earlier() {
+        let frame = Frame::native(0x7fff_1234_5678, ModuleEpoch(5));
+        assert_eq!(frame.kind(), FrameKind::Native { address: 0x7fff_1234_5677, epoch: ModuleEpoch(5) });
+    }
+
+    #[test]
+    fn an_interrupted_address_is_looked_up_unchanged() {
+        let frame = Frame::native_exact(0x40_1000, ModuleEpoch(9000));
+        assert_eq!(frame.kind(), FrameKind::Native { address: 0x40_1000, epoch: ModuleEpoch::UNKNOWN });
+        assert!(frame.is_of_unknown_module());
+        assert!(!Frame::native_exact(0x40_1000, ModuleEpoch::OUTSIDE).is_of_unknown_module());
+        assert!(!Frame(0xfff << 48 | 3 << 60).is_of_unknown_module(), "no code");
+    }
+
+    #[test]
+    fn a_label_keeps_all_its_bits() {
+        assert_eq!(Frame::label(LabelId(u32::MAX)).kind(), FrameKind::Label(LabelId(u32::MAX)));
+        assert_eq!(Frame::range(RangeId(u32::MAX)).kind(), FrameKind::Range(RangeId(u32::MAX)));
+        let code = CodeId(u32::MAX);
+        assert_eq!(Frame::python(code, 7).kind(), FrameKind::Python { code, at: 7 });
+        assert_eq!(
+            Frame::python(CodeId(1), u32::MAX).kind(),
+            FrameKind::Python { code: CodeId(1), at: MOST_AT }
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! Hash maps whose keys are the ids of this crate.
+//!
+//! Ids are small integers or addresses that the process itself assigns, so no attacker controls them. Maps keyed by
+//! ids are looked up once or twice per launch and activity, and SipHash would cost more than all other work. The hash
+//! has no random part, so that the same rows give the same iteration order in every run.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+
+/// A map keyed by an id of [`crate::record`], or by an address.
+pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+/// Hasher that multiplies by 2^64 / golden ratio, which spreads both runs of ids and strides, then folds the better
+/// high half onto the low half. The fold is needed because the map takes its bucket from the low bits and its tag
+/// from the high bits.
+#[derive(Clone, Copy, Default)]
+pub struct IdHasher(u64);
+
+impl IdHasher {
+    fn mix(&mut self, word: u64) {
+        let product = (self.0.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.mix(u64::from(value));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.mix(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.mix(value);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.mix(value as u64);
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        self.mix(value as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Returns the hash of one value, for tables other than `HashMap`.
+pub fn hash_one(thing: &(impl Hash + ?Sized)) -> u64 {
+    BuildHasherDefault::<IdHasher>::default().hash_one(thing)
+}
+
+/// Returns the heap size of a map: the map's entries, plus a tag byte per bucket.
+pub fn map_bytes<K, V>(map: &IdMap<K, V>) -> usize {
+    if map.capacity() == 0 {
+        return 0;
+    }
+    // std's hash table is at most 7/8 full, and the table's size is a power of two.
+    let buckets = (map.capacity() * 8 / 7).next_power_of_two();
+    buckets * (size_of::<(K, V)>() + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn distinct_low_bits(ids: impl Iterator<Item = u32>) -> usize {
+        let mut seen: Vec<u64> = ids.map(|id| hash_one(&super::super::CorrelationId(id)) & 0xffff).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        seen.len()
+    }
+
+    #[test]
+    fn runs_and_strides_of_ids_spread_over_the_buckets() {
+        for stride in [1, 2, 3, 256, 4096, 65536] {
+            let distinct = distinct_low_bits((0..10_000).map(|i| i * stride));
+            assert!(distinct > 8_000, "stride {stride}: {distinct} of 10000 buckets");
+        }
+    }
+
+    #[test]
+    fn the_hash_depends_on_both_fields_of_a_pair() {
+        let hash = |pair: (u32, u32)| hash_one(&pair);
+        assert_ne!(hash((1, 2)), hash((2, 1)));
+        assert_ne!(hash((0, 1)), hash((0, 2)));
+    }
+}

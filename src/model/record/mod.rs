@@ -1,0 +1,56 @@
+//! Defines ids, times, frames and rows, and how rows are written to a recording.
+//!
+//! Rows are the interface between the two roles of gpuflame. The recording side (in the application) only produces
+//! rows. The explaining side (in the same process or elsewhere) only consumes rows. This module depends on neither
+//! side.
+
+mod about;
+mod activity;
+mod caller;
+mod chunk;
+mod decode;
+mod deps;
+mod encode;
+mod fields;
+mod frame;
+mod hash;
+mod ids;
+mod kinds;
+mod loss;
+mod missing;
+mod provenance;
+mod rows;
+mod sums;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod unified;
+
+pub use about::{Mark, Standing, WriterId};
+pub use activity::{
+    Activity, CopyDetail, CopyKind, Created, Detail, KernelDetail, MemoryKind, SetDetail, Work,
+};
+pub use caller::Caller;
+pub use chunk::Chunk;
+pub use decode::{Reader, is_ended};
+pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
+pub use encode::Payload;
+pub use encode::Writer;
+pub use fields::Fields;
+pub use frame::{Frame, FrameKind, LabelKind};
+pub use hash::{IdMap, hash_one, map_bytes};
+pub use ids::{
+    CodeId, ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, LabelId,
+    ModuleEpoch, NameId, Nanos, RangeId, StreamId, SyncId, ThreadId,
+};
+pub use loss::Loss;
+pub use missing::Missing;
+pub use provenance::Provenance;
+pub use rows::{
+    Allocated, Blocked, Called, Code, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside,
+    Row, Sampled, Wait, WindowEdge,
+};
+pub use sums::SumsWriter;
+pub use unified::{Unified, UnifiedKind};

@@ -1,0 +1,266 @@
+//! Measures communication between GPUs, and its *exposed* part, which is the time in which a GPU communicated and did
+//! not compute. A job could be faster by the exposed time if all communication overlapped with computation.
+//!
+//! Kernels are recognised by name (or by marks in the trace), because nothing else identifies them. A communication
+//! kernel also waits for its peers, and its duration does not distinguish waiting from moving data.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuflame_explain::events::JoinedActivity;
+use gpuflame_model::profile::{Place, add_to, saturating_sum};
+use gpuflame_model::record::{CopyKind, DeviceId, Work};
+
+/// Lower-case parts of the names of communication kernels: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of the
+/// kernels in frameworks (vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce).
+const COMMUNICATION_WORDS: [&str; 22] = [
+    "nccl",
+    "rccl",
+    "nvshmem",
+    "rocshmem",
+    "deep_ep",
+    "internode::",
+    "intranode::",
+    "internode_ll::",
+    "mscclpp",
+    "msccl",
+    "cross_device_reduce",
+    "multimem_",
+    "symm_mem",
+    "one_shot_all",
+    "two_shot_all",
+    "quickreduce",
+    "quick_reduce",
+    "allreduce",
+    "allgather",
+    "reducescatter",
+    "alltoall",
+    "userbuffers",
+];
+/// Names that contain a communication word although the kernel only reduces within a block or a warp.
+const WITHIN_GPU_WORDS: [&str; 3] = ["warpallreduce", "blockallreduce", "threadallreduce"];
+
+/// Criteria that identify communication kernels.
+#[derive(Clone, Debug, Default)]
+pub struct CommunicationFilter {
+    /// Parts of kernel names, matched case-insensitively. If there are patterns, they replace all other criteria.
+    pub patterns: Vec<String>,
+    /// Kernels that the trace marks as collectives.
+    pub collectives: BTreeSet<String>,
+}
+
+impl CommunicationFilter {
+    /// Whether a kernel with this name communicates.
+    pub fn is_communication_kernel(&self, name: &str) -> bool {
+        let lower = name.to_ascii_lowercase();
+        if !self.patterns.is_empty() {
+            return self.patterns.iter().any(|pattern| lower.contains(&pattern.to_ascii_lowercase()));
+        }
+        self.collectives.contains(name) || has_communication_word(&lower)
+    }
+
+    /// Whether this work, named `name`, communicates. Copies between GPUs communicate, unless there are patterns.
+    pub fn is_communication(&self, work: Work, name: &str) -> bool {
+        match work {
+            Work::Kernel(_) => self.is_communication_kernel(name),
+            Work::Copy(kind) => kind == CopyKind::PTOP && self.patterns.is_empty(),
+            Work::Set | Work::Graph => false,
+        }
+    }
+}
+
+fn has_communication_word(lower: &str) -> bool {
+    let joined: String = lower.chars().filter(|c| *c != '_').collect();
+    let is = |text: &str| COMMUNICATION_WORDS.iter().any(|word| text.contains(word));
+    !WITHIN_GPU_WORDS.iter().any(|word| joined.contains(word)) && (is(lower) || is(&joined))
+}
+
+/// Class of a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkClass {
+    /// Work that moves data between GPUs.
+    Communication,
+    /// Any other kernel.
+    Computation,
+    /// A copy or a fill.
+    Memory,
+}
+
+/// Communication and computation times of a GPU, in ns. Overlapping work counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Communication {
+    /// Time in which any communication ran.
+    pub all: u64,
+    /// Time in which communication ran but no computation.
+    pub exposed: u64,
+    /// Time in which any computation ran.
+    pub computation: u64,
+}
+
+/// Communication launched by one stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackShare {
+    /// Sum of the durations of the stack's communication operations.
+    pub nanos: u64,
+    /// Number of the stack's communication operations.
+    pub count: u64,
+    /// Stack's share of the exposed time. Concurrent operations do not split exposed time: the operation that began
+    /// first gets the time.
+    pub exposed: u64,
+}
+
+impl StackShare {
+    /// Returns the sum of `self` and `other`.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            nanos: self.nanos + other.nanos,
+            count: self.count + other.count,
+            exposed: self.exposed + other.exposed,
+        }
+    }
+}
+
+/// Sums communication by GPU and by stack. `activities` must be sorted by start.
+pub fn sum_communication<'a>(
+    activities: impl Iterator<Item = &'a JoinedActivity>,
+    classify: impl Fn(&JoinedActivity) -> WorkClass,
+    place: impl Fn(&JoinedActivity) -> Place,
+) -> (BTreeMap<DeviceId, Communication>, BTreeMap<Place, StackShare>) {
+    let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
+    for event in activities {
+        let device = devices.entry(event.activity.device).or_default();
+        let (start, end) = (event.activity.start.0, event.activity.end.0);
+        if event.activity.duration().is_none_or(|nanos| nanos == 0) {
+            continue;
+        }
+        match classify(event) {
+            WorkClass::Communication => device.communication.push((start, end, place(event))),
+            WorkClass::Computation => device.computation.add(start, end),
+            WorkClass::Memory => {}
+        }
+    }
+    let mut places: BTreeMap<Place, StackShare> = BTreeMap::new();
+    let found = devices.into_iter().map(|(id, device)| (id, device.into_sums(&mut places))).collect();
+    (found, places)
+}
+
+#[derive(Debug, Default)]
+struct Device {
+    communication: Vec<(u64, u64, Place)>,
+    computation: SpanUnion,
+}
+
+impl Device {
+    fn into_sums(self, places: &mut BTreeMap<Place, StackShare>) -> Communication {
+        let mut sum = Communication { computation: self.computation.nanos(), ..Communication::default() };
+        let mut covered_until = 0;
+        let mut first = 0;
+        for (start, end, place) in self.communication {
+            let share = places.entry(place).or_default();
+            add_to(&mut share.nanos, end - start);
+            share.count += 1;
+            let from = start.max(covered_until);
+            if from < end {
+                let hidden = self.computation.overlap(from, end, &mut first);
+                add_to(&mut share.exposed, end - from - hidden);
+                add_to(&mut sum.exposed, end - from - hidden);
+                add_to(&mut sum.all, end - from);
+                covered_until = end;
+            }
+        }
+        sum
+    }
+}
+
+/// Union of time spans: disjoint and sorted.
+#[derive(Debug, Default)]
+struct SpanUnion(Vec<(u64, u64)>);
+
+impl SpanUnion {
+    /// Adds a span. It must not begin before the spans that were added earlier.
+    fn add(&mut self, start: u64, end: u64) {
+        match self.0.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => self.0.push((start, end)),
+        }
+    }
+
+    fn nanos(&self) -> u64 {
+        saturating_sum(self.0.iter().map(|(start, end)| end - start))
+    }
+
+    /// Returns the length of the union's overlap with `from..to`. `first` is the index at which the search begins, so
+    /// successive calls must pass ascending spans.
+    fn overlap(&self, from: u64, to: u64, first: &mut usize) -> u64 {
+        while self.0.get(*first).is_some_and(|(_, end)| *end <= from) {
+            *first += 1;
+        }
+        let inside = self.0[*first..].iter().take_while(|(start, _)| *start < to);
+        saturating_sum(inside.map(|(start, end)| to.min(*end) - from.max(*start)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn communication_kernels_are_recognised_by_name() {
+        let filter = CommunicationFilter::default();
+        for name in [
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "ncclKernel_ReduceScatter_RING_LL_Sum_float",
+            "void nvshmemi_transfer_quiet<(threadgroup_t)0>()",
+            "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)",
+            "void internode::combine<true>()",
+            "void mscclpp::allgather6<float>()",
+            "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(RankData*)",
+            "void sglang::cross_device_reduce_1stage<half, 4>()",
+            "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1>()",
+            "multimem_all_reduce_kernel",
+            "void c10d::symmetric_memory::one_shot_all_reduce_kernel<8>()",
+            "void allReduceTwoShot<1>()",
+        ] {
+            assert!(filter.is_communication_kernel(name), "{name}");
+        }
+        for name in [
+            "void at::native::reduce_kernel<512, 1>()",
+            "void BlockAllReduce<float>()",
+            "oneflow::cuda::softmax::WarpAllReduceKernel",
+            "sm90_xmma_gemm_bf16bf16",
+            "void at::native::elementwise_kernel<128, 4, gather>()",
+        ] {
+            assert!(!filter.is_communication_kernel(name), "{name}");
+        }
+        let filter =
+            CommunicationFilter { patterns: vec!["Mine".into()], collectives: ["nccl".to_owned()].into() };
+        assert!(
+            filter.is_communication_kernel("my_mine_kernel") && !filter.is_communication_kernel("nccl"),
+            "patterns replace all other criteria"
+        );
+        let filter = CommunicationFilter {
+            collectives: ["odd name".to_owned()].into(),
+            ..CommunicationFilter::default()
+        };
+        assert!(
+            filter.is_communication_kernel("odd name") && filter.is_communication_kernel("ncclX"),
+            "marked by the trace"
+        );
+        assert!(filter.is_communication(Work::Copy(CopyKind::PTOP), "PtoP"));
+        assert!(!filter.is_communication(Work::Copy(CopyKind::HTOD), "HtoD"));
+    }
+
+    #[test]
+    fn the_overlap_of_ascending_spans_with_a_union_is_found_in_one_pass() {
+        let mut union = SpanUnion::default();
+        for (start, end) in [(10, 20), (15, 18), (20, 30), (50, 60)] {
+            union.add(start, end);
+        }
+        assert_eq!((union.nanos(), union.0.len()), (30, 2));
+        let mut first = 0;
+        let asked = [(0, 5, 0), (5, 12, 2), (12, 55, 23), (29, 51, 2), (60, 90, 0)];
+        for (from, to, expected) in asked {
+            assert_eq!(union.overlap(from, to, &mut first), expected, "{from}..{to}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The table of all activities, of a recording or of another tool's trace: every row is in memory.
+
+use gpuflame_explain::join::Sink as _;
+use gpuflame_export::ActivityTable;
+use gpuflame_export::format::Format;
+use gpuflame_model::record::Row;
+
+/// A row for each activity.
+pub(super) static CSV: Format = Format::of_events(
+    "csv",
+    &[".csv"],
+    |profile, events, _, out| {
+        let mut table = ActivityTable::new(out, str::to_owned)?;
+        for (id, _) in profile.kernels() {
+            table.row(&Row::Name { id, text: profile.kernel(id).unwrap_or_default() });
+        }
+        events.unified().iter().for_each(|one| table.row(&Row::Unified(*one)));
+        events.activities().iter().for_each(|event| table.activity(&event.activity, event.origin));
+        profile.lost().for_each(|(loss, count)| table.row(&Row::Loss { loss, count }));
+        table.finish().map(drop)
+    },
+    "A row for each activity (.csv)",
+);

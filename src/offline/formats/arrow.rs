@@ -1,0 +1,128 @@
+//! The activity table as Arrow (a Feather file), for pandas, polars, R and `gpuflame.read`, with the columns of
+//! [`super::columns`].
+//!
+//! The file has the same layout as memory, so readers copy nothing. Text columns are dictionaries that hold each text
+//! once. Losses are in the schema's metadata, under the same names as in Parquet.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow_array::types::{Int32Type, Int64Type};
+use arrow_array::{ArrayRef, DictionaryArray, Int32Array, PrimitiveArray, RecordBatch, StringArray};
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{ArrowError, DataType, Field, Schema};
+
+use super::callers::Callers;
+use super::columns::{COLUMNS, Column, Key, Line};
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_export::format::Format;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::IdMap;
+
+/// Number of rows per record batch.
+const ROWS_PER_BATCH: usize = 1 << 17;
+
+/// The Arrow format, with the names of the profile.
+pub(super) static ARROW: Format = Format::of_events(
+    "arrow",
+    &[".arrow", ".feather"],
+    |profile, events, _, mut out| write(profile, events, &mut out),
+    "A table for pandas, polars and R, read without a copy (.arrow)",
+)
+.binary();
+
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
+    let callers = Callers::of(profile);
+    let lines = || events.activities().iter().map(|event| Line { profile, callers: &callers, event });
+    // A file has one dictionary per column, and the dictionary must be complete before the first row is written.
+    let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| ColumnBuilder::new(name, column)).collect();
+    lines().for_each(|line| columns.iter_mut().for_each(|column| column.add_text(&line)));
+    let metadata = metadata(profile, events);
+    let schema =
+        Schema::new(columns.iter().map(ColumnBuilder::field).collect::<Vec<_>>()).with_metadata(metadata);
+    let schema = Arc::new(schema);
+    columns.iter_mut().for_each(ColumnBuilder::complete_dictionary);
+    let mut writer = FileWriter::try_new(out, &schema).map_err(io_error)?;
+    let mut rows = lines();
+    loop {
+        let batch: Vec<_> = rows.by_ref().take(ROWS_PER_BATCH).collect();
+        if batch.is_empty() {
+            break;
+        }
+        let arrays = columns.iter().map(|column| column.array(&batch)).collect::<std::result::Result<_, _>>();
+        let batch = RecordBatch::try_new(Arc::clone(&schema), arrays.map_err(io_error)?).map_err(io_error)?;
+        writer.write(&batch).map_err(io_error)?;
+    }
+    writer.finish().map_err(io_error)
+}
+
+fn metadata(profile: &Profile, events: &JoinedRows) -> HashMap<String, String> {
+    let pending = events.calls().iter().filter(|call| call.pending).count();
+    let lost =
+        profile.lost().map(|(loss, count)| (format!("gpuflame.lost.{}", loss.label()), count.to_string()));
+    lost.chain([("gpuflame.launches.pending".to_owned(), pending.to_string())]).collect()
+}
+
+fn io_error(error: ArrowError) -> Error {
+    Error::new(ErrorKind::Io, error.to_string())
+}
+
+/// A column under construction.
+struct ColumnBuilder<'a> {
+    name: &'a str,
+    column: &'a Column,
+    /// Index of a key's text in the dictionary.
+    places: IdMap<Key, i32>,
+    /// Index of each text in the dictionary; empty once the dictionary is complete.
+    known: HashMap<String, i32>,
+    texts: Arc<StringArray>,
+}
+
+impl<'a> ColumnBuilder<'a> {
+    fn new(name: &'a str, column: &'a Column) -> Self {
+        let texts = Arc::new(StringArray::from(Vec::<String>::new()));
+        Self { name, column, places: IdMap::default(), known: HashMap::new(), texts }
+    }
+
+    fn field(&self) -> Field {
+        let kind = match self.column {
+            Column::Int(_) => DataType::Int32,
+            Column::Long(_) => DataType::Int64,
+            Column::Text(_) => DataType::Dictionary(DataType::Int32.into(), DataType::Utf8.into()),
+        };
+        Field::new(self.name, kind, true)
+    }
+
+    /// Adds the text of a row to the dictionary.
+    fn add_text(&mut self, line: &Line<'_>) {
+        let Column::Text(get) = self.column else { return };
+        let Some(key) = get(line) else { return };
+        let Self { places, known, .. } = self;
+        places.entry(key).or_insert_with(|| {
+            let next = known.len() as i32;
+            *known.entry(line.text(key)).or_insert(next)
+        });
+    }
+
+    /// Completes the dictionary.
+    fn complete_dictionary(&mut self) {
+        let mut texts: Vec<_> = std::mem::take(&mut self.known).into_iter().collect();
+        texts.sort_unstable_by_key(|(_, place)| *place);
+        self.texts = Arc::new(StringArray::from_iter_values(texts.into_iter().map(|(text, _)| text)));
+    }
+
+    fn array(&self, lines: &[Line<'_>]) -> std::result::Result<ArrayRef, ArrowError> {
+        Ok(match self.column {
+            Column::Int(get) => Arc::new(lines.iter().map(get).collect::<PrimitiveArray<Int32Type>>()),
+            Column::Long(get) => Arc::new(lines.iter().map(get).collect::<PrimitiveArray<Int64Type>>()),
+            Column::Text(get) => {
+                let place = |line| get(line).map(|key| self.places[&key]);
+                let keys = lines.iter().map(place).collect::<Int32Array>();
+                let texts = Arc::clone(&self.texts);
+                Arc::new(DictionaryArray::<Int32Type>::try_new(keys, texts)?)
+            }
+        })
+    }
+}

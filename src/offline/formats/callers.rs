@@ -1,0 +1,117 @@
+//! The callers of contexts: name of the call, thread and stack, looked up once per context.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use gpuflame_export::clean;
+use gpuflame_export::compose::{call, stack};
+use gpuflame_export::frame::Frame;
+use gpuflame_export::options::{GraphStacks, Names};
+use gpuflame_export::source::source_line;
+use gpuflame_model::profile::{Place, Profile};
+use gpuflame_model::record::{ContextId, IdMap, ThreadId};
+
+/// Cache of callers. See the module's documentation.
+pub(super) struct Callers<'a> {
+    pub(super) profile: &'a Profile,
+    callers: RefCell<IdMap<ContextId, Rc<Caller>>>,
+    sources: RefCell<IdMap<Place, Option<Rc<Source>>>>,
+}
+
+/// Source location of a stack.
+pub(super) struct Source {
+    pub(super) language: &'static str,
+    pub(super) file: String,
+    pub(super) line: u32,
+}
+
+pub(super) struct Caller {
+    /// Name of the API call that the context made.
+    pub(super) call: String,
+    pub(super) thread: ThreadId,
+    /// Name of the thread in the system; empty if unknown.
+    pub(super) thread_name: String,
+    /// Frames, root first.
+    pub(super) frames: Vec<CallerFrame>,
+}
+
+/// A frame of a caller's stack.
+pub(super) struct CallerFrame {
+    /// Text for folded stacks.
+    pub(super) text: String,
+    /// Text that keeps all characters that are allowed between two `;`, for formats that are read again. In such
+    /// formats a number at the end of the text is not a weight, and numbers are folded on reading.
+    pub(super) exact: String,
+    /// Source file; empty if unknown.
+    pub(super) file: String,
+    /// Line in the source file; 0 if unknown.
+    pub(super) line: u32,
+    /// Kind of frame: `p` Python, `r` range, `c` call or code.
+    pub(super) letter: char,
+}
+
+impl Caller {
+    /// Returns the innermost frame with a known source, which is the calling function.
+    pub(super) fn source(&self) -> Option<&CallerFrame> {
+        self.frames.iter().rev().find(|frame| !frame.file.is_empty())
+    }
+
+    /// Returns the kinds of the caller's frames, a letter each; empty if all frames are call or code.
+    pub(super) fn kinds(&self) -> String {
+        let is_plain = self.frames.iter().all(|frame| frame.letter == 'c');
+        if is_plain { String::new() } else { self.frames.iter().map(|frame| frame.letter).collect() }
+    }
+
+    /// Returns the stack in the form for formats that are read again.
+    pub(super) fn exact_stack(&self) -> String {
+        self.frames.iter().map(|frame| frame.exact.as_str()).collect::<Vec<_>>().join(";")
+    }
+
+    pub(super) fn stack(&self) -> String {
+        self.frames.iter().map(|frame| frame.text.as_str()).collect::<Vec<_>>().join(";")
+    }
+}
+
+impl<'a> Callers<'a> {
+    pub(super) fn of(profile: &'a Profile) -> Self {
+        Self { profile, callers: RefCell::default(), sources: RefCell::default() }
+    }
+
+    pub(super) fn get(&self, context: ContextId) -> Rc<Caller> {
+        let mut callers = self.callers.borrow_mut();
+        Rc::clone(callers.entry(context).or_insert_with(|| Rc::new(self.look_up(context))))
+    }
+
+    /// Returns the source location of the innermost frame with a known location.
+    pub(super) fn source(&self, place: Place) -> Option<Rc<Source>> {
+        let look_up = || {
+            let it = source_line(self.profile, place, Names::Kept)?;
+            Some(Rc::new(Source { language: it.language, file: clean::text(it.file), line: it.line }))
+        };
+        self.sources.borrow_mut().entry(place).or_insert_with(look_up).clone()
+    }
+
+    fn look_up(&self, context: ContextId) -> Caller {
+        let thread = self.profile.context(context).map_or(ThreadId(0), |context| context.thread);
+        let thread_name = self.profile.thread(thread).unwrap_or_default();
+        let frames = stack(self.profile, Place::Context(context), GraphStacks::Both, Names::Kept);
+        Caller {
+            call: call(self.profile, context).to_owned(),
+            thread,
+            thread_name: if thread_name.is_empty() { String::new() } else { clean::text(thread_name) },
+            frames: frames.iter().map(|frame| self.frame(frame)).collect(),
+        }
+    }
+
+    fn frame(&self, frame: &Frame<'_>) -> CallerFrame {
+        let source = frame.id.and_then(|id| self.profile.shown_frame(id).source);
+        let file = source.map(|source| clean::text(self.profile.strings().get(source.file)));
+        CallerFrame {
+            text: clean::frame(&frame.text).into_owned(),
+            exact: frame.exact(),
+            file: file.unwrap_or_default(),
+            line: source.map_or(0, |source| source.line),
+            letter: frame.letter(),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Pictures of several profiles: the difference of two profiles, or the ranks of a job side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write;
+
+use inferno::flamegraph;
+
+use super::lines::Lines;
+use gpuflame_export::colors;
+use gpuflame_export::frame::Label;
+use gpuflame_export::options::{Options, Unit};
+use gpuflame_export::short::short_kernel;
+use gpuflame_export::svg;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::human;
+use gpuflame_model::profile::views::GPU;
+
+/// Writes `STACK BEFORE AFTER` for each stack of either profile, the input format of differential flame graphs.
+///
+/// # Errors
+/// Errors of `out`.
+pub fn write_diff_folded(before: &Lines, after: &Lines, out: &mut dyn Write) -> Result<()> {
+    for (when, lines) in [("before", before), ("after", after)] {
+        for (loss, count) in lines.lost() {
+            writeln!(out, "# lost {when}: {count} {}", loss.label())?;
+        }
+    }
+    for (stack, a, b) in merge_weights(before, after) {
+        writeln!(out, "{stack} {a} {b}")?;
+    }
+    Ok(())
+}
+
+/// Draws `after`, with stacks that grew in red and stacks that shrank in blue. Stacks that disappeared have no width;
+/// swap the two profiles to see them.
+///
+/// # Errors
+/// Errors of `out`; `Format` if the stacks of `after` have no weight.
+pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
+    let all = merge_weights(before, after);
+    let shift = svg::overflow_shift(before.total().max(after.total()), all.len());
+    let line = |(stack, a, b)| format!("{} {} {}", after.name_first(stack), a >> shift, b >> shift);
+    let lines: Vec<_> = all.into_iter().map(line).collect();
+    let mut inferno = inferno_options(options, difference_subtitle(before, after, options.unit));
+    inferno.factor *= (1_u128 << shift) as f64;
+    draw(&mut inferno, &lines, after.total(), out)
+}
+
+/// Explains why two sets of folded stacks are not comparable, if they are not. Either only one side has short kernel
+/// names, or no stack is on both sides although kernels are, as with `--all-frames` on one side only.
+pub fn explain_mismatch(before: &Lines, after: &Lines) -> Option<String> {
+    let ([was, is], advice) = ([before, after].map(kernel_names), "compare recordings, or write both alike");
+    for (short, whole, when, other) in [(&was, &is, "before", "after"), (&is, &was, "after", "before")] {
+        let only_whole = whole.difference(short).filter_map(|name| short_kernel(name));
+        let count = only_whole.filter(|name| short.contains(&name[..]) && !whole.contains(&name[..])).count();
+        if count > 0 {
+            return Some(format!(
+                "kernels have short names {when} and whole ones {other} ({count}), so their stacks do not match; {advice}"
+            ));
+        }
+    }
+    let (shared, meets) = (was.intersection(&is).count(), |(stack, _)| after.get(stack).is_some());
+    (shared > 0 && !before.iter().any(meets)).then(|| {
+        format!("no stack is in both files, although {shared} kernels are: one may have other frames (--all-frames, --python, --root); {advice}")
+    })
+}
+
+/// Returns the names of all kernels, on any GPU.
+fn kernel_names(lines: &Lines) -> BTreeSet<&str> {
+    lines.labels().filter_map(Label::kernel).map(|(_, name)| name).collect()
+}
+
+/// Draws folded stacks, without a profile.
+///
+/// # Errors
+/// Errors of `out`; `Format` if the stacks have no weight.
+pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
+    let shift = svg::overflow_shift(lines.total(), lines.len());
+    let line = |(stack, weight)| format!("{} {}", lines.name_first(stack), weight >> shift);
+    let texts: Vec<_> = lines.iter().map(line).collect();
+    let mut colors = colors::palette(lines.labels());
+    let mut subtitle = format!("{} in {} stacks", show_weight(lines.total(), options.unit), lines.len());
+    svg::add_lost(&mut subtitle, lines.lost());
+    let mut inferno = inferno_options(options, subtitle);
+    inferno.palette_map = Some(&mut colors);
+    inferno.factor *= (1_u128 << shift) as f64;
+    draw(&mut inferno, &texts, lines.total(), out)
+}
+
+/// Returns the subtitle: totals before and after, and the stacks that are not shown.
+fn difference_subtitle(before: &Lines, after: &Lines, unit: Unit) -> String {
+    let (was, is) = (before.total(), after.total());
+    let mut text = format!("{} before, {} after", show_weight(was, unit), show_weight(is, unit));
+    if was > 0 {
+        let percent = 100.0 * (is as f64 - was as f64) / was as f64;
+        let _ = write!(text, " ({percent:+.1} %)");
+    }
+    text.push_str("; red grew, blue shrank");
+    let gone = before.iter().filter(|(stack, weight)| *weight > 0 && after.get(stack).is_none());
+    let (count, weight) =
+        gone.fold((0, 0_u64), |(count, sum), (_, weight)| (count + 1, sum.saturating_add(weight)));
+    if count > 0 {
+        let _ = write!(text, "; not shown: {count} stacks that are gone ({})", show_weight(weight, unit));
+    }
+    for (when, lines) in [("before", before), ("after", after)] {
+        if lines.lost().count() > 0 {
+            let _ = write!(text, "; {when}");
+            svg::add_lost(&mut text, lines.lost());
+        }
+    }
+    text
+}
+
+fn show_weight(weight: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanos | Unit::Micros => human(weight),
+        Unit::Count => weight.to_string(),
+    }
+}
+
+fn merge_weights<'a>(before: &'a Lines, after: &'a Lines) -> Vec<(&'a str, u64, u64)> {
+    let mut both: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    before.iter().for_each(|(stack, weight)| both.entry(stack).or_default().0 = weight);
+    after.iter().for_each(|(stack, weight)| both.entry(stack).or_default().1 = weight);
+    both.into_iter().map(|(stack, (a, b))| (stack, a, b)).collect()
+}
+
+fn inferno_options<'a>(options: &Options, subtitle: String) -> flamegraph::Options<'a> {
+    let mut inferno = svg::inferno_options(options.title(&GPU), subtitle, options.unit, GPU.values[1].words);
+    inferno.min_width = 0.01;
+    inferno
+}
+
+fn draw(
+    inferno: &mut flamegraph::Options<'_>,
+    lines: &[String],
+    total: u64,
+    out: &mut dyn Write,
+) -> Result<()> {
+    if total == 0 {
+        return Err(Error::new(ErrorKind::Format, "there is no GPU time to draw; see `gpuflame info`"));
+    }
+    svg::draw(inferno, lines, out)
+}

@@ -1,0 +1,49 @@
+//! Extended folded stacks: a line per call that started GPU work, with the call's time, program, process, thread and
+//! processor, as eunomia's tutorial profiler writes them.
+//!
+//! ```text
+//! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel;[correlation 12]
+//! ```
+//!
+//! The last frame identifies the launch exactly. This frame can be omitted, because the tutorial's merger takes it
+//! for a function. Comments begin with `# `. Blanks in the program's name become `_`, because readers split lines at
+//! blanks. The processor is not recorded.
+
+use std::io::Write;
+
+use super::callers::Callers;
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_export::format::Format;
+use gpuflame_export::options::Options;
+use gpuflame_export::threads;
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::Profile;
+
+/// Extended folded stacks, with a line per call that has a stack.
+pub(super) static EXTENDED: Format = Format::of_events(
+    "extended-folded",
+    &[".txt"],
+    |profile, events, options, mut out| write(profile, events, options, &mut out),
+    "A line for each launch with its time, process and thread (.txt)",
+);
+
+fn write(profile: &Profile, events: &JoinedRows, options: &Options, out: &mut impl Write) -> Result<()> {
+    for (loss, count) in profile.lost() {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
+    let callers = Callers::of(profile);
+    let process = threads::process(profile);
+    for call in events.calls().iter().filter(|call| call.has_stack()) {
+        let caller = callers.get(call.launched.context);
+        let comm = match caller.thread_name.as_str() {
+            "" => "unknown".to_owned(),
+            name => name.replace(char::is_whitespace, "_"),
+        };
+        write!(out, "{} {comm} {process} {} -1 {}", call.launched.time, caller.thread.0, caller.stack())?;
+        match options.without_correlation {
+            true => writeln!(out)?,
+            false => writeln!(out, ";[correlation {}]", call.id.0)?,
+        }
+    }
+    Ok(())
+}

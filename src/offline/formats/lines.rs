@@ -1,0 +1,135 @@
+//! Folded stacks as data: several profiles merged, or stacks folded by another tool. The kinds of frames are stored
+//! with the stacks, so that a picture has the same colours as a picture drawn from a profile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+
+use gpuflame_export::clean::frame as clean_frame;
+use gpuflame_export::flame::Flame;
+use gpuflame_export::folded::{lost, shown};
+use gpuflame_export::frame::Label;
+use gpuflame_export::options::{Options, Unit};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::{Kind, Profile, View};
+use gpuflame_model::record::Loss;
+
+/// Sorted stacks (frames separated by `;`) and their weights.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    weights: BTreeMap<String, u64>,
+    /// Kind and tag length of each frame, by the frame's text.
+    frames: HashMap<String, (Kind, usize)>,
+    lost: BTreeMap<Loss, u64>,
+}
+
+impl Lines {
+    /// Returns the stacks of `view`, including stacks without weight. Weights are in nanoseconds, or in the unit that
+    /// the options select.
+    pub fn of(profile: &Profile, view: &View, options: &Options) -> Self {
+        let flame = Flame::of(profile, view, options);
+        let mut lines = Self::default();
+        let add = |stack: &str, weight| {
+            lines.weights.insert(stack.to_owned(), weight);
+            Ok(())
+        };
+        flame.lines(0, Label::text, add).expect("nothing is written");
+        lines.lost = profile.lost().collect();
+        lines.frames = flame.labels().map(|label| (label.text.to_owned(), (label.kind, label.tag))).collect();
+        lines
+    }
+
+    /// Adds the stacks of `other` under the root frame `root`, which must be clean text.
+    pub fn add_under(&mut self, root: &str, other: Self) {
+        let root = root.to_owned();
+        for (stack, weight) in other.weights {
+            let sum = self.weights.entry(format!("{root};{stack}")).or_default();
+            *sum = sum.saturating_add(weight);
+        }
+        for (loss, count) in other.lost {
+            *self.lost.entry(loss).or_default() += count;
+        }
+        self.frames.entry(root).or_insert((Kind::Root, 0));
+        for (text, frame) in other.frames {
+            self.frames.entry(text).or_insert(frame);
+        }
+    }
+
+    /// Adds a line that another tool folded. The kinds of its frames are derived from their text.
+    pub fn add_folded(&mut self, stack: &str, weight: u64) {
+        let frames: Vec<_> = stack.split(';').map(clean_frame).collect();
+        let sum = self.weights.entry(frames.join(";")).or_default();
+        *sum = sum.saturating_add(weight);
+        for frame in frames {
+            self.frames.entry(frame.into_owned()).or_insert_with_key(|text| read(text));
+        }
+    }
+
+    /// Returns the stacks and their weights.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.weights.iter().map(|(stack, weight)| (stack.as_str(), *weight))
+    }
+
+    /// Returns the losses of the profiles that the stacks come from.
+    pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
+        self.lost.iter().map(|(&loss, &count)| (loss, count))
+    }
+
+    /// Whether there are no stacks.
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// Returns the number of stacks.
+    pub fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Returns the total weight.
+    pub(super) fn total(&self) -> u64 {
+        self.weights.values().fold(0, |sum, weight| sum.saturating_add(*weight))
+    }
+
+    pub(super) fn get(&self, stack: &str) -> Option<u64> {
+        self.weights.get(stack).copied()
+    }
+
+    /// Returns all distinct frames.
+    pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> {
+        self.frames.keys().filter_map(|text| self.label(text))
+    }
+
+    fn label(&self, text: &str) -> Option<Label<'_>> {
+        let (text, &(kind, tag)) = self.frames.get_key_value(text)?;
+        Some(Label::new(kind, text, tag))
+    }
+
+    /// Returns `stack` in the form that pictures show.
+    pub(super) fn name_first(&self, stack: &str) -> String {
+        let frames = stack.split(';');
+        let drawn = frames.map(|text| self.label(text).map_or(text.into(), Label::name_first));
+        drawn.collect::<Vec<_>>().join(";")
+    }
+}
+
+/// Returns the kind and tag length of a frame in a folded file, as `FOLDED` writes frames.
+fn read(text: &str) -> (Kind, usize) {
+    match text.strip_prefix("[GPU") {
+        Some(rest) if rest.contains("_Kernel]") => (Kind::Kernel, text.find(']').map_or(0, |end| end + 1)),
+        Some(rest) if rest.contains("_Memcpy") => (Kind::Copy, 0),
+        Some(rest) if rest.contains("_Memset") => (Kind::Set, 0),
+        _ if text.starts_with('[') => (Kind::Loss, 0),
+        _ => (Kind::Code, 0),
+    }
+}
+
+/// Writes stacks that are no longer a profile, those of time as nanoseconds or microseconds.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_lines_folded(lines: &Lines, unit: Unit, out: &mut dyn Write) -> Result<()> {
+    lost(lines.lost(), out)?;
+    for (stack, weight) in lines.iter() {
+        writeln!(out, "{stack} {}", shown(weight, unit == Unit::Micros))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! The formats of the command: those that the recorder writes, and those that need rows or large libraries.
+
+mod activities;
+mod arrow;
+mod callers;
+mod chrome;
+mod columns;
+mod compare;
+mod cupti_text;
+mod extended;
+mod lines;
+mod parquet;
+mod perfetto;
+mod pprof;
+mod sbt;
+mod speedscope;
+mod stacks;
+
+#[cfg(test)]
+mod tests;
+
+use gpuflame_export::format::Format;
+use gpuflame_export::{FOLDED, SVG};
+
+pub use compare::{explain_mismatch, write_diff_folded, write_diff_svg, write_lines_svg};
+pub use lines::{Lines, write_lines_folded};
+
+/// All formats. If a file extension fits two formats equally well, the first format is used.
+pub static FORMATS: &[&Format] = &[
+    &FOLDED,
+    &extended::EXTENDED,
+    &SVG,
+    &activities::CSV,
+    &chrome::CHROME,
+    &perfetto::PERFETTO,
+    &pprof::PPROF,
+    &speedscope::SPEEDSCOPE,
+    &parquet::PARQUET,
+    &arrow::ARROW,
+    &sbt::SBT,
+    &cupti_text::CUPTI_TEXT,
+];
+
+/// Returns the format that `word` selects.
+pub fn format(word: &str) -> Option<&'static Format> {
+    FORMATS.iter().copied().find(|format| format.word == word)
+}

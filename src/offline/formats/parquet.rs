@@ -1,0 +1,122 @@
+//! The activity table as Parquet, for queries over many runs with DuckDB, Spark and similar tools. [`super::columns`]
+//! lists the columns.
+//!
+//! Losses are in the file's key-value metadata (`gpuflame.lost.*`), as is the number of launches without an activity
+//! (`gpuflame.launches.pending`). `run` and `rank` are not columns but the names of the folders (`run=A/rank=3/`).
+//! DuckDB and Spark read these folder names as columns.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::types::Type;
+
+use super::callers::Callers;
+use super::columns::{COLUMNS, Column, Key, Line};
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_export::format::Format;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::IdMap;
+
+/// Number of rows per row group.
+const ROWS_PER_GROUP: usize = 1 << 17;
+
+/// The Parquet format, with the names of the profile.
+pub(super) static PARQUET: Format = Format::of_events(
+    "parquet",
+    &[".parquet"],
+    |profile, events, _, mut out| write(profile, events, &mut out),
+    "A table for DuckDB and Spark (a folder, or .parquet)",
+)
+.binary();
+
+fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) -> Result<()> {
+    let pending = events.calls().iter().filter(|call| call.pending).count();
+    let pending = KeyValue::new("gpuflame.launches.pending".to_owned(), pending.to_string());
+    let lost = profile
+        .lost()
+        .map(|(loss, count)| KeyValue::new(format!("gpuflame.lost.{}", loss.label()), count.to_string()));
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by("gpuflame".to_owned())
+        .set_key_value_metadata(Some([pending].into_iter().chain(lost).collect()))
+        .build();
+    let mut writer =
+        SerializedFileWriter::new(out, Arc::new(schema().map_err(io_error)?), Arc::new(properties))
+            .map_err(io_error)?;
+    let (callers, mut texts) = (Callers::of(profile), IdMap::default());
+    let mut rows = events.activities().iter().map(|event| Line { profile, callers: &callers, event });
+    loop {
+        let group: Vec<_> = rows.by_ref().take(ROWS_PER_GROUP).collect();
+        if group.is_empty() {
+            break;
+        }
+        let mut columns = writer.next_row_group().map_err(io_error)?;
+        for (_, column) in &COLUMNS {
+            write_column(column, &group, &mut columns, &mut texts).map_err(io_error)?;
+        }
+        columns.close().map_err(io_error)?;
+    }
+    writer.close().map_err(io_error)?;
+    Ok(())
+}
+
+fn io_error(error: ParquetError) -> Error {
+    Error::new(ErrorKind::Io, error.to_string())
+}
+
+fn schema() -> std::result::Result<Type, ParquetError> {
+    let column = |(name, column): &(&str, Column)| {
+        let (physical, logical) = match column {
+            Column::Int(_) => (Physical::INT32, None),
+            Column::Long(_) => (Physical::INT64, None),
+            Column::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        };
+        let builder = Type::primitive_type_builder(name, physical).with_repetition(Repetition::OPTIONAL);
+        builder.with_logical_type(logical).build().map(Arc::new)
+    };
+    let columns = COLUMNS.iter().map(column).collect::<std::result::Result<Vec<_>, _>>()?;
+    Type::group_type_builder("gpuflame").with_fields(columns).build()
+}
+
+fn write_column<W: Write + Send>(
+    column: &Column,
+    lines: &[Line<'_>],
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    texts: &mut IdMap<Key, ByteArray>,
+) -> std::result::Result<(), ParquetError> {
+    let mut writer = group.next_column()?.expect("there is a column for each of the schema");
+    // Values are stored without gaps. The definition levels mark the rows that have a value.
+    match column {
+        Column::Int(get) => {
+            let (values, levels) = split(lines.iter().map(get));
+            writer.typed::<Int32Type>().write_batch(&values, Some(&levels), None)?;
+        }
+        Column::Long(get) => {
+            let (values, levels) = split(lines.iter().map(get));
+            writer.typed::<Int64Type>().write_batch(&values, Some(&levels), None)?;
+        }
+        Column::Text(get) => {
+            let made = |line: &Line<'_>, key| ByteArray::from(line.text(key).as_str());
+            let mut text = |line, key| texts.entry(key).or_insert_with(|| made(line, key)).clone();
+            let (values, levels) = split(lines.iter().map(|line| get(line).map(|key| text(line, key))));
+            writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+        }
+    }
+    writer.close()
+}
+
+fn split<T>(values: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {
+    let (mut present, mut levels) = (Vec::new(), Vec::new());
+    for value in values {
+        levels.push(i16::from(value.is_some()));
+        present.extend(value);
+    }
+    (present, levels)
+}

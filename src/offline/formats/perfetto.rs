@@ -1,0 +1,558 @@
+//! Perfetto's protobuf, with its native messages for GPU work. GPU work is on hardware queues (one per stream),
+//! kernels carry their grid and block, and every call refers to the work that it submitted. The viewer draws these
+//! references as flows. Calls have their source location, if known.
+//!
+//! Field numbers are those in `protos/perfetto/trace/` of github.com/google/perfetto. The GPU extensions of
+//! `InternedData` and `TrackEvent` are in `GpuInternedData` and `GpuTrackEvent`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use prost::Message;
+
+use super::callers::{Caller, Callers};
+use gpuflame_explain::events::{JoinedActivity, JoinedRows, LaunchCall};
+use gpuflame_explain::join::Origin;
+use gpuflame_export::format::Format;
+use gpuflame_export::{clean, threads};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{Activity, ContextId, CorrelationId, Detail, IdMap, NameId, Nanos, Work};
+
+mod proto {
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Packet {
+        #[prost(uint64, optional, tag = "8")]
+        pub(super) timestamp: Option<u64>,
+        #[prost(uint32, optional, tag = "10")]
+        pub(super) sequence: Option<u32>,
+        #[prost(message, optional, tag = "11")]
+        pub(super) track_event: Option<TrackEvent>,
+        #[prost(message, optional, tag = "12")]
+        pub(super) interned: Option<Interned>,
+        #[prost(uint32, optional, tag = "13")]
+        pub(super) sequence_flags: Option<u32>,
+        #[prost(message, optional, tag = "53")]
+        pub(super) gpu: Option<RenderStage>,
+        #[prost(message, optional, tag = "60")]
+        pub(super) track: Option<Track>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Track {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) uuid: Option<u64>,
+        #[prost(message, optional, tag = "3")]
+        pub(super) process: Option<Process>,
+        #[prost(message, optional, tag = "4")]
+        pub(super) thread: Option<Thread>,
+        #[prost(uint64, optional, tag = "5")]
+        pub(super) parent: Option<u64>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Process {
+        #[prost(int32, optional, tag = "1")]
+        pub(super) pid: Option<i32>,
+        #[prost(string, optional, tag = "6")]
+        pub(super) name: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Thread {
+        #[prost(int32, optional, tag = "1")]
+        pub(super) pid: Option<i32>,
+        #[prost(int64, optional, tag = "2")]
+        pub(super) tid: Option<i64>,
+        #[prost(string, optional, tag = "5")]
+        pub(super) name: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct TrackEvent {
+        #[prost(message, repeated, tag = "4")]
+        pub(super) annotations: Vec<Annotation>,
+        /// Type of the event: 1 begins a slice, 2 ends a slice, 3 is an instant.
+        #[prost(int32, optional, tag = "9")]
+        pub(super) kind: Option<i32>,
+        #[prost(uint64, optional, tag = "10")]
+        pub(super) name_iid: Option<u64>,
+        #[prost(uint64, optional, tag = "11")]
+        pub(super) track: Option<u64>,
+        #[prost(string, repeated, tag = "22")]
+        pub(super) categories: Vec<String>,
+        #[prost(string, optional, tag = "23")]
+        pub(super) name: Option<String>,
+        #[prost(uint64, optional, tag = "34")]
+        pub(super) source_iid: Option<u64>,
+        #[prost(message, optional, tag = "3000")]
+        pub(super) correlation: Option<Correlation>,
+        /// API number: 4 is CUDA.
+        #[prost(int32, optional, tag = "3001")]
+        pub(super) api: Option<i32>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Correlation {
+        #[prost(uint64, repeated, packed = "false", tag = "1")]
+        pub(super) submitted: Vec<u64>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Annotation {
+        #[prost(uint64, optional, tag = "3")]
+        pub(super) number: Option<u64>,
+        #[prost(string, optional, tag = "10")]
+        pub(super) name: Option<String>,
+        #[prost(uint64, optional, tag = "17")]
+        pub(super) text_iid: Option<u64>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Interned {
+        #[prost(message, repeated, tag = "2")]
+        pub(super) event_names: Vec<Named>,
+        #[prost(message, repeated, tag = "4")]
+        pub(super) sources: Vec<SourceLocation>,
+        #[prost(message, repeated, tag = "23")]
+        pub(super) contexts: Vec<Context>,
+        #[prost(message, repeated, tag = "24")]
+        pub(super) specifications: Vec<Specification>,
+        #[prost(message, repeated, tag = "29")]
+        pub(super) texts: Vec<Text>,
+        #[prost(message, repeated, tag = "1000")]
+        pub(super) kernels: Vec<Kernel>,
+        #[prost(message, repeated, tag = "1001")]
+        pub(super) arguments: Vec<Named>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Named {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) iid: Option<u64>,
+        #[prost(string, optional, tag = "2")]
+        pub(super) name: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct SourceLocation {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) iid: Option<u64>,
+        #[prost(string, optional, tag = "2")]
+        pub(super) file: Option<String>,
+        #[prost(string, optional, tag = "3")]
+        pub(super) function: Option<String>,
+        #[prost(uint32, optional, tag = "4")]
+        pub(super) line: Option<u32>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Text {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) iid: Option<u64>,
+        #[prost(bytes = "vec", optional, tag = "2")]
+        pub(super) text: Option<Vec<u8>>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Context {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) iid: Option<u64>,
+        #[prost(int32, optional, tag = "2")]
+        pub(super) pid: Option<i32>,
+        /// API number: 4 is CUDA.
+        #[prost(int32, optional, tag = "3")]
+        pub(super) api: Option<i32>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Specification {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) iid: Option<u64>,
+        #[prost(string, optional, tag = "2")]
+        pub(super) name: Option<String>,
+        /// Category number: 2 is compute.
+        #[prost(int32, optional, tag = "4")]
+        pub(super) category: Option<i32>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Kernel {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) iid: Option<u64>,
+        #[prost(string, optional, tag = "2")]
+        pub(super) symbol: Option<String>,
+        #[prost(string, optional, tag = "3")]
+        pub(super) name: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct RenderStage {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) event_id: Option<u64>,
+        #[prost(uint64, optional, tag = "2")]
+        pub(super) duration: Option<u64>,
+        #[prost(uint64, optional, tag = "5")]
+        pub(super) context: Option<u64>,
+        #[prost(message, repeated, tag = "6")]
+        pub(super) extra: Vec<Extra>,
+        #[prost(int32, optional, tag = "11")]
+        pub(super) gpu: Option<i32>,
+        #[prost(uint64, optional, tag = "13")]
+        pub(super) queue: Option<u64>,
+        #[prost(uint64, optional, tag = "14")]
+        pub(super) stage: Option<u64>,
+        #[prost(uint64, optional, tag = "19")]
+        pub(super) kernel: Option<u64>,
+        #[prost(uint64, optional, tag = "20")]
+        pub(super) name_iid: Option<u64>,
+        #[prost(message, optional, tag = "21")]
+        pub(super) launch: Option<Launch>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Extra {
+        #[prost(string, optional, tag = "1")]
+        pub(super) name: Option<String>,
+        #[prost(string, optional, tag = "2")]
+        pub(super) value: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Launch {
+        #[prost(message, optional, tag = "1")]
+        pub(super) grid: Option<Size>,
+        #[prost(message, optional, tag = "2")]
+        pub(super) block: Option<Size>,
+        #[prost(message, repeated, tag = "3")]
+        pub(super) arguments: Vec<Argument>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Size {
+        #[prost(uint32, optional, tag = "1")]
+        pub(super) x: Option<u32>,
+        #[prost(uint32, optional, tag = "2")]
+        pub(super) y: Option<u32>,
+        #[prost(uint32, optional, tag = "3")]
+        pub(super) z: Option<u32>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Argument {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) name_iid: Option<u64>,
+        #[prost(uint64, optional, tag = "4")]
+        pub(super) value: Option<u64>,
+    }
+}
+
+const CUDA: i32 = 4;
+const COMPUTE: i32 = 2;
+/// Sequence id; all packets belong to one sequence.
+const SEQUENCE: u32 = 1;
+/// Flag of the first packet, which resets interned data. All other packets need the interned data.
+const CLEARED: u32 = 1;
+const NEEDS_STATE: u32 = 2;
+/// Tag of `Trace.packet`: field 1, a message.
+const PACKET: u8 = 0x0a;
+/// Names of the launch parameters of kernels; the iid of a name is its index plus one.
+const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shared_mem_dynamic"];
+
+/// Perfetto's protobuf. Times are nanoseconds since 1970. Activities without times are omitted, because they have no
+/// place on a time line.
+pub(super) static PERFETTO: Format = Format::of_events(
+    "perfetto",
+    &[".pftrace", ".perfetto-trace"],
+    |profile, events, _, mut out| write(profile, events, &mut out),
+    "Perfetto's protobuf, with its native GPU messages (.pftrace)",
+)
+.binary();
+
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
+    let mut writer = Perfetto { callers: Callers::of(profile), names: InternedNames::default(), out };
+    writer.names(profile, events)?;
+    writer.tracks()?;
+    writer.losses(profile, events.first_time())?;
+    writer.marks(events)?;
+    let mut submitted: IdMap<CorrelationId, Vec<(Nanos, u64)>> = IdMap::default();
+    let timed = || events.activities().iter().zip(1_u64..).filter(|(e, _)| e.activity.duration().is_some());
+    for (event, id) in timed() {
+        if let Origin::Launch(launched) = event.origin {
+            submitted.entry(event.activity.correlation).or_default().push((launched.time, id));
+        }
+    }
+    for call in events.calls() {
+        let all = submitted.get(&call.id).map_or(&[][..], Vec::as_slice);
+        let ids = all.iter().filter(|(time, _)| *time == call.launched.time).map(|(_, id)| *id).collect();
+        writer.call(call, ids)?;
+    }
+    for (event, id) in timed() {
+        writer.activity(event, id)?;
+    }
+    Ok(())
+}
+
+/// Numbers of interned data, counted from 1.
+#[derive(Default)]
+struct InternedNames {
+    events: BTreeMap<String, u64>,
+    contexts: BTreeMap<(u32, u32), u64>,
+    /// Numbers of queues (device, context, stream). Stages (names of kinds of work) are numbered after the queues.
+    queues: BTreeMap<(u32, u32, u32), u64>,
+    stages: BTreeMap<String, u64>,
+    kernels: BTreeMap<NameId, u64>,
+    stacks: BTreeMap<ContextId, u64>,
+    /// Numbers of calling source lines: function, file and line.
+    sources: BTreeMap<(String, String, u32), u64>,
+}
+
+struct Perfetto<'a, W> {
+    callers: Callers<'a>,
+    names: InternedNames,
+    out: &'a mut W,
+}
+
+impl<W: Write> Perfetto<'_, W> {
+    fn packet(&mut self, packet: proto::Packet) -> Result<()> {
+        let flags = packet.sequence_flags.or(Some(NEEDS_STATE));
+        let packet = proto::Packet { sequence: Some(SEQUENCE), sequence_flags: flags, ..packet };
+        self.out.write_all(&[PACKET])?;
+        self.out.write_all(&packet.encode_length_delimited_to_vec())?;
+        Ok(())
+    }
+
+    /// Numbers all data that the events refer to, and writes the table of numbers.
+    fn names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
+        let activities = || events.activities().iter().map(|event| &event.activity);
+        let names = &mut self.names;
+        let callers = &self.callers;
+        let calls = events.calls().iter().map(|call| call.launched.context);
+        names.events = numbered(calls.clone().map(|context| callers.get(context).call.clone()));
+        names.stacks = numbered(calls.clone());
+        names.sources = numbered(calls.filter_map(|context| source(&callers.get(context))));
+        names.contexts = numbered(activities().map(|a| (a.device.0, a.context.0)));
+        names.queues = numbered(activities().map(queue));
+        names.stages = numbered(activities().map(stage));
+        names.stages.values_mut().for_each(|number| *number += names.queues.len() as u64);
+        names.kernels = numbered(activities().filter_map(|a| match a.work() {
+            Work::Kernel(name) => Some(name),
+            Work::Copy(_) | Work::Set | Work::Graph => None,
+        }));
+        let pid = threads::process(profile) as i32;
+        let queues =
+            names.queues.iter().map(|((_, _, stream), &iid)| specification(iid, &format!("stream {stream}")));
+        let stages = names.stages.iter().map(|(name, &iid)| specification(iid, name));
+        let kernel = |(&name, &iid): (&NameId, &u64)| proto::Kernel {
+            iid: Some(iid),
+            symbol: Some(clean::text(profile.symbol(name).unwrap_or_default())),
+            name: Some(clean::text(profile.kernel(name).unwrap_or_default())),
+        };
+        let interned = proto::Interned {
+            event_names: names.events.iter().map(|(name, &iid)| named(iid, &clean::text(name))).collect(),
+            contexts: names
+                .contexts
+                .values()
+                .map(|&iid| proto::Context { iid: Some(iid), pid: Some(pid), api: Some(CUDA) })
+                .collect(),
+            specifications: queues.chain(stages).collect(),
+            sources: names
+                .sources
+                .iter()
+                .map(|((function, file, line), &iid)| proto::SourceLocation {
+                    iid: Some(iid),
+                    file: Some(file.clone()),
+                    function: Some(function.clone()),
+                    line: Some(*line).filter(|line| *line > 0),
+                })
+                .collect(),
+            texts: names
+                .stacks
+                .iter()
+                .map(|(&context, &iid)| proto::Text {
+                    iid: Some(iid),
+                    text: Some(callers.get(context).stack().into_bytes()),
+                })
+                .collect(),
+            kernels: names.kernels.iter().map(kernel).collect(),
+            arguments: (1..).zip(ARGUMENTS).map(|(iid, name)| named(iid, name)).collect(),
+        };
+        self.packet(proto::Packet {
+            timestamp: Some(events.first_time().0),
+            interned: Some(interned),
+            sequence_flags: Some(CLEARED),
+            ..proto::Packet::default()
+        })
+    }
+
+    /// Writes the track of the process, which is number 1, and the tracks of its threads.
+    fn tracks(&mut self) -> Result<()> {
+        let pid = Some(threads::process(self.callers.profile) as i32);
+        let process = proto::Process { pid, name: Some("CPU".to_owned()) };
+        let track = proto::Track { uuid: Some(1), process: Some(process), ..proto::Track::default() };
+        self.packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
+        for (thread, name) in threads::of(self.callers.profile) {
+            let tid = Some(i64::from(thread.0));
+            let named = proto::Thread { pid, tid, name: Some(name) };
+            let (uuid, parent) = (Some(thread_track(thread.0)), Some(1));
+            let track = proto::Track { uuid, parent, thread: Some(named), ..proto::Track::default() };
+            self.packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Writes the losses as instants of the process at the beginning of the trace.
+    fn losses(&mut self, profile: &Profile, begin: Nanos) -> Result<()> {
+        for (loss, count) in profile.lost() {
+            let lost = proto::TrackEvent {
+                kind: Some(3),
+                name: Some(format!("lost: {count} {}", loss.label())),
+                track: Some(1),
+                categories: vec!["gpuflame".to_owned()],
+                ..proto::TrackEvent::default()
+            };
+            let (timestamp, track_event) = (Some(begin.0), Some(lost));
+            self.packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Writes the instants that the program marked, on the track of the marking thread. If that thread launched
+    /// nothing, the instant is on the track of the process.
+    fn marks(&mut self, events: &JoinedRows) -> Result<()> {
+        let threads = threads::of(self.callers.profile);
+        for mark in events.marks() {
+            let is_known = threads.iter().any(|(thread, _)| *thread == mark.thread);
+            let marked = proto::TrackEvent {
+                kind: Some(3),
+                name: Some(clean::text(&mark.text)),
+                track: Some(if is_known { thread_track(mark.thread.0) } else { 1 }),
+                categories: vec!["mark".to_owned()],
+                ..proto::TrackEvent::default()
+            };
+            let (timestamp, track_event) = (Some(mark.time.0), Some(marked));
+            self.packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, call: &LaunchCall, submitted: Vec<u64>) -> Result<()> {
+        let context = call.launched.context;
+        let caller = self.callers.get(context);
+        let track = Some(thread_track(caller.thread.0));
+        let id = proto::Annotation {
+            name: Some("correlation".to_owned()),
+            number: Some(call.id.0.into()),
+            text_iid: None,
+        };
+        let stack = proto::Annotation {
+            name: Some("stack".to_owned()),
+            number: None,
+            text_iid: self.names.stacks.get(&context).copied(),
+        };
+        let begin = proto::TrackEvent {
+            annotations: vec![id, stack],
+            kind: Some(1),
+            name_iid: self.names.events.get(&caller.call).copied(),
+            track,
+            categories: vec!["cuda".to_owned()],
+            name: None,
+            source_iid: source(&caller).and_then(|source| self.names.sources.get(&source).copied()),
+            correlation: (!submitted.is_empty()).then_some(proto::Correlation { submitted }),
+            api: Some(CUDA),
+        };
+        let end = proto::TrackEvent { kind: Some(2), track, ..proto::TrackEvent::default() };
+        let (from, duration) = (call.launched.time.0, u64::from(call.launched.duration));
+        for (time, event) in [(from, begin), (from.saturating_add(duration), end)] {
+            let packet =
+                proto::Packet { timestamp: Some(time), track_event: Some(event), ..Default::default() };
+            self.packet(packet)?;
+        }
+        Ok(())
+    }
+
+    fn activity(&mut self, event: &JoinedActivity, id: u64) -> Result<()> {
+        let activity = &event.activity;
+        let (names, work) = (&self.names, activity.work());
+        let mut extra = vec![fact("correlation", activity.correlation.0)];
+        if activity.graph.0 != 0 {
+            extra.push(fact("graph", activity.graph.0));
+            extra.push(fact("graph_node", activity.graph_node.0));
+        }
+        if activity.bytes() > 0 {
+            extra.push(fact("bytes", activity.bytes()));
+        }
+        if let Err(missing) = event.origin.context() {
+            extra.push(fact("gpuflame", missing.word()));
+        }
+        let stage = proto::RenderStage {
+            event_id: Some(id),
+            duration: activity.duration(),
+            context: names.contexts.get(&(activity.device.0, activity.context.0)).copied(),
+            extra,
+            gpu: Some(activity.device.0 as i32),
+            queue: names.queues.get(&queue(activity)).copied(),
+            stage: names.stages.get(&stage(activity)).copied(),
+            kernel: match work {
+                Work::Kernel(name) => names.kernels.get(&name).copied(),
+                Work::Copy(_) | Work::Set | Work::Graph => None,
+            },
+            name_iid: None,
+            launch: launch(activity),
+        };
+        let timestamp = Some(activity.start.0);
+        self.packet(proto::Packet { timestamp, gpu: Some(stage), ..proto::Packet::default() })
+    }
+}
+
+/// Returns the calling function, file and line, if known.
+fn source(caller: &Caller) -> Option<(String, String, u32)> {
+    caller.source().map(|frame| (frame.text.clone(), frame.file.clone(), frame.line))
+}
+
+/// Numbers distinct things in sorted order, from 1.
+fn numbered<T: Ord>(things: impl Iterator<Item = T>) -> BTreeMap<T, u64> {
+    let mut numbers: BTreeMap<T, u64> = things.map(|thing| (thing, 0)).collect();
+    numbers.values_mut().zip(1..).for_each(|(number, iid)| *number = iid);
+    numbers
+}
+
+fn queue(activity: &Activity) -> (u32, u32, u32) {
+    (activity.device.0, activity.context.0, activity.stream.0)
+}
+
+/// Returns the name of the stage: `Kernel`, `Memcpy HtoD`, `Memset`.
+fn stage(activity: &Activity) -> String {
+    match activity.detail {
+        Detail::Kernel(_) => "Kernel".to_owned(),
+        Detail::Copy(copy) => format!("Memcpy {}", copy.kind.label()),
+        Detail::Set(_) => "Memset".to_owned(),
+        Detail::Graph => "Graph".to_owned(),
+    }
+}
+
+fn launch(activity: &Activity) -> Option<proto::Launch> {
+    let Detail::Kernel(kernel) = activity.detail else { return None };
+    let size = |[x, y, z]: [u32; 3]| Some(proto::Size { x: Some(x), y: Some(y), z: Some(z) });
+    let values = [kernel.registers.into(), kernel.static_shared, kernel.dynamic_shared].map(u64::from);
+    let argument = |(iid, value)| proto::Argument { name_iid: Some(iid), value: Some(value) };
+    let arguments = (1..).zip(values).map(argument).collect();
+    Some(proto::Launch { grid: size(kernel.grid), block: size(kernel.block), arguments })
+}
+
+fn specification(iid: u64, name: &str) -> proto::Specification {
+    proto::Specification { iid: Some(iid), name: Some(name.to_owned()), category: Some(COMPUTE) }
+}
+
+fn named(iid: u64, name: &str) -> proto::Named {
+    proto::Named { iid: Some(iid), name: Some(name.to_owned()) }
+}
+
+fn fact(name: &str, value: impl std::fmt::Display) -> proto::Extra {
+    proto::Extra { name: Some(name.to_owned()), value: Some(value.to_string()) }
+}
+
+/// Returns the track of a thread; track 1 is the process.
+fn thread_track(thread: u32) -> u64 {
+    u64::from(thread) + 2
+}

@@ -1,0 +1,295 @@
+//! TraceSmith's binary format, version 0.1, as TraceSmith's code reads it (TraceSmith's documentation differs).
+//!
+//! ```text
+//! file     := header metadata events strings 255:u8
+//! header   := "SBT\0" 0:u16 1:u16 flags:u32 72:u32 metadata:u64 strings:u64 devices:u64 events:u64
+//!             callstacks:u64 count:u64 compression:u8 reserved:u8[7]              offsets from the start
+//! metadata := 1:u8 program:text command:text begin:n end:n host:text process:n
+//! strings  := 2:u8 count:n text[count]
+//! events   := 4:u8 base:n event[count]
+//! event    := type:u8 flags:u8 delta:n [duration:n] device:n stream:n correlation:n name:n
+//!             [grid:n[3] block:n[3] shared:n registers:n] [from:n to:n bytes:n]
+//!             [thread:n frames:n (address:n function:n file:n line:n)[frames]]
+//! text     := length:n byte[length]          n := LEB128
+//! ```
+//!
+//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are events of type 2. A kernel
+//! that is a graph node has the stack that created the node instead of its own stack. Waits are events of type 7
+//! (stream), 8 (device) and 10 (event); calls that record an event on a stream are events of type 9. If CUPTI gives a
+//! record for a wait, the event has the numbers of the record and the stack of the call. Events of type 0 (unknown)
+//! name the losses, because the format has no field for losses.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use super::callers::{Caller, Callers};
+use gpuflame_explain::events::{HostCall, JoinedActivity, JoinedRows, LaunchCall};
+use gpuflame_export::compose::work_name;
+use gpuflame_export::format::Format;
+use gpuflame_export::{chrome, clean, threads};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, Sync, SyncKind};
+
+const HEADER: u64 = 72;
+const LITTLE_ENDIAN: u32 = 1;
+const HAS_STACKS: u32 = 2;
+/// File names written for Python and range frames, which have no file.
+const PYTHON: &str = "<python>";
+const RANGE: &str = "<range>";
+/// Event flag: a stack follows.
+const HAS_STACK: u8 = 8;
+
+mod kind {
+    pub(super) const UNKNOWN: u8 = 0;
+    pub(super) const LAUNCH: u8 = 1;
+    pub(super) const KERNEL: u8 = 2;
+    pub(super) const HTOD: u8 = 3;
+    pub(super) const DTOH: u8 = 4;
+    pub(super) const DTOD: u8 = 5;
+    pub(super) const SET: u8 = 6;
+    pub(super) const STREAM_SYNC: u8 = 7;
+    pub(super) const DEVICE_SYNC: u8 = 8;
+    pub(super) const EVENT_RECORD: u8 = 9;
+    pub(super) const EVENT_SYNC: u8 = 10;
+}
+
+/// TraceSmith's binary format: events sorted by time. Activities without times are omitted.
+pub(super) static SBT: Format = Format::of_events(
+    "sbt",
+    &[".sbt"],
+    |profile, events, _, mut out| write(profile, events, &mut out),
+    "TraceSmith's binary format (.sbt)",
+)
+.binary();
+
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
+    let mut body = Body {
+        callers: Callers::of(profile),
+        profile,
+        bytes: Vec::new(),
+        strings: Vec::new(),
+        ids: HashMap::new(),
+        last: events.first_time().0,
+    };
+    let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
+    let end = timed().map(|event| event.activity.end.0).max().unwrap_or(body.last);
+    let mut all: Vec<(u64, Event<'_>)> =
+        events.calls().iter().map(|call| (call.launched.time.0, Event::Call(call))).collect();
+    all.extend(events.host_calls().iter().map(|call| (call.time.0, Event::Host(call))));
+    all.extend(events.timed_syncs().map(|sync| (sync.start.0, Event::Sync(sync))));
+    all.extend(timed().map(|event| (event.activity.start.0, Event::Activity(event))));
+    all.sort_by_key(|(time, _)| *time);
+    let waits: IdMap<u32, ContextId> =
+        events.host_calls().iter().map(|call| (call.id.0, call.context)).collect();
+    let synced: IdMap<u32, ()> = events.timed_syncs().map(|sync| (sync.correlation.0, ())).collect();
+    body.bytes.push(4);
+    number(&mut body.bytes, body.last);
+    profile.lost().for_each(|(loss, count)| body.lost(&format!("[lost: {count} {}]", loss.label())));
+    let mut count = profile.lost().count() as u64;
+    for (_, event) in all {
+        match event {
+            Event::Call(call) => body.call(call),
+            // CUPTI's record of this wait is written instead of the call.
+            Event::Host(call) if synced.contains_key(&call.id.0) => continue,
+            Event::Host(call) => body.host_call(call),
+            Event::Sync(sync) => {
+                let device = events.device_of(sync.context).map_or(0, |device| device.0);
+                body.sync(sync, device, waits.get(&sync.correlation.0).copied());
+            }
+            Event::Activity(event) => body.activity(event),
+        }
+        count += 1;
+    }
+    let mut metadata = vec![1];
+    text(&mut metadata, "");
+    text(&mut metadata, "");
+    number(&mut metadata, events.first_time().0);
+    number(&mut metadata, end);
+    text(&mut metadata, "");
+    number(&mut metadata, threads::process(body.profile).into());
+    let events_at = HEADER + metadata.len() as u64;
+    let strings_at = events_at + body.bytes.len() as u64;
+    out.write_all(b"SBT\0\0\0\x01\0")?;
+    out.write_all(&(LITTLE_ENDIAN | HAS_STACKS).to_le_bytes())?;
+    out.write_all(&(HEADER as u32).to_le_bytes())?;
+    for offset in [HEADER, strings_at, 0, events_at, 0, count] {
+        out.write_all(&offset.to_le_bytes())?;
+    }
+    out.write_all(&[0; 8])?;
+    out.write_all(&metadata)?;
+    out.write_all(&body.bytes)?;
+    let mut strings = vec![2];
+    number(&mut strings, body.strings.len() as u64);
+    body.strings.iter().for_each(|string| text(&mut strings, string));
+    strings.push(255);
+    out.write_all(&strings)?;
+    Ok(())
+}
+
+/// An event to write.
+enum Event<'a> {
+    Call(&'a LaunchCall),
+    Host(&'a HostCall),
+    Sync(&'a Sync),
+    Activity(&'a JoinedActivity),
+}
+
+struct Body<'a> {
+    profile: &'a Profile,
+    callers: Callers<'a>,
+    bytes: Vec<u8>,
+    strings: Vec<String>,
+    ids: HashMap<String, u64>,
+    /// Time of the previous event.
+    last: u64,
+}
+
+impl Body<'_> {
+    fn call(&mut self, call: &LaunchCall) {
+        let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
+        let caller = self.callers.get(call.launched.context);
+        // A call without a known stack would get a wrong stack when the file is read again.
+        let id = if call.has_stack() { call.id.0.into() } else { 0 };
+        let name = clean::text(&caller.call);
+        self.event(kind::LAUNCH, (time, duration), [0, 0, id], &name, Some(&caller));
+    }
+
+    /// Writes a call that started no work.
+    fn host_call(&mut self, call: &HostCall) {
+        let caller = self.callers.get(call.context);
+        let kind = match call.event_use {
+            Some(EventUse::Record) => kind::EVENT_RECORD,
+            Some(EventUse::Wait) => kind::EVENT_SYNC,
+            None if caller.call.contains("Event") => kind::EVENT_SYNC,
+            None if caller.call.contains("Device") || caller.call.contains("Ctx") => kind::DEVICE_SYNC,
+            None => kind::STREAM_SYNC,
+        };
+        let name = clean::text(&caller.call);
+        self.event(kind, (call.time.0, call.duration), [0, 0, call.id.0.into()], &name, Some(&caller));
+    }
+
+    /// Writes CUPTI's record of a wait, with the stack of the call if the stack is known.
+    fn sync(&mut self, sync: &Sync, device: u32, context: Option<ContextId>) {
+        let kind = match sync.kind {
+            SyncKind::STREAM => kind::STREAM_SYNC,
+            SyncKind::CONTEXT => kind::DEVICE_SYNC,
+            _ => kind::EVENT_SYNC,
+        };
+        let caller = context.map(|context| self.callers.get(context));
+        let name = caller.as_ref().map_or_else(|| sync.kind.word().to_owned(), |it| clean::text(&it.call));
+        let place = [device, sync.stream.map_or(0, |stream| stream.0), sync.correlation.0].map(u64::from);
+        let times = (sync.start.0, sync.end.since(sync.start));
+        self.event(kind, times, place, &name, caller.as_deref());
+    }
+
+    /// Writes an event with (start, duration), (device, stream, correlation) and a stack.
+    fn event(
+        &mut self,
+        kind: u8,
+        (time, duration): (u64, u64),
+        place: [u64; 3],
+        name: &str,
+        caller: Option<&Caller>,
+    ) {
+        let caller = caller.filter(|caller| !caller.frames.is_empty());
+        let flags = u8::from(duration > 0) | if caller.is_some() { HAS_STACK } else { 0 };
+        self.head(kind, flags, time);
+        self.numbers([duration].into_iter().filter(|duration| *duration > 0));
+        let name = self.string(name);
+        self.numbers(place.into_iter().chain([name]));
+        caller.into_iter().for_each(|caller| self.stack(caller));
+    }
+
+    /// Writes the thread and the frames of the stack, leaf first.
+    fn stack(&mut self, caller: &Caller) {
+        self.numbers([caller.thread.0.into(), caller.frames.len() as u64]);
+        for frame in caller.frames.iter().rev() {
+            // A Python or range frame without a file has its kind in place of the file name.
+            let file = match frame.letter {
+                'p' if frame.file.is_empty() => PYTHON,
+                'r' if frame.file.is_empty() => RANGE,
+                _ => &frame.file,
+            };
+            let (function, file) = (self.string(&frame.exact), self.string(file));
+            self.numbers([0, function, file, frame.line.into()]);
+        }
+    }
+
+    /// Writes an event of unknown type, at the time of the first event.
+    fn lost(&mut self, text: &str) {
+        self.head(kind::UNKNOWN, 0, self.last);
+        let name = self.string(text);
+        self.numbers([0, 0, 0, name]);
+    }
+
+    fn activity(&mut self, event: &JoinedActivity) {
+        let activity = &event.activity;
+        let (kind, extra) = match activity.detail {
+            Detail::Kernel(_) | Detail::Graph => (kind::KERNEL, 2),
+            Detail::Copy(copy) => match copy.kind {
+                CopyKind::HTOD => (kind::HTOD, 4),
+                CopyKind::DTOH => (kind::DTOH, 4),
+                _ => (kind::DTOD, 4),
+            },
+            Detail::Set(_) => (kind::SET, 4),
+        };
+        let duration = activity.duration().unwrap_or(0);
+        let created = match activity.created {
+            Some(Created::Context(context)) => Some(self.callers.get(context)),
+            _ => None,
+        };
+        let has_stack = if created.is_some() { HAS_STACK } else { 0 };
+        self.head(kind, extra | has_stack | u8::from(duration > 0), activity.start.0);
+        self.numbers([duration].into_iter().filter(|duration| *duration > 0));
+        let work = activity.work();
+        let name = self.string(&clean::text(&chrome::events::title(work, work_name(self.profile, work))));
+        let place = [activity.device.0, activity.stream.0, activity.correlation.0].map(u64::from);
+        self.numbers(place.into_iter().chain([name]));
+        match activity.detail {
+            Detail::Kernel(kernel) => {
+                self.numbers(kernel.grid.into_iter().chain(kernel.block).map(u64::from));
+                let shared = u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared);
+                self.numbers([shared, kernel.registers.into()]);
+            }
+            // A graph is written with eight numbers, like a kernel.
+            Detail::Graph => self.numbers([0; 8]),
+            Detail::Copy(_) | Detail::Set(_) => self.numbers([0, 0, activity.bytes()]),
+        }
+        created.into_iter().for_each(|caller| self.stack(&caller));
+    }
+
+    fn head(&mut self, kind: u8, flags: u8, time: u64) {
+        self.bytes.extend([kind, flags]);
+        // The times of a damaged recording may be arbitrary. Times of all other recordings ascend.
+        self.numbers([time.saturating_sub(self.last)]);
+        self.last = self.last.max(time);
+    }
+
+    fn numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        numbers.into_iter().for_each(|value| number(&mut self.bytes, value));
+    }
+
+    fn string(&mut self, string: &str) -> u64 {
+        if let Some(&id) = self.ids.get(string) {
+            return id;
+        }
+        let id = self.strings.len() as u64;
+        self.strings.push(string.to_owned());
+        self.ids.insert(string.to_owned(), id);
+        id
+    }
+}
+
+fn number(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+fn text(bytes: &mut Vec<u8>, text: &str) {
+    number(bytes, text.len() as u64);
+    bytes.extend(text.as_bytes());
+}

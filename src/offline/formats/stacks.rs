@@ -1,0 +1,114 @@
+//! Samples as sorted stacks of numbered frames, for formats with a frame table.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpuflame_export::clean;
+use gpuflame_export::compose::Composer;
+use gpuflame_export::frame::Frame;
+use gpuflame_export::options::Options;
+use gpuflame_model::profile::{Profile, Values, View, add_values};
+use gpuflame_model::record::DeviceId;
+
+/// Frame table and stacks. Frames are numbered in the order of their names, and stacks are sorted by their frames.
+pub(super) struct Stacks {
+    pub(super) frames: Vec<FrameRow>,
+    pub(super) samples: Vec<Stack>,
+}
+
+/// A frame of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct FrameRow {
+    pub(super) name: String,
+    /// Source file; empty if unknown.
+    pub(super) file: String,
+    /// Line in the source file; 0 if unknown.
+    pub(super) line: u32,
+    /// Mapped file that contains the frame's code; empty if there is none.
+    pub(super) module: String,
+}
+
+/// A stack, root first, and the values of the stack on a device.
+pub(super) struct Stack {
+    pub(super) frames: Vec<u32>,
+    pub(super) device: Option<DeviceId>,
+    pub(super) values: Values,
+}
+
+/// Granularity at which frames are distinguished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Granularity {
+    /// A frame is a line of a function.
+    Lines,
+    /// A frame is a function; the frame's line is the smallest line that occurs.
+    Functions,
+}
+
+impl Stacks {
+    pub(super) fn of(profile: &Profile, view: &View, options: &Options, granularity: Granularity) -> Self {
+        let composer = Composer::new(profile, view, options);
+        let mut table = FrameTable::default();
+        let mut sums: HashMap<(Vec<u32>, Option<DeviceId>), Values> = HashMap::new();
+        for sample in composer.samples() {
+            let frames = composer.frames(&sample);
+            let frames = frames.iter().map(|frame| table.intern(row(profile, frame), granularity)).collect();
+            add_values(sums.entry((frames, sample.device)).or_default(), sample.values);
+        }
+        let (frames, ranks) = table.into_sorted();
+        let sorted: BTreeMap<_, _> = sums
+            .into_iter()
+            .map(|((stack, device), values)| {
+                let stack: Vec<u32> = stack.into_iter().map(|number| ranks[number as usize]).collect();
+                ((stack, device), values)
+            })
+            .collect();
+        let stack = |((frames, device), values)| Stack { frames, device, values };
+        Self { frames, samples: sorted.into_iter().map(stack).collect() }
+    }
+}
+
+fn row(profile: &Profile, frame: &Frame<'_>) -> FrameRow {
+    let text = |id| clean::text(profile.strings().get(id));
+    let shown = frame.id.map(|id| profile.shown_frame(id));
+    let source = shown.and_then(|shown| shown.source);
+    FrameRow {
+        name: clean::text(&frame.text),
+        file: source.map_or_else(String::new, |source| text(source.file)),
+        line: source.map_or(0, |source| source.line),
+        module: shown.and_then(|shown| shown.module).map_or_else(String::new, text),
+    }
+}
+
+/// Frames in order of first occurrence.
+#[derive(Default)]
+struct FrameTable {
+    rows: Vec<FrameRow>,
+    numbers: HashMap<FrameRow, u32>,
+}
+
+impl FrameTable {
+    fn intern(&mut self, row: FrameRow, granularity: Granularity) -> u32 {
+        let key = match granularity {
+            Granularity::Lines => row.clone(),
+            Granularity::Functions => FrameRow { line: 0, ..row.clone() },
+        };
+        let next = self.rows.len() as u32;
+        let number = *self.numbers.entry(key).or_insert(next);
+        match self.rows.get_mut(number as usize) {
+            Some(known) if row.line > 0 && (known.line == 0 || row.line < known.line) => {
+                known.line = row.line
+            }
+            Some(_) => {}
+            None => self.rows.push(row),
+        }
+        number
+    }
+
+    /// Returns the sorted frames, and the rank of each frame number.
+    fn into_sorted(self) -> (Vec<FrameRow>, Vec<u32>) {
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        order.sort_unstable_by_key(|&at| &self.rows[at]);
+        let mut ranks = vec![0; order.len()];
+        order.iter().zip(0..).for_each(|(&at, rank)| ranks[at] = rank);
+        (order.into_iter().map(|at| self.rows[at].clone()).collect(), ranks)
+    }
+}

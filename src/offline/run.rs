@@ -1,0 +1,163 @@
+//! A finished run, read from its recording or from another tool's trace, and explained.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use gpuflame_explain::join::Sink;
+use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer, Tied};
+use gpuflame_explain::{self as explain, Explain, Ledger};
+use gpuflame_export::{self as export, Format};
+use gpuflame_model::error::{Error, Result};
+use gpuflame_model::profile::{Profile, Unnamed, View};
+use gpuflame_model::record::Row;
+use gpuflame_traces::import::{self, Kind};
+
+/// Number of rows between two checks of the memory ceiling.
+const ROWS_PER_MEMORY_CHECK: usize = 4096;
+
+/// Options for reading a run: which samples to distinguish, and which frames to show.
+#[derive(Clone, Debug, Default)]
+pub struct ReadOptions {
+    /// Whether samples of different streams are kept separate, as needed to draw stream frames. Default: false.
+    pub by_stream: bool,
+    /// Whether stacks include the frames inside CUDA's libraries and the frames below `main`. Default: false.
+    pub internal_frames: bool,
+    /// Whether a Python frame is shown with the executed line. Default: false, so that the frame is shown with the
+    /// first line of its function.
+    pub python_lines: bool,
+    /// Whether stacks with Python frames omit native frames. Default: false.
+    pub python_only: bool,
+    /// Memory limit of the sums in bytes. Beyond the limit, rare stacks are merged into "other" entries, and the
+    /// ledger has the total of these entries. Default: unlimited.
+    pub max_memory: Option<usize>,
+    /// Whether work of a backward pass is attributed to the forward pass, for traces of torch.profiler and for
+    /// recordings with the ranges of `emit_nvtx`. Default: false, so that the work is attributed to autograd, which
+    /// launched it.
+    pub backward_under_forward: bool,
+    /// Traces taken while the graphs that this run launches were captured. Work of the graphs is attributed to the
+    /// stacks in these traces. Default: none.
+    pub graph_captures: Vec<PathBuf>,
+}
+
+/// A run recorded by gpuflame or by another tool: its GPU time by stack, and the share of that time that is known.
+#[derive(Debug)]
+pub struct Run {
+    profile: Profile,
+    ledger: Ledger,
+    unnamed: BTreeMap<Unnamed, u64>,
+    tied: Tied,
+    remarks: Vec<String>,
+}
+
+/// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 and other tools, plain or
+/// gzipped. The format is detected by content. The path `-` is standard input.
+///
+/// Code addresses are symbolized immediately, with the files that the recording names. Frames for which no name is
+/// found keep their address.
+///
+/// # Errors
+/// `Io` or `Format`, with cause, place and remedy, if nothing can be read. If a file is damaged, its readable part is
+/// read, and [`Run::remarks`] lists the damage.
+pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
+    let path = path.as_ref();
+    let opened = import::open(path)?;
+    let mut remarks = Vec::new();
+    let (mut run, ()) = Run::explained(options, (), |each| match opened.kind() {
+        Kind::Recording => {
+            let mut remark = |error: Error| remarks.push(error.within(path.display()).to_string());
+            let read = import::recording(opened, &import::Options::default(), &mut remark, each);
+            read.map(drop).map_err(|error| error.within(path.display()))
+        }
+        _ => {
+            let import_options = import::Options {
+                backward_under_forward: options.backward_under_forward,
+                graph_captures: options.graph_captures.clone(),
+                ..import::Options::default()
+            };
+            import::rows(opened, &import_options, each).map(drop)
+        }
+    })?;
+    run.remarks = remarks;
+    Ok(run)
+}
+
+impl Run {
+    /// Explains and symbolizes the rows that `rows` emits. Also returns the result of `rows`. The joined rows are
+    /// passed to `sink` before symbolization.
+    pub fn explained<T>(
+        options: &ReadOptions,
+        mut sink: impl Sink,
+        rows: impl FnOnce(&mut dyn FnMut(&Row<'_>)) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let &ReadOptions {
+            by_stream,
+            internal_frames,
+            python_lines,
+            python_only,
+            max_memory,
+            backward_under_forward,
+            ..
+        } = options;
+        let explain_options =
+            explain::Options { by_stream, ceiling: max_memory, ..explain::Options::default() };
+        let mut explain = Explain::new(explain_options);
+        let mut count = 0_usize;
+        let result = rows(&mut |row| {
+            explain.push(row, &mut sink);
+            count += 1;
+            if count.is_multiple_of(ROWS_PER_MEMORY_CHECK) {
+                explain.fit(0);
+            }
+        })?;
+        explain.fit_exports(explain.heap_bytes());
+        let ledger = explain.finish(&[], &mut sink).ledger;
+        let mut profile = explain.into_profile();
+        let naming = SymbolizeOptions { internal_frames, python_lines, python_only, backward_under_forward };
+        let mut symbolizer = Symbolizer::new(naming);
+        symbolizer.name(&mut profile);
+        let unnamed = symbolizer.misses().clone();
+        let tied = symbolizer.tied();
+        Ok((Self { profile, ledger, unnamed, tied, remarks: Vec::new() }, result))
+    }
+
+    /// Returns the counts of everything that was seen, matched and lost.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Writes `view` in the given format.
+    ///
+    /// # Errors
+    /// Errors of `out`; `Setting` if the format consists of single activities, not of sums.
+    pub fn draw(
+        &self,
+        view: &View,
+        format: &Format,
+        options: &export::Options,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        format.draw(&self.profile, view, options, out)
+    }
+
+    /// Returns the number of code frames without a name, by reason.
+    pub fn unnamed(&self) -> &BTreeMap<Unnamed, u64> {
+        &self.unnamed
+    }
+
+    /// Returns remarks about the file: one sentence for each damaged or missing part.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// Returns the profile: stacks, samples and names, the input of all formats.
+    #[doc(hidden)]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Splits the run into its parts.
+    pub fn into_parts(self) -> (Profile, Ledger, BTreeMap<Unnamed, u64>, Tied) {
+        (self.profile, self.ledger, self.unnamed, self.tied)
+    }
+}

@@ -1,0 +1,413 @@
+//! A pool owns all slabs of a group of threads. Only one thread at a time uses a pool.
+
+use std::cell::Cell;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use super::class::Class;
+use super::pages::{in_pages, is_in_haste};
+use super::reserve;
+use super::slab::{Blocks, Slab, Slabs, map_piece, owner_of};
+use crate::threads;
+
+/// Number of attempts to enter a pool. If all attempts fail, the block gets its own mapping instead.
+const TRIES: u32 = 1000;
+/// Maximum number of empty slabs that keep their pages (2 MiB in all), so that recurring allocations need no system
+/// call.
+const KEPT: u32 = 16;
+/// Minimum number of bytes that a class takes from the reserve at once.
+const SLICE: usize = 16 << 10;
+
+pub(super) struct Pool {
+    is_taken: AtomicBool,
+    /// List of blocks that were freed while another thread was in the pool. The first word of each block points to the
+    /// next block.
+    returned: AtomicPtr<u8>,
+    /// Slabs with room for blocks, by class. Some of these slabs may be full by now.
+    slabs: [Slabs; Class::COUNT],
+    /// Empty slabs that keep their pages, and their number.
+    kept: Slabs,
+    kept_count: Cell<u32>,
+    /// Empty slabs whose pages were returned to the kernel.
+    bare: Slabs,
+    /// Blocks from the reserve, by class.
+    last: [Blocks; Class::COUNT],
+}
+
+// SAFETY: the cells are only used by the thread that has set `is_taken`.
+unsafe impl Sync for Pool {}
+
+/// The pool of the application's threads, which a signal may stop anywhere, and the pool of our threads.
+static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
+
+/// The calling thread's pool.
+pub(super) fn own() -> &'static Pool {
+    &POOLS[usize::from(threads::is_ours())]
+}
+
+/// The pool that a block belongs to. `None` if the block has its own mapping.
+///
+/// # Safety
+/// The block has the size of a class, is not part of the reserve, and was not freed.
+pub(super) unsafe fn pool_of(block: NonNull<u8>) -> Option<&'static Pool> {
+    // SAFETY: the caller fulfils the contract of `owner_of`, and only this module maps pieces, with pools as owners.
+    unsafe { owner_of(block) }
+}
+
+impl Pool {
+    pub(super) const fn new() -> Self {
+        Self {
+            is_taken: AtomicBool::new(false),
+            returned: AtomicPtr::new(null_mut()),
+            slabs: [const { Slabs::new() }; Class::COUNT],
+            kept: Slabs::new(),
+            kept_count: Cell::new(0),
+            bare: Slabs::new(),
+            last: [const { Blocks::new() }; Class::COUNT],
+        }
+    }
+
+    /// Allocates a block. `None` if another thread is in the pool, perhaps forever, or if no memory is left.
+    pub(super) fn take(&'static self, class: Class) -> Option<NonNull<u8>> {
+        let take = || self.take_from_slabs(class).or_else(|| self.take_elsewhere(class));
+        self.alone(TRIES, take).flatten()
+    }
+
+    /// Frees a block now or, if another thread is in the pool, when a thread next enters the pool.
+    ///
+    /// # Safety
+    /// The block is part of a piece of this pool, and is no longer used.
+    pub(super) unsafe fn give_back(&self, block: NonNull<u8>) {
+        let put = || {
+            // SAFETY: the caller fulfils this function's contract.
+            unsafe { self.put(block) };
+            self.fetch_returned();
+        };
+        if self.alone(1, put).is_some() {
+            return;
+        }
+        let link = |first| {
+            // SAFETY: the block is unused, and has room for a pointer.
+            unsafe { block.cast::<*mut u8>().write(first) };
+            Some(block.as_ptr())
+        };
+        let _ = self.returned.fetch_update(Ordering::Release, Ordering::Relaxed, link);
+    }
+
+    /// Frees a block of the reserve. If another thread stays in the pool, the block is lost.
+    pub(super) fn give_back_last(&self, block: NonNull<u8>, class: Class) {
+        self.alone(TRIES, || self.last[class.0].put(block));
+    }
+
+    /// Runs `body` while the calling thread is the only thread in the pool. `None` if another thread is in the pool,
+    /// perhaps forever.
+    fn alone<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
+        let take = |_| {
+            let taken =
+                self.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if !taken {
+                std::hint::spin_loop();
+            }
+            taken
+        };
+        (0..tries).any(take).then(|| {
+            let result = body();
+            self.is_taken.store(false, Ordering::Release);
+            result
+        })
+    }
+
+    fn take_from_slabs(&self, class: Class) -> Option<NonNull<u8>> {
+        let slabs = &self.slabs[class.0];
+        while let Some(slab) = slabs.first() {
+            if let Some(block) = slab.take() {
+                return Some(block);
+            }
+            slabs.remove(slab);
+        }
+        None
+    }
+
+    /// Allocates a block when no slab of its class has room.
+    #[cold]
+    fn take_elsewhere(&'static self, class: Class) -> Option<NonNull<u8>> {
+        self.fetch_returned();
+        let (last, bytes) = (&self.last[class.0], class.bytes());
+        let from_last = || last.take(bytes);
+        let from_new_slice = || {
+            let slice = bytes.max(SLICE);
+            last.cut_from(reserve::take(slice)?, in_pages(slice));
+            last.take(bytes)
+        };
+        let found = self.take_from_slabs(class).or_else(from_last);
+        found.or_else(|| self.take_new(class)).or_else(from_new_slice)
+    }
+
+    /// Starts an empty slab for this class, and takes its first block.
+    fn take_new(&'static self, class: Class) -> Option<NonNull<u8>> {
+        let slab = self.empty_slab()?;
+        slab.begin(class);
+        self.slabs[class.0].push(slab);
+        slab.take()
+    }
+
+    fn empty_slab(&'static self) -> Option<&'static Slab> {
+        if let Some(slab) = self.kept.pop() {
+            self.kept_count.set(self.kept_count.get() - 1);
+            return Some(slab);
+        }
+        let slab = self.bare.pop().or_else(|| {
+            map_piece(self)?.iter().rev().for_each(|slab| self.bare.push(slab));
+            self.bare.pop()
+        })?;
+        if is_in_haste() {
+            // SAFETY: the slab is empty. Kernels before 5.14 refuse this advice, which has no consequences.
+            unsafe { slab.advise(libc::MADV_POPULATE_WRITE) };
+        }
+        Some(slab)
+    }
+
+    /// Returns a block to its slab.
+    ///
+    /// # Safety
+    /// The block is part of a piece of this pool, and is no longer used.
+    unsafe fn put(&self, block: NonNull<u8>) {
+        // SAFETY: the caller fulfils this function's contract.
+        let slab = unsafe { Slab::of(block) };
+        slab.put(block);
+        let slabs = &self.slabs[slab.class().0];
+        if !slab.is_listed() {
+            slabs.push(slab);
+        }
+        if slab.is_empty() {
+            slabs.remove(slab);
+            self.keep(slab);
+        }
+    }
+
+    /// Makes an empty slab available to any class. Returns the slab's pages to the kernel if enough other empty slabs
+    /// keep their pages.
+    fn keep(&self, slab: &'static Slab) {
+        if self.kept_count.get() < KEPT || is_in_haste() {
+            self.kept_count.set(self.kept_count.get() + 1);
+            self.kept.push(slab);
+        } else {
+            // SAFETY: the slab is empty.
+            unsafe { slab.advise(libc::MADV_DONTNEED) };
+            self.bare.push(slab);
+        }
+    }
+
+    /// Returns the blocks that were freed while another thread was in the pool.
+    fn fetch_returned(&self) {
+        if self.returned.load(Ordering::Relaxed).is_null() {
+            return;
+        }
+        let mut next = NonNull::new(self.returned.swap(null_mut(), Ordering::Acquire));
+        while let Some(block) = next {
+            // SAFETY: the thread that freed the block wrote the address of the next block into the block's first word.
+            next = NonNull::new(unsafe { block.cast::<*mut u8>().read() });
+            // SAFETY: the block was freed to this pool.
+            unsafe { self.put(block) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::Layout;
+    use std::collections::BTreeSet;
+    use std::iter;
+    use std::ptr::with_exposed_provenance_mut;
+    use std::sync::mpsc::channel;
+
+    use super::super::pages::PAGE;
+    use super::super::slab::{SLAB, map_alone, unmap_alone};
+    use super::*;
+
+    fn new_pool() -> &'static Pool {
+        Box::leak(Box::new(Pool::new()))
+    }
+
+    fn class_of(bytes: usize) -> Class {
+        Class::of(Layout::from_size_align(bytes, 1).unwrap()).unwrap()
+    }
+
+    /// Allocates `count` blocks, and writes to every page of each block.
+    fn take(pool: &'static Pool, bytes: usize, count: usize) -> Vec<NonNull<u8>> {
+        let block = || pool.take(class_of(bytes)).unwrap();
+        let blocks: Vec<_> = iter::repeat_with(block).take(count).collect();
+        for block in &blocks {
+            // SAFETY: the block has that many bytes.
+            (0..bytes).step_by(PAGE).for_each(|at| unsafe { block.add(at).write(1) });
+        }
+        blocks
+    }
+
+    fn give_back(blocks: impl IntoIterator<Item = NonNull<u8>>) {
+        // SAFETY: the blocks come from pools, and are no longer used.
+        blocks.into_iter().for_each(|block| unsafe { pool_of(block).unwrap().give_back(block) });
+    }
+
+    /// Number of resident pages among the pages that these blocks start in.
+    fn resident(blocks: &[NonNull<u8>]) -> usize {
+        let pages: BTreeSet<_> = blocks.iter().map(|block| block.addr().get() & !(PAGE - 1)).collect();
+        let is_resident = |page: &usize| {
+            let mut found = 0;
+            // SAFETY: the arguments are a page of a piece, and a byte for the state of that page.
+            let asked = unsafe { libc::mincore(with_exposed_provenance_mut(*page), PAGE, &mut found) };
+            assert_eq!(asked, 0);
+            found & 1 == 1
+        };
+        pages.iter().filter(|page| is_resident(page)).count()
+    }
+
+    fn slabs_of(blocks: &[NonNull<u8>]) -> BTreeSet<usize> {
+        blocks.iter().map(|block| block.addr().get() / SLAB).collect()
+    }
+
+    /// Numbers of empty slabs with and without their pages.
+    fn empty(pool: &'static Pool) -> [usize; 2] {
+        let mut counts = [0; 2];
+        for (slabs, count) in [&pool.kept, &pool.bare].into_iter().zip(&mut counts) {
+            while slabs.pop().is_some() {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn empty_slabs_release_their_pages_except_for_a_few() {
+        let pool = new_pool();
+        // The first slab of a piece is a page shorter than the other slabs. These blocks fill one piece, and the first
+        // slab of the next piece.
+        let blocks = take(pool, PAGE, 31 + 31 * 32 + 31);
+        assert_eq!([slabs_of(&blocks).len(), resident(&blocks)], [33, blocks.len()]);
+        // The last block of each slab is freed later.
+        let (last, others): (Vec<_>, Vec<_>) =
+            blocks.iter().partition(|block| block.addr().get() % SLAB == SLAB - PAGE);
+        give_back(others.into_iter().copied());
+        assert_eq!(resident(&blocks), blocks.len());
+        give_back(last.into_iter().copied());
+        // The slabs that were emptied first keep their pages, and one of these slabs is the first slab of a piece,
+        // which is a page shorter.
+        assert_eq!(resident(&blocks), KEPT as usize * 32 - 1);
+        assert_eq!(empty(pool), [KEPT as usize, 64 - KEPT as usize]);
+    }
+
+    #[test]
+    fn freed_slabs_are_reused_for_other_sizes_before_the_heap_grows() {
+        let pool = new_pool();
+        let small = take(pool, 48, 100_000);
+        let slabs = slabs_of(&small);
+        give_back(small);
+        // A slab has room for 16 blocks, and the first slab of a piece has room for 15 blocks.
+        let large = take(pool, 8192, 15 + 16 * (slabs.len() - 2));
+        assert!(slabs_of(&large).is_subset(&slabs));
+        // All blocks are different.
+        assert_eq!(large.iter().collect::<BTreeSet<_>>().len(), large.len());
+        give_back(large);
+    }
+
+    #[test]
+    fn blocks_freed_in_any_order_are_disjoint_and_leave_only_empty_slabs() {
+        let pool = new_pool();
+        let (mut live, mut random) = (Vec::new(), 1_u64);
+        let mut next = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        // SAFETY: the block has that many bytes.
+        let fill = |block: NonNull<u8>, size: usize| unsafe { block.write_bytes(size as u8, size) };
+        let check = |block: NonNull<u8>, size: usize| {
+            // SAFETY: the block was filled and is still allocated.
+            let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
+            assert!(bytes.iter().all(|byte| *byte == size as u8), "{size} bytes");
+        };
+        for turn in 0..60_000 {
+            // The number of allocated blocks rises and falls alternately.
+            if live.is_empty() || next(8) < if turn % 20_000 < 10_000 { 5 } else { 3 } {
+                let size = 1 << next(16);
+                let block = pool.take(class_of(size)).unwrap();
+                fill(block, size);
+                live.push((block, size));
+            } else {
+                let (block, size) = live.swap_remove(next(live.len()));
+                check(block, size);
+                give_back([block]);
+            }
+        }
+        assert!(live.len() > 100);
+        live.iter().for_each(|(block, size)| check(*block, *size));
+        give_back(live.into_iter().map(|(block, _)| block));
+        assert!(pool.slabs.iter().all(|slabs| slabs.first().is_none()));
+        let [kept, bare] = empty(pool);
+        assert!((kept as u32, (kept + bare) % 32) == (KEPT, 0), "{kept}, {bare}");
+    }
+
+    #[test]
+    fn a_pool_held_by_a_stopped_thread_does_not_block_other_threads() {
+        let pool = new_pool();
+        let blocks = take(pool, 100, 2);
+        pool.alone(1, || {
+            assert!(pool.take(class_of(100)).is_none(), "it is taken");
+            give_back(blocks.iter().copied());
+            assert!(!pool.slabs[class_of(100).0].first().unwrap().is_empty());
+        });
+        // The next thread in the pool returns these blocks to their slab, which is then empty and available to any
+        // class.
+        let other = take(pool, 64, 1);
+        assert_eq!(slabs_of(&other), slabs_of(&blocks));
+        give_back(other);
+        assert_eq!(empty(pool), [1, 31]);
+    }
+
+    #[test]
+    fn blocks_freed_concurrently_by_other_threads_all_return_to_the_pool() {
+        let pool = new_pool();
+        let (sends, receives): (Vec<_>, Vec<_>) = iter::repeat_with(channel::<usize>).take(4).unzip();
+        std::thread::scope(|scope| {
+            for receive in receives {
+                let sends = sends.clone();
+                scope.spawn(move || {
+                    for turn in 0..20_000 {
+                        // A thread that cannot enter the pool within its attempts would map a block.
+                        if let Some(block) = pool.take(class_of(1 << (turn % 14))) {
+                            sends[turn % 4].send(block.expose_provenance().get()).unwrap();
+                        }
+                        receive.try_iter().for_each(|at| give_back([at_address(at)]));
+                    }
+                    drop(sends);
+                    receive.iter().for_each(|at| give_back([at_address(at)]));
+                });
+            }
+            drop(sends);
+        });
+        pool.alone(1, || pool.fetch_returned()).unwrap();
+        assert!(pool.slabs.iter().all(|slabs| slabs.first().is_none()));
+        let [kept, bare] = empty(pool);
+        assert!(kept > 0 && (kept + bare) % 32 == 0, "{kept}, {bare}");
+    }
+
+    fn at_address(at: usize) -> NonNull<u8> {
+        NonNull::new(with_exposed_provenance_mut(at)).unwrap()
+    }
+
+    #[test]
+    fn a_separately_mapped_block_is_recognized_by_its_address() {
+        let class = class_of(5000);
+        let block = map_alone(class).unwrap();
+        // SAFETY: the block has that many bytes.
+        unsafe { block.write_bytes(0xff, class.bytes()) };
+        // SAFETY: both blocks have the size of that class.
+        assert!(unsafe { pool_of(block) }.is_none());
+        let pool = new_pool();
+        let other = take(pool, 5000, 1)[0];
+        // SAFETY: `other` has the size of that class.
+        assert!(unsafe { pool_of(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
+        give_back([other]);
+        // SAFETY: the block is no longer used.
+        unsafe { unmap_alone(block, class) };
+    }
+}

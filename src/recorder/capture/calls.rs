@@ -1,0 +1,160 @@
+//! State of the API calls that a thread is in. Only the outermost call of each sort is recorded; the calls nested in it
+//! are part of it.
+//!
+//! A call may never return, if its thread jumps out of it. So each call remembers the stack depth at its entry. A later
+//! call at the same or a shallower depth is not nested in the earlier call. It must have begun after the earlier call
+//! ended, unless a signal handler makes the later call on an alternate stack, which may be at any address.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::control::window;
+use gpuflame_cupti::tracer::ApiCall;
+use gpuflame_model::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
+use gpuflame_os::signals;
+
+use super::counts::Counts;
+
+/// Value of the slot (the word that the entry and the exit of a call share): this call is the launch.
+pub(super) const OUTERMOST: u64 = 1;
+/// Value of the slot: this call is part of the launch that encloses it.
+pub(super) const NESTED: u64 = 2;
+/// Value of the slot: this call is the outermost call that creates or copies graphs.
+pub(super) const GRAPH_CALL: u64 = 3;
+/// Value of the slot: this call is the outermost of the calls that are recorded although they create no GPU work.
+pub(super) const BESIDE: u64 = 4;
+/// Value of the slot: this call is a launch that a signal handler made during another launch, which was set aside.
+pub(super) const OUTERMOST_MEANWHILE: u64 = 5;
+/// Value of the slot: this call is refused. It is the outermost call of a signal handler that interrupted the thread
+/// inside gpuflame, or of a thread without a state.
+pub(super) const REFUSED: u64 = 6;
+
+/// Maximum number of nested calls with ids of their own that are remembered per launch. Work under an id that is not
+/// remembered appears as an activity without a launch.
+pub(super) const MOST_ALIASES: usize = 16;
+
+/// The launch that a thread is in, identified by its outermost call. The struct is filled in place, because moving it
+/// would take longer than the rest of the bookkeeping.
+pub(super) struct Pending {
+    pub(super) is_under_way: bool,
+    pub(super) launch: Launch,
+    /// Stack depth at the entry of the call. A later call at the same or a shallower depth is not nested in this call.
+    pub(super) depth: usize,
+    pub(super) api: ApiCall,
+    pub(super) recorded: bool,
+    /// State of the window when the call began: whether a window was open, and how often a window had been opened.
+    pub(super) window: window::State,
+    pub(super) aliases: [CorrelationId; MOST_ALIASES],
+    pub(super) alias_count: usize,
+    /// Time in ns that gpuflame spent at the entry of this call; `None` if this call is not timed.
+    pub(super) spent: Option<u64>,
+}
+
+impl Pending {
+    /// Value of the struct while no launch is in flight.
+    pub(super) const NONE: Self = Self {
+        is_under_way: false,
+        launch: Launch {
+            time: Nanos(0),
+            duration: 0,
+            correlation: CorrelationId(0),
+            within: CorrelationId(0),
+            context: ContextId::NONE,
+        },
+        depth: 0,
+        api: ApiCall(0),
+        recorded: false,
+        window: window::State::NONE,
+        aliases: [CorrelationId(0); MOST_ALIASES],
+        alias_count: 0,
+        spent: None,
+    };
+
+    /// Whether a call at this stack depth is part of the launch.
+    #[inline]
+    pub(super) fn is_around(&self, depth: usize) -> bool {
+        self.is_under_way && depth < self.depth
+    }
+
+    /// Returns the slot value for a new call at this depth that is not nested in this launch, although this launch has
+    /// not returned. If this launch will continue after the new call, moves this launch to `aside`.
+    #[cold]
+    pub(super) fn make_way(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
+        if signals::jumped_out_of(self.depth, depth) {
+            return OUTERMOST;
+        }
+        *aside = Some(std::mem::replace(self, Self::NONE));
+        OUTERMOST_MEANWHILE
+    }
+
+    /// Handles the creation of a graph node. If the launch was captured into that node, the launch has no activity of
+    /// its own and so gets no record; its API call is returned, to be recorded with the node.
+    pub(super) fn becomes_node(&mut self, tally: &Counts) -> Option<ApiCall> {
+        if !self.is_around(stack_depth()) {
+            return None;
+        }
+        if !std::mem::replace(&mut self.recorded, true) {
+            tally.lose(Loss::LaunchesCaptured);
+        }
+        Some(self.api)
+    }
+}
+
+/// Whether a thread is in a launch, readable by other threads. A launch that its thread has jumped out of counts as in
+/// flight until the thread's next launch.
+pub(super) struct UnderWay(AtomicU32);
+
+impl UnderWay {
+    /// Flag for a launch in flight. No window state uses this bit, because the count of window openings stays below it.
+    const YES: u32 = 1 << 31;
+
+    pub(super) const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Notes that a launch begins while the window is in this state.
+    #[inline]
+    pub(super) fn begin(&self, window: window::State) {
+        self.0.store(window.word() | Self::YES, Ordering::Relaxed);
+    }
+
+    /// Notes that the launch has ended and that its records are in the log.
+    #[inline]
+    pub(super) fn end(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// Returns the window state at the start of the launch in flight, if a launch is in flight.
+    pub(super) fn get(&self) -> Option<window::State> {
+        let word = self.0.load(Ordering::Acquire);
+        (word & Self::YES != 0).then(|| window::State::of(word & !Self::YES))
+    }
+}
+
+/// The outermost call in flight on a thread that creates nodes or copies a graph.
+pub(super) struct GraphCall {
+    pub(super) api: ApiCall,
+    /// Whether the call copies a graph. CUPTI reports each copied node as created and also as cloned, so the first
+    /// report is ignored.
+    pub(super) copies: bool,
+    /// Graph to which the call's nodes belong, if the call names it.
+    pub(super) into: Option<GraphId>,
+    /// Stack depth at the entry of the call, as in a pending launch.
+    pub(super) depth: usize,
+}
+
+/// The outermost call that creates no GPU work but is recorded.
+pub(super) struct HostCallBegun {
+    pub(super) time: Nanos,
+    /// Correlation id under which the call is recorded. It is the id of the driver call nested in this call, if that
+    /// driver call has an id of its own.
+    pub(super) correlation: CorrelationId,
+    /// Stack depth at the entry of the call, as in a pending launch.
+    pub(super) depth: usize,
+}
+
+/// Returns the approximate address of the stack pointer; a smaller address is a deeper one.
+#[inline]
+pub(super) fn stack_depth() -> usize {
+    let here = 0u8;
+    std::ptr::from_ref(std::hint::black_box(&here)).addr()
+}

@@ -1,0 +1,64 @@
+//! A log that all threads write to, under a lock. It is used for rare records whose meaning depends on their order
+//! across threads.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gpuflame_os::signals;
+
+use super::log::{Log, Mark, Reader, Writer};
+
+/// A log with its writing end and its reading end.
+pub(super) struct CommonLog {
+    log: Log,
+    writer: Mutex<End<Writer>>,
+    reader: Mutex<End<Reader>>,
+}
+
+/// The writing or the reading end of a log.
+struct End<T>(T);
+
+// SAFETY: an end points to chunks that only its log refers to; the thread that holds the lock of an end is the only
+// writer, or the only reader.
+unsafe impl<T> Send for End<T> {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CommonLog {
+    pub(super) const fn new() -> Self {
+        Self {
+            log: Log::new(),
+            writer: Mutex::new(End(Writer::new())),
+            reader: Mutex::new(End(Reader::new())),
+        }
+    }
+
+    /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
+    pub(super) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
+        // Signals are blocked because a signal handler that jumps out of this call would leave the lock held
+        // permanently.
+        signals::without(|| lock(&self.writer).0.push(&self.log, parts))
+    }
+
+    /// Returns the unread records written up to now; `None` if there are none.
+    pub(super) fn unread(&self) -> Option<Unread<'_>> {
+        let reader = lock(&self.reader);
+        let mark = reader.0.mark(&self.log);
+        (!reader.0.is_at(mark)).then(|| Unread { log: &self.log, reader, mark })
+    }
+}
+
+/// Unread records in the log. If the records refer to other logs, drain these logs first.
+pub(super) struct Unread<'a> {
+    log: &'a Log,
+    reader: MutexGuard<'a, End<Reader>>,
+    mark: Mark,
+}
+
+impl Unread<'_> {
+    /// Passes each record to `each`; all records have `WORDS` words.
+    pub(super) fn drain<const WORDS: usize>(mut self, mut each: impl FnMut(&[u64; WORDS])) {
+        self.reader.0.drain(self.log, self.mark, |words| words.as_chunks().0.iter().for_each(&mut each));
+    }
+}

@@ -1,0 +1,102 @@
+//! Functions with which the collector reads the records that the application's threads have written.
+//!
+//! Only one thread may run these functions at a time, so the caller must hold the collector's lock.
+
+use gpuflame_model::record::Row;
+
+use super::python;
+use super::range_names;
+use super::records::{read_contexts, read_launches};
+use super::thread::{Readers, all, under_way};
+
+/// Passes on records that the threads have written since the last call: for each thread all new contexts, and then
+/// launches from at most one chunk of the thread's log. Returns false if there was nothing to pass on.
+pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
+    drain_threads(|_| true, each)
+}
+
+/// Notes for each thread how many words of launches are unread, for [`drain_noted`].
+pub fn note_unread() {
+    for thread in all() {
+        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+        let readers = unsafe { thread.readers() };
+        readers.noted = readers.launches.unread(&thread.launches);
+        readers.is_noted = true;
+    }
+}
+
+/// Marks for each thread how many words of launches are unread, for [`marked_is_read`].
+pub fn mark_unread() {
+    for thread in all() {
+        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+        let readers = unsafe { thread.readers() };
+        readers.marked = readers.launches.unread(&thread.launches);
+    }
+}
+
+/// Whether all launches were passed on that were unread at the last [`mark_unread`].
+pub fn marked_is_read() -> bool {
+    // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+    all().all(|thread| unsafe { thread.readers() }.marked == 0)
+}
+
+/// Returns the number of windows from which no launch can be in flight any more: only windows opened after these may
+/// still have one. Returns `u32::MAX` if no launch that began in an open window is in flight.
+pub fn windows_left() -> u32 {
+    let open = under_way().filter(|state| state.is_open());
+    open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
+}
+
+/// Whether any live thread is in a launch.
+pub fn any_under_way() -> bool {
+    under_way().next().is_some()
+}
+
+/// Like [`drain`], but reads only threads from which not all launches were passed on that were unread at the last
+/// [`note_unread`]. Repeated calls therefore come to an end, however fast the threads launch further work.
+pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
+    // `is_noted` is needed because a thread that has launched only outside windows has nothing in its log.
+    drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
+}
+
+fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
+    let mut any = false;
+    for thread in all() {
+        // SAFETY: only the collector calls this, one thread at a time.
+        let readers = unsafe { thread.readers() };
+        if !wanted(readers) {
+            continue;
+        }
+        // A launch refers to contexts that were written before the launch, so launches are marked first and read last.
+        let launches = readers.launches.mark_next(&thread.launches);
+        let contexts = readers.contexts.mark(&thread.contexts);
+        range_names::drain_names(&mut each);
+        python::drain_codes(&mut each);
+        let Readers { launches: reader, told, noted, marked, .. } = readers;
+        let grown = told.grown(&thread.outside);
+        if let Some(new) = grown {
+            each(&Row::Outside(new));
+        }
+        let some = grown.is_some()
+            | readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
+            | reader.drain(&thread.launches, launches, |words| {
+                *noted = noted.saturating_sub(words.len());
+                *marked = marked.saturating_sub(words.len());
+                read_launches(words, told, &mut each);
+            });
+        any |= some;
+    }
+    any
+}
+
+/// Passes on all new contexts of all threads.
+pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
+    for thread in all() {
+        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+        let readers = unsafe { thread.readers() };
+        let contexts = readers.contexts.mark(&thread.contexts);
+        range_names::drain_names(&mut each);
+        python::drain_codes(&mut each);
+        readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
+    }
+}

@@ -1,0 +1,70 @@
+//! Reassignment of stack ids: all threads forget the ids of their stacks, so that the collector may free its data about
+//! these ids.
+//!
+//! The collector keeps the stack of each id as long as a launch may refer to the id. When the collector is short of
+//! memory, it begins a round: every thread must forget its stack ids when it next enters gpuflame, and announces the
+//! stacks that it captures after that under new ids. A round does not wait for idle threads, because an idle thread
+//! writes no ids, and will forget its old ids as soon as it enters gpuflame again.
+//!
+//! ```text
+//! collector                      thread
+//!   inside: 0 -> WISHED
+//!                                inside is not 0: slow path -> forget, forgot = round          (cold)
+//!   forgot == round, or
+//!   still WISHED a visit later:
+//!   no older id is written any more
+//! ```
+//!
+//! The request costs a thread no additional check, because the thread checks `inside` on every entry anyway, to detect
+//! recursion.
+//!
+//! Two kinds of launches can still write an old id. A launch in flight already has its id. And if a thread is preempted
+//! for a whole visit of the collector between its check of `inside` and its own store to `inside`, the store overwrites
+//! the request, although the collector assumes that the thread has seen it. So the collector forgets ids one round
+//! later than the round in which threads should stop using them. If a thread misses the request in two successive
+//! rounds, its launches are added to those of other stacks until the next round.
+
+use super::log::MOST_DRAINS;
+use super::stack::next_context;
+use super::thread::{all, next_round};
+use gpuflame_model::record::ContextId;
+
+/// A round in which every thread forgets its stack ids. The collector starts and polls the round.
+#[derive(Debug)]
+pub struct Forgetting {
+    round: u32,
+    /// First id that is assigned after the start of the round; all older ids are lower.
+    before: ContextId,
+    /// Number of times that logs have been drained since all threads have taken notice of the round.
+    drained: Option<usize>,
+}
+
+impl Forgetting {
+    /// Begins a round.
+    pub fn begin() -> Self {
+        let before = next_context();
+        Self { round: next_round(), before, drained: None }
+    }
+
+    /// Asks the threads that have not taken notice of the round yet. The collector calls this at each visit, after it
+    /// has drained all graphs and host calls. Once all threads have taken notice, returns the lowest id that may still
+    /// appear, except in launches that were in flight.
+    pub fn visit(&mut self) -> Option<ContextId> {
+        match self.drained {
+            None => {
+                // Every thread is asked, even if an earlier thread in the list is not certain to forget yet.
+                let unsure = all().filter(|thread| !thread.ask_to_forget(self.round)).count();
+                self.drained = (unsure == 0).then_some(0);
+                None
+            }
+            Some(drained) => (drained >= MOST_DRAINS).then_some(self.before),
+        }
+    }
+
+    /// Notes that the logs were drained; `any` is true if the logs contained any record.
+    pub fn drained(&mut self, any: bool) {
+        if let Some(drained) = &mut self.drained {
+            *drained = if any { *drained + 1 } else { MOST_DRAINS };
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A no-op function from which an external probe learns which launch a thread is in. Even a stripped library exports
+//! the function's name.
+//!
+//! The function is called at the beginning of every launch once [`window::mark`](crate::control::window::mark) was
+//! called. It starts with a five-byte NOP, because some kernels can place their cheapest kind of probe on such an
+//! instruction.
+
+use gpuflame_cupti::tracer::{Call, CallKind};
+
+/// Does nothing. A probe reads the function's arguments: `correlation` is CUPTI's correlation id of the call that the
+/// thread has begun, and `kind` is 0 for a launch, 1 for a graph launch, 2 for a copy or fill. The meaning of the
+/// arguments will not change in any version of libgpuflame.so.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn gpuflame_launch_marker(correlation: u32, kind: u32) {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "ret");
+    #[cfg(not(target_arch = "x86_64"))]
+    core::arch::naked_asm!("nop", "ret");
+}
+
+/// Calls the marker for an API call.
+#[cold]
+pub(super) fn mark(call: &Call<'_>) {
+    let kind = match call.kind {
+        CallKind::Launch => 0,
+        CallKind::GraphLaunch => 1,
+        _ => 2,
+    };
+    gpuflame_launch_marker(call.correlation.0, kind);
+}

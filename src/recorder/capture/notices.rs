@@ -1,0 +1,44 @@
+//! Notifications of the tracer other than launches and records, passed on to the session.
+
+use std::sync::OnceLock;
+
+use gpuflame_cupti::tracer::Approach;
+
+/// A rare event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice<'a> {
+    /// A context was created on a GPU. Sent inside a resource callback, in which no call to the tracer is allowed.
+    ContextCreated,
+    /// An API call begins that destroys a context or resets a device. This is the last chance for a flush, which is
+    /// allowed during this notice.
+    ContextEnds,
+    /// The program asks to record launches from now on, by `cudaProfilerStart`. Sent inside a callback.
+    ProfilerStart,
+    /// The program asks to stop recording launches, by `cudaProfilerStop`. Sent inside a callback.
+    ProfilerStop,
+    /// A range opens that begins a step ([`watch_range`](super::watch_range)).
+    Step,
+    /// Filled buffers have accumulated. Sent while the tracer holds its lock, so the receiver must not wait and must
+    /// not call the tracer.
+    BuffersWait,
+    /// Another client of the tracing library is about to take over the resource that [`Approach`] names. Not sent
+    /// inside a callback.
+    Approached(Approach),
+    /// The tracer has failed, for this reason.
+    Fatal(&'a str),
+    /// The callback panicked and was disabled.
+    Panicked,
+}
+
+static LISTENER: OnceLock<fn(Notice<'_>)> = OnceLock::new();
+
+/// Sets the receiver of notices. Only the first call has an effect.
+pub fn listen(listener: fn(Notice<'_>)) {
+    let _ = LISTENER.set(listener);
+}
+
+pub(super) fn announce(event: Notice<'_>) {
+    if let Some(listener) = LISTENER.get() {
+        listener(event);
+    }
+}

@@ -1,0 +1,212 @@
+//! The open ranges of a thread, in a table of the thread's own. The table contains for each range the hash over that
+//! range and all ranges that enclose it. A launch without open ranges costs one comparison. A launch inside ranges
+//! combines the hash of its stack with one further hash.
+
+use std::mem::size_of;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gpuflame_model::record::{Frame, RangeId};
+use gpuflame_unwind::memory;
+
+use super::intern::Hash;
+use super::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
+
+/// Maximum number of open ranges per thread. Ranges nested deeper are counted but do not become frames.
+const MOST_OPEN: usize = 128;
+/// Number of names that a thread caches, in addition to the process-wide table.
+const REMEMBERED: usize = 128;
+/// Maximum number of pending notes per thread about ranges that other threads have ended.
+const MOST_ENDED: usize = 64;
+
+/// Maximum serial number of a range that is ended by its id. The serial number is the lower part of the id.
+pub(super) const SERIAL: u32 = (1 << SERIAL_BITS) - 1;
+pub(super) const SERIAL_BITS: u32 = 27;
+
+/// The open ranges of one thread.
+pub(super) struct Ranges {
+    /// Table of the open ranges, which is mapped when the thread opens its first range.
+    table: Option<NonNull<Table>>,
+    depth: usize,
+    /// Number of ranges that were pushed while the table was full.
+    pub(super) beyond: usize,
+    ends_seen: u32,
+}
+
+struct Table {
+    open: [Open; MOST_OPEN],
+    remembered: [Remembered; REMEMBERED],
+    /// Frames of the open ranges, innermost first. This array is filled when a context is written.
+    frames: [u64; MOST_OPEN],
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Open {
+    /// Hash over this range and all ranges that enclose it.
+    hash: Hash,
+    frame: Frame,
+    pub(super) domain: RangeDomain,
+    /// 0 for a range that was pushed; otherwise the serial number by which the range will be ended.
+    pub(super) serial: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Remembered {
+    hash: Hash,
+    /// Id of the name; 0 = this cache entry is empty.
+    id: u32,
+}
+
+impl Ranges {
+    pub(super) const NONE: Self = Self { table: None, depth: 0, beyond: 0, ends_seen: 0 };
+
+    /// Whether no range is open. Most launches check nothing else about ranges.
+    #[inline]
+    pub(super) fn are_none(&self) -> bool {
+        self.depth == 0
+    }
+
+    /// Returns the hash that identifies the open ranges; `None` if there are none.
+    pub(super) fn hash(&mut self, ended: &Ended) -> Option<Hash> {
+        if self.are_none() {
+            return None;
+        }
+        self.notice_ends(ended);
+        let last = self.depth.checked_sub(1)?;
+        Some(self.table()?.open[last].hash)
+    }
+
+    /// Returns the frames of the open ranges, innermost first.
+    pub(super) fn frames(&mut self) -> &[u64] {
+        let depth = self.depth;
+        if depth == 0 {
+            return &[];
+        }
+        let Some(table) = self.table() else { return &[] };
+        for (word, open) in table.frames[..depth].iter_mut().zip(table.open[..depth].iter().rev()) {
+            *word = open.frame.0;
+        }
+        &table.frames[..depth]
+    }
+
+    /// Opens a range inside the ranges that are open. Returns `None` if the table has no room.
+    pub(super) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
+        let at = self.depth;
+        if at == MOST_OPEN {
+            return None;
+        }
+        let table = self.table()?;
+        let around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
+        let frame = Frame::range(id);
+        table.open[at] = Open { hash: around.then(frame.0), frame, domain, serial };
+        self.depth = at + 1;
+        Some(())
+    }
+
+    /// Closes the innermost open range for which `which` is true. Returns `false` if there is no such range.
+    pub(super) fn close(&mut self, which: impl Fn(&Open) -> bool) -> bool {
+        let depth = self.depth;
+        let Some(table) = self.table() else { return false };
+        let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
+        // The ranges nested in the closed range move down by one place.
+        let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
+        for inner in at + 1..depth {
+            around = around.then(table.open[inner].frame.0);
+            table.open[inner - 1] = Open { hash: around, ..table.open[inner] };
+        }
+        self.depth = depth - 1;
+        true
+    }
+
+    /// Returns the number of open ranges of this domain that were pushed.
+    pub(super) fn count(&mut self, domain: RangeDomain) -> usize {
+        let depth = self.depth;
+        if depth == 0 {
+            return 0;
+        }
+        let Some(table) = self.table() else { return 0 };
+        table.open[..depth].iter().filter(|open| open.domain == domain && open.serial == 0).count()
+    }
+
+    /// Closes the ranges that other threads have ended.
+    pub(super) fn notice_ends(&mut self, ended: &Ended) {
+        let ends = ended.count.load(Ordering::Acquire);
+        if ends == self.ends_seen {
+            return;
+        }
+        self.ends_seen = ends;
+        for slot in &ended.serials {
+            let serial = slot.swap(0, Ordering::AcqRel);
+            if serial != 0 {
+                self.close(|open| open.serial == serial);
+            }
+        }
+    }
+
+    /// Returns the range id of a name, from the thread's cache or from the process-wide table.
+    pub(super) fn named(&mut self, domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
+        let hash = match name {
+            RangeName::Known(id) => return Some(id),
+            RangeName::Text(text) => hash_bytes(domain, text),
+            RangeName::Wide(text) => hash_wide(domain, text),
+        };
+        let slot = &mut self.table()?.remembered[hash.bits() % REMEMBERED];
+        if slot.id == 0 || slot.hash != hash {
+            let id = intern(domain, name);
+            *slot = Remembered { hash, id: id.0 };
+        }
+        Some(RangeId(slot.id))
+    }
+
+    fn table(&mut self) -> Option<&mut Table> {
+        if self.table.is_none() {
+            self.table = Some(memory::map(size_of::<Table>())?.cast());
+        }
+        // SAFETY: the pointer is to a mapping of that size that lives as long as `self`; zero bytes are a valid table,
+        // and only `self` refers to it.
+        self.table.map(|mut table| unsafe { table.as_mut() })
+    }
+}
+
+impl Drop for Ranges {
+    fn drop(&mut self) {
+        if let Some(table) = self.table {
+            // SAFETY: the table came from `memory::map` and is dropped with its owner.
+            unsafe { memory::unmap(table.cast(), size_of::<Table>()) };
+        }
+    }
+}
+
+/// Notes that other threads leave when they end ranges of this thread.
+pub(super) struct Ended {
+    serials: [AtomicU32; MOST_ENDED],
+    count: AtomicU32,
+    /// Last serial number that was given to a range of this state. The number is kept when the thread ends, because the
+    /// next thread that gets the state must not reuse a serial number for which a handle may still exist. Only the
+    /// thread that owns the state accesses this field.
+    last_serial: AtomicU32,
+}
+
+impl Ended {
+    pub(super) const fn new() -> Self {
+        let serials = [const { AtomicU32::new(0) }; MOST_ENDED];
+        Self { serials, count: AtomicU32::new(0), last_serial: AtomicU32::new(0) }
+    }
+
+    pub(super) fn next_serial(&self) -> u32 {
+        let next = (self.last_serial.load(Ordering::Relaxed) + 1) & SERIAL;
+        let next = next.max(1);
+        self.last_serial.store(next, Ordering::Relaxed);
+        next
+    }
+
+    /// Notes that a range has ended. Returns `false` if there is no room for the note; the range then stays open.
+    pub(super) fn leave(&self, serial: u32) -> bool {
+        let left = self
+            .serials
+            .iter()
+            .any(|slot| slot.compare_exchange(0, serial, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+        self.count.fetch_add(u32::from(left), Ordering::AcqRel);
+        left
+    }
+}

@@ -1,0 +1,177 @@
+//! Captures the stack of an API call, assigns it an id, and records it if it is new.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gpuflame_cupti::tracer::Call;
+use gpuflame_model::record::{ContextFlags, ContextId, Frame, LabelId, Loss, ThreadId};
+use gpuflame_unwind::{Captured, Seen, Skip, Unwinder};
+
+use super::counts::Counts;
+use super::intern::{Hash, Interned, Interner, Key};
+use super::log::Writer;
+use super::open_ranges::Ranges;
+use super::python::PythonFrames;
+use super::records::{as_words, context_words};
+use super::thread::{Own, Thread, announce};
+
+/// Value of `native` for native frames that were walked and have no cache number.
+const UNKNOWN: usize = usize::MAX;
+
+static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
+
+/// Returns the id that the next new stack gets.
+pub(super) fn next_context() -> ContextId {
+    ContextId(NEXT_CONTEXT.load(Ordering::Relaxed))
+}
+
+/// Returns a new id for a stack that does not come from a launch.
+pub fn new_context() -> ContextId {
+    ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Returns the context of the stack that made an API call.
+#[inline]
+pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {
+    let leaf = Frame::label(LabelId(u32::from(call.api.0)));
+    let launched = call.symbol_name.addr() as u64;
+    capture(own, thread, (leaf, launched), std::ptr::from_ref(call).addr())
+}
+
+/// Captures the caller's stack, without gpuflame's own frames. `leaf` names the API call, and `launched` identifies the
+/// work that the call launches, or is 0. `ours` is an address in the frame of the function that the tracing library
+/// called, which contains the description of the call. That frame and all frames that it has called are skipped.
+pub(super) fn capture(
+    own: &mut Own,
+    thread: &Thread,
+    (leaf, launched): (Frame, u64),
+    ours: usize,
+) -> ContextId {
+    let Own { unwinder, verifying, ranges, python, interner, .. } = own;
+    let skip = || Skip::UpTo(ours as u64);
+    let hint = leaf.0.rotate_left(32) ^ launched;
+    let (captured, met) = match unwinder.capture_or_tell(skip(), hint) {
+        Seen::New(captured) => (captured, None),
+        Seen::Again(number) => {
+            let apart = apart_if_any(ranges, python, thread, number);
+            let met = interner.of_kept(number, apart, leaf);
+            if let Some(id) = met
+                && verifying.is_none()
+            {
+                return id;
+            }
+            (unwinder.capture(skip()), met.or(Some(ContextId::NONE)))
+        }
+    };
+    if let Some(verifying) = verifying {
+        verifying.look_at(&captured, ours, &thread.tally);
+    }
+    let Captured { frames, kept, .. } = captured;
+    let found = match apart_if_any(ranges, python, thread, UNKNOWN) {
+        None => interner.find(None, leaf, frames, kept),
+        apart => interner.find_apart(apart, leaf, frames, kept),
+    };
+    if verifying.is_some()
+        && let Some(python) = python
+    {
+        python.verify(&thread.tally);
+    }
+    match found {
+        Interned::Known(id) => {
+            match met {
+                None => keep(unwinder, interner),
+                Some(met) => compare(met, id, &thread.tally),
+            }
+            id
+        }
+        Interned::New(key) => {
+            note((leaf, key), &captured, own.id, thread, &mut own.contexts, (ranges, python, interner))
+        }
+    }
+}
+
+/// Caches the stack that was captured last, which already has an id, so that it need not be walked again.
+#[inline(always)]
+fn keep(unwinder: &mut Unwinder, interner: &mut Interner) {
+    if let Some(number) = unwinder.keep_last() {
+        interner.keep(number);
+    }
+}
+
+/// Compares the context of a stack that was recognised in the cache with the context of the walked stack. A difference
+/// is counted.
+fn compare(met: ContextId, walked: ContextId, tally: &Counts) {
+    if met != ContextId::NONE && met != walked {
+        tally.verified.unlike_plain.add(1);
+    }
+}
+
+/// Returns the hash of the open ranges and Python frames, which distinguish stacks in addition to native frames; `None`
+/// if the thread has neither ranges nor Python frames.
+#[inline(always)]
+fn apart_if_any(
+    ranges: &mut Ranges,
+    python: &mut Option<PythonFrames>,
+    thread: &Thread,
+    native: usize,
+) -> Option<Hash> {
+    if python.is_none() && ranges.are_none() { None } else { apart(ranges, python, thread, native) }
+}
+
+/// Computes the hash of the open ranges and Python frames. `native` is the cache number of the native frames.
+#[inline(never)]
+fn apart(
+    ranges: &mut Ranges,
+    python: &mut Option<PythonFrames>,
+    thread: &Thread,
+    native: usize,
+) -> Option<Hash> {
+    let ranges = ranges.hash(&thread.ended);
+    match python {
+        None => ranges,
+        Some(python) => python.hash(ranges, native, &thread.tally),
+    }
+}
+
+/// Records a new stack, and assigns it an id.
+#[cold]
+#[inline(never)]
+fn note(
+    (leaf, key): (Frame, Key),
+    captured: &Captured<'_>,
+    of: ThreadId,
+    thread: &Thread,
+    contexts: &mut Writer,
+    (ranges, python, interner): (&mut Ranges, &mut Option<PythonFrames>, &mut Interner),
+) -> ContextId {
+    let mut key = key;
+    // The thread looks for an interpreter only here, because the first stack that goes through an interpreter is always
+    // new.
+    if python.is_none() {
+        *python = PythonFrames::of_this_thread();
+        if python.is_some() {
+            let frames = captured.frames;
+            match interner.find_apart(apart(ranges, python, thread, UNKNOWN), leaf, frames, frames.len()) {
+                Interned::Known(id) => return id,
+                Interned::New(with_python) => key = with_python,
+            }
+        }
+    }
+    let (mut frames, mut flags) = (captured.frames, captured.flags);
+    if let Some(merged) = python.as_mut().and_then(|python| python.merge(captured, &thread.tally)) {
+        frames = merged.frames;
+        flags.0 |= if merged.is_cut { ContextFlags::TRUNCATED } else { 0 };
+    }
+    if !contexts.has_begun() {
+        announce(of, thread, contexts);
+    }
+    let id = ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed));
+    let ranges = ranges.frames();
+    let head = context_words(id, of, flags, ranges.len() + frames.len() + 1);
+    if !contexts.push(&thread.contexts, [&head, ranges, &[leaf.0], as_words(frames)]) {
+        thread.tally.lose(Loss::StacksDropped);
+        return ContextId::NONE;
+    }
+    // If the table cannot grow, the same stack gets another id the next time, which is correct but wasteful.
+    interner.insert(key, id);
+    id
+}

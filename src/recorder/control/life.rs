@@ -1,0 +1,107 @@
+//! Tracks whether gpuflame may run in this process. gpuflame may run until the process ends or until gpuflame panics
+//! because of a bug of its own; after that gpuflame is off permanently. The state is one word, which is read at every
+//! entry point.
+//!
+//! In a forked child gpuflame is off until one of the child's threads sets it up. The word is on a page of its own,
+//! which the kernel can replace by zeroes in children ([`page`]). A child is thereby distinguished from its parent
+//! however the child was forked, at no cost per launch.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use gpuflame_model::error::{Error, ErrorKind};
+
+/// Values of the word. The value 0 means that the word was never written, or was written in the process from which this
+/// process was forked.
+const LIVES: u32 = 1;
+const OVER: u32 = 2;
+/// A thread is setting up this forked child. gpuflame is off for all other threads.
+const RENEWED: u32 = 3;
+
+/// A page that is aligned to the largest page size that Linux has on the architecture.
+#[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
+#[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
+struct Page {
+    word: AtomicU32,
+}
+
+/// The page is initially zero and consists of whole pages, so the linker puts it into memory that is not backed by a
+/// file.
+static PAGE: Page = Page { word: AtomicU32::new(0) };
+/// Whether forked children find zeroes on `PAGE`. This flag is not stored on `PAGE`, so that children inherit its
+/// value.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Whether gpuflame must not run any more.
+#[inline]
+pub fn is_over() -> bool {
+    PAGE.word.load(Ordering::Acquire) != LIVES && is_not_alive()
+}
+
+#[cold]
+fn is_not_alive() -> bool {
+    PAGE.word.load(Ordering::Acquire) != 0 || IS_WATCHED.load(Ordering::Acquire)
+}
+
+/// Switches gpuflame off permanently.
+pub fn end() {
+    PAGE.word.store(OVER, Ordering::Release);
+}
+
+/// Error for calls after the end.
+pub fn over() -> Error {
+    Error::new(ErrorKind::State, "the process is ending or is a forked child, and nothing more is recorded")
+}
+
+fn turn(from: u32, to: u32) -> bool {
+    PAGE.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// Memory of the page that holds the word.
+pub fn page() -> Range<usize> {
+    let start = std::ptr::from_ref(&PAGE).addr();
+    start..start + size_of::<Page>()
+}
+
+/// Notes that forked children find zeroes on [`page`] from now on.
+pub fn children_find_zeroes() {
+    turn(0, LIVES);
+    IS_WATCHED.store(true, Ordering::Release);
+}
+
+/// Claims the task of setting up this forked child. Returns true on one thread, which must then call [`renew`] or
+/// [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the task.
+pub fn claim_inherited() -> bool {
+    IS_WATCHED.load(Ordering::Acquire) && turn(0, RENEWED)
+}
+
+/// Switches gpuflame on in the forked child, as in a new process.
+pub fn renew() {
+    PAGE.word.store(LIVES, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There is only one test, because the state belongs to the whole process. The test leaves gpuflame switched on.
+    #[test]
+    fn a_forked_child_is_over_until_one_thread_renews_it() {
+        assert!(!is_over() && !claim_inherited());
+        children_find_zeroes();
+        assert!(!is_over() && !claim_inherited());
+        // This simulates the kernel, which zeroes the word in a child.
+        PAGE.word.store(0, Ordering::Release);
+        assert!(is_over());
+        assert!(claim_inherited() && !claim_inherited());
+        assert!(is_over(), "for all other threads");
+        renew();
+        assert!(!is_over());
+    }
+
+    #[test]
+    fn the_state_word_has_its_own_pages() {
+        assert!(page().start.is_multiple_of(4096) && page().len().is_multiple_of(4096));
+        assert!(page().contains(&std::ptr::from_ref(&PAGE.word).addr()));
+    }
+}

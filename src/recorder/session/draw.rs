@@ -1,0 +1,79 @@
+//! Draws a profile as the settings say: names its frames, and writes a file for each format.
+
+use std::io::Write;
+use std::path::Path;
+
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings};
+use gpuflame_explain::symbolize::SymbolizeOptions;
+use gpuflame_explain::{Ledger, set_text};
+use gpuflame_export::{self as export, Drawing};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::options::{Backward, Python};
+use gpuflame_model::profile::Profile;
+
+use super::stream::{Streams, never_opened};
+use super::write::{self, Made, Report};
+
+/// Options for naming frames.
+pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
+    SymbolizeOptions {
+        internal_frames: settings.internal_frames,
+        python_lines: settings.python == Python::Lines,
+        python_only: settings.python == Python::Only,
+        backward_under_forward: settings.backward == Backward::Forward,
+    }
+}
+
+/// Writes a profile whose frames have names, in the formats `wanted`. `ours` is a file of the set that already exists;
+/// `streams` contains the outputs that grew with the run. The files cover all windows, or only `window`.
+pub(super) fn files(
+    profile: &Profile,
+    settings: &Settings,
+    wanted: &[Output],
+    (outputs, ours): (&Outputs, Option<&Path>),
+    (window, ledger): (Option<u64>, &Ledger),
+    mut streams: Option<&mut Streams>,
+) -> Report {
+    let Settings { unit, graph, ref root, .. } = *settings;
+    // The settings of the process requested threads, so threads stay separate. The command merges threads when it
+    // compares runs.
+    let names = export::Names::Kept;
+    let whole_kernels = settings.internal_frames;
+    let root = root.clone();
+    let options = export::Options { unit, graph, root, names, whole_kernels, ..export::Options::default() };
+    let mut drawing = None;
+    let mut make = |output, path: &Path, streams: Option<&mut Streams>| match output {
+        Output::Drawn(view, format) => {
+            let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
+            let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
+            write::file(path, |out| draw(drawing, format, out)).map(Made::from)
+        }
+        Output::Table => {
+            // The drawing and the table must not be in memory together.
+            drawing = None;
+            write::file(path, |out| export::write_csv(profile, out)).map(Made::from)
+        }
+        Output::Stacks => {
+            drawing = None;
+            write::file(path, |out| export::write_stacks_csv(profile, out)).map(Made::from)
+        }
+        Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => {
+            streams.map_or_else(|| Err(never_opened()), |streams| streams.publish(output, path, profile))
+        }
+    };
+    // If there is no disk space for a file, a failed recording is removed, and the file is written again.
+    let made = |output: Output, path: &Path| {
+        make(output, path, streams.as_deref_mut()).or_else(|error| {
+            let has_room = !output.grows() && streams.as_mut().is_some_and(|streams| streams.make_room());
+            if has_room { make(output, path, None) } else { Err(error) }
+        })
+    };
+    write::all(wanted, outputs, ours, made, |files| set_text(profile, ledger, window, files))
+}
+
+fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {
+    let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
+    let known = export::FORMATS.iter().find(|known| known.word == format);
+    known.ok_or_else(unknown)?.write(drawing, out)
+}

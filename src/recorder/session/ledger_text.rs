@@ -1,0 +1,317 @@
+//! The ledger as text, which is printed to stderr at exit: the work that was seen, the outcome of the work, losses and
+//! costs. Lines keep their wording and order, so that scripts can parse the ledger.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use crate::capture::{self, Cost, Verified};
+use gpuflame_cupti::Traffic;
+use gpuflame_explain::{Device, Host, Ledger};
+use gpuflame_model::profile::views::UnifiedSums;
+use gpuflame_model::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse, saturating_sum};
+use gpuflame_model::record::{Frame, FrameKind, Loss, Missing};
+use gpuflame_unwind::python;
+
+use super::clients::{Had, Lent};
+use super::collector;
+use super::messages;
+use super::stats::{KernelTime, heaviest};
+use super::write::Report;
+
+/// Maximum number of kernels listed, and of streams per device.
+const TOP: usize = 5;
+
+/// Returns the text of the ledger, with the prefix on every line.
+pub(super) fn text(
+    ledger: &Ledger,
+    profile: &Profile,
+    (report, further): (&Report, Vec<String>),
+    held: usize,
+    (traffic, had): (Traffic, Had),
+) -> String {
+    let mut lines = vec![
+        ledger.launches().to_string(),
+        ledger.activities().to_string(),
+        ledger.graph_activities().to_string(),
+        losses(ledger),
+    ];
+    lines.extend(incomplete(ledger));
+    lines.push(format!("stacks {} distinct", ledger.stacks.distinct));
+    lines.extend(python(profile));
+    lines.extend(repeated(ledger).into_iter().chain(of_no_call(ledger)));
+    lines.extend(not_told(ledger));
+    lines.extend(unheard(ledger, had.records));
+    lines.extend(lent(had.subscription));
+    lines.extend(not_ours(traffic));
+    lines.extend(others(ledger));
+    lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
+    lines.extend(top(profile));
+    lines.extend(host(&ledger.host));
+    lines.extend(dependencies(ledger));
+    lines.extend(ledger.unified.iter().map(unified));
+    lines.push(cost(capture::cost(), held));
+    lines.extend(graph_cost(ledger.tally.launches.graphs));
+    lines.extend(verified(capture::verified()));
+    lines.extend(report.renamed.iter().map(|rename| {
+        format!("{} is taken; wrote {} instead", rename.taken.display(), rename.used.display())
+    }));
+    lines.extend(report.notes.iter().cloned());
+    lines.extend(further);
+    lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
+    lines.iter().fold(String::new(), |mut text, line| {
+        text.push_str(&messages::line(line));
+        text
+    })
+}
+
+/// Lists all kinds of losses, including the kinds that did not occur, so that scripts can rely on the line.
+fn losses(ledger: &Ledger) -> String {
+    let mut line = format!("lost: {} {}", Missing::Untimed.word(), ledger.tally.activities.untimed);
+    for loss in Loss::ALL {
+        let _ = write!(line, ", {} {}", loss.label(), ledger.lost(loss));
+    }
+    line
+}
+
+/// Names the figures that are incomplete because of losses, and the remedy.
+fn incomplete(ledger: &Ledger) -> Option<String> {
+    let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
+    let what = match (launches, activities) {
+        (0, 0) => return None,
+        (_, 0) => "launches were dropped, and their GPU time has no stack",
+        _ => "activities were dropped, and GPU time and idle time are incomplete",
+    };
+    Some(format!("incomplete: {what}; a higher GPUFLAME_MAX_MEM drops fewer"))
+}
+
+/// Number of Python functions in stacks, or the reason if a process with Python has none.
+fn python(profile: &Profile) -> Option<String> {
+    if let Some(why) = python::off() {
+        return Some(format!("python frames off: {why}"));
+    }
+    let function = |frame: &Frame| match frame.kind() {
+        FrameKind::Python { code, .. } => Some(code),
+        _ => None,
+    };
+    let functions: HashSet<_> = profile.frames().iter().filter_map(function).collect();
+    (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
+}
+
+/// Number of activities that CUPTI delivered twice. Each of these activities counts once.
+fn repeated(ledger: &Ledger) -> Option<String> {
+    let repeated = ledger.tally.activities.repeated;
+    (repeated > 0).then(|| {
+        format!("CUPTI delivered {repeated} activities twice, of the same launch, stream and time; each counts once")
+    })
+}
+
+/// Activities with impossible correlation ids, which are not drawn.
+fn of_no_call(ledger: &Ledger) -> Option<String> {
+    let many = ledger.tally.activities.of_no_call;
+    (many > 0).then(|| {
+        format!("CUPTI delivered {many} activities with ids that no call had; they are in no picture")
+    })
+}
+
+/// Time during which callbacks were off.
+fn not_told(ledger: &Ledger) -> Option<String> {
+    let (nanos, activities) = (ledger.tally.launches.not_told_nanos, ledger.tally.activities.not_told);
+    (nanos > 0).then(|| {
+        format!(
+            "closed: for {:.3} s launches were not seen, and are not among those outside; {activities} activities were of \
+             them",
+            nanos as f64 / 1e9
+        )
+    })
+}
+
+/// Explains launches without activities: CUPTI delivers its records to the client that asked for them last. Kineto asks
+/// without a subscription, so no other client is notified.
+fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
+    let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
+    if taken > 0 {
+        let times = if taken == 1 { String::new() } else { format!(", {taken} times") };
+        return Some(format!(
+            "another client of CUPTI has taken the records over{times}: what {waiting} launches did is with it; \
+             torch.profiler and gpuflame need a run each"
+        ));
+    }
+    (waiting > 0 && ledger.activities().total == 0).then(|| {
+        format!(
+            "CUPTI recorded nothing of {waiting} launches, or gave it to another of its clients: torch.profiler and \
+             gpuflame need a run each"
+        )
+    })
+}
+
+/// Time for which another client owned the subscription.
+fn lent(subscription: Lent) -> Option<String> {
+    let times = match subscription.times {
+        0 => return None,
+        1 => String::new(),
+        times => format!(" in {times} times"),
+    };
+    let long = subscription.long().as_secs_f64();
+    Some(format!("for {long:.3} s{times} there was no subscription, for another client of CUPTI"))
+}
+
+/// Buffers and callbacks from CUPTI that cannot be right.
+fn not_ours(traffic: Traffic) -> Option<String> {
+    let Traffic { strangers, without_data, .. } = traffic;
+    (strangers + without_data > 0).then(|| {
+        format!(
+            "CUPTI gave back {strangers} buffers that it did not have from us, and told of {without_data} calls or \
+             resources without saying which"
+        )
+    })
+}
+
+/// Numbers of stacks and kernels that were merged, and of thread names that were dropped, because memory was short.
+/// Nothing is missing from the sums.
+fn others(ledger: &Ledger) -> Vec<String> {
+    let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
+        let not_kept = ledger.lost(loss);
+        (not_kept > 0)
+            .then(|| format!("not kept apart: {not_kept} {many}, in {frame} {count} activities, {nanos} ns"))
+    };
+    let stacks = line(Loss::StacksNotKeptApart, "stacks", OTHER_STACKS, ledger.others.stacks);
+    let kernels = line(Loss::KernelsNotKeptApart, "kernels", OTHER_KERNELS, ledger.others.kernels);
+    let threads = match ledger.lost(Loss::ThreadsNotNamed) {
+        0 => None,
+        count => Some(format!("not kept: the names of {count} threads whose stacks other threads had first")),
+    };
+    let mut lines: Vec<String> = [stacks, kernels, threads].into_iter().flatten().collect();
+    if !lines.is_empty() {
+        lines.push("memory was short: a higher GPUFLAME_MAX_MEM keeps more apart".to_owned());
+    }
+    lines
+}
+
+/// Waits and allocations of the host, if requested.
+fn host(host: &Host) -> Vec<String> {
+    let mut lines = Vec::new();
+    if host.waits > 0 {
+        lines.push(format!("host waited {} ns in {} calls", host.waited, host.waits));
+    }
+    if host.allocations + host.frees > 0 {
+        let Host { allocations, frees, held_max, .. } = host;
+        lines.push(host.bytes().to_string());
+        lines.push(format!(
+            "allocated in {allocations} calls, freed in {frees}, at most {held_max} bytes at once"
+        ));
+    }
+    lines
+}
+
+/// Dependencies between calls, events and waits, if requested.
+fn dependencies(ledger: &Ledger) -> Vec<String> {
+    if ledger.dependencies.is_empty() {
+        return Vec::new();
+    }
+    let [calls, waits] = ledger.dependency_sums();
+    let records = format!("event records {}", ledger.dependencies.event_records);
+    vec![calls.to_string(), records, waits.to_string()]
+}
+
+/// Unified-memory activity of one kind, if requested.
+fn unified(sample: &UnifiedSums) -> String {
+    let UnifiedSums { kind, device, count, value, nanos } = sample;
+    let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
+    match kind.is_move() {
+        true => format!("{gpu}unified memory {}: {value} bytes in {count} moves, {nanos} ns", kind.label()),
+        false => format!("{gpu}unified memory {}: {value}, in {count} records", kind.label()),
+    }
+}
+
+/// Work, time and streams of a device; `None` if the device's work has no times.
+fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
+    let gpu = format!("GPU {}", device.id().0);
+    let (time, [window, idle]) = (device.time.as_ref()?, device.sums()?);
+    let mut lines = vec![
+        format!(
+            "{gpu}: {} activities, {} ns in all, busy {:.1} % of {:.3} s",
+            device.work.count,
+            device.work.nanos,
+            percent(time.busy, time.window),
+            time.window as f64 / 1e9
+        ),
+        window.to_string(),
+        idle.to_string(),
+        streams(profile, time, &gpu),
+    ];
+    if time.late_count > 0 {
+        lines.push(format!(
+            "{gpu} late: {} activities came too late to count as busy, {} ns",
+            time.late_count, time.late
+        ));
+    }
+    if time.early_count > 0 {
+        lines.push(format!(
+            "{gpu} clock: {} activities began before their launch, by up to {} ns; causes of idle time may be wrong",
+            time.early_count, time.early
+        ));
+    }
+    Some(lines)
+}
+
+/// The busiest streams of a device, with their share of its window.
+fn streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
+    let mut streams: Vec<_> =
+        profile.streams().iter().filter(|stream| stream.device == time.device).collect();
+    streams.sort_by_key(|stream| (Reverse(stream.nanos), stream.stream));
+    let mut line = format!("{gpu} streams: {}", streams.len());
+    for StreamUse { stream, count, nanos, .. } in streams.iter().take(TOP) {
+        let name = match stream {
+            Some((context, stream)) => format!("stream {} of context {}", stream.0, context.0),
+            None => "further streams".to_owned(),
+        };
+        let _ = write!(line, "; {name} {:.1} % in {count}", percent(*nanos, time.window));
+    }
+    line
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+/// The kernels that took most time, over all devices.
+fn top(profile: &Profile) -> Vec<String> {
+    let all = saturating_sum(profile.works().iter().map(|work| work.weight.nanos));
+    let line = |(place, KernelTime { name, count, nanos }): (usize, KernelTime)| {
+        let share = percent(nanos, all);
+        format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
+    };
+    heaviest(profile, TOP).into_iter().enumerate().map(line).collect()
+}
+
+/// Result of verifying stacks by a second walk, if requested.
+fn verified(verified: Verified) -> Option<String> {
+    let Verified { stacks, unlike_plain, unlike_libgcc } = verified;
+    (stacks > 0).then(|| {
+        format!(
+            "verified: {stacks} stacks taken again, {unlike_plain} unlike a walk of every frame, {unlike_libgcc} \
+             unlike libgcc's"
+        )
+    })
+}
+
+/// Cost of a graph launch to the application, if graphs were launched. The cost does not depend on the number of nodes.
+fn graph_cost(launches: u64) -> Option<String> {
+    let each = median(capture::graph_cost(launches));
+    (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))
+}
+
+fn median(cost: Cost) -> String {
+    match cost.median {
+        Some(median) => format!("{median} ns a call (median of {} timed)", cost.timed),
+        None => "not measured".to_owned(),
+    }
+}
+
+fn cost(cost: Cost, held: usize) -> String {
+    let each = median(cost);
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    let most = mib(held.max(collector::most_held()));
+    format!("own cost: {each}, {} calls, {:.1} MiB held, {most:.1} at most", cost.calls, mib(held))
+}

@@ -1,0 +1,299 @@
+//! The session is one process's run under gpuflame, from the first call to the files written at exit.
+//!
+//! Each process has one session, however gpuflame was loaded. This file has gpuflame's entry points.
+//!
+//! ```text
+//! inject, start, stop, flush, stats     (this file)      ranges (need no session)
+//!    |
+//! stage: idle, starting, running or failed <-- set_up: from settings to a session
+//!    |
+//! running: opens windows, gathers, writes --> write: names and files; ledger_text: the summary on stderr
+//!    |                       |
+//! collector: the thread      ending: the thread that writes when the process exits
+//! that gathers               |       checkpoint: the thread that saves sums in case the process is killed
+//!    |                       |       windows: the thread that opens and closes windows by the settings
+//!    |                    progress: whether the collector makes progress
+//!    |              clients, rivals: other clients of CUPTI, and what they have taken over
+//!                    |              told: switches launch callbacks off while no window is open
+//! pipeline: receives all rows --> stream: outputs that grow with the run
+//!    |                        --> sets: the thread that draws windows that have their own files
+//!    |                        <-- generated: names of code that is in no file
+//!    ^-- sampler: the thread that samples the stacks of launching threads, on request
+//! ```
+
+mod about;
+mod checkpoint;
+mod clients;
+mod collector;
+mod draw;
+mod edges;
+mod ending;
+mod environment;
+mod generated;
+mod ledger_text;
+mod marks;
+mod memory;
+mod messages;
+#[cfg(debug_assertions)]
+mod mix_up;
+mod panic;
+mod pipeline;
+mod progress;
+mod provenance;
+mod ranges;
+mod rivals;
+mod running;
+mod sampler;
+mod set_up;
+mod sets;
+mod stage;
+mod stats;
+mod stream;
+mod times;
+mod told;
+mod windows;
+mod write;
+
+use std::ffi::OsStr;
+
+pub use crate::capture::NvtxTable;
+use crate::capture::forks;
+use crate::capture::notices::{self, Notice};
+use crate::control::{chosen, life, steps, window};
+use gpuflame_config::Outputs;
+use gpuflame_config::settings;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os::stderr;
+pub use memory::end_this_thread as end_this_thread_for_want_of_memory;
+use messages::tell;
+pub use panic::disable_after_panic;
+pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
+use running::Session;
+pub use stats::{KernelTime, Stats};
+
+/// Entry point for the driver's injection: sets up the session and, unless the settings forbid it, opens a window.
+/// Prints one line if the setup fails.
+pub fn inject() {
+    // In a forked child even our own locks may stay locked forever.
+    if forks::is_over() || environment::keeps_us_out() {
+        return;
+    }
+    session_begins();
+    // The driver calls this function inside `cuInit`. If this or another thread is already setting up the session, that
+    // thread may be waiting for this call, so this call must not wait for that thread.
+    match stage::begin_if_idle(set_up::injected) {
+        Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
+        Some(Ok(_)) | None => {}
+        Some(Err(error)) => {
+            tell(&format!("not recording: {error}"));
+            set_up::write_unprinted();
+        }
+    }
+}
+
+/// Reports why nothing is recorded, if the code that loads this library has found a reason.
+pub fn refuse(why: &str) {
+    if !forks::is_over() && !environment::keeps_us_out() {
+        stderr::remember();
+        let report = environment::settings().0.report;
+        about::refused(report.as_deref(), &Error::new(ErrorKind::State, why));
+        tell(&format!("not recording: {why}"));
+        set_up::write_unprinted();
+    }
+}
+
+/// Opens a window: launches made from now on, by any thread, are recorded. If a window is open, nothing changes.
+///
+/// The first call sets up the recorder, unless gpuflame was injected already. The setup takes milliseconds, so make the
+/// first call before the work to record, ideally before any CUDA call. Later calls take nanoseconds, unless the window
+/// was closed for two seconds or longer: then CUPTI's launch callbacks must be switched on again, which takes as long
+/// as CUPTI needs.
+///
+/// # Errors
+/// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or was
+/// forked. The program can ignore the error, because all other calls then do nothing.
+pub fn start() -> Result<()> {
+    if forks::is_over() {
+        return Err(life::over());
+    }
+    session_begins();
+    match stage::get_or_begin(set_up::called)? {
+        Some(session) => session.open_window(),
+        // The driver calls gpuflame in the middle of our own CUPTI call, while this thread sets up the session.
+        None => Ok(()),
+    }
+}
+
+/// Closes the window. If none is open, nothing changes. Does not wait for the GPU.
+///
+/// Launches made in the window are followed to their end on the GPU, however much later that is. Launches made in the
+/// next second are counted as outside. Later launches are skipped, and one more second later CUPTI's launch callbacks
+/// are switched off, so that launches cost only what CUPTI's records cost.
+///
+/// # Errors
+/// As [`start`], if that has failed; `State` if no window was opened before.
+pub fn stop() -> Result<()> {
+    let session = stage::running()?;
+    if window::state().openings() == 0 {
+        return Err(Error::new(ErrorKind::State, "no window was opened yet; call gpuflame_start() first"));
+    }
+    session.close_window();
+    Ok(())
+}
+
+/// Whether launches are recorded now: a window is open, and recording works. Takes nanoseconds.
+pub fn is_active() -> bool {
+    !life::is_over() && Session::get().is_some() && window::state().is_open()
+}
+
+/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts steps, and
+/// `GPUFLAME_STEPS` selects the steps to record: the window opens or closes before this call returns.
+///
+/// # Errors
+/// `State` in a process that is ending or was forked.
+pub fn step() -> Result<()> {
+    if forks::is_over() {
+        return Err(life::over());
+    }
+    begin_step();
+    Ok(())
+}
+
+fn begin_step() {
+    steps::begin();
+    if let Some(session) = Session::get() {
+        session.step_begins();
+    }
+}
+
+/// Marks this instant on the timeline of the calling thread. The mark is in the recording, and in the timelines
+/// (`chrome`, `perfetto`) that `gpuflame convert` makes from the recording. While no window is open, this call does
+/// nothing.
+///
+/// Takes about 100 ns and a lock. Text is truncated to 1,024 bytes. Thousands of marks per second are fine;
+/// marks for which there is no room are counted as [`Loss::MarksDropped`](crate::ledger::Loss::MarksDropped).
+///
+/// # Errors
+/// `State` if there is no session.
+pub fn mark(text: &str) -> Result<()> {
+    stage::running()?.mark(text);
+    Ok(())
+}
+
+/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, which are all files written at exit. `prefix`
+/// may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
+///
+/// May be called before the first [`start`], and between windows. A recording that has begun is moved at the
+/// end of the process.
+///
+/// # Errors
+/// `Setting` for an empty prefix; `State` while a window is open. The output is unchanged then.
+pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
+    let prefix = prefix.as_ref();
+    if forks::is_over() {
+        return Err(life::over());
+    }
+    if prefix.is_empty() {
+        return Err(Error::new(ErrorKind::Setting, "the prefix of the outputs is empty; name one"));
+    }
+    if is_active() {
+        let message = "a window is open, and its files go where they would have gone; close it with \
+                       gpuflame_stop() first";
+        return Err(Error::new(ErrorKind::State, message));
+    }
+    chosen::set(Outputs::new(settings::prefix(prefix), &environment::facts()));
+    Ok(())
+}
+
+/// Collects the work that the GPU has completed so far, without waiting for the remaining work. gpuflame does this by
+/// itself about once per second.
+///
+/// # Errors
+/// `State` if there is no session, or if CUPTI does not answer within 5 s.
+pub fn flush() -> Result<()> {
+    stage::running()?.flush()
+}
+
+/// Returns the results so far without stopping anything: the ledger that would be printed if the process ended
+/// now, and the time of each kernel. Work that the GPU has not completed is counted as pending launches. The
+/// numbers cover all windows so far and only grow: for a part of a run, take the difference of two calls.
+///
+/// Collects first, as [`flush`] does. The time that this call takes grows with the number of distinct stacks, so do not
+/// call it in every step.
+///
+/// # Errors
+/// As [`flush`].
+pub fn stats() -> Result<Stats> {
+    stage::running()?.stats()
+}
+
+/// Guard of an open window, which closes when the guard is dropped: see [`window`].
+#[derive(Debug)]
+#[must_use = "the window closes when this is dropped, which is at once if nobody holds it"]
+pub struct Window(());
+
+/// Opens a window, as [`start`] does. The window closes when the returned guard is dropped.
+///
+/// Windows do not nest: if two windows are open at once, on any threads, the first window to be dropped closes both
+/// windows.
+///
+/// # Errors
+/// As [`start`].
+pub fn window() -> Result<Window> {
+    start().map(|()| Window(()))
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // An error means that there is no window to close.
+        let _ = stop();
+    }
+}
+
+/// Prepares the process before the first call to CUPTI.
+fn session_begins() {
+    forks::session_begins();
+    notices::listen(on_notice);
+}
+
+/// Handles notices from CUPTI's callbacks, on the application's threads.
+fn on_notice(notice: Notice<'_>) {
+    if life::is_over() && notice != Notice::Panicked {
+        return;
+    }
+    match notice {
+        // The driver may register its own exit handlers when it creates its first context, and those handlers would run
+        // before our handler, so our handler is moved to the front again.
+        Notice::ContextCreated => ending::come_first_at_exit(),
+        Notice::ContextEnds => {
+            // The stage's lock is released before CUPTI is called.
+            let session = stage::running();
+            if let Ok(session) = session {
+                session.context_ends();
+            }
+        }
+        Notice::ProfilerStart => {
+            if let Some(session) = Session::get().filter(|session| session.follows_profiler_calls()) {
+                session.open_window_in_callback();
+            }
+        }
+        Notice::ProfilerStop => {
+            if let Some(session) = Session::get().filter(|session| session.follows_profiler_calls()) {
+                session.close_window();
+            }
+        }
+        Notice::Step => begin_step(),
+        Notice::BuffersWait => {
+            if let Some(session) = Session::get() {
+                session.buffers_wait();
+            }
+        }
+        Notice::Approached(_) => {
+            if let Some(session) = Session::get() {
+                session.client_comes();
+            }
+        }
+        Notice::Fatal(reason) => tell(&format!("CUPTI gave up: {reason}; what it had not delivered is lost")),
+        Notice::Panicked => disable_after_panic(),
+    }
+}

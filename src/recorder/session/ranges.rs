@@ -1,0 +1,104 @@
+//! Ranges that the program opens and closes, directly or through NVTX.
+
+use std::ffi::CStr;
+use std::marker::PhantomData;
+
+use crate::capture::{self, NvtxTable, Popped, RangeDomain, RangeName, forks};
+use crate::control::life;
+use gpuflame_config::settings::Nvtx;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+
+use super::environment;
+
+/// Opens a range on this thread: a frame in the stack of every launch until [`range_pop`].
+pub fn range_push(name: &CStr) -> Result<()> {
+    if forks::is_over() {
+        return Err(life::over());
+    }
+    forks::watch();
+    // If there is no room for the range, it is counted as dropped.
+    let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
+    Ok(())
+}
+
+/// Closes the range that [`range_push`] opened last on this thread.
+pub fn range_pop() -> Result<()> {
+    if forks::is_over() {
+        return Err(life::over());
+    }
+    match capture::pop_range(RangeDomain::USER) {
+        Popped::Closed(_) | Popped::InHandler => Ok(()),
+        Popped::NoneOpen => {
+            Err(Error::new(ErrorKind::State, "no range is open on this thread; push one first"))
+        }
+    }
+}
+
+/// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before all CUDA
+/// calls, or in a program without CUDA calls. Sets up no session.
+pub fn inject_nvtx(table: NvtxTable) {
+    if forks::is_over() || environment::keeps_us_out() {
+        return;
+    }
+    forks::watch();
+    let Nvtx::Without(ignored) = environment::settings().0.nvtx else { return };
+    capture::ignore_domains(&ignored);
+    table.attach();
+}
+
+/// Guard of an open range, which closes when the guard is dropped: see [`range`].
+#[derive(Debug)]
+#[must_use = "the range closes when this is dropped, which is at once if nobody holds it"]
+pub struct Range {
+    is_open: bool,
+    /// A range belongs to its thread, so the guard must not be `Send`.
+    own_thread: PhantomData<*const ()>,
+}
+
+/// Opens a range on this thread. Until the returned guard is dropped, `name` is a frame `[range]NAME` of
+/// every launch of this thread, between the CPU stack and the kernel.
+///
+/// Ranges nest, up to 128 deep. Ranges work whether a window is open or not, and take about 50 ns each. A few thousand
+/// distinct names are fine; one name per step of a long run is too many. Ranges for which there is no room are counted
+/// as [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
+pub fn range(name: &str) -> Range {
+    let is_open = !forks::is_over();
+    if is_open {
+        forks::watch();
+        // If there is no room for the range, it is counted as dropped, and is closed like any other range.
+        let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
+    }
+    Range { is_open, own_thread: PhantomData }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        if self.is_open {
+            let _ = capture::pop_range(RangeDomain::USER);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_open() -> bool {
+        matches!(capture::pop_range(RangeDomain::USER), Popped::Closed(_))
+    }
+
+    #[test]
+    fn ranges_nest_and_close_on_drop_even_during_a_panic() {
+        let outer = range("outer");
+        let panicked = std::panic::catch_unwind(|| {
+            let _inner = range("inner");
+            panic!("on purpose");
+        });
+        assert!(panicked.is_err());
+        drop(range("another"));
+        drop(outer);
+        assert!(!is_open(), "all that were opened are closed");
+        let _held = range("held");
+        assert!(is_open());
+    }
+}

@@ -1,0 +1,657 @@
+//! A session is one process's recording: it opens and closes windows, gathers rows, and writes the outputs at exit.
+//!
+//! The session owns the parts (collector, pipeline, checkpoint and so on), and implements the traits through which the
+//! threads of these parts call back: `Source`, `Recorded`, `Turns`, `Starve` and `Ends`.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::capture;
+use crate::control::{chosen, life, window};
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings};
+use gpuflame_cupti as cupti;
+use gpuflame_explain::symbolize::Symbolizer;
+use gpuflame_explain::{Ledger, process_text};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::record::{Module, Provenance, Row, WindowEdge};
+use gpuflame_os::{shortage, stderr};
+use gpuflame_unwind::ModuleMap;
+
+use super::about;
+use super::checkpoint::{Checkpoint, Recorded};
+use super::clients::Clients;
+use super::collector::{Collector, LONGEST_PAUSE, Source, Wish};
+use super::draw;
+use super::edges::Edges;
+use super::ending::{self, Ends};
+use super::ledger_text;
+use super::marks::Marks;
+use super::memory::{self, Starve};
+use super::messages::{self, say, tell};
+use super::pipeline::{Finished, Pipeline};
+use super::progress::{self, LOOK_EVERY, Limit, Watch};
+use super::sampler::{Sampler, Wanted};
+use super::sets::{Drawn, Sets};
+use super::stats::{Asked, Stats};
+use super::told::Told;
+use super::windows::{Turns, Windows};
+use super::write::{self, Made, Report};
+
+/// Maximum time for which the application waits for a flush that makes no progress.
+const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+/// Maximum time for which a flush waits for a file system that makes no progress. This time is shorter than
+/// [`LONGEST_FLUSH`].
+const LONGEST_WRITE: Duration = Duration::from_secs(2);
+/// Maximum time without progress of the collector while an application thread that ends a context waits for it.
+const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
+
+/// Maximum time for which a checkpoint waits for a collector that makes no progress. After this time, the checkpoint's
+/// own thread reads the rows instead.
+const LONGEST_FOR_A_CHECKPOINT: Duration = Duration::from_millis(200);
+
+/// Maximum time by which the ledger may delay the exit.
+const LONGEST_LEDGER: Duration = Duration::from_secs(2);
+
+/// Maximum time by which a text on standard output may delay the exit while standard output is full.
+const LONGEST_FOR_STDOUT: Duration = Duration::from_secs(1);
+
+/// See the module's documentation.
+pub(super) struct Session {
+    settings: Settings,
+    outputs: Outputs,
+    api: &'static cupti::Api,
+    pipeline: Mutex<Pipeline>,
+    modules: Mutex<ModuleMap>,
+    edges: Arc<Edges>,
+    /// Switches CUPTI's launch callbacks on and off.
+    told: Told,
+    /// Tracks other clients of CUPTI.
+    clients: Clients,
+    /// Instants that the program marked and the pipeline has not recorded yet.
+    marks: Marks,
+    collector: Collector,
+    stats: Asked,
+    checkpoint: Option<Checkpoint>,
+    /// Draws windows that have their own files.
+    sets: Option<&'static Sets>,
+    /// Samples threads that launch.
+    sampler: Option<&'static Sampler>,
+    /// Windows that the settings open and close.
+    windows: Option<Windows>,
+    /// CUPTI did not answer a request for all records.
+    gave_up: AtomicBool,
+    /// CUPTI did not answer a request at the end of a context.
+    gave_up_on_contexts: AtomicBool,
+    /// Number of API calls when CUPTI was last asked for all records; `u64::MAX` if CUPTI was not asked yet.
+    calls_at_last_flush: AtomicU64,
+}
+
+/// The session, for threads that must not wait for a lock.
+static SESSION: OnceLock<&'static Session> = OnceLock::new();
+
+impl Session {
+    /// Starts a session that runs for as long as the process does.
+    pub(super) fn run(
+        settings: Settings,
+        outputs: Outputs,
+        mut pipeline: Pipeline,
+        api: &'static cupti::Api,
+    ) -> Result<&'static Self> {
+        let sampler = Sampler::begin(Wanted {
+            hertz: settings.cpu_samples,
+            by_timer: settings.cpu_timer,
+            waits: settings.off_cpu,
+        });
+        if let Some(sampler) = sampler {
+            pipeline.sample(sampler);
+        }
+        let session: &'static Self = Box::leak(Box::new(Self {
+            checkpoint: Checkpoint::new(&settings, &outputs.of_all()),
+            windows: Windows::new(&settings),
+            settings,
+            outputs,
+            api,
+            modules: Mutex::new(ModuleMap::new()),
+            edges: pipeline.edges(),
+            told: Told::default(),
+            clients: Clients::new(Instant::now()),
+            sets: pipeline.sets(),
+            sampler,
+            marks: Marks::default(),
+            pipeline: Mutex::new(pipeline),
+            collector: Collector::default(),
+            stats: Asked::default(),
+            gave_up: AtomicBool::new(false),
+            gave_up_on_contexts: AtomicBool::new(false),
+            calls_at_last_flush: AtomicU64::new(u64::MAX),
+        }));
+        session.pipeline.lock().begin(api, &session.settings, &session.new_modules());
+        let _ = SESSION.set(session);
+        memory::tell(session);
+        session.collector.spawn(session)?;
+        ending::begin(session, session.settings.exit_limit, session.settings.signals)?;
+        if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
+            tell(&format!("no checkpoints: cannot start a thread ({error}); raise the limit on threads"));
+        }
+        if let Some(Err(error)) = session.sets.map(Sets::spawn) {
+            tell(&format!(
+                "windows are written at the end: cannot start a thread ({error}); raise the limit on threads"
+            ));
+        }
+        if let Some(windows) = &session.windows {
+            windows.begin(session);
+        }
+        Ok(session)
+    }
+
+    /// Returns the session; `None` if there is no session yet. Waits for no lock.
+    pub(super) fn get() -> Option<&'static Self> {
+        SESSION.get().copied()
+    }
+
+    /// Whether a window should open at the start. False if the settings schedule windows.
+    pub(super) fn opens_at_once(&self) -> bool {
+        self.settings.enabled && self.windows.is_none()
+    }
+
+    /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
+    pub(super) fn follows_profiler_calls(&self) -> bool {
+        self.settings.profiler_calls
+    }
+
+    /// Notes that a step begins on this thread.
+    pub(super) fn step_begins(&self) {
+        if let Some(windows) = &self.windows {
+            windows.look(self);
+        }
+    }
+
+    /// Opens a window, if none is open.
+    pub(super) fn open_window(&self) -> Result<()> {
+        if life::is_over() {
+            return Err(life::over());
+        }
+        if self.clients.is_lent(true) {
+            return Err(Error::new(
+                ErrorKind::State,
+                "another client of CUPTI has the subscription; a window opens when it is done",
+            ));
+        }
+        if !window::state().is_open() {
+            self.clients.reclaim_if_taken(self.api);
+            self.told.opens(self.api, &self.edges, None, false);
+        }
+        self.edges.turn(WindowEdge::Open, window::open);
+        Ok(())
+    }
+
+    /// Does the same as [`Session::open_window`], inside a CUPTI callback.
+    pub(super) fn open_window_in_callback(&self) {
+        if !life::is_over() && !window::state().is_open() {
+            // A callback must not wait for the collector's lock, so it only tries to take the lock, which is almost
+            // always free.
+            let is_taken = self.clients.have_records();
+            self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()), is_taken);
+            self.edges.turn(WindowEdge::Open, window::open);
+        }
+    }
+
+    /// Closes the window, if one is open.
+    pub(super) fn close_window(&self) {
+        self.clients.is_lent(false);
+        self.edges.turn(WindowEdge::Close, window::close);
+    }
+
+    /// Notes that the calling thread is at `text`, if a window is open.
+    pub(super) fn mark(&self, text: &str) {
+        if window::state().is_open() {
+            self.marks.add(text);
+        }
+    }
+
+    /// Locks the pipeline, and gives it the pending window edges and marks.
+    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
+        self.told_of_edges(self.pipeline.lock())
+    }
+
+    fn told_of_edges<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
+        pipeline.take_edges();
+        self.marks.take(|mark| pipeline.instant(mark));
+        pipeline.note_marks_dropped(self.marks.dropped());
+        pipeline
+    }
+
+    /// Returns modules that are new. Reading modules may block on the loader's lock. The pipeline must therefore not be
+    /// locked by the caller, and modules are not read if the module map is locked.
+    fn new_modules(&self) -> Vec<Module> {
+        let mut new = Vec::new();
+        if let Some(mut modules) = self.modules.try_lock() {
+            progress::in_others(|| modules.refresh(&mut new));
+        }
+        new
+    }
+
+    /// Makes CUPTI deliver the completed records, and reads these records.
+    ///
+    /// # Errors
+    /// `State` if CUPTI does not answer.
+    pub(super) fn flush(&self) -> Result<()> {
+        self.ask(Wish::Flush)
+    }
+
+    fn ask(&self, wish: Wish) -> Result<()> {
+        if self.collector.ask(wish, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
+            return Ok(());
+        }
+        if life::is_over() {
+            return Err(life::over());
+        }
+        Err(Error::new(
+            ErrorKind::State,
+            "the tracer did not answer a flush within 5 s; its data will arrive with a later flush",
+        ))
+    }
+
+    /// Flushes the completed records of a context that ends. The collector makes this flush. If CUPTI does not answer,
+    /// the application's thread is therefore blocked for only one second, and only once per process. Records that are
+    /// not flushed arrive with the next flush, or are counted as dropped.
+    pub(super) fn context_ends(&self) {
+        let limit = Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT };
+        if self.gave_up_on_contexts.load(Ordering::Acquire) || self.collector.ask(Wish::Gather, limit) {
+            return;
+        }
+        if !life::is_over() && !self.gave_up_on_contexts.swap(true, Ordering::AcqRel) {
+            say(
+                "the tracer did not answer within 1 s when a context ended; it is not waited for any more there",
+            );
+        }
+    }
+
+    /// Handles another client that is about to take over the records, or that asks for the subscription. The collector
+    /// flushes completed records, or releases the subscription. If CUPTI does not answer, the client is blocked for one
+    /// second.
+    pub(super) fn client_comes(&self) {
+        self.collector
+            .ask(Wish::Gather, Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT });
+    }
+
+    /// Wakes the collector because filled buffers wait.
+    pub(super) fn buffers_wait(&self) {
+        self.collector.nudge();
+    }
+
+    /// Returns the sums so far, including all work that is complete by now.
+    ///
+    /// # Errors
+    /// As [`Session::flush`].
+    pub(super) fn stats(&self) -> Result<Stats> {
+        loop {
+            // The flush is made before the request, so that the collector computes the stats after the flush.
+            self.flush()?;
+            self.stats.ask();
+            self.ask(Wish::Collect)?;
+            if let Some(stats) = self.stats.take() {
+                return Ok(stats);
+            }
+        }
+    }
+
+    /// Locks the pipeline. `None` if the thread that holds the pipeline's lock makes no progress.
+    fn pipeline_within(&self, limit: Limit) -> Option<MutexGuard<'_, Pipeline>> {
+        let mut watch = Watch::new(limit);
+        loop {
+            match self.pipeline.try_lock_for(LOOK_EVERY) {
+                Some(pipeline) => return Some(self.told_of_edges(pipeline)),
+                None if watch.is_over() => return None,
+                None => {}
+            }
+        }
+    }
+
+    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> Report {
+        let (profile, streams) = pipeline.outputs();
+        let mut wanted = self.settings.formats.clone();
+        if self.sets.is_some() {
+            // All other formats are drawn per window.
+            wanted.retain(|output| output.grows() || *output == Output::Stacks);
+        }
+        if wanted.iter().any(|output| output.has_names()) {
+            Symbolizer::new(draw::naming(&self.settings)).name(profile);
+        }
+        let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
+        let ours = progress::in_others(|| streams.created_recording()).or_else(kept);
+        let chosen = chosen::outputs();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
+        let mut report = draw::files(
+            profile,
+            &self.settings,
+            &wanted,
+            (&outputs, ours.as_deref()),
+            (None, ledger),
+            Some(&mut *streams),
+        );
+        streams.end_what_is_left();
+        match streams.publish_trace(self.settings.exit_limit.min(LONGEST_FOR_STDOUT)) {
+            Some((_, Ok(Made { path, note }))) => {
+                report.written.push(path);
+                report.notes.extend(note);
+            }
+            Some((path, Err(error))) => {
+                report.failures.push(format!("cannot write {}: {error}", path.display()))
+            }
+            None => {}
+        }
+        report
+    }
+
+    /// Returns the ledger as it is printed; empty if the settings disable the ledger. Lines about files are omitted if
+    /// `report` has no files.
+    fn ledger_text(
+        &self,
+        pipeline: &mut Pipeline,
+        (ledger, held): (&Ledger, usize),
+        report: &Report,
+        drawn: Option<&Drawn>,
+    ) -> String {
+        if self.settings.quiet {
+            return String::new();
+        }
+        let mut further: Vec<_> = pipeline.samples_lines();
+        further.extend(pipeline.clock_line());
+        further.extend(pipeline.windows(drawn));
+        if !pipeline.has_work() {
+            further.push("nothing was launched, and no file is written".to_owned());
+        }
+        let clients = (self.api.traffic(), self.clients.had());
+        ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
+    }
+
+    /// Writes text that could not be printed on stderr to a file next to the outputs, and returns its path. If this
+    /// fails, the failure cannot be printed either.
+    fn write_unprinted(&self, text: &str, report: &Report) -> Option<PathBuf> {
+        if text.is_empty() {
+            return None;
+        }
+        let chosen = chosen::outputs();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
+        write::ledger(text, &outputs, report).ok()
+    }
+
+    /// Waits until all windows that have their own files are drawn.
+    fn drawn_windows(&self, limit: Limit) -> Option<Drawn> {
+        let drawn = self.sets?.finish(limit.ours);
+        if drawn.is_none() {
+            say(
+                "a file system does not let go of a window's files; those of the windows that follow are not written",
+            );
+        }
+        drawn
+    }
+
+    fn say_not_answering(&self) {
+        let kept = self.checkpoint.as_ref().and_then(Checkpoint::kept);
+        say(&match kept.as_deref().map(Path::display) {
+            Some(kept) => format!(
+                "the collector does not answer; what there was a moment before is in {kept}: `gpuflame recover {kept}` \
+                 writes the files"
+            ),
+            None => "the collector does not answer; nothing is written".to_owned(),
+        });
+    }
+}
+
+/// Removes the checkpoint if other files contain everything that the checkpoint contains. Otherwise keeps the
+/// checkpoint and prints its name.
+fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
+    if all_is_written {
+        return checkpoint.remove();
+    }
+    if let Some(kept) = checkpoint.leave(work) {
+        let kept = kept.display();
+        say(&format!(
+            "what there was is in {kept}: `gpuflame recover {kept}` writes the files where there is room"
+        ));
+    }
+}
+
+/// Prints the ledger. If a pipe may hold an unfinished line, a heading comes first, so that the ledger's first line is
+/// not appended to the unfinished line.
+fn print_ledger(text: &str) -> bool {
+    let heading = (!text.is_empty() && stderr::hides_last_line())
+        .then(|| messages::line(&format!("ledger of process {}", std::process::id())));
+    let text = heading.unwrap_or_default() + text;
+    stderr::write_on_own_line(text.as_bytes(), LONGEST_LEDGER)
+}
+
+impl Source for Session {
+    fn collect(&self) -> bool {
+        if self.clients.look(self.api, &self.told, &self.edges) {
+            let _ = self.open_window();
+        }
+        let new = self.new_modules();
+        let mut pipeline = self.pipeline();
+        pipeline.learn(&new);
+        let any = pipeline.collect(self.api);
+        let first_work = pipeline.first_work();
+        drop(pipeline);
+        if let (Some(time), Some(checkpoint)) = (first_work, &self.checkpoint) {
+            checkpoint.note_first_work(time);
+        }
+        self.told.look(self.api, &self.edges, || self.clients.reclaim_if_taken(self.api));
+        any
+    }
+
+    fn collect_noted(&self) {
+        let new = self.new_modules();
+        let mut pipeline = self.pipeline();
+        pipeline.learn(&new);
+        pipeline.note_unread();
+        drop(pipeline);
+        while !life::is_over() && self.pipeline().collect_noted(self.api) {}
+    }
+
+    fn answer(&self) {
+        self.stats.answer(|| Stats::of(self.pipeline().snapshot()));
+    }
+
+    fn has_work(&self) -> bool {
+        self.pipeline.lock().first_work().is_some()
+    }
+
+    fn wants_flush(&self) -> bool {
+        self.pipeline.lock().wants_flush()
+    }
+
+    /// The pause is shorter if threads are sampled, because a thread is sampled only after the collector has read its
+    /// first launch.
+    fn longest_pause(&self) -> Duration {
+        if self.sampler.is_some() { LONGEST_PAUSE / 4 } else { LONGEST_PAUSE }
+    }
+
+    fn flush(&self, everything: bool) {
+        let before = self.api.traffic();
+        // Records that cannot be flushed arrive with the next flush, or are counted as dropped.
+        let is_flushed = progress::in_others(|| self.api.flush(everything)).is_ok();
+        let dropped = progress::in_others(|| self.api.dropped());
+        let mut pipeline = self.pipeline.lock();
+        pipeline.note_dropped(dropped);
+        pipeline.note_flushed();
+        let open = pipeline.launches_awaited();
+        drop(pipeline);
+        if is_flushed {
+            self.clients.look_at_traffic(self.api, open, everything.then_some(before));
+        }
+    }
+
+    fn write_down(&self, is_awaited: bool) {
+        let mut pipeline = self.pipeline.lock();
+        pipeline.write_down();
+        // If there is no GPU work, there is no file of the recording.
+        let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
+        drop(pipeline);
+        if let Some(recording) = recording {
+            let patience = LONGEST_WRITE.min(self.settings.exit_limit / 2);
+            progress::in_others(|| recording.wait_until_written(patience));
+        }
+    }
+
+    /// If there is a checkpoint, its thread saves the rows.
+    fn end_for_want_of_memory(&self) {
+        self.close_window();
+        match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_kept()) {
+            Some(checkpoint) => checkpoint.wake(),
+            None => memory::end(),
+        }
+    }
+}
+
+impl Turns for Session {
+    fn open(&self) {
+        // An error means that the session is over, and no more work is recorded.
+        let _ = self.open_window();
+    }
+
+    fn close(&self) {
+        self.close_window();
+    }
+}
+
+impl Recorded for Session {
+    fn read_ready(&self, is_first: bool) {
+        let wish = if is_first { Wish::Gather } else { Wish::Read };
+        let limit = Limit { others: LONGEST_FOR_A_CHECKPOINT, ours: LONGEST_FOR_A_CHECKPOINT };
+        // The collector has ended if memory has run out.
+        if shortage::is_short() || !self.collector.ask(wish, limit) {
+            self.collect_noted();
+        }
+    }
+
+    fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration {
+        let mut pipeline = self.pipeline();
+        let began = Instant::now();
+        look(&mut pipeline);
+        began.elapsed()
+    }
+}
+
+impl Starve for Session {
+    fn starve(&self) {
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.starve(),
+            None => {
+                if let Some(mut pipeline) = self.pipeline.try_lock() {
+                    pipeline.starve();
+                }
+            }
+        }
+    }
+}
+
+impl Ends for Session {
+    fn close_window(&self) {
+        self.close_window();
+    }
+
+    /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be gone by now.
+    /// CUPTI is not asked again either after it has failed to answer once.
+    fn gather_the_rest(&self, limit: Limit) {
+        self.checkpoint.iter().for_each(Checkpoint::rest);
+        let calls = capture::cost().calls;
+        let wish = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
+            Wish::Collect
+        } else {
+            Wish::Drain
+        };
+        if self.gave_up.load(Ordering::Acquire) || self.collector.ask(wish, limit) {
+            return;
+        }
+        self.gave_up.store(true, Ordering::Release);
+        let seconds = limit.others.as_secs_f32();
+        say(&format!(
+            "the tracer did not answer within {seconds} s; what it still held is lost, the rest is written"
+        ));
+    }
+
+    fn add_up(&self, limit: Limit, is_signalled: bool) -> bool {
+        // After a signal, a stopped thread may hold the loader's lock forever.
+        if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
+            progress::in_others(|| sampler.take_the_rest(limit.ours));
+        }
+        // The last stacks may refer to the newest modules.
+        let new = if is_signalled { Vec::new() } else { self.new_modules() };
+        let mut pipeline = self.pipeline_within(limit);
+        // This reads rows that are ready but not read yet. Launches are accepted up to this point, because otherwise
+        // there would be GPU work without a launch.
+        if let Some(pipeline) = &mut pipeline {
+            pipeline.learn(&new);
+            pipeline.note_unread();
+        }
+        life::end();
+        let Some(mut pipeline) = pipeline else {
+            self.say_not_answering();
+            return false;
+        };
+        while pipeline.collect_noted(self.api) {}
+        if window::state().is_quiet() {
+            self.edges.told(true);
+            pipeline.take_edges();
+        }
+        pipeline.finish(capture::bytes_held);
+        true
+    }
+
+    /// A signal is often followed by SIGKILL a few seconds later, so a checkpoint is created even if there was none
+    /// before.
+    fn write_down_last(&self, limit: Duration, is_signalled: bool) {
+        self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
+    }
+
+    fn write_out(&self, limit: Limit) {
+        let Some(mut pipeline) = self.pipeline_within(limit) else { return self.say_not_answering() };
+        let Some(Finished { ledger, held }) = pipeline.finished().cloned() else { return };
+        let drawn = self.drawn_windows(limit);
+        let has_work = pipeline.has_work();
+        let is_printed = stderr::takes_messages();
+        let unprinted = messages::take_unprinted();
+        if has_work && !is_printed {
+            let ledger = self.ledger_text(&mut pipeline, (&ledger, held), &Report::default(), drawn.as_ref());
+            let text = unprinted.clone() + &ledger;
+            let lines = text.lines().map(|line| line.strip_prefix("gpuflame: ").unwrap_or(line));
+            let streams = pipeline.outputs().1;
+            lines.for_each(|text| streams.row(&Row::Provenance { what: Provenance::LEDGER, text }));
+        }
+        let mut report = match has_work {
+            true => self.write_files(&mut pipeline, &ledger),
+            false => pipeline.discard_outputs(),
+        };
+        report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
+        report.failures.iter().for_each(|failure| say(failure));
+        if let Some(checkpoint) = &self.checkpoint {
+            let is_complete = report.failures.is_empty() && (self.sets.is_none() || drawn.is_some());
+            end_checkpoint(checkpoint, pipeline.rows_of_work(), is_complete);
+        }
+        let text = unprinted
+            + &messages::take_unprinted()
+            + &self.ledger_text(&mut pipeline, (&ledger, held), &report, drawn.as_ref());
+        // A process that launched nothing writes no file.
+        let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
+        let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
+        let files = files.chain(&file);
+        let profile = &*pipeline.outputs().0;
+        about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
+        let mut rest = String::new();
+        if is_printed && !print_ledger(&text) {
+            rest = text;
+        }
+        // Any message since the previous call is about the folder of reports.
+        rest += &messages::take_unprinted();
+        if has_work {
+            self.write_unprinted(&rest, &report);
+        }
+    }
+}

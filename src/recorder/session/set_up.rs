@@ -1,0 +1,126 @@
+//! Sets up a session from the settings in the environment.
+
+use crate::capture::{self, Capture, Kept};
+use crate::control::{chosen, life, window};
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings};
+use gpuflame_cupti as cupti;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::options::{Python, Yield};
+use gpuflame_model::profile::View;
+use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
+use gpuflame_os::{self as host, calls, file, memory, signals, stderr};
+use gpuflame_unwind as unwind;
+
+use super::messages::{self, tell};
+use super::pipeline::Pipeline;
+use super::running::Session;
+use super::write::{self, Report};
+use super::{about, environment};
+
+/// Sets up the session inside `cuInit`, when the driver injects gpuflame.
+pub(super) fn injected() -> Result<&'static Session> {
+    set_up(false)
+}
+
+/// Sets up the session for a program that calls gpuflame. The driver may not be loaded yet.
+pub(super) fn called() -> Result<&'static Session> {
+    set_up(true)
+}
+
+/// Writes unprinted messages to a file where the outputs would be, because there is no session that would write them at
+/// exit.
+pub(super) fn write_unprinted() {
+    let text = messages::take_unprinted();
+    if !text.is_empty() {
+        let (settings, _) = environment::settings();
+        file::make_for(settings.file_mode);
+        let outputs = Outputs::new(&settings.output, &environment::facts()).of_all();
+        // A failure cannot be reported anywhere.
+        let _ = write::ledger(&text, &outputs, &Report::default());
+    }
+}
+
+/// Adds the formats that show samples or waits, if samples or waits are recorded.
+fn draw_samples(settings: &mut Settings) {
+    let is_wanted = |view: &View| {
+        let of_cpu = settings.cpu_samples.is_some();
+        match view {
+            _ if view == &CPU => of_cpu,
+            _ if view == &OFF_CPU => settings.off_cpu,
+            _ => view == &TOGETHER && (of_cpu || settings.off_cpu),
+        }
+    };
+    let drawn = Output::all()
+        .into_iter()
+        .filter(|output| matches!(output, Output::Drawn(view, _) if is_wanted(view)));
+    let missing: Vec<_> = drawn.filter(|output| !settings.formats.contains(output)).collect();
+    settings.formats.extend(missing);
+}
+
+fn set_up(load_driver: bool) -> Result<&'static Session> {
+    stderr::remember();
+    let (settings, warnings) = environment::settings();
+    if settings.disable {
+        return Err(Error::new(ErrorKind::State, "GPUFLAME_DISABLE=1 switches gpuflame off"));
+    }
+    let report = settings.report.clone();
+    about::called(report.as_deref());
+    begin(settings, &warnings, load_driver).inspect_err(|error| about::refused(report.as_deref(), error))
+}
+
+fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Result<&'static Session> {
+    if !settings.quiet {
+        warnings.iter().for_each(|warning| tell(warning));
+    }
+    file::make_for(settings.file_mode);
+    let by_settings = || Outputs::new(&settings.output, &environment::facts());
+    let outputs = chosen::outputs().unwrap_or_else(by_settings);
+    let ceiling = memory::ceiling(settings.max_mem);
+    capture::bound_memory(ceiling);
+    let pipeline = Pipeline::new(&settings, &outputs, ceiling);
+    capture::refill();
+    capture::renew_clock();
+    unwind::prepare();
+    calls::make_once(settings.cpu_samples.is_some() || settings.off_cpu);
+    unwind::python::want(settings.python != Python::Off);
+    capture::verify_every(settings.verify);
+    if settings.launch_marker {
+        window::mark();
+    }
+    draw_samples(&mut settings);
+    let wants = |wanted: &View| {
+        settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
+    };
+    capture::note_host_calls(Kept { waits: wants(&WAITS) || settings.deps, memory: wants(&MEMORY) });
+    let options = cupti::Options {
+        library: settings.cupti.clone(),
+        load_driver,
+        whole_graphs: settings.whole_graphs,
+        events: settings.deps,
+        unified: settings.unified,
+        without_environment: host::is_privileged(),
+        others: match settings.yields {
+            Yield::Nothing => cupti::Deference::None,
+            Yield::Records => cupti::Deference::Records,
+            Yield::Subscription => cupti::Deference::Subscription,
+        },
+    };
+    let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;
+    if settings.whole_graphs && !settings.quiet {
+        tell(
+            "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one piece; which kernels ran in it, how long, \
+             and where they were captured is not recorded",
+        );
+    }
+    if settings.deps && !settings.formats.contains(&Output::Recording) && !settings.quiet {
+        tell("GPUFLAME_DEPS=1 is for the recording, and there is none: add gfr to GPUFLAME_FORMATS");
+    }
+    if !settings.quiet {
+        api.notes().iter().for_each(|note| tell(note));
+    }
+    Session::run(settings, outputs, pipeline, api).inspect_err(|_| {
+        life::end();
+        api.unsubscribe();
+    })
+}

@@ -1,0 +1,283 @@
+//! Draws the files of windows on a dedicated thread while the process runs, if each window has its own files
+//! (`%w` in the prefix).
+//!
+//! The drawing thread has its own profile, to which only new definitions are added, so that each frame is symbolized
+//! once. No other thread waits for a file system: the thread that ends the process only checks whether the drawing
+//! thread makes progress.
+//!
+//! ```text
+//! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
+//! ```
+//!
+//! A queue entry has the content of a checkpoint for that window alone. At most GPUFLAME_MAX_WINDOWS windows have
+//! separate sums, so that the queue is bounded.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::control::{chosen, life};
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings};
+use gpuflame_explain::symbolize::Symbolizer;
+use gpuflame_explain::{Explain, Options, Snapshot};
+use gpuflame_export as export;
+use gpuflame_model::error::Result;
+use gpuflame_model::options::Root;
+use gpuflame_model::record::{Reader, Row};
+use gpuflame_os::threads::{self, Clock};
+
+use super::draw;
+use super::generated::GeneratedCode;
+use super::panic::disable_after_panic;
+use super::progress;
+use super::write::{Report, is_taken};
+
+/// A window whose files should be drawn.
+#[derive(Debug)]
+pub(super) struct Set {
+    /// Number of the window.
+    pub(super) number: u64,
+    /// Whether definitions start anew, so that no earlier definition applies.
+    pub(super) is_fresh: bool,
+    /// Content in the format of a recording.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Sets {
+    settings: Settings,
+    outputs: Outputs,
+    queue: Mutex<VecDeque<Set>>,
+    asked: Condvar,
+    artist: Mutex<Artist>,
+    /// The process is ending, and no more windows will be queued.
+    ends: AtomicBool,
+    /// Whether the drawing thread runs. If it does not run, the thread that ends the process draws the remaining
+    /// windows.
+    is_drawn_elsewhere: AtomicBool,
+    /// Notified when the drawing thread has finished.
+    done: Condvar,
+    /// CPU time of the drawing thread. While this time grows, the thread makes progress.
+    thread: Clock,
+}
+
+/// State for drawing, used by one thread at a time.
+#[derive(Debug)]
+struct Artist {
+    explain: Explain,
+    symbolizer: Symbolizer,
+    generated: GeneratedCode,
+    drawn: Drawn,
+}
+
+/// Result of drawing windows.
+#[derive(Debug, Default)]
+pub(super) struct Drawn {
+    pub(super) windows: u64,
+    pub(super) report: Report,
+}
+
+impl Sets {
+    pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
+        Self {
+            settings: settings.clone(),
+            outputs: outputs.clone(),
+            queue: Mutex::default(),
+            asked: Condvar::new(),
+            artist: Mutex::new(Artist::new(settings)),
+            ends: AtomicBool::new(false),
+            is_drawn_elsewhere: AtomicBool::new(false),
+            done: Condvar::new(),
+            thread: Clock::new(),
+        }
+    }
+
+    /// Starts the drawing thread. If that fails, all windows are drawn at the end of the process.
+    pub(super) fn spawn(&'static self) -> io::Result<()> {
+        let run = move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run());
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+            self.draws_no_more();
+        };
+        self.is_drawn_elsewhere.store(true, Ordering::Release);
+        let spawned = threads::spawn(c"gpuflame-draw", threads::STACK, run);
+        if spawned.is_err() {
+            self.draws_no_more();
+        }
+        spawned
+    }
+
+    fn draws_no_more(&self) {
+        // The waiting thread checks the flag with the queue locked, so that it cannot miss the notification.
+        let _queue = self.queue.lock();
+        self.is_drawn_elsewhere.store(false, Ordering::Release);
+        self.done.notify_one();
+    }
+
+    /// Queues a window. Waits for no file system.
+    pub(super) fn push(&self, set: Set) {
+        self.queue.lock().push_back(set);
+        self.asked.notify_one();
+    }
+
+    /// Draws the remaining windows as the process ends. `None` if the drawing thread has made no progress for `limit`.
+    /// A file system may block that thread, so the caller must not open a file either.
+    pub(super) fn finish(&self, limit: Duration) -> Option<Drawn> {
+        if !self.wait_until_drawn(limit) {
+            return None;
+        }
+        let mut artist = self.artist.lock();
+        while self.draw_next(&mut artist) {}
+        Some(std::mem::take(&mut artist.drawn))
+    }
+
+    /// Waits until the queue is empty. Returns false if the thread makes no progress.
+    fn wait_until_drawn(&self, limit: Duration) -> bool {
+        let mut queue = self.queue.lock();
+        self.ends.store(true, Ordering::Release);
+        self.asked.notify_one();
+        let (mut taken, mut since) = (self.thread.taken(), Instant::now());
+        while self.is_drawn_elsewhere.load(Ordering::Acquire) {
+            self.done.wait_for(&mut queue, progress::LOOK_EVERY);
+            let now = self.thread.taken();
+            if now != taken {
+                (taken, since) = (now, Instant::now());
+            } else if since.elapsed() >= limit {
+                return !self.is_drawn_elsewhere.load(Ordering::Acquire);
+            }
+        }
+        true
+    }
+
+    fn run(&self) {
+        threads::note_ours();
+        self.thread.follow_this_thread();
+        // This call resolves symbols on first use. The call is made now, because resolving symbols may be impossible at
+        // the end of the process, as in `ending`.
+        export::draw_once();
+        loop {
+            // After gpuflame has been switched off, windows are drawn only by an orderly end of the process.
+            let is_to_draw = self.ends.load(Ordering::Acquire) || !life::is_over();
+            if is_to_draw && self.draw_next(&mut self.artist.lock()) {
+                continue;
+            }
+            let mut queue = self.queue.lock();
+            let ends = self.ends.load(Ordering::Acquire);
+            if ends && queue.is_empty() {
+                return;
+            }
+            if !ends && (queue.is_empty() || life::is_over()) {
+                self.asked.wait(&mut queue);
+            }
+        }
+    }
+
+    /// Draws the next window. Returns false if the queue is empty.
+    fn draw_next(&self, artist: &mut Artist) -> bool {
+        let Some(set) = self.queue.lock().pop_front() else { return false };
+        let chosen = chosen::outputs();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_window(set.number);
+        let report = artist.draw(&set, &self.settings, &outputs).unwrap_or_else(|error| Report {
+            failures: vec![format!("window {}: {error}", set.number)],
+            ..Report::default()
+        });
+        artist.drawn.add(report);
+        true
+    }
+}
+
+impl Artist {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            explain: explain(settings),
+            symbolizer: Symbolizer::new(draw::naming(settings)),
+            generated: GeneratedCode::default(),
+            drawn: Drawn::default(),
+        }
+    }
+
+    fn draw(&mut self, set: &Set, settings: &Settings, outputs: &Outputs) -> Result<Report> {
+        if set.is_fresh {
+            let drawn = std::mem::take(&mut self.drawn);
+            *self = Self { drawn, ..Self::new(settings) };
+        }
+        self.explain.forget_stored();
+        let mut reader = Reader::new(&set.bytes[..])?;
+        while let Some(row) = reader.next_row()? {
+            self.explain.push(&row, &mut ());
+        }
+        let Snapshot { profile, ledger } = self.explain.snapshot(&[], &mut ());
+        for (address, name) in self.generated.names(profile) {
+            profile.push(&Row::Generated { address, name: &name });
+        }
+        self.symbolizer.name(profile);
+        let drawn = |output: &Output| !output.grows() && *output != Output::Stacks;
+        let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();
+        Ok(draw::files(profile, settings, &wanted, (outputs, None), (Some(set.number), &ledger), None))
+    }
+}
+
+/// Creates an `Explain` that only reads sums computed by another `Explain`.
+fn explain(settings: &Settings) -> Explain {
+    Explain::new(Options {
+        by_stream: settings.root.contains(&Root::Stream),
+        merge_threads: !settings.root.contains(&Root::Thread),
+        ..Options::default()
+    })
+}
+
+impl Drawn {
+    /// Adds the report of one window. Only the first failure is kept, so that a persistent cause is printed once.
+    fn add(&mut self, more: Report) {
+        self.windows += u64::from(!more.written.is_empty());
+        self.report.written.extend(more.written);
+        self.report.renamed.extend(more.renamed);
+        if self.report.failures.is_empty() {
+            self.report.failures = more.failures;
+        }
+    }
+
+    /// Returns a single ledger line for all files.
+    pub(super) fn line(&self) -> Option<String> {
+        let files = &self.report.written;
+        let (first, last): (&PathBuf, &PathBuf) = (files.first()?, files.last()?);
+        let counted = |count: usize, word| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let windows = counted(usize::try_from(self.windows).unwrap_or(usize::MAX), "window");
+        let last = if files.len() == 1 { String::new() } else { format!(" to {}", last.display()) };
+        let gone = files.iter().filter(|file| !is_taken(file)).count();
+        let gone = match gone {
+            0 => String::new(),
+            gone => format!("; {} removed or moved since", counted(gone, "file")),
+        };
+        Some(format!("wrote {windows} in {}: {}{last}{gone}", counted(files.len(), "file"), first.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use gpuflame_os::testing::folder;
+
+    #[test]
+    fn window_files_removed_after_writing_are_counted_as_removed() {
+        let folder = folder("sets-removed");
+        let written: Vec<_> = ["out.1.svg", "out.2.svg"].iter().map(|name| folder.join(name)).collect();
+        fs::write(&written[1], "").unwrap();
+        let [first, last] = [0, 1].map(|at: usize| written[at].display().to_string());
+        let drawn = Drawn { windows: 2, report: Report { written, ..Report::default() } };
+        let expected =
+            format!("wrote 2 windows in 2 files: {first} to {last}; 1 file removed or moved since");
+        assert_eq!(drawn.line(), Some(expected));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,552 @@
+//! Streams are the outputs that grow with the run and are therefore written while the application runs. The streams are
+//! the recording, the table of activities, Chrome's events and the text of the tutorial's tracer.
+//!
+//! The recording has a name that was free for all outputs when it began. The files of the other streams have temporary
+//! names and, like all outputs, get their final names at exit. No file is created before there is data for the file.
+//! Each file is created and written by a thread of its own ([`host::growing`](gpuflame_os::growing)), so that the file
+//! system blocks neither the application nor the collector. Errors are kept until the exit, so that no error is printed
+//! while the application runs.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::capture;
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings, TraceFile};
+use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_explain::symbolize;
+use gpuflame_export::{ActivityTable, ChromeText, CuptiText};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{
+    self, Activity, Chunk, CorrelationId, Instant, Mark, NameId, Nanos, Row, Standing, WriterId,
+};
+use gpuflame_os::alive::Identity;
+use gpuflame_os::file::{Draft, Fate};
+use gpuflame_os::growing::{Bounds, Feed, GivenUp, Growing};
+use gpuflame_os::stdout::Stdout;
+
+use super::about;
+pub(super) use super::write::is_taken;
+use super::write::{Made, make_folders};
+
+/// Maximum time between two marks in the recording, in ms. Rows are written after each flush of CUPTI.
+const WRITTEN_EVERY_MS: u32 = 1200;
+/// Maximum time by which the modification time of a file may be earlier than the write.
+const TICK: Duration = Duration::from_millis(10);
+/// Maximum number of names tried for the recording.
+const MOST_NAMES: usize = 1000;
+/// Fraction (1/32) of gpuflame's memory ceiling for the rows that wait to be written to one output. This is usually 8
+/// MiB, which is one second at 80,000 rows per second.
+const WAITING: usize = 32;
+/// Maximum time for which a full output may make no progress. This time is shorter than the time for which an exit
+/// waits for the collector.
+const LONGEST_STANDSTILL: Duration = Duration::from_secs(2);
+/// Time for which each output may make no progress even if the exit limit is shorter.
+const LEAST_STANDSTILL: Duration = Duration::from_millis(100);
+/// See the module's documentation.
+pub(super) struct Streams {
+    activities: Stream<ActivityTable<Feed>>,
+    chrome: Stream<ChromeText<Feed>>,
+    /// Texts of the tutorial's tracer: one under the name of the outputs, and one at the path from the tutorial's own
+    /// variable.
+    texts: Vec<(Place, Stream<CuptiText<TextOut>>)>,
+    opened: SystemTime,
+    recording: Stream<record::Writer<Feed>>,
+    began: Nanos,
+    /// Whether the recording names its writer, and whether rows follow its last mark.
+    is_named: bool,
+    is_ahead: bool,
+    /// A recording that failed.
+    left: Option<Growing>,
+    /// Maximum time for which an output may make no progress while the process ends. This is half of the exit limit.
+    patience: Duration,
+}
+
+/// An output that grows.
+enum Stream<W> {
+    /// The output is not wanted, or is already finished.
+    None,
+    Open(Option<Growing>, W),
+    Failed(Error),
+}
+
+/// Destination of a text.
+enum Place {
+    /// The name of its output.
+    Named,
+    At(PathBuf),
+    Stdout,
+}
+
+enum TextOut {
+    File(Feed),
+    Stdout(Stdout),
+}
+
+impl Streams {
+    /// Opens the outputs that the settings ask for. gpuflame may use `ceiling` bytes of memory.
+    pub(super) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
+        let wants = |output| settings.formats.contains(&output);
+        let patience = LEAST_STANDSTILL.max(settings.exit_limit / 2);
+        let bounds = Bounds { waiting: ceiling / WAITING, patience: LONGEST_STANDSTILL.min(patience) };
+        Self {
+            activities: match wants(Output::Activities) {
+                true => Stream::open(draft(outputs, Output::Activities, bounds), |out| {
+                    ActivityTable::new(out, |symbol| symbolize::kernel_name(symbol).into_owned())
+                }),
+                false => Stream::None,
+            },
+            chrome: match wants(Output::Chrome) {
+                true => Stream::open(draft(outputs, Output::Chrome, bounds), |out| {
+                    Ok(ChromeText::new(out, capture::now(), |symbol| {
+                        symbolize::kernel_name(symbol).into_owned()
+                    }))
+                }),
+                false => Stream::None,
+            },
+            texts: texts(outputs, settings, bounds),
+            opened: SystemTime::now() - TICK,
+            recording: match wants(Output::Recording) {
+                true => Stream::open(in_place(outputs, settings, bounds), |out| {
+                    let mut writer = record::Writer::new(out)?;
+                    // The header is flushed now, so that a process that is killed right after its first launch leaves a
+                    // valid recording.
+                    writer.flush()?;
+                    Ok(writer)
+                }),
+                false => Stream::None,
+            },
+            began: capture::now(),
+            is_named: false,
+            is_ahead: false,
+            left: None,
+            patience,
+        }
+    }
+
+    /// Creates the files of the outputs, because there is data to write now.
+    pub(super) fn create_files(&self) {
+        let texts = self.texts.iter().filter_map(|(_, text)| text.file());
+        let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
+        others.into_iter().flatten().chain(texts).for_each(Growing::create_file);
+    }
+
+    /// Discards all outputs, whose files were never created.
+    pub(super) fn discard(&mut self) {
+        (self.activities, self.chrome, self.recording) = (Stream::None, Stream::None, Stream::None);
+        self.texts.clear();
+    }
+
+    /// Path of the recording, which already has its final name.
+    pub(super) fn recording(&self) -> Option<PathBuf> {
+        self.unwritten().or(self.left.as_ref()).and_then(Growing::path)
+    }
+
+    /// Path of the recording, for a thread that is about to choose names. In a short run, the file may be about to be
+    /// created, and its name would look like that of another process.
+    pub(super) fn created_recording(&self) -> Option<PathBuf> {
+        self.unwritten().iter().for_each(|file| file.wait_until_created(self.patience));
+        self.recording()
+    }
+
+    /// Returns the growing recording, so that a caller can wait until all rows are written.
+    pub(super) fn unwritten(&self) -> Option<&Growing> {
+        match &self.recording {
+            Stream::Open(file, _) => file.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Writes a row of any kind to the outputs. The join receives the row afterwards.
+    pub(super) fn row(&mut self, row: &Row<'_>) {
+        if let Stream::Open(_, table) = &mut self.activities {
+            table.row(row);
+        }
+        if let Stream::Open(_, chrome) = &mut self.chrome {
+            chrome.row(row);
+        }
+        self.texts(|text| text.row(row));
+        if let Stream::Open(_, writer) = &mut self.recording {
+            self.is_ahead = true;
+            if let Err(error) = writer.row(row) {
+                self.recording_fails(error);
+            }
+        }
+    }
+
+    /// Adds a mark to the recording and hands the rows so far to the file, so that they survive if the process is
+    /// killed. `open` launches have no activity yet. Call on the thread that writes rows, because the recording names
+    /// the calling thread as its writer.
+    pub(super) fn flush(&mut self, open: u64) {
+        let Stream::Open(_, writer) = &mut self.recording else { return };
+        if !std::mem::take(&mut self.is_ahead) {
+            return;
+        }
+        let is_named = std::mem::replace(&mut self.is_named, true);
+        let named = if is_named { Ok(()) } else { writer.writer(&this_thread()) };
+        let mark = Mark { began: self.began, time: capture::now(), interval_ms: WRITTEN_EVERY_MS, open };
+        if let Err(error) = named.and_then(|()| writer.mark(&mark)).and_then(|()| writer.flush()) {
+            self.recording_fails(error);
+        }
+    }
+
+    /// Stops recording. The file is kept in case the process is killed, because the recording may cover hours. The head
+    /// of the file states that rows after the last mark are missing.
+    fn recording_fails(&mut self, error: Error) {
+        if let Stream::Open(file, _) = std::mem::replace(&mut self.recording, Stream::Failed(error)) {
+            self.left = file;
+        }
+    }
+
+    /// Removes a failed recording, because other outputs contain the recording's sums and need its disk space. Returns
+    /// whether a file was removed.
+    pub(super) fn make_room(&mut self) -> bool {
+        self.left.take().is_some_and(|left| left.take_away_what_is_left())
+    }
+
+    /// States in a failed recording that the process has exited.
+    pub(super) fn end_what_is_left(&mut self) {
+        let over = Standing { is_late: true, is_over: true };
+        self.left.take().iter().for_each(|left| left.begin_what_is_left_with(&Chunk::head_of(over)));
+    }
+
+    /// Ends the recording because memory ran out. Called at most once.
+    pub(super) fn starve(&mut self, open: u64) {
+        self.flush(open);
+        let Stream::Open(_, writer) = &mut self.recording else { return };
+        let _ = writer.starved().and_then(|()| writer.flush());
+    }
+
+    /// Forgets the names of all kernels except those that `keep` accepts.
+    pub(super) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
+        if let Stream::Open(_, table) = &mut self.activities {
+            table.keep_kernels(&keep);
+        }
+        if let Stream::Open(_, chrome) = &mut self.chrome {
+            chrome.keep_kernels(&keep);
+        }
+        self.texts(|text| text.keep_kernels(&keep));
+    }
+
+    /// Finishes `output` with the names in `profile`, and moves its file to the final name or, if that name is taken,
+    /// to a name with a number.
+    pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<Made> {
+        match output {
+            Output::Activities => self.activities.publish(path, self.patience, ActivityTable::finish),
+            Output::Chrome => self.chrome.publish(path, self.patience, |chrome| chrome.finish(profile)),
+            Output::CuptiText => {
+                let named = self.texts.iter_mut().find(|(place, _)| matches!(place, Place::Named));
+                let (_, text) = named.ok_or_else(never_opened)?;
+                text.publish(path, self.patience, |text| text.finish()?.into_file())
+            }
+            _ => self.recording.publish(path, self.patience, record::Writer::finish),
+        }
+    }
+
+    /// Finishes the text that the tutorial's variable asks for. Returns the path of the text, and the reason if the
+    /// text is incomplete.
+    pub(super) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<Made>)> {
+        let at = self.texts.iter().position(|(place, _)| !matches!(place, Place::Named))?;
+        let (place, mut text) = self.texts.remove(at);
+        let Place::At(path) = place else {
+            let Stream::Open(_, text) = text else { return None };
+            let TextOut::Stdout(out) = text.finish().ok()? else { return None };
+            let lost = Some(out.end(patience)).filter(|lost| *lost > 0)?;
+            let why = Error::new(ErrorKind::Io, format!("it had no room for {lost} records"));
+            return Some((PathBuf::from("standard output"), Err(why)));
+        };
+        let path = self.free_of_siblings(path);
+        let ended = text.end(&path, self.patience, |text| text.finish()?.into_file());
+        // A text from an earlier run is replaced, as the tutorial's tracer does.
+        let published = ended.and_then(|(draft, fate)| {
+            draft.publish_as(&path)?;
+            let note = (fate == Fate::Restored).then(|| restored(&path));
+            Ok(Made { path: path.clone(), note })
+        });
+        Some((path, published))
+    }
+
+    /// Path for a text. The process id is appended if another process has written the file since this process began,
+    /// because all processes of a tree inherit the same path.
+    fn free_of_siblings(&self, path: PathBuf) -> PathBuf {
+        let file = path.metadata().ok().filter(|file| file.len() > 0);
+        if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
+            return path;
+        }
+        let mut name = path.into_os_string();
+        name.push(format!(".{}", std::process::id()));
+        name.into()
+    }
+
+    /// Calls `write` for each open text. If a text fails, its file is removed at once, as the file of a failed table
+    /// is.
+    fn texts(&mut self, write: impl Fn(&mut CuptiText<TextOut>)) {
+        for (_, stream) in &mut self.texts {
+            let Stream::Open(_, text) = stream else { continue };
+            write(text);
+            if let Some(error) = text.failure() {
+                *stream = Stream::Failed(error);
+            }
+        }
+    }
+
+    /// Calls `write` for Chrome's events. If they fail, their file is removed at once, as the file of a failed table
+    /// is.
+    fn chrome(&mut self, write: impl FnOnce(&mut ChromeText<Feed>)) {
+        let Stream::Open(_, chrome) = &mut self.chrome else { return };
+        write(chrome);
+        if let Some(error) = chrome.failure() {
+            self.chrome = Stream::Failed(error);
+        }
+    }
+
+    /// Calls `write` for the table, if there is one. If the table fails, its partial file is removed at once, because
+    /// the other outputs need the disk space.
+    fn table(&mut self, write: impl FnOnce(&mut ActivityTable<Feed>)) {
+        let Stream::Open(_, table) = &mut self.activities else { return };
+        write(table);
+        if let Some(error) = table.failure() {
+            self.activities = Stream::Failed(error);
+        }
+    }
+}
+
+/// Identity of this thread, as the writer of a recording.
+pub(super) fn this_thread() -> WriterId {
+    let Identity { process, thread, started, namespace, boot } = Identity::of_this_thread();
+    WriterId { process, thread, started, namespace, boot }
+}
+
+/// Creates an output with a temporary file.
+fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
+    let outputs = outputs.clone();
+    let open = move || {
+        let (names, _) = outputs.choose(&[&output.suffix()], |_| false, |_| true);
+        beside(&names[0])
+    };
+    Growing::begin(bounds, GivenUp::Goes, Box::new(open))
+}
+
+/// Creates a recording whose number is free for all outputs. If another process takes that number first, the next
+/// number is tried.
+fn in_place(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> (Growing, Feed) {
+    let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
+    let open = move || {
+        let draft = free_name(&outputs, &formats, Draft::create_in_place)?;
+        about::begun(report.as_deref(), draft.path(), capture::now());
+        Ok(draft)
+    };
+    let late = Standing { is_late: true, is_over: false };
+    Growing::begin(bounds, GivenUp::Stays(Chunk::head_of(late).to_vec()), Box::new(open))
+}
+
+fn beside(target: &Path) -> Result<Draft> {
+    make_folders(target)?;
+    Ok(Draft::create(target)?)
+}
+
+/// Calls `take` with names for the recording whose number is free for all outputs, until `take` succeeds or fails for
+/// another reason than a taken name. Returns the result of `take`.
+pub(super) fn free_name<T>(
+    outputs: &Outputs,
+    formats: &[Output],
+    mut take: impl FnMut(&Path) -> io::Result<T>,
+) -> Result<T> {
+    let suffixes: Vec<_> = formats.iter().map(|output| output.suffix()).collect();
+    let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
+    for _ in 0..MOST_NAMES {
+        let (names, _) = outputs.choose(&suffixes, is_taken, |_| true);
+        let own = formats.iter().zip(&names).find(|(output, _)| **output == Output::Recording);
+        let Some((_, path)) = own else { break };
+        make_folders(path)?;
+        match take(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            taken => return Ok(taken?),
+        }
+    }
+    Err(Error::new(ErrorKind::Io, "every name for it is taken"))
+}
+
+/// Opens the texts that the settings ask for.
+fn texts(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> Vec<(Place, Stream<CuptiText<TextOut>>)> {
+    let to_file = |file| Stream::open(file, |out| Ok(CuptiText::new(TextOut::File(out))));
+    let mut texts = Vec::new();
+    if settings.formats.contains(&Output::CuptiText) {
+        texts.push((Place::Named, to_file(draft(outputs, Output::CuptiText, bounds))));
+    }
+    match &settings.trace_file {
+        Some(TraceFile::Path(path)) => {
+            let target = path.clone();
+            let file = Growing::begin(bounds, GivenUp::Goes, Box::new(move || beside(&target)));
+            texts.push((Place::At(path.clone()), to_file(file)));
+        }
+        Some(TraceFile::Stdout) => {
+            let text = CuptiText::new(TextOut::Stdout(Stdout::new()));
+            texts.push((Place::Stdout, Stream::Open(None, text)));
+        }
+        None => {}
+    }
+    texts
+}
+
+impl TextOut {
+    fn into_file(self) -> Result<Feed> {
+        match self {
+            Self::File(out) => Ok(out),
+            Self::Stdout(_) => Err(never_opened()),
+        }
+    }
+}
+
+impl Write for TextOut {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(out) => out.write(record),
+            Self::Stdout(out) => out.write(record),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(out) => out.flush(),
+            Self::Stdout(out) => out.flush(),
+        }
+    }
+}
+
+fn restored(path: &Path) -> String {
+    format!("{} was removed during the run; it was written again from the open file", path.display())
+}
+
+pub(super) fn never_opened() -> Error {
+    Error::new(ErrorKind::State, "it was never opened")
+}
+
+impl<W> Stream<W> {
+    /// File that the output is written to.
+    fn file(&self) -> Option<&Growing> {
+        if let Self::Open(file, _) = self { file.as_ref() } else { None }
+    }
+
+    fn open((file, feed): (Growing, Feed), begin: impl FnOnce(Feed) -> Result<W>) -> Self {
+        match begin(feed) {
+            Ok(writer) => Self::Open(Some(file), writer),
+            Err(error) => Self::Failed(error),
+        }
+    }
+
+    fn publish(
+        &mut self,
+        path: &Path,
+        patience: Duration,
+        end: impl FnOnce(W) -> Result<Feed>,
+    ) -> Result<Made> {
+        publish(self.end(path, patience, end)?, path)
+    }
+
+    /// Ends the output, so that its file can be renamed to `path`.
+    fn end(
+        &mut self,
+        path: &Path,
+        patience: Duration,
+        end: impl FnOnce(W) -> Result<Feed>,
+    ) -> Result<(Draft, Fate)> {
+        match std::mem::replace(self, Self::None) {
+            Self::Open(Some(_), writer) => {
+                let draft = end(writer)?.end(patience)?;
+                find(draft, path)
+            }
+            Self::Failed(error) => Err(error),
+            Self::Open(None, _) | Self::None => Err(never_opened()),
+        }
+    }
+}
+
+/// Finds a draft that is complete, and creates the folders of `path`.
+fn find(mut draft: Draft, path: &Path) -> Result<(Draft, Fate)> {
+    let fate = draft.find()?;
+    // The program may have chosen another folder in the meantime.
+    if fate != Fate::Moved || draft.path() != draft.target() {
+        make_folders(path)?;
+    }
+    Ok((draft, fate))
+}
+
+/// Renames a draft that was found to `path`, or to a similar name that is free.
+fn publish((draft, fate): (Draft, Fate), path: &Path) -> Result<Made> {
+    // If a file grew under its final name and a user has moved it, the file stays in its new place.
+    let stays = fate == Fate::Moved && draft.path() == draft.target();
+    let target = if stays { draft.path().to_owned() } else { path.to_owned() };
+    let used = draft.publish_new_as(&target)?;
+    let note = match fate {
+        Fate::Restored => Some(restored(&used)),
+        Fate::Moved if stays => {
+            Some(format!("{} was moved during the run; it is {} now", path.display(), used.display()))
+        }
+        _ => None,
+    };
+    Ok(Made { path: used, note })
+}
+
+impl Sink for Streams {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.table(|table| table.activity(activity, origin));
+        self.chrome(|chrome| chrome.activity(activity, origin));
+        self.texts(|text| text.activity(activity, origin));
+    }
+
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        self.chrome(|chrome| chrome.met(launched, is_graph));
+        self.texts(|text| text.met(launched, is_graph));
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.table(|table| table.pending(id, launched));
+        self.chrome(|chrome| chrome.pending(id, launched));
+        self.texts(|text| text.pending(id, launched));
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        self.chrome(|chrome| chrome.host(row));
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        self.chrome(|chrome| chrome.instant(instant));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+    use gpuflame_config::Facts;
+    use gpuflame_os::testing::{folder, names};
+
+    #[test]
+    fn a_trace_another_process_just_wrote_is_kept_and_an_old_one_replaced() {
+        let folder = folder("stream-text");
+        let path = folder.join("trace.txt");
+        let settings = Settings {
+            formats: Vec::new(),
+            trace_file: Some(TraceFile::Path(path.clone())),
+            ..Settings::default()
+        };
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
+        fs::write(&path, "old").unwrap();
+        let yesterday = SystemTime::now() - Duration::from_secs(86_400);
+        File::options().write(true).open(&path).unwrap().set_modified(yesterday).unwrap();
+        let [mut first, mut second] = [(); 2].map(|()| Streams::open(&outputs, &settings, 24 << 20));
+        first.row(&Row::Loss { loss: gpuflame_model::record::Loss::LaunchesDropped, count: 7 });
+        assert_eq!(first.publish_trace(Duration::ZERO).unwrap().0, path);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("# lost: 7 "), "{text}");
+        let own = format!("trace.txt.{}", std::process::id());
+        assert_eq!(second.publish_trace(Duration::ZERO).unwrap().0, folder.join(&own));
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(names(&folder), ["trace.txt", &own]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,267 @@
+//! Opens and closes windows as the settings say: by time, by steps, by a flag file or by a signal. `control::schedule`
+//! has the arithmetic. A dedicated thread checks the time and the flag file, because a file system may take long to
+//! answer. A step opens or closes the window on the thread that begins the step, before its first launch.
+//!
+//! ```text
+//! thread: time, flag file, signal, limits --\
+//!                                            schedule --> the window opens, closes
+//! step(), a range of the name asked for ----/
+//! ```
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use crate::capture;
+use crate::control::{life, steps};
+use gpuflame_config::schedule::{Plan, Reached, Schedule, Turn};
+use gpuflame_config::settings::Settings;
+use gpuflame_os::descriptor;
+use gpuflame_os::futex::Bell;
+use gpuflame_os::{threads, toggle};
+
+use super::messages::tell;
+use super::panic::disable_after_panic;
+
+/// Interval between checks for the flag file (one `stat` per check).
+const LOOK_FOR_FLAG_EVERY: Duration = Duration::from_secs(1);
+/// Interval between checks of a window with a limit. At 300,000 launches per second, 600 launches more than the limit
+/// are recorded.
+const LOOK_AT_LIMITS_EVERY: Duration = Duration::from_millis(2);
+/// Maximum time for which a step waits for another thread that is opening or closing the window. Opening and closing
+/// are quick.
+const LONGEST_TURN: Duration = Duration::from_millis(100);
+/// Stack size of the thread, which calls the kernel and compares numbers.
+const STACK: usize = 256 << 10;
+
+/// Wakes the thread.
+static BELL: Bell = Bell::new();
+
+/// Opens and closes windows.
+pub(super) trait Turns: Sync {
+    fn open(&self);
+    fn close(&self);
+}
+
+/// See the module's documentation.
+pub(super) struct Windows {
+    schedule: Mutex<Schedule>,
+    began: Instant,
+    counts_launches: bool,
+    flag: Option<PathBuf>,
+    signal: Option<i32>,
+}
+
+impl Windows {
+    /// Creates the schedule that the settings ask for. `None` if the settings ask for no schedule, or leave windows to
+    /// the program.
+    pub(super) fn new(settings: &Settings) -> Option<Self> {
+        let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
+        // The path is made absolute now, because applications may change their current directory.
+        let flag =
+            settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
+        let steps = settings.steps.clone();
+        let plan =
+            Plan { delay, duration, repeat, steps, most_launches: max_launches, most_bytes: max_bytes };
+        if repeat != 1 && duration.is_none() && !settings.quiet {
+            tell("GPUFLAME_REPEAT does nothing without GPUFLAME_DURATION");
+        }
+        if !settings.say_when() {
+            let would = Settings { enabled: true, ..settings.clone() }.say_when();
+            if would && !settings.quiet {
+                tell(
+                    "GPUFLAME_ENABLED=0 leaves windows to the program; the other settings about windows do nothing",
+                );
+            }
+            return None;
+        }
+        if let Some(name) = &settings.step_range {
+            capture::watch_range(name);
+        }
+        Some(Self {
+            schedule: Mutex::new(Schedule::new(plan)),
+            began: Instant::now(),
+            counts_launches: max_launches.is_some(),
+            flag,
+            signal,
+        })
+    }
+
+    /// Starts the schedule. A window that is due at once is open when this function returns.
+    pub(super) fn begin(&'static self, turns: &'static impl Turns) {
+        let signal = self.signal.filter(|_| self.flag.is_none());
+        if self.signal.is_some() && signal.is_none() {
+            tell("GPUFLAME_SIGNAL does nothing where GPUFLAME_FLAG says when to record");
+        }
+        if let Some(signal) = signal
+            && !toggle::take(signal, || BELL.ring())
+        {
+            tell("GPUFLAME_SIGNAL: the program has a handler for it, which stays; nothing opens a window");
+        }
+        if self.flag.is_none() && self.signal.is_none() {
+            self.schedule.lock().begin(self.reached());
+            self.look(turns);
+        }
+        let run = move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run(turns));
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+        };
+        if let Err(error) = threads::spawn(c"gpuflame-when", STACK, run) {
+            tell(&format!("windows open and close by steps alone: cannot start a thread ({error})"));
+        }
+    }
+
+    /// Opens or closes the window if the schedule requires it now. May be called on any thread.
+    pub(super) fn look(&self, turns: &impl Turns) {
+        let Some(mut schedule) = self.schedule.try_lock_for(LONGEST_TURN) else { return BELL.ring() };
+        match schedule.turn(self.reached()) {
+            None => {}
+            Some(Turn::Open) => turns.open(),
+            Some(Turn::Close) => turns.close(),
+            Some(Turn::Next) => {
+                turns.close();
+                turns.open();
+            }
+        }
+    }
+
+    fn reached(&self) -> Reached {
+        Reached {
+            time: self.began.elapsed(),
+            steps: steps::count(),
+            launches: if self.counts_launches { capture::calls() } else { 0 },
+            bytes: descriptor::appended(),
+        }
+    }
+
+    /// Body of the thread.
+    fn run(&self, turns: &impl Turns) {
+        threads::note_ours();
+        let mut flag = self.flag.as_deref().map(Flag::new);
+        let mut toggles = 0;
+        loop {
+            let rung = BELL.rung();
+            if life::is_over() {
+                return;
+            }
+            let seen = flag.as_mut().and_then(Flag::look);
+            let toggled = std::mem::replace(&mut toggles, toggle::count()) != toggles;
+            {
+                let mut schedule = self.schedule.lock();
+                match seen {
+                    Some(Seen::Anew) => schedule.begin(self.reached()),
+                    Some(Seen::Gone) => schedule.end(),
+                    None => {}
+                }
+                match toggled {
+                    true if schedule.is_running() => schedule.end(),
+                    true => schedule.begin(self.reached()),
+                    false => {}
+                }
+            }
+            self.look(turns);
+            BELL.wait(rung, self.patience(flag.is_some()));
+        }
+    }
+
+    fn patience(&self, has_flag: bool) -> Option<Duration> {
+        let schedule = self.schedule.lock();
+        let limits = schedule.is_limited().then_some(LOOK_AT_LIMITS_EVERY);
+        let flag = has_flag.then_some(LOOK_FOR_FLAG_EVERY);
+        [limits, flag, schedule.patience(self.reached())].into_iter().flatten().min()
+    }
+}
+
+/// Change of the flag file since the last check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// The file has appeared, or was replaced.
+    Anew,
+    Gone,
+}
+
+/// The file whose presence opens a window.
+struct Flag<'a> {
+    path: &'a Path,
+    /// Identity of the last file: device, inode, and creation time, because inodes are reused.
+    there: Option<(u64, u64, Option<SystemTime>)>,
+    looked: Option<Instant>,
+    is_refused: bool,
+}
+
+impl<'a> Flag<'a> {
+    fn new(path: &'a Path) -> Self {
+        Self { path, there: None, looked: None, is_refused: false }
+    }
+
+    /// Checks the file, unless it was checked less than an interval ago.
+    fn look(&mut self) -> Option<Seen> {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_FOR_FLAG_EVERY) {
+            return None;
+        }
+        self.looked = Some(Instant::now());
+        let found = fs::metadata(self.path).ok();
+        if found.as_ref().is_some_and(fs::Metadata::is_dir) && !std::mem::replace(&mut self.is_refused, true)
+        {
+            tell(&format!(
+                "GPUFLAME_FLAG={}: it is a folder, and no window opens; name a file",
+                self.path.display()
+            ));
+        }
+        let there = found
+            .filter(|found| !found.is_dir())
+            .map(|found| (found.dev(), found.ino(), found.created().ok()));
+        if there == self.there {
+            return None;
+        }
+        self.there = there;
+        Some(if there.is_some() { Seen::Anew } else { Seen::Gone })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_os::testing::folder;
+
+    #[test]
+    fn a_flag_file_is_noticed_when_created_removed_or_replaced() {
+        let folder = folder("flag");
+        let path = folder.join("on");
+        let mut flag = Flag::new(&path);
+        let mut look = || {
+            flag.looked = None;
+            flag.look()
+        };
+        assert_eq!(look(), None);
+        fs::write(&path, "").unwrap();
+        assert_eq!([look(), look()], [Some(Seen::Anew), None]);
+        fs::write(&path, "more in it").unwrap();
+        assert_eq!(look(), None, "it is the same file");
+        let next = folder.join("next");
+        fs::write(&next, "").unwrap();
+        fs::rename(&next, &path).unwrap();
+        assert_eq!(look(), Some(Seen::Anew));
+        fs::remove_file(&path).unwrap();
+        assert_eq!([look(), look()], [Some(Seen::Gone), None]);
+        fs::create_dir(&path).unwrap();
+        assert_eq!(look(), None, "a folder is no flag");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_flag_file_is_not_checked_again_at_once() {
+        let folder = folder("flag-often");
+        let path = folder.join("on");
+        let mut flag = Flag::new(&path);
+        assert_eq!(flag.look(), None);
+        fs::write(&path, "").unwrap();
+        assert_eq!(flag.look(), None);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

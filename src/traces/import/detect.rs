@@ -1,0 +1,255 @@
+//! Detects the format of a trace by its first bytes. If the format is unknown, the error describes the format that
+//! the file resembles and the way to convert the file.
+
+use super::Kind;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+
+/// Detects the format of a file that begins with `head` (after decompression).
+pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
+    let first = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
+    match first {
+        [] if head.is_empty() => Err(not_a_trace("is empty; was the program that wrote it stopped?")),
+        [] => Err(not_a_trace("contains only blanks")),
+        [b'{', ..] => detect_json(first),
+        [b'[', rest @ ..] if is_array(rest) => detect_json(first),
+        _ if head.starts_with(b"SQLite format 3\0") => Ok(Kind::Nsys),
+        _ if head.starts_with(b"SBT\0") => Ok(Kind::Sbt),
+        _ if head.starts_with(b"gpuflame") => Ok(Kind::Recording),
+        _ => detect_packed(head).or_else(|| detect_text(head)).unwrap_or_else(|| {
+            Err(not_a_trace(
+                "is not a trace in a known format (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON, \
+                 CUPTI text, folded stacks, SBT, .gfr)",
+            ))
+        }),
+    }
+}
+
+/// Whether the bytes after a `[` can be a JSON array of events. For example, `[thread main];decode;gemm 12` is a
+/// folded stack.
+fn is_array(rest: &[u8]) -> bool {
+    matches!(rest.trim_ascii_start(), [] | [b'{' | b']', ..])
+}
+
+/// Describes files that can be identified only by the end of their name.
+pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
+    const NAMES: [(&str, &str); 10] = [
+        (".svg", PICTURE_OR_TABLE),
+        (".csv", PICTURE_OR_TABLE),
+        (
+            ".set.json",
+            "is the list of files that one run wrote; make a recording with `gpuflame run --formats gfr` and give that",
+        ),
+        (".nsys-rep", NSYS_REPORT),
+        (".qdrep", NSYS_REPORT),
+        (
+            ".qdstrm",
+            "is raw data of Nsight Systems; convert it to a report (`QdstrmImporter`), then export the report",
+        ),
+        (".pftrace", PERFETTO),
+        (".perfetto-trace", PERFETTO),
+        (".xplane.pb", XPLANE),
+        (
+            ".ncu-rep",
+            "is a report of Nsight Compute, which has single kernels but no timeline; profile the program with `nsys`",
+        ),
+    ];
+    let name = name.to_ascii_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
+}
+
+const PICTURE_OR_TABLE: &str =
+    "is a picture or a table, not a trace; make a recording with `gpuflame run --formats gfr` and give that";
+const NSYS_REPORT: &str = "is a report of Nsight Systems; export it first (`nsys export --type sqlite -o OUT.sqlite FILE`) and give that";
+const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not read; give the JSON that it was made from \
+                        (torch.profiler: export_chrome_trace), or convert it with `traceconv json FILE OUT.json`";
+const XPLANE: &str = "is an XPlane of JAX or TensorFlow, which gpuflame does not read; let the profiler write \
+                      `trace.json.gz` as well, or record the run with libgpuflame.so";
+
+fn not_a_trace(what: &str) -> Error {
+    Error::new(ErrorKind::Format, what)
+}
+
+fn detect_json(head: &[u8]) -> Result<Kind> {
+    let has = |key: &str| head.windows(key.len()).any(|window| window == key.as_bytes());
+    if has("\"traceEvents\"") || head[0] == b'[' {
+        return Ok(Kind::Chrome);
+    }
+    if has("\"rocprofiler-sdk-tool\"") {
+        return Ok(Kind::Rocprof);
+    }
+    if has("\"nodes\"") && has("\"schema\"") {
+        return Err(not_a_trace(
+            "is a PyTorch execution trace (ET), which has no GPU times; give the Kineto trace of the same run",
+        ));
+    }
+    if has("\"process\"") && has("\"windows\"") && has("\"files\"") {
+        // `describe_by_name` gives the full description.
+        return Err(not_a_trace(
+            "is the list of files that one run of gpuflame wrote; give one of those files",
+        ));
+    }
+    if has("\"$schema\"") && has("speedscope") {
+        return Err(not_a_trace("is a speedscope file, which gpuflame writes but does not read"));
+    }
+    // More metadata than `head` contains may precede the events.
+    Ok(Kind::Chrome)
+}
+
+/// Returns the rank that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3,
+/// …`.
+pub(super) fn find_rank(head: &[u8]) -> Option<u32> {
+    let info = text_after(head, b"\"distributedInfo\"")?;
+    let info = info.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{")?;
+    // Nested lists and objects, which have other ranks, come last in the object.
+    let flat = info.split(|byte| b"{}[".contains(byte)).next()?;
+    let rank = text_after(flat, b"\"rank\"")?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+    let digits = rank.split(|byte| !byte.is_ascii_digit()).next()?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let at = text.windows(key.len()).position(|window| window == key)?;
+    Some(&text[at + key.len()..])
+}
+
+/// Detects archives and compressions that gpuflame does not unpack.
+fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
+    let what = match head {
+        [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first (`unzip FILE`)",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed with zstd; unpack it first (`zstd -d FILE`)",
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "is compressed with xz; unpack it first (`xz -d FILE`)",
+        [b'B', b'Z', b'h', ..] => "is compressed with bzip2; unpack it first (`bzip2 -d FILE`)",
+        _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
+            "is a Git LFS pointer, not the file itself; fetch the file (`git lfs pull`)"
+        }
+        // The file is a protobuf whose first field is a message that contains the names of XPlane's planes.
+        [0x0a, ..]
+            if [&b"/host:CPU"[..], b"/host:metadata", b"/device:"].iter().any(|name| has(head, name)) =>
+        {
+            XPLANE
+        }
+        _ if head.get(257..262) == Some(b"ustar") => {
+            "is a tar archive; unpack it first (`tar -xf FILE`) and give the files inside"
+        }
+        _ => return None,
+    };
+    Some(Err(not_a_trace(what)))
+}
+
+fn has(head: &[u8], text: &[u8]) -> bool {
+    head.windows(text.len()).any(|window| window == text)
+}
+
+fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
+    let whole = &head[..head.iter().rposition(|&byte| byte == b'\n').map_or(head.len(), |at| at + 1)];
+    let text = String::from_utf8_lossy(whole);
+    let mut lines =
+        text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let first = lines.clone().next()?;
+    if text.lines().any(is_cupti_line) {
+        return Some(Ok(Kind::CuptiText));
+    }
+    if is_extended_line(first) {
+        return Some(Ok(Kind::ExtendedFolded));
+    }
+    if lines.clone().take(100).all(is_folded_line) {
+        return Some(Ok(Kind::Folded));
+    }
+    if lines.any(|line| line.starts_with("packet {") || line.starts_with("packet{")) {
+        return Some(Err(not_a_trace("is a Perfetto trace in text form, which gpuflame does not read")));
+    }
+    None
+}
+
+/// Whether CUPTI's `activity_trace` samples print lines such as `line`.
+fn is_cupti_line(line: &str) -> bool {
+    const WORDS: [&str; 9] = [
+        "RUNTIME",
+        "DRIVER",
+        "CONCURRENT_KERNEL",
+        "KERNEL",
+        "MEMCPY",
+        "MEMCPY2",
+        "MEMSET",
+        "OVERHEAD",
+        "SYNCHRONIZATION",
+    ];
+    let first = line.split_ascii_whitespace().next().unwrap_or_default();
+    WORDS.contains(&first) && line.contains(" [ ") && line.contains("duration")
+}
+
+/// Whether `line` is `TIME COMM PID TID CPU FRAMES`. The program's name may contain blanks.
+fn is_extended_line(line: &str) -> bool {
+    super::folded::parse_extended(line.as_bytes()).is_some()
+}
+
+/// Whether `line` is `FRAMES WEIGHT`.
+fn is_folded_line(line: &str) -> bool {
+    super::folded::split_weight(line.as_bytes()).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_is_detected_by_content() {
+        for (head, kind) in [
+            ("{\"schemaVersion\": 1, \"traceEvents\": [", Kind::Chrome),
+            ("\u{feff} \n [{\"ph\": \"X\"}]", Kind::Chrome),
+            ("{\"rocprofiler-sdk-tool\": [{", Kind::Rocprof),
+            ("SQLite format 3\0....", Kind::Nsys),
+            ("SBT\0\0\0", Kind::Sbt),
+            ("gpuflame\u{1}\0\0\0", Kind::Recording),
+            ("main;decode;gemm 12\nmain 3\n", Kind::Folded),
+            ("# lost: 3 launches\nmain;my function 12\n", Kind::Folded),
+            ("[thread main];decode;gemm 12\n[thread main] 3\n", Kind::Folded),
+            ("[launched before recording];[GPU_Kernel]gemm 12\n", Kind::Folded),
+            ("[ \n", Kind::Chrome),
+            ("[]", Kind::Chrome),
+            ("123456 python 12 13 -1 main;run;cudaLaunchKernel\n", Kind::ExtendedFolded),
+            ("123456 pt_main thread 12 13 1 main;run\n", Kind::ExtendedFolded),
+            ("RUNTIME [ 10, 20 ] duration 10, \"cudaLaunchKernel\", cbid 211\n", Kind::CuptiText),
+            ("hello\nMEMSET [ 1, 2 ] duration 1, value 0\n", Kind::CuptiText),
+        ] {
+            assert_eq!(detect_kind(head.as_bytes()).unwrap(), kind, "{head}");
+        }
+    }
+
+    #[test]
+    fn the_rank_is_that_of_the_job_and_not_that_of_a_process_group() {
+        for (head, rank) in [
+            (
+                r#"{"distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}, "traceEvents": ["#,
+                Some(3),
+            ),
+            (r#"{"distributedInfo":{"rank":0,"pg_config":[{"rank":7}]}}"#, Some(0)),
+            (r#"{"distributedInfo": {"backend": "nccl", "pg_config": [{"rank": 7}]}}"#, None),
+            (r#"{"distributedInfo": {"backend": "nccl"}, "rank": 5"#, None),
+            (r#"{"distributedInfo": {"rank": "#, None),
+            (r#"{"rank": 3, "traceEvents": ["#, None),
+        ] {
+            assert_eq!(find_rank(head.as_bytes()), rank, "{head}");
+        }
+    }
+
+    #[test]
+    fn the_error_for_other_files_names_their_format() {
+        for (head, word) in [
+            (&b""[..], "empty"),
+            (b" \n", "blanks"),
+            (b"PK\x03\x04", "zip"),
+            (b"\x28\xb5\x2f\xfd", "zstd"),
+            (b"{\"schema\": \"1.0.1\", \"nodes\": []}", "execution trace"),
+            (b"packet {\n clock_snapshot {}\n}\n", "Perfetto"),
+            (b"kernel_name,start_time_us\nfoo,12.5\n", "not a trace"),
+            (b"\x0a\x12\x08\x01\xff\xfe", "not a trace"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
+            (b"\x0a\x8c\x05\x08\x01\x12\x0d/device:GPU:0", "XPlane"),
+        ] {
+            let message = detect_kind(head).unwrap_err().to_string();
+            assert!(message.contains(word), "{message}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Reads folded stacks (`main;decode;gemm 3099632`) and extended folded stacks, whose lines also give time,
+//! program, process, thread and processor (`TIME COMM PID TID CPU main;decode`).
+
+use std::io::BufRead;
+
+use super::json::number::{parse_integer, parse_unsigned};
+use super::lines::{self, Line};
+use super::{Event, Folded, ReadCounts, Sink, StackLine, Text};
+use gpuflame_model::error::Result;
+
+/// Splits a line into frames and weight.
+pub(super) fn split_weight(line: &[u8]) -> Option<(&[u8], u64)> {
+    let at = line.iter().rposition(|&byte| byte == b' ' || byte == b'\t')?;
+    let weight = parse_unsigned(&line[at + 1..])?;
+    let frames = line[..at].trim_ascii();
+    (!frames.is_empty()).then_some((frames, weight))
+}
+
+/// Parses a line of six fields. The program's name may contain blanks, so the end of the name is found by the three
+/// numbers that follow it.
+pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
+    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let time = parse_integer(words.next()?).filter(|&time| time >= 0)?;
+    let comm_start = offset(line, words.next()?);
+    let words: Vec<&[u8]> = words.collect();
+    // Finds the first run of three numbers with a word after it.
+    let at = words.windows(3).position(|three| three.iter().all(|word| parse_integer(word).is_some()))?;
+    let [process, thread, cpu] = [at, at + 1, at + 2].map(|at| parse_integer(words[at]));
+    let frames = line[offset(line, words.get(at + 3)?)..].trim_ascii_end();
+    let comm = line[comm_start..offset(line, words[at])].trim_ascii_end();
+    Some(StackLine {
+        time,
+        comm: Text::plain(comm),
+        process: u32::try_from(process?).ok()?,
+        thread: u32::try_from(thread?).ok()?,
+        cpu: i32::try_from(cpu?).ok()?,
+        frames: Text::plain(frames),
+    })
+}
+
+/// Returns the offset of `part`, a subslice of `line`, within `line`.
+fn offset(line: &[u8], part: &[u8]) -> usize {
+    part.as_ptr() as usize - line.as_ptr() as usize
+}
+
+/// Reads folded stacks.
+pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCounts> {
+    lines::for_each_line(input, |line: Line<'_>, counts| {
+        if line.is_comment() {
+            return Ok(());
+        }
+        let Some((frames, weight)) = split_weight(line.bytes) else {
+            return Err(line.error("no weight at its end"));
+        };
+        counts.events += 1;
+        sink.event(&Event::Folded(Folded { frames: Text::plain(frames), weight }));
+        Ok(())
+    })
+}
+
+/// Reads extended folded stacks. Lines with fewer fields are skipped, as in the tool that defined the format;
+/// [`ReadCounts::non_events`] counts the skipped lines.
+pub(super) fn read_extended(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCounts> {
+    lines::for_each_line(input, |line: Line<'_>, counts| {
+        if line.is_comment() {
+            return Ok(());
+        }
+        counts.events += 1;
+        match parse_extended(line.bytes) {
+            Some(stack) => sink.event(&Event::Stack(stack)),
+            None => {
+                counts.non_events += 1;
+                counts.first_non_event_line.get_or_insert(line.number);
+            }
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_name_may_contain_blanks() {
+        let stack = parse_extended(b"1700 pt_main thread 12 13 -1 main;operator new;f 3").unwrap();
+        assert_eq!((stack.time, &*stack.comm.decode()), (1700, "pt_main thread"));
+        assert_eq!((stack.process, stack.thread, stack.cpu), (12, 13, -1));
+        assert_eq!(stack.frames.decode(), "main;operator new;f 3");
+        assert_eq!(parse_extended(b"1700 python 12 13 1"), None);
+        assert_eq!(parse_extended(b"x python 12 13 1 main"), None);
+    }
+
+    #[test]
+    fn the_weight_is_the_last_word() {
+        assert_eq!(split_weight(b"main;operator new 12"), Some((&b"main;operator new"[..], 12)));
+        assert_eq!(split_weight(b"main"), None);
+        assert_eq!(split_weight(b" 12"), None);
+        assert_eq!(split_weight(b"main -1"), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! Finds the stacks that a thread was in while a GPU was idle because the thread had not yet launched its next work.
+//!
+//! The launch that ends a gap is only the victim of what its thread did before. So the part of a gap in which the
+//! host was late is split whenever the thread's innermost open slice changes. A slice that merely frames other slices
+//! (a range, a step) explains little, and without an open slice nothing is explained. In these cases the piece of
+//! time is labelled with the slices before and after it.
+
+use super::name_table::NameTable;
+use super::slices::{FrameClass, ROOT, Slice, StackTree};
+use super::text::Text;
+use super::work::{CallRecord, OpRecord};
+use gpuflame_model::record::IdMap;
+
+/// Part of the name of Python's lock functions, which wait for another thread.
+const LOCK_FUNCTION: &str = "'acquire' of '_thread.";
+/// Frame added on top of a lock function.
+const LOCK_WAIT: &str = "[waits for another thread]";
+
+/// The times at which one thread was late with a launch, and the stacks that the thread was in. See the module's
+/// documentation.
+#[derive(Debug, Default)]
+pub(super) struct HostDelays {
+    /// Requested spans of time, sorted and disjoint.
+    spans: Vec<(i64, i64)>,
+    /// Index of the first span that has not ended.
+    at: usize,
+    /// Current state of the thread, and the start time of the state.
+    state: (i64, SliceState),
+    /// Label of the slice that ended last, at the depth of the current state.
+    before: Option<u32>,
+    /// Stacks that the thread was in during the requested spans, as (start, stack). Each span ends with an entry for
+    /// the empty stack.
+    pub(super) stacks: Vec<(i64, u32)>,
+    /// Labels of gaps between slices.
+    pub(super) labels: GapLabels,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SliceState {
+    /// The thread is inside the innermost slice of this stack.
+    Working(u32),
+    /// The thread is in this stack, whose innermost slice merely frames other slices.
+    Framing(u32),
+}
+
+impl Default for SliceState {
+    fn default() -> Self {
+        Self::Framing(ROOT)
+    }
+}
+
+/// All labels of a trace, and the labels of gaps between two slices.
+#[derive(Debug, Default)]
+pub(super) struct GapLabels {
+    labels: NameTable,
+    /// Labels of gaps, by the labels before and after.
+    gaps: IdMap<(u32, u32), u32>,
+    lock_waits: IdMap<u32, bool>,
+}
+
+const NO_LABEL: u32 = u32::MAX;
+
+impl GapLabels {
+    /// Starts with the labels of a trace.
+    pub(super) fn new(labels: NameTable) -> Self {
+        Self { labels, ..Self::default() }
+    }
+
+    /// Returns the labels of the trace, including the labels of gaps.
+    pub(super) fn into_labels(self) -> NameTable {
+        self.labels
+    }
+
+    fn gap_label(&mut self, before: Option<u32>, after: Option<u32>) -> Option<u32> {
+        let (a, b) = (before.unwrap_or(NO_LABEL), after.unwrap_or(NO_LABEL));
+        if let Some(&label) = self.gaps.get(&(a, b)) {
+            return Some(label);
+        }
+        let name = |label| self.labels.text(label);
+        let text = match (before, after) {
+            (Some(before), Some(after)) => format!("[between {} and {}]", name(before), name(after)),
+            (Some(before), None) => format!("[after {}]", name(before)),
+            (None, Some(after)) => format!("[before {}]", name(after)),
+            (None, None) => return None,
+        };
+        let label = self.labels.intern(Text::from(&*text));
+        self.gaps.insert((a, b), label);
+        Some(label)
+    }
+
+    /// Returns the label of a wait for another thread, if the function `label` is such a wait.
+    fn lock_wait_label(&mut self, label: u32) -> Option<u32> {
+        let is_wait =
+            *self.lock_waits.entry(label).or_insert_with(|| self.labels.text(label).contains(LOCK_FUNCTION));
+        is_wait.then(|| self.labels.intern(Text::from(LOCK_WAIT)))
+    }
+}
+
+impl HostDelays {
+    /// Creates the state for one thread. `spans` may be in any order, and may overlap.
+    pub(super) fn new(mut spans: Vec<(i64, i64)>, labels: GapLabels) -> Self {
+        spans.sort_unstable();
+        spans.dedup_by(|next, kept| {
+            let overlaps = next.0 <= kept.1;
+            if overlaps {
+                kept.1 = kept.1.max(next.1);
+            }
+            overlaps
+        });
+        Self { spans, labels, state: (i64::MIN, SliceState::default()), ..Self::default() }
+    }
+
+    /// Whether any requested span begins before `time`.
+    pub(super) fn is_requested_before(&self, time: i64) -> bool {
+        self.spans.get(self.at).is_some_and(|(from, _)| *from < time)
+    }
+
+    /// Handles the beginning of a slice.
+    pub(super) fn on_slice_begin(&mut self, slice: &Slice, node: u32, tree: &mut StackTree) {
+        if self.at == self.spans.len() {
+            return;
+        }
+        self.record_until(slice.start, Some(slice.label()), tree);
+        self.before = None;
+        self.state = (slice.start, slice_state(node, slice.class()));
+        if let Some(label) = (slice.class() == FrameClass::Python)
+            .then(|| self.labels.lock_wait_label(slice.label()))
+            .flatten()
+        {
+            self.state.1 = SliceState::Working(tree.child((node, label, FrameClass::Call)));
+        }
+    }
+
+    /// Handles the end of slices. `over` holds the label of the innermost ended slice, and the slice around it that
+    /// is still open.
+    pub(super) fn on_slices_end(
+        &mut self,
+        time: i64,
+        over: Option<(u32, Option<(u32, FrameClass)>)>,
+        tree: &mut StackTree,
+    ) {
+        self.record_until(time, None, tree);
+        let Some((label, open)) = over else { return };
+        self.before = Some(label);
+        self.state = (time, open.map_or_else(SliceState::default, |(node, class)| slice_state(node, class)));
+    }
+
+    /// Records the state that lasts until `time`, which is the start of the slice `next`.
+    fn record_until(&mut self, time: i64, next: Option<u32>, tree: &mut StackTree) {
+        let (since, state) = self.state;
+        while let Some(&(from, to)) = self.spans.get(self.at)
+            && from < time
+        {
+            let begin = from.max(since);
+            if begin < to.min(time) {
+                let stack = match state {
+                    SliceState::Working(stack) => stack,
+                    SliceState::Framing(stack) => match self.labels.gap_label(self.before, next) {
+                        Some(label) => tree.child((stack, label, FrameClass::Range)),
+                        None => stack,
+                    },
+                };
+                self.stacks.push((begin, stack));
+            }
+            if to > time {
+                return;
+            }
+            self.stacks.push((to, ROOT));
+            self.at += 1;
+        }
+    }
+}
+
+fn slice_state(node: u32, class: FrameClass) -> SliceState {
+    if class == FrameClass::Range { SliceState::Framing(node) } else { SliceState::Working(node) }
+}
+
+/// Returns, for each thread, the spans in which a GPU was idle and the thread had not yet launched the GPU's next
+/// work.
+pub(super) fn delay_spans(ops: &[OpRecord], calls: &[CallRecord], threads: usize) -> Vec<Vec<(i64, i64)>> {
+    let mut spans = vec![Vec::new(); threads];
+    let called = |op: &OpRecord| op.call.map(|call| &calls[call as usize]);
+    let mut order: Vec<u32> = (0..).zip(ops).filter(|(_, op)| op.end > op.start).map(|(at, _)| at).collect();
+    order.sort_unstable_by_key(|&at| {
+        let op = &ops[at as usize];
+        (op.device, op.start, called(op).map_or(i64::MIN, |call| call.start))
+    });
+    let mut busy: Option<(u32, i64)> = None;
+    for op in order.into_iter().map(|at| &ops[at as usize]) {
+        let until = busy.filter(|(device, _)| *device == op.device).map_or(op.start, |(_, until)| until);
+        if let Some(call) = called(op) {
+            let late = call.start.clamp(until, op.start.max(until));
+            if late > until {
+                spans[call.thread as usize].push((until, late));
+            }
+        }
+        busy = Some((op.device, until.max(op.end)));
+    }
+    spans
+}

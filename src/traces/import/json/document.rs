@@ -1,0 +1,120 @@
+//! A JSON file that is held completely in memory, for formats whose records refer back and forth. Values are read in
+//! place, and no tree is built.
+
+use std::io::Read;
+
+use super::super::Text;
+use super::buffer::PADDING;
+use super::cursor::{self, Shape, Value, skip_blanks};
+use super::number::{parse_integer, parse_unsigned};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+
+#[cfg(not(target_arch = "x86_64"))]
+type BaselineSet = super::mask::Portable;
+#[cfg(target_arch = "x86_64")]
+type BaselineSet = super::mask::Sse2;
+
+/// Size of the largest file that is read into memory.
+const MAX_FILE_BYTES: u64 = 4 << 30;
+
+/// The bytes of a file.
+pub struct Document {
+    padded: Vec<u8>,
+}
+
+impl Document {
+    /// Reads the whole file into memory.
+    pub fn read(input: impl Read) -> Result<Self> {
+        let mut padded = Vec::new();
+        input.take(MAX_FILE_BYTES).read_to_end(&mut padded)?;
+        if padded.len() as u64 == MAX_FILE_BYTES {
+            return Err(Error::new(
+                ErrorKind::Format,
+                "is larger than 4 GiB, the limit for files that are read into memory",
+            ));
+        }
+        padded.extend_from_slice(&[0; PADDING]);
+        Ok(Self { padded })
+    }
+
+    /// Size of the file in bytes.
+    pub fn bytes(&self) -> u64 {
+        (self.padded.len() - PADDING) as u64
+    }
+
+    /// Returns the file's top-level value.
+    pub fn root(&self) -> Result<Node<'_>> {
+        let at = skip_blanks(&self.padded, 0);
+        let (value, _) = cursor::read_value::<BaselineSet>(&self.padded, at).map_err(|stop| {
+            let what = format!("truncated or damaged: expected {} at byte {}", stop.expected, stop.at);
+            Error::new(ErrorKind::Format, what)
+        })?;
+        Ok(Node { padded: &self.padded, value })
+    }
+}
+
+/// A value of a document.
+#[derive(Clone, Copy)]
+pub struct Node<'a> {
+    padded: &'a [u8],
+    value: Value,
+}
+
+impl<'a> Node<'a> {
+    /// Returns the value of a key, found by a linear search.
+    pub fn get(self, key: &str) -> Option<Self> {
+        self.entries().find(|(name, _)| &*name.decode() == key).map(|(_, value)| value)
+    }
+
+    /// Returns the keys and values of an object; empty for other values.
+    pub fn entries(self) -> impl Iterator<Item = (Text<'a>, Self)> {
+        let mut at = self.first_inside(b'{');
+        std::iter::from_fn(move || {
+            let from = at.filter(|&at| self.padded[at] == b'"')?;
+            let key = cursor::read_string::<BaselineSet>(self.padded, from + 1).ok()?;
+            let after = cursor::skip_colon(self.padded, key.end as usize + 1).ok()?;
+            let (value, next) = self.value(after)?;
+            at = next;
+            Some((Text::json(key.slice(self.padded), key.shape == Shape::Escaped), value))
+        })
+    }
+
+    /// Returns the elements of an array; empty for other values.
+    pub fn items(self) -> impl Iterator<Item = Self> {
+        let mut at = self.first_inside(b'[');
+        std::iter::from_fn(move || {
+            let (value, next) = self.value(at?)?;
+            at = next;
+            Some(value)
+        })
+    }
+
+    /// Returns the text of a string value.
+    pub fn text(self) -> Text<'a> {
+        Text::json(self.value.slice(self.padded), self.value.shape == Shape::Escaped)
+    }
+
+    /// Value as a signed integer.
+    pub fn integer(self) -> Option<i64> {
+        parse_integer(self.value.slice(self.padded))
+    }
+
+    /// Value as an unsigned integer.
+    pub fn unsigned(self) -> Option<u64> {
+        parse_unsigned(self.value.slice(self.padded))
+    }
+
+    fn first_inside(self, bracket: u8) -> Option<usize> {
+        let start = self.value.start as usize;
+        let is_kind = self.value.shape == Shape::Nested && self.padded[start] == bracket;
+        is_kind.then(|| skip_blanks(self.padded, start + 1))
+    }
+
+    /// Returns the value at `at`, and the position of the next value in the same array or object.
+    fn value(self, at: usize) -> Option<(Self, Option<usize>)> {
+        let (value, next) = cursor::read_value::<BaselineSet>(self.padded, at).ok()?;
+        let next = skip_blanks(self.padded, next);
+        let next = (self.padded[next] == b',').then(|| skip_blanks(self.padded, next + 1));
+        Some((Self { value, ..self }, next))
+    }
+}

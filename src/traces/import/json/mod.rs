@@ -1,0 +1,124 @@
+//! The reader of Chrome's JSON trace format, for any tool that writes it: a scanner that works through a small reused
+//! buffer and classifies each event separately.
+//!
+//! ```text
+//! file or pipe -> buffer -> scan: where am I? -> fields: where are ph, cat, ts, args ...
+//!                                                    -> dialect: what is it? -> Event -> Sink
+//! ```
+//!
+//! Module `dialect` lists the dialects of GPU events. Keys may come in any order. The reader skips values that no
+//! sink requested, by their brackets and quotes, 64 bytes at a time (`mask`), without parsing them.
+
+pub(super) mod buffer;
+mod cursor;
+mod damage;
+mod dialect;
+pub mod document;
+mod fields;
+mod mask;
+pub mod number;
+mod parallel;
+mod scan;
+
+use std::fs::File;
+use std::io::Read;
+
+use super::model::{Fork, Sink};
+use buffer::{ReaderSource, Source};
+use gpuflame_model::error::Result;
+use scan::{ScanEnd, ScanError, Scanner};
+
+/// Counts gathered while reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounts {
+    /// Bytes of input, after decompression.
+    pub bytes: u64,
+    /// Number of elements of `traceEvents`; in other formats, number of records.
+    pub events: u64,
+    /// Times of requested events with digits after the decimal point (below one microsecond).
+    pub fractional_times: u64,
+    /// Times of requested events without a decimal point.
+    pub whole_times: u64,
+    /// Requested events that were skipped because a time or a duration is missing or not a number.
+    pub untimed: u64,
+    /// Elements that are not events (`{}`, `null`), and malformed lines of text formats.
+    pub non_events: u64,
+    /// Number of the first malformed line.
+    pub first_non_event_line: Option<u64>,
+    /// Byte after the last complete event, if the file is truncated and truncated files are accepted.
+    pub truncated_at: Option<u64>,
+}
+
+impl ReadCounts {
+    fn add(&mut self, later: &Self) {
+        self.bytes = self.bytes.max(later.bytes);
+        self.events += later.events;
+        self.fractional_times += later.fractional_times;
+        self.whole_times += later.whole_times;
+        self.untimed += later.untimed;
+        self.non_events += later.non_events;
+        self.first_non_event_line = self.first_non_event_line.or(later.first_non_event_line);
+        self.truncated_at = self.truncated_at.or(later.truncated_at);
+    }
+}
+
+/// Options for reading JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JsonOptions {
+    /// Size of the buffer in bytes. The buffer grows if a single event is larger.
+    pub buffer: usize,
+    /// Whether to accept a file that ends in the middle of an event; it is read up to the previous event.
+    pub accept_cut: bool,
+}
+
+/// Reads a trace with one thread.
+///
+/// # Errors
+/// `Format` with the event number, the position and the unexpected byte; errors of `input`. Events before the error
+/// have already been passed to the sink.
+pub fn read(input: impl Read, reading: JsonOptions, sink: &mut impl Sink) -> Result<ReadCounts> {
+    read_from(&mut ReaderSource { input, size: reading.buffer }, reading, sink)
+}
+
+/// Reads from a source that does its own buffering.
+pub(super) fn read_from(
+    input: &mut impl Source,
+    reading: JsonOptions,
+    sink: &mut impl Sink,
+) -> Result<ReadCounts> {
+    let mut scan = Scanner::new();
+    let ended = scan.run(input, 0, u64::MAX, sink);
+    finish(scan.counts, ended, reading)
+}
+
+/// Reads a trace with several threads. The result is the same as with one thread. Calls `on_read` after each read
+/// with the number of bytes read.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_parallel(
+    file: &File,
+    threads: usize,
+    reading: JsonOptions,
+    sink: &mut impl Fork,
+    on_read: impl Fn(u64) + Sync,
+) -> Result<ReadCounts> {
+    let size = file.metadata()?.len();
+    let (counts, ended) = parallel::read_parallel(file, size, reading.buffer, threads, sink, &on_read);
+    finish(counts, ended, reading)
+}
+
+fn finish(
+    mut counts: ReadCounts,
+    ended: std::result::Result<ScanEnd, ScanError>,
+    reading: JsonOptions,
+) -> Result<ReadCounts> {
+    match ended {
+        Ok(_) => Ok(counts),
+        Err(ScanError::Truncated { complete, .. }) if reading.accept_cut => {
+            counts.truncated_at = Some(complete);
+            Ok(counts)
+        }
+        Err(error) => Err(error.into_error(counts.events)),
+    }
+}

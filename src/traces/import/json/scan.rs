@@ -1,0 +1,377 @@
+//! The scanner reads a file from the first byte to the last, event by event, one buffer at a time.
+//!
+//! The same loop also reads the text around the events (`{"schemaVersion": 1, "traceEvents": [` and the text after
+//! the array). A scan can begin at an event in mid-file, and can end at the event where another thread's part began.
+
+use super::super::Text;
+use super::super::model::{Event, Property, Sink, Wants};
+use super::ReadCounts;
+use super::buffer::{Buffer, MAX_EVENT_BYTES, PADDING, RefillError, Source};
+use super::cursor::{self, Shape, Stop, skip_blanks};
+use super::damage;
+use super::dialect;
+use super::fields::{self, Fields};
+use super::mask::{self, InstructionSet, Job};
+use gpuflame_model::error::{Error, ErrorKind};
+
+/// Syntax that the scanner expects next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    /// The opening bracket of the document.
+    Start,
+    /// A key of the trace object. If `first`, the object may also end instead.
+    Key { first: bool },
+    /// A comma between keys, or the end of the trace object.
+    BetweenKeys,
+    /// An event, or the end of the array.
+    Event,
+    /// A comma between events, or the end of the array.
+    BetweenEvents,
+    /// Only blanks, because the document has ended.
+    Nothing,
+}
+
+/// Reason why the scan of a part of the file ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScanEnd {
+    /// The scan reached the end of the file.
+    File,
+    /// The scan reached the first event at or past the requested position.
+    Reached(u64),
+}
+
+/// An error and its position. The error becomes a message once the number of preceding events is known.
+#[derive(Debug)]
+pub(super) enum ScanError {
+    Io(std::io::Error),
+    /// An unexpected byte.
+    Unexpected {
+        at: u64,
+        expected: &'static str,
+        found: Option<u8>,
+    },
+    /// The file ends in the middle of a value. The file is valid up to `complete`.
+    Truncated {
+        at: u64,
+        complete: u64,
+        expected: &'static str,
+        /// An earlier position at which the open value stops being valid, and the syntax expected at that position.
+        damage: Option<(u64, &'static str)>,
+    },
+    EventTooLarge {
+        at: u64,
+    },
+    /// The file is valid JSON but contains no events.
+    NoEvents,
+}
+
+impl ScanError {
+    /// Turns the error into an error message; `events` is the number of events read before.
+    pub(super) fn into_error(self, events: u64) -> Error {
+        let message = match self {
+            Self::Io(error) => return Error::new(ErrorKind::Io, format!("event {events}: {error}")),
+            Self::Unexpected { at, expected, found } => {
+                let found = match found {
+                    Some(byte @ 0x21..0x7f) => format!("`{}`", char::from(byte)),
+                    Some(byte) => format!("byte {byte:#04x}"),
+                    None => "the end".to_owned(),
+                };
+                format!(
+                    "event {events}: found {found} at byte {at}, expected {expected}; the {events} events before it are complete"
+                )
+            }
+            Self::Truncated { damage: Some((at, expected)), .. } => format!(
+                "damaged at byte {at}, in event {events}: expected {expected}; the {events} events before it are complete"
+            ),
+            Self::Truncated { at, expected, .. } => format!(
+                "truncated at byte {at}, in event {events}: expected {expected}; the {events} events before it are complete"
+            ),
+            Self::EventTooLarge { at } => {
+                format!(
+                    "event {events} at byte {at} is larger than {} MiB: not a trace",
+                    MAX_EVENT_BYTES >> 20
+                )
+            }
+            Self::NoEvents => {
+                "JSON without `traceEvents`: not a trace of torch.profiler or for Chrome's viewer".to_owned()
+            }
+        };
+        Error::new(ErrorKind::Format, message)
+    }
+}
+
+/// State of the scanner between two buffers.
+#[derive(Clone, Debug)]
+pub(super) struct Scanner {
+    expect: Expect,
+    /// Whether the events are inside an object; otherwise the file is a bare array of events.
+    in_object: bool,
+    had_events: bool,
+    pub(super) counts: ReadCounts,
+}
+
+impl Scanner {
+    /// Starts at the beginning of a file.
+    pub(super) fn new() -> Self {
+        Self { expect: Expect::Start, in_object: false, had_events: false, counts: ReadCounts::default() }
+    }
+
+    /// Starts at an event in mid-file.
+    pub(super) fn at_event(in_object: bool) -> Self {
+        Self { expect: Expect::Event, in_object, had_events: true, counts: ReadCounts::default() }
+    }
+
+    /// Continues after a scan that ended with [`ScanEnd::Reached`].
+    pub(super) fn resume(&self) -> Self {
+        Self { counts: ReadCounts::default(), ..self.clone() }
+    }
+
+    /// Reads `input` to its end or to the first event at or past `until`. The first byte of `input` is byte
+    /// `position` of the file.
+    pub(super) fn run(
+        &mut self,
+        input: &mut impl Source,
+        mut position: u64,
+        until: u64,
+        sink: &mut impl Sink,
+    ) -> Result<ScanEnd, ScanError> {
+        let wants = sink.wants();
+        let mut buffer = Buffer::new(0);
+        let mut is_last = false;
+        loop {
+            is_last = is_last
+                || input.refill(&mut buffer).map_err(|lack| match lack {
+                    RefillError::Io(error) => ScanError::Io(error),
+                    RefillError::EventTooLarge => match damage::find_first_damage(buffer.unread()) {
+                        Some((at, expected)) => ScanError::Truncated {
+                            at: position,
+                            complete: position,
+                            expected,
+                            damage: Some((position + at as u64, expected)),
+                        },
+                        None => ScanError::EventTooLarge { at: position },
+                    },
+                })?;
+            let left = until.saturating_sub(position);
+            let until = usize::try_from(left).unwrap_or(usize::MAX);
+            let chunk = Chunk { scan: self, bytes: buffer.padded(), until, wants, sink };
+            let (consumed, stop) = mask::run(chunk);
+            buffer.consume(consumed);
+            let begin = position;
+            position += consumed as u64;
+            match stop {
+                Outcome::Reached => return Ok(ScanEnd::Reached(position)),
+                Outcome::Unexpected { at: within, expected, found } => {
+                    return Err(ScanError::Unexpected {
+                        at: begin + within as u64,
+                        expected,
+                        found: Some(found),
+                    });
+                }
+                Outcome::More(expected) if is_last => return self.end(position, buffer.unread(), expected),
+                Outcome::More(_) => {}
+            }
+        }
+    }
+
+    /// Handles the end of the file. `rest` follows byte `complete`, and the syntax `expected` was missing.
+    fn end(&mut self, complete: u64, rest: &[u8], expected: &'static str) -> Result<ScanEnd, ScanError> {
+        let end = complete + rest.len() as u64;
+        self.counts.bytes = end;
+        let is_blank = rest.iter().all(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r'));
+        match self.expect {
+            Expect::Nothing if !self.had_events => Err(ScanError::NoEvents),
+            Expect::Nothing => Ok(ScanEnd::File),
+            // Chrome's format allows an array without its closing bracket.
+            Expect::BetweenEvents | Expect::Event if !self.in_object && is_blank => Ok(ScanEnd::File),
+            _ => {
+                let damage =
+                    damage::find_first_damage(rest).map(|(at, expected)| (complete + at as u64, expected));
+                Err(ScanError::Truncated { at: end, complete, expected, damage })
+            }
+        }
+    }
+}
+
+/// Reason why the scan of a chunk stopped.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    More(&'static str),
+    Reached,
+    Unexpected { at: usize, expected: &'static str, found: u8 },
+}
+
+/// A part of the file, followed by padding.
+struct Chunk<'a, S> {
+    scan: &'a mut Scanner,
+    bytes: &'a [u8],
+    until: usize,
+    wants: Wants,
+    sink: &'a mut S,
+}
+
+impl<S: Sink> Job for Chunk<'_, S> {
+    /// Number of bytes consumed, and the reason why the scan stopped.
+    type Out = (usize, Outcome);
+
+    #[inline(always)]
+    fn run<L: InstructionSet>(self) -> Self::Out {
+        let Chunk { scan, bytes, until, wants, sink } = self;
+        let mut done = 0;
+        let stop = loop {
+            let at = skip_blanks(bytes, done);
+            done = at;
+            let step = match scan.expect {
+                Expect::Event => match bytes[at] {
+                    b'{' if at >= until => return (done, Outcome::Reached),
+                    b'{' => scan.event::<L>(bytes, at, wants, sink),
+                    _ => scan.non_object::<L>(bytes, at),
+                },
+                Expect::BetweenEvents => match bytes[at] {
+                    b',' => {
+                        scan.expect = Expect::Event;
+                        Ok(at + 1)
+                    }
+                    b']' => Ok(scan.end_of_events(at)),
+                    _ => Err(Stop { at, expected: "a `,` or the end of the events" }),
+                },
+                _ => scan.outside_events::<L>(bytes, at, wants, sink),
+            };
+            match step {
+                Ok(next) => done = next,
+                Err(stop) => break stop,
+            }
+        };
+        let end = bytes.len() - PADDING;
+        if stop.at >= end {
+            return (done, Outcome::More(stop.expected));
+        }
+        (done, Outcome::Unexpected { at: stop.at, expected: stop.expected, found: bytes[stop.at] })
+    }
+}
+
+impl Scanner {
+    #[inline(always)]
+    fn event<L: InstructionSet>(
+        &mut self,
+        bytes: &[u8],
+        at: usize,
+        wants: Wants,
+        sink: &mut impl Sink,
+    ) -> Result<usize, Stop> {
+        let mut fields = Fields::default();
+        let next = fields::read_fields::<L>(bytes, at, &mut fields)?;
+        self.counts.events += 1;
+        self.counts.non_events += u64::from(fields.phase.shape == Shape::Missing);
+        self.expect = Expect::BetweenEvents;
+        dialect::emit::<L>(bytes, &fields, wants, &mut self.counts, sink);
+        Ok(next)
+    }
+
+    /// Reads the end of the array, or an element that is not an object.
+    #[inline(always)]
+    fn non_object<L: InstructionSet>(&mut self, bytes: &[u8], at: usize) -> Result<usize, Stop> {
+        match bytes[at] {
+            b']' => Ok(self.end_of_events(at)),
+            b'n' => {
+                let (word, next) = cursor::read_value::<L>(bytes, at)?;
+                if word.slice(bytes) != b"null" || bytes[next] == 0 {
+                    return Err(Stop { at: if bytes[next] == 0 { next } else { at }, expected: "an event" });
+                }
+                self.counts.events += 1;
+                self.counts.non_events += 1;
+                self.expect = Expect::BetweenEvents;
+                Ok(next)
+            }
+            _ => Err(Stop { at, expected: "an event" }),
+        }
+    }
+
+    #[inline(always)]
+    fn end_of_events(&mut self, at: usize) -> usize {
+        self.expect = if self.in_object { Expect::BetweenKeys } else { Expect::Nothing };
+        at + 1
+    }
+
+    /// Reads the text before and after the events.
+    #[inline(always)]
+    fn outside_events<L: InstructionSet>(
+        &mut self,
+        bytes: &[u8],
+        at: usize,
+        wants: Wants,
+        sink: &mut impl Sink,
+    ) -> Result<usize, Stop> {
+        match (self.expect, bytes[at]) {
+            (Expect::Start, b'{') => {
+                (self.in_object, self.expect) = (true, Expect::Key { first: true });
+                Ok(at + 1)
+            }
+            (Expect::Start, b'[') => {
+                (self.had_events, self.expect) = (true, Expect::Event);
+                Ok(at + 1)
+            }
+            // Skips a byte order mark, as editors on Windows write it.
+            (Expect::Start, 0xef) if bytes[at + 1..].starts_with(b"\xbb\xbf") => Ok(at + 3),
+            (Expect::Start, _) => Err(Stop { at, expected: "a `{` or a `[`" }),
+            (Expect::Key { first: true } | Expect::BetweenKeys, b'}') => {
+                self.expect = Expect::Nothing;
+                Ok(at + 1)
+            }
+            (Expect::BetweenKeys, b',') => {
+                self.expect = Expect::Key { first: false };
+                Ok(at + 1)
+            }
+            (Expect::Key { .. }, b'"') => self.key::<L>(bytes, at + 1, wants, sink),
+            (Expect::Key { .. }, _) => Err(Stop { at, expected: "a key" }),
+            (Expect::BetweenKeys, _) => Err(Stop { at, expected: "a `,` or the trace's `}`" }),
+            (_, _) => Err(Stop { at, expected: "the end of the file" }),
+        }
+    }
+
+    #[inline(always)]
+    fn key<L: InstructionSet>(
+        &mut self,
+        bytes: &[u8],
+        at: usize,
+        wants: Wants,
+        sink: &mut impl Sink,
+    ) -> Result<usize, Stop> {
+        let key = cursor::read_string::<L>(bytes, at)?;
+        let after = cursor::skip_colon(bytes, key.end as usize + 1)?;
+        let name = Text::json(key.slice(bytes), key.shape == Shape::Escaped);
+        if bytes[after] == b'[' && &*name.decode() == "traceEvents" {
+            (self.had_events, self.expect) = (true, Expect::Event);
+            return Ok(after + 1);
+        }
+        let (value, next) = cursor::read_value::<L>(bytes, after)?;
+        if next >= bytes.len() - PADDING {
+            // More input is needed, because a number may continue in the next buffer.
+            return Err(Stop { at: next, expected: "a `,` or the trace's `}`" });
+        }
+        self.expect = Expect::BetweenKeys;
+        if wants.has(Wants::NAMES) {
+            let (start, end) = match value.shape {
+                Shape::String | Shape::Escaped => (after, next),
+                _ => (value.start as usize, value.end as usize),
+            };
+            sink.event(&Event::Property(Property { key: name, value: &bytes[start..end] }));
+        }
+        Ok(next)
+    }
+}
+
+/// Whether a plausible event opens at `at`. The result is a guess, because the text around the position is unknown.
+pub(super) fn is_event(padded: &[u8], at: usize) -> bool {
+    struct Check<'a>(&'a [u8], usize);
+    impl Job for Check<'_> {
+        type Out = bool;
+        #[inline(always)]
+        fn run<L: InstructionSet>(self) -> bool {
+            let mut fields = Fields::default();
+            let next = fields::read_fields::<L>(self.0, self.1, &mut fields);
+            next.is_ok() && fields.phase.shape == Shape::String
+        }
+    }
+    mask::run(Check(padded, at))
+}

@@ -1,0 +1,50 @@
+//! Reads text files line by line and numbers the lines for messages.
+
+use std::io::BufRead;
+
+use super::ReadCounts;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+
+/// Maximum length of a line; lines of real traces are far shorter.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+
+/// A line without its line break.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) number: u64,
+}
+
+impl Line<'_> {
+    /// Whether the line is blank or starts with `#`.
+    pub(super) fn is_comment(&self) -> bool {
+        matches!(self.bytes.trim_ascii_start(), [] | [b'#', ..])
+    }
+
+    /// Creates an error about this line. `what` completes the sentence "line N has ...".
+    pub(super) fn error(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Format, format!("line {} has {what}", self.number))
+    }
+}
+
+/// Calls `take` with each line.
+pub(super) fn for_each_line(
+    mut input: impl BufRead,
+    mut take: impl FnMut(Line<'_>, &mut ReadCounts) -> Result<()>,
+) -> Result<ReadCounts> {
+    let mut counts = ReadCounts::default();
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        bytes.clear();
+        let count = std::io::Read::take(&mut input, MAX_LINE_BYTES).read_until(b'\n', &mut bytes)?;
+        if count == 0 {
+            break;
+        }
+        if count as u64 == MAX_LINE_BYTES {
+            return Err(Line { bytes: &bytes, number }.error("more than 64 MiB: not a text file"));
+        }
+        counts.bytes += count as u64;
+        take(Line { bytes: bytes.trim_ascii_end(), number }, &mut counts)?;
+    }
+    Ok(counts)
+}

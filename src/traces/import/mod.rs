@@ -1,0 +1,55 @@
+//! The importers read traces written by torch.profiler, Paddle, vLLM, Nsight Systems, rocprofv3 and more tools as one
+//! stream of [`Event`]s, in file order, with times as exact nanoseconds.
+//!
+//! [`open()`] detects the format by content, and [`Opened::read`] passes the file's events to a [`Sink`]. Events are
+//! not stored, so files may be larger than memory. [`rows()`] links the events (a GPU operation, the call that
+//! launched it, the slices that were open on the calling thread) and emits the same kinds of rows that our own
+//! capture records. [`recording()`] reads such rows from a recording.
+
+pub mod json;
+
+mod call_stacks;
+mod cupti_text;
+mod detect;
+mod folded;
+mod graph_captures;
+mod gzip;
+mod host_delays;
+mod lines;
+mod link;
+mod model;
+mod name_table;
+mod nsys;
+mod open;
+mod operator_links;
+mod options;
+mod recording;
+mod rocprof;
+mod rows;
+mod sbt;
+mod slice_edges;
+mod slices;
+mod stack_frames;
+mod text;
+mod trace_collector;
+mod work;
+
+pub use graph_captures::CaptureCoverage;
+pub use json::ReadCounts;
+pub use link::LinkReport;
+pub use model::{
+    Begin, Call, CpuKind, CpuOp, End, Event, Flow, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink,
+    SliceKind, StackLine, Sync, ThreadName, Wants,
+};
+pub use name_table::NameTable;
+pub use open::{Kind, Opened, open};
+pub use options::Options;
+pub use recording::{RecordingSummary, WriterState, recording};
+pub use rows::rows;
+pub use text::Text;
+pub use trace_collector::TraceCollector;
+
+/// Parses a decimal number of microseconds into nanoseconds. Returns `None` if `text` is not a number.
+pub fn json_micros(text: &str) -> Option<i64> {
+    json::number::parse_micros(text.as_bytes()).map(|(nanos, _)| nanos)
+}

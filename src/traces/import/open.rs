@@ -1,0 +1,293 @@
+//! Opens a trace. Detects the format by content, never by file name, and passes the trace to the reader for that
+//! format.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use super::gzip::{self, Inflater};
+use super::json::{self, ReadCounts};
+use super::options::Options;
+use super::{Fork, Sink, cupti_text, detect, folded, nsys, rocprof, sbt};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+
+/// Format of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// JSON with a `traceEvents` array or a bare array of events: torch.profiler's Kineto, Paddle, and every other
+    /// tool that writes for Chrome's viewer. The reader decides the dialect for each event.
+    Chrome,
+    /// Sqlite export of Nsight Systems.
+    Nsys,
+    /// JSON of rocprofv3.
+    Rocprof,
+    /// Text that the CUPTI tracer of eunomia's tutorial writes.
+    CuptiText,
+    /// Folded stacks: frames and weight.
+    Folded,
+    /// Folded stacks with time, program, process, thread and processor.
+    ExtendedFolded,
+    /// TraceSmith's binary format.
+    Sbt,
+    /// Our own recording.
+    Recording,
+}
+
+impl Kind {
+    /// Returns a noun phrase for messages.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Chrome => "a JSON trace (Chrome, Kineto)",
+            Self::Nsys => "an Nsight Systems sqlite export",
+            Self::Rocprof => "a rocprofv3 JSON file",
+            Self::CuptiText => "a CUPTI text trace",
+            Self::Folded => "folded stacks",
+            Self::ExtendedFolded => "extended folded stacks",
+            Self::Sbt => "a TraceSmith SBT file",
+            Self::Recording => "a gpuflame recording",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.description())
+    }
+}
+
+/// An open file whose format is known.
+#[derive(Debug)]
+pub struct Opened {
+    path: PathBuf,
+    kind: Kind,
+    rank: Option<u32>,
+    size: Option<u64>,
+    source: Input,
+}
+
+/// Source of the trace's bytes.
+#[derive(Debug)]
+enum Input {
+    File(File),
+    Gzip { head: Vec<u8>, rest: Inflater },
+    Pipe { head: Vec<u8> },
+}
+
+/// Number of bytes examined to detect the format, greater than the size of the metadata that may precede the events.
+const HEAD_BYTES: u64 = 64 << 10;
+
+/// Opens the trace at `path`; `-` is standard input.
+///
+/// # Errors
+/// `Io` if the file cannot be read; `Format` if the file is not a known kind of trace. The message names the format
+/// that the file resembles and the next step for the user.
+pub fn open(path: &Path) -> Result<Opened> {
+    open_any(path)
+        .map_err(|error| {
+            match path.file_name().and_then(|name| detect::describe_by_name(&name.to_string_lossy())) {
+                Some(what) if error.kind() == ErrorKind::Format => Error::new(ErrorKind::Format, what),
+                _ => error,
+            }
+        })
+        .map_err(|error| error.within(path.display()))
+}
+
+fn open_any(path: &Path) -> Result<Opened> {
+    let path_buf = path.to_path_buf();
+    if path.as_os_str() == "-" {
+        let head = read_head(&mut std::io::stdin().lock())?;
+        if gzip::is_gzip(&head) {
+            let input = Cursor::new(head).chain(std::io::stdin());
+            return open_gzip(path_buf, None, Box::new(input));
+        }
+        let (kind, rank) = detect_kind_and_rank(&head)?;
+        return Ok(Opened { path: path_buf, kind, rank, size: None, source: Input::Pipe { head } });
+    }
+    let mut file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(Error::new(ErrorKind::Io, "is a folder; give a file"));
+    }
+    let head = read_head(&mut file)?;
+    if metadata.is_file() {
+        std::io::Seek::rewind(&mut file)?;
+        if gzip::is_gzip(&head) {
+            return open_gzip(path_buf, Some(metadata.len()), Box::new(file));
+        }
+        let (kind, rank) = detect_kind_and_rank(&head)?;
+        let (size, source) = (Some(metadata.len()), Input::File(file));
+        return Ok(Opened { path: path_buf, kind, rank, size, source });
+    }
+    // The input is a named pipe or a device, so bytes that were already read cannot be read again.
+    open_stream(path_buf, head, file)
+}
+
+fn open_stream(path: PathBuf, head: Vec<u8>, file: File) -> Result<Opened> {
+    let is_gzip = gzip::is_gzip(&head);
+    let input = Box::new(Cursor::new(head).chain(file));
+    if is_gzip {
+        return open_gzip(path, None, input);
+    }
+    let mut rest = Inflater::plain(input);
+    let head = read_head(&mut rest)?;
+    let (kind, rank) = detect_kind_and_rank(&head)?;
+    Ok(Opened { path, kind, rank, size: None, source: Input::Gzip { head, rest } })
+}
+
+fn open_gzip(path: PathBuf, size: Option<u64>, input: Box<dyn Read + Send>) -> Result<Opened> {
+    let mut rest = Inflater::new(input);
+    let mut head = Vec::new();
+    let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
+    let (kind, rank) = match (detect_kind_and_rank(&head), ended) {
+        (Ok(detected), Ok(_)) => detected,
+        // The file is truncated within the head. The events before the truncation are read first, then the error is
+        // returned.
+        (Ok(detected), Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            rest = rest.truncated(error);
+            detected
+        }
+        (_, Err(error)) => return Err(error.into()),
+        (Err(error), _) => return Err(error),
+    };
+    if kind == Kind::Nsys {
+        let message = "is a gzipped sqlite file; unpack it first (`gunzip FILE`)";
+        return Err(Error::new(ErrorKind::Format, message));
+    }
+    Ok(Opened { path, kind, rank, size, source: Input::Gzip { head, rest } })
+}
+
+fn detect_kind_and_rank(head: &[u8]) -> Result<(Kind, Option<u32>)> {
+    let kind = detect::detect_kind(head)?;
+    Ok((kind, if kind == Kind::Chrome { detect::find_rank(head) } else { None }))
+}
+
+fn read_head(input: &mut impl Read) -> Result<Vec<u8>> {
+    let mut head = Vec::new();
+    input.take(HEAD_BYTES).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+impl Opened {
+    /// Returns the format of the trace.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Returns the rank of the process that wrote the trace, if the file gives the rank before the events, as
+    /// torch.profiler does.
+    pub fn rank(&self) -> Option<u32> {
+        self.rank
+    }
+
+    /// Whether the trace is compressed with gzip.
+    pub fn is_compressed(&self) -> bool {
+        matches!(&self.source, Input::Gzip { rest, .. } if rest.is_gzip())
+    }
+
+    /// Returns the path, which messages use as a prefix.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the size of the file in bytes; `None` for a pipe.
+    pub fn size(&self) -> Option<u64> {
+        self.size
+    }
+
+    /// Passes all events to `sink`, in file order.
+    ///
+    /// # Errors
+    /// `Io` and `Format`, with the position. Events before the error have already been passed to the sink.
+    pub fn read(self, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
+        let path = self.path.clone();
+        self.read_with(options, sink).map_err(|error| error.within(path.display()))
+    }
+
+    /// Like [`Opened::read`], but uses several threads if the file allows it.
+    ///
+    /// # Errors
+    /// As [`Opened::read`].
+    pub fn read_parallel(self, options: &Options, sink: &mut impl Fork) -> Result<ReadCounts> {
+        match &self.source {
+            Input::File(file) if self.kind == Kind::Chrome && options.threads > 1 => {
+                let on_read = |count| options.add_bytes_read(count);
+                json::read_parallel(file, options.threads, options.json_options(), sink, on_read)
+                    .map_err(|error| error.within(self.path.display()))
+            }
+            _ => self.read(options, sink),
+        }
+    }
+
+    /// Passes the (inflated) bytes to `read`, for formats without events.
+    pub fn bytes<T: Send>(
+        self,
+        options: &Options,
+        read: impl FnOnce(&mut dyn BufRead) -> Result<T>,
+    ) -> Result<T> {
+        let size = options.buffer;
+        match self.source {
+            Input::File(input) => {
+                read(&mut BufReader::with_capacity(size, ProgressReader { input, options }))
+            }
+            Input::Pipe { head } => {
+                let input = Cursor::new(head).chain(std::io::stdin().lock());
+                read(&mut BufReader::with_capacity(size, ProgressReader { input, options }))
+            }
+            Input::Gzip { head, rest } => {
+                rest.read_with_thread(head, options, |rest| read(&mut BufReader::with_capacity(size, rest)))
+            }
+        }
+    }
+
+    fn read_with(self, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
+        let Self { path, kind, source, .. } = self;
+        match source {
+            Input::File(_) if kind == Kind::Nsys => nsys::read(&path, sink),
+            Input::File(file) => read_kind(kind, ProgressReader { input: file, options }, options, sink),
+            Input::Pipe { head } => {
+                let input = Cursor::new(head).chain(std::io::stdin().lock());
+                read_kind(kind, ProgressReader { input, options }, options, sink)
+            }
+            Input::Gzip { head, rest } => rest.read_with_thread(head, options, |mut rest| match kind {
+                Kind::Chrome => json::read_from(&mut rest, options.json_options(), sink),
+                _ => read_kind(kind, rest, options, sink),
+            }),
+        }
+    }
+}
+
+fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
+    if kind == Kind::Chrome {
+        return json::read(input, options.json_options(), sink);
+    }
+    let input = BufReader::with_capacity(options.buffer, input);
+    match kind {
+        Kind::Rocprof => rocprof::read(input, sink),
+        Kind::CuptiText => cupti_text::read(input, sink),
+        Kind::Folded => folded::read(input, sink),
+        Kind::ExtendedFolded => folded::read_extended(input, sink),
+        Kind::Sbt => sbt::read(input, sink),
+        Kind::Nsys => {
+            Err(Error::new(ErrorKind::Format, "an sqlite file cannot be read from a pipe; save it first"))
+        }
+        Kind::Recording | Kind::Chrome => {
+            Err(Error::new(ErrorKind::Format, "is a gpuflame recording, which has rows, not events"))
+        }
+    }
+}
+
+/// Adds the bytes read to the progress counter.
+struct ProgressReader<'a, R> {
+    input: R,
+    options: &'a Options,
+}
+
+impl<R: Read> Read for ProgressReader<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.input.read(bytes)?;
+        self.options.add_bytes_read(count as u64);
+        Ok(count)
+    }
+}

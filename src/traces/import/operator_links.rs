@@ -1,0 +1,253 @@
+//! Links operators to the Python functions that called them, and backward operators to the forward operator whose
+//! gradient they compute.
+//!
+//! Older profilers write the Python functions into the operator's arguments (`Call stack`) instead of emitting slices
+//! for the functions. The functions become frames between the enclosing operator and this operator. Functions that
+//! both operators have in their arguments are omitted.
+//!
+//! Backward operators run on a separate thread, without any Python. On request their launches are attributed to the
+//! stack of the forward operator: forward stack, `[backward]`, backward operator. A backward operator is linked to
+//! its forward operator by the trace's flows (`fwdbwd`), else by sequence number on the thread that the backward
+//! operator names. If several forward operators have the same number, the last one created the autograd node.
+//! Profilers number threads in their own way. The named thread is therefore taken to be the thread whose sequence
+//! numbers match best; if two threads match equally well, nothing is linked.
+
+use std::collections::HashMap;
+
+use super::slices::{FrameClass, NONE, ROOT, Slice, StackTree};
+use super::work::{CallRecord, OpRecord};
+use gpuflame_model::record::IdMap;
+
+/// All operators and their links. See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct OperatorLinks {
+    operators: Vec<Operator>,
+    /// Python call stacks as lists of labels, outermost first.
+    pub(super) python_stacks: Vec<Vec<u32>>,
+    /// Flows by id, as thread and time of the flow's start, and of its end.
+    flows: IdMap<u64, [Option<(u32, i64)>; 2]>,
+    /// For each operator, the corresponding forward operator, or [`NONE`].
+    forward_of: Vec<u32>,
+    /// Stacks of operators, indexed by operator.
+    stacks: Vec<u32>,
+    /// Calls inside linked backward operators: call, operator, and the stack below the operator.
+    linked_calls: Vec<(u32, u32, u32)>,
+    /// Calls inside backward operators that could not be linked.
+    unlinked_calls: Vec<u32>,
+}
+
+/// Forward operators by sequence number and thread, as (start, number).
+type Forward = HashMap<u64, HashMap<u32, Vec<(i64, u32)>>>;
+
+/// An operator and its arguments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operator {
+    /// Number of the operator's slice; operators are sorted by this number.
+    pub(super) slice: u32,
+    pub(super) thread: u32,
+    pub(super) start: i64,
+    /// Python call stack of the operator, or [`NONE`].
+    pub(super) python_stack: u32,
+    /// Sequence number that the operator shares with its counterpart in the other pass.
+    pub(super) sequence: Option<u64>,
+    /// Thread of the forward operator, in the profiler's numbering; 0 if this operator is not a backward operator.
+    pub(super) forward_thread: u64,
+    /// Whether the operator belongs to the backward pass, even if it has no counterpart.
+    pub(super) is_backward: bool,
+}
+
+/// The operators that enclose an open slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OperatorScope {
+    /// Python call stack of the innermost operator that has one.
+    python_stack: u32,
+    /// Outermost backward operator that is linked, and the stack below that operator.
+    backward: (u32, u32),
+    is_backward: bool,
+}
+
+impl OperatorScope {
+    pub(super) const OUTSIDE: Self = Self { python_stack: NONE, backward: (NONE, ROOT), is_backward: false };
+}
+
+impl OperatorLinks {
+    /// Adds an operator.
+    pub(super) fn add_operator(&mut self, operator: Operator) {
+        self.operators.push(operator);
+    }
+
+    /// Returns the operator of a slice, if the slice is an operator.
+    pub(super) fn find_operator(&self, slice: &Slice) -> Option<u32> {
+        if self.operators.is_empty() || slice.class() == FrameClass::Call {
+            return None;
+        }
+        let found = self.operators.binary_search_by_key(&slice.number, |operator| operator.slice);
+        found.ok().map(|at| at as u32)
+    }
+
+    /// Adds the start or end of a flow from the forward pass to the backward pass.
+    pub(super) fn add_flow(&mut self, id: u64, begins: bool, thread: u32, time: i64) {
+        self.flows.entry(id).or_default()[usize::from(!begins)] = Some((thread, time));
+    }
+
+    /// Enters the slice of operator `number`, inside `outer` and on top of the stack `parent`. Returns the new scope,
+    /// and the stack including the operator's Python functions.
+    pub(super) fn enter_slice(
+        &self,
+        number: Option<u32>,
+        outer: OperatorScope,
+        parent: u32,
+        tree: &mut StackTree,
+    ) -> (OperatorScope, u32) {
+        let Some((number, operator)) = number.map(|number| (number, &self.operators[number as usize])) else {
+            return (outer, parent);
+        };
+        let mut scope = outer;
+        scope.is_backward |= operator.is_backward;
+        if outer.backward.0 == NONE
+            && self.forward_of.get(number as usize).is_some_and(|forward_operator| *forward_operator != NONE)
+        {
+            scope.backward = (number, parent);
+        }
+        let mut node = parent;
+        if let Some(python_stack) = self.python_stacks.get(operator.python_stack as usize) {
+            let around = self.python_stacks.get(outer.python_stack as usize).map_or(&[][..], Vec::as_slice);
+            let shared = around.iter().zip(python_stack).take_while(|(a, b)| a == b).count();
+            for &label in &python_stack[shared..] {
+                node = tree.child((node, label, FrameClass::Python));
+            }
+            scope.python_stack = operator.python_stack;
+        }
+        (scope, node)
+    }
+
+    /// Records the stack of an operator.
+    pub(super) fn note_stack(&mut self, number: u32, stack: u32) {
+        if let Some(known) = self.stacks.get_mut(number as usize) {
+            *known = stack;
+        }
+    }
+
+    /// Records a call made inside `scope`.
+    pub(super) fn note_call(&mut self, call: u32, scope: &OperatorScope) {
+        match scope.backward {
+            (NONE, _) if scope.is_backward => self.unlinked_calls.push(call),
+            (NONE, _) => {}
+            (operator, below) => self.linked_calls.push((call, operator, below)),
+        }
+    }
+
+    /// Links all backward operators to their forward operators.
+    pub(super) fn link_forward(&mut self) {
+        let forward = self.forward_operators();
+        let threads = self.forward_threads(&forward);
+        let mut forward_of = vec![NONE; self.operators.len()];
+        for (operator, forward_operator) in
+            self.operators.iter().zip(&mut forward_of).filter(|(one, _)| one.forward_thread > 0)
+        {
+            let Some(sequence) = operator.sequence else { continue };
+            let Some(by_thread) = forward.get(&sequence) else { continue };
+            let forward_thread = threads.get(&operator.forward_thread);
+            let candidates = match (forward_thread.and_then(|thread| by_thread.get(thread)), by_thread.len())
+            {
+                (Some(candidates), _) => candidates,
+                (None, 1) => by_thread.values().next().expect("there is one"),
+                _ => continue,
+            };
+            let before = candidates.iter().rev().find(|(start, _)| *start < operator.start);
+            *forward_operator = before.map_or(NONE, |(_, number)| *number);
+        }
+        self.link_by_flows(&mut forward_of);
+        self.stacks = vec![ROOT; forward_of.len()];
+        self.forward_of = forward_of;
+    }
+
+    /// Returns forward operators by sequence number and thread, sorted by start.
+    fn forward_operators(&self) -> Forward {
+        let mut forward = Forward::new();
+        for (number, operator) in (0..).zip(&self.operators) {
+            if let (Some(sequence), 0) = (operator.sequence, operator.forward_thread) {
+                let candidates = forward.entry(sequence).or_default().entry(operator.thread).or_default();
+                candidates.push((operator.start, number));
+            }
+        }
+        forward.values_mut().flat_map(HashMap::values_mut).for_each(|candidates| candidates.sort_unstable());
+        forward
+    }
+
+    /// Returns, for each of the profiler's thread numbers, the thread that has most of the sequence numbers.
+    fn forward_threads(&self, forward: &Forward) -> HashMap<u64, u32> {
+        let mut votes: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
+        for operator in self.operators.iter().filter(|operator| operator.forward_thread > 0) {
+            let by_thread = operator.sequence.and_then(|sequence| forward.get(&sequence));
+            for &thread in by_thread.into_iter().flat_map(HashMap::keys) {
+                *votes.entry(operator.forward_thread).or_default().entry(thread).or_default() += 1;
+            }
+        }
+        let best = |votes: HashMap<u32, u64>| {
+            let max_votes = votes.values().copied().max()?;
+            let mut best = votes.into_iter().filter(|(_, count)| *count == max_votes);
+            let (thread, _) = best.next()?;
+            best.next().is_none().then_some(thread)
+        };
+        votes.into_iter().filter_map(|(number, votes)| Some((number, best(votes)?))).collect()
+    }
+
+    fn link_by_flows(&self, forward_of: &mut [u32]) {
+        if self.flows.is_empty() {
+            return;
+        }
+        let mut at: HashMap<(u32, i64), Vec<u32>> = HashMap::new();
+        for (number, operator) in (0..).zip(&self.operators) {
+            at.entry((operator.thread, operator.start)).or_default().push(number);
+        }
+        for [begin, end] in self.flows.values() {
+            let both = begin.and_then(|begin| at.get(&begin)).zip(end.and_then(|end| at.get(&end)));
+            let Some((forward, backward)) = both else { continue };
+            // The last forward operator that starts with the number created the node, and the outermost backward
+            // operator computes its gradient.
+            let is_backward = |number: &&u32| self.operators[**number as usize].forward_thread > 0;
+            let backward = backward.iter().find(is_backward).or(backward.first());
+            if let (Some(&forward), Some(&backward)) = (forward.last(), backward) {
+                forward_of[backward as usize] = forward;
+            }
+        }
+    }
+
+    /// Moves the launches of linked backward operators under the forward operators. `mark` is the label between the
+    /// forward and the backward part of the stack.
+    pub(super) fn attach_to_forward(&self, mark: u32, calls: &mut [CallRecord], tree: &mut StackTree) {
+        let mut known: IdMap<(u32, u32, u32), u32> = IdMap::default();
+        let mut path = Vec::new();
+        for &(call, operator, below) in &self.linked_calls {
+            let forward = self.stacks[self.forward_of[operator as usize] as usize];
+            let stack = calls[call as usize].stack;
+            if forward == ROOT {
+                continue;
+            }
+            calls[call as usize].stack = *known.entry((stack, forward, below)).or_insert_with(|| {
+                tree.path_above(stack, below, &mut path);
+                let marked = tree.child((forward, mark, FrameClass::Call));
+                path.iter().rev().fold(marked, |node, (label, class)| tree.child((node, *label, *class)))
+            });
+        }
+    }
+
+    /// Returns the GPU time launched by all backward operators, and the GPU time launched by the linked backward
+    /// operators, in ns.
+    pub(super) fn backward_nanos(&self, ops: &[OpRecord]) -> (u64, u64) {
+        let linked_calls: IdMap<u32, ()> = self.linked_calls.iter().map(|(call, ..)| (*call, ())).collect();
+        let unlinked_calls: IdMap<u32, ()> = self.unlinked_calls.iter().map(|call| (*call, ())).collect();
+        let mut sums = (0, 0);
+        for op in ops {
+            let Some(call) = op.call else { continue };
+            let nanos = op.end.saturating_sub(op.start).max(0) as u64;
+            let is_linked = linked_calls.contains_key(&call);
+            if is_linked || unlinked_calls.contains_key(&call) {
+                sums.0 += nanos;
+                sums.1 += if is_linked { nanos } else { 0 };
+            }
+        }
+        sums
+    }
+}

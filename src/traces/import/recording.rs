@@ -1,0 +1,197 @@
+//! Reads our own recordings as far as they are readable. A damaged row is reported and skipped, and all rows before a
+//! truncation are read. A recording without an end row is reported as well.
+
+use super::{Opened, Options};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::record::{Mark, Reader, Row, Standing, WriterId};
+use gpuflame_os::alive::Identity;
+
+/// Facts about a recording other than its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordingSummary {
+    /// Number of rows that are unreadable.
+    pub damaged: u64,
+    /// Number of rows of kinds that only later versions know.
+    pub skipped: u64,
+    /// Whether the recording has sums instead of single activities.
+    pub is_of_sums: bool,
+    /// State of the process that wrote the recording, if the recording has no end row.
+    pub writer_state: Option<WriterState>,
+}
+
+/// State of a process whose recording has no end row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriterState {
+    /// The process no longer exists.
+    Gone,
+    /// The process is still running.
+    Alive,
+    /// The state of the process cannot be determined here, for example on another machine.
+    Unknown,
+    /// The process ran out of memory and continued without being recorded.
+    OutOfMemory,
+    /// The process exited but could not write its output files.
+    OutputsFailed,
+}
+
+/// Calls `each` with every row of a recording, and `remark` with an error for each unreadable row.
+///
+/// # Errors
+/// `Io`; `Format` if nothing can be read.
+pub fn recording(
+    opened: Opened,
+    options: &Options,
+    remark: &mut dyn FnMut(Error),
+    each: &mut dyn FnMut(&Row<'_>),
+) -> Result<RecordingSummary> {
+    // Another thread may read the bytes, but the rows are passed to `each` on this thread.
+    opened.bytes(options, |input| {
+        let mut reader = Reader::new(input)?;
+        let mut damaged = 0;
+        loop {
+            match reader.next_row() {
+                Ok(Some(row)) => each(&row),
+                Ok(None) => break,
+                Err(error) if error.kind() == ErrorKind::Format => {
+                    damaged += 1;
+                    remark(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let standing = reader.standing();
+        let writer_state = (!reader.is_whole()).then(|| match reader.is_starved() {
+            true => WriterState::OutOfMemory,
+            false if standing.is_over => WriterState::OutputsFailed,
+            false => writer_state(reader.writer()),
+        });
+        if let Some(writer_state) = writer_state.filter(|_| damaged == 0 || reader.mark().is_some()) {
+            let sentence = describe_missing(writer_state, reader.mark(), standing);
+            remark(Error::new(ErrorKind::Format, sentence));
+        }
+        Ok(RecordingSummary {
+            damaged,
+            skipped: reader.skipped(),
+            is_of_sums: reader.has_sums(),
+            writer_state,
+        })
+    })
+}
+
+fn writer_state(writer: Option<&WriterId>) -> WriterState {
+    let Some(WriterId { process, thread, started, namespace, boot }) = writer.cloned() else {
+        return WriterState::Unknown;
+    };
+    match (Identity { process, thread, started, namespace, boot }).is_alive() {
+        Some(true) => WriterState::Alive,
+        Some(false) => WriterState::Gone,
+        None => WriterState::Unknown,
+    }
+}
+
+/// Returns a sentence that names the missing data for the user. Unchanged data was not written again, so the process
+/// may have ended long after the last mark. If the file system accepts no more writes, the recording cannot state
+/// that either, but the process has printed a message about it.
+fn describe_missing(
+    writer_state: WriterState,
+    mark: Option<&Mark>,
+    Standing { is_late, is_over }: Standing,
+) -> String {
+    let after = mark.map(|mark| format!("after {:.1} s", mark.time.since(mark.began) as f64 / 1e9));
+    let later = after.as_ref().map(|after| format!(", {after} or later")).unwrap_or_default();
+    let held = match mark {
+        Some(Mark { open, .. }) => format!("{open} activities that CUPTI still held"),
+        None => "activities that CUPTI had not handed over".to_owned(),
+    };
+    let last = match mark {
+        Some(_) if is_late => {
+            format!("the file could no longer be written: everything after that, and {held}, are missing")
+        }
+        Some(Mark { open: 0, .. }) if is_over => "nothing that it launched is missing".to_owned(),
+        Some(_) if is_over => format!("{held} are missing"),
+        Some(mark) => {
+            let seconds = f64::from(mark.interval_ms) / 1e3;
+            format!(
+                "at most the last {seconds} s, and {held}, are missing, unless it printed that checkpoints stop"
+            )
+        }
+        None => format!("launches of the last second, and {held}, are missing"),
+    };
+    match (writer_state, after) {
+        (WriterState::Alive, Some(after)) if is_late => {
+            format!(
+                "its process is still running; this is its state {after}, when the file could no longer be written"
+            )
+        }
+        (WriterState::Alive, Some(after)) => {
+            format!("its process is still running; this is its state {after}")
+        }
+        (WriterState::OutputsFailed, _) => {
+            format!("its process exited but could not write its files{later}; {last}")
+        }
+        (WriterState::Gone, Some(_)) => format!("its process ended without its exit hooks{later}; {last}"),
+        (WriterState::Unknown, Some(_)) => {
+            format!("its process ended without its exit hooks, or is still running elsewhere{later}; {last}")
+        }
+        (WriterState::Gone | WriterState::Alive | WriterState::Unknown, None) => {
+            format!("its process was killed, or is still running: {last}")
+        }
+        (WriterState::OutOfMemory, _) => format!(
+            "recording stopped for lack of memory{later}, while its process continued: everything after that, and \
+             {held}, are missing"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::Nanos;
+
+    #[test]
+    fn the_sentence_names_the_missing_part_of_an_unfinished_recording() {
+        let mark = Mark { began: Nanos(1_000), time: Nanos(12_345_000_000), interval_ms: 1500, open: 7 };
+        let [on_time, late, over] = [(false, false), (true, false), (false, true)]
+            .map(|(is_late, is_over)| Standing { is_late, is_over });
+        let describe = |writer_state, standing| describe_missing(writer_state, Some(&mark), standing);
+        assert_eq!(
+            describe(WriterState::Gone, on_time),
+            "its process ended without its exit hooks, after 12.3 s or later; at most the last 1.5 s, and 7 \
+             activities that CUPTI still held, are missing, unless it printed that checkpoints stop"
+        );
+        assert_eq!(
+            describe(WriterState::Gone, late),
+            "its process ended without its exit hooks, after 12.3 s or later; the file could no longer be written: \
+             everything after that, and 7 activities that CUPTI still held, are missing"
+        );
+        assert_eq!(
+            describe(WriterState::Alive, on_time),
+            "its process is still running; this is its state after 12.3 s"
+        );
+        assert_eq!(
+            describe(WriterState::Alive, late),
+            "its process is still running; this is its state after 12.3 s, when the file could no longer be written"
+        );
+        assert_eq!(
+            describe(WriterState::OutOfMemory, on_time),
+            "recording stopped for lack of memory, after 12.3 s or later, while its process continued: everything \
+             after that, and 7 activities that CUPTI still held, are missing"
+        );
+        assert_eq!(
+            describe(WriterState::OutputsFailed, over),
+            "its process exited but could not write its files, after 12.3 s or later; 7 activities that CUPTI still \
+             held are missing"
+        );
+        assert_eq!(
+            describe_missing(WriterState::OutputsFailed, Some(&Mark { open: 0, ..mark }), over),
+            "its process exited but could not write its files, after 12.3 s or later; nothing that it launched is \
+             missing"
+        );
+        assert_eq!(
+            describe(WriterState::OutputsFailed, Standing { is_late: true, is_over: true }),
+            "its process exited but could not write its files, after 12.3 s or later; the file could no longer be \
+             written: everything after that, and 7 activities that CUPTI still held, are missing"
+        );
+        assert!(describe(WriterState::Unknown, on_time).contains("or is still running elsewhere"));
+    }
+}

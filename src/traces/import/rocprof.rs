@@ -1,0 +1,224 @@
+//! Reads the JSON of `rocprofv3 --output-format json`. The file's records refer to tables of kernels, agents and
+//! operation names in the same file, so the whole file is held in memory.
+
+use std::collections::HashMap;
+use std::io::Read;
+
+use super::json::document::{Document, Node};
+use super::model::*;
+use super::{Id, ReadCounts, Text};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+
+pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
+    let document = Document::read(input)?;
+    let root = document.root()?;
+    let Some(tools) = root.get("rocprofiler-sdk-tool") else {
+        return Err(Error::new(ErrorKind::Format, "JSON without `rocprofiler-sdk-tool`: not from rocprofv3"));
+    };
+    let mut counts = ReadCounts { bytes: document.bytes(), ..ReadCounts::default() };
+    for tool in tools.items() {
+        ProcessSection::new(tool).read(sink, &mut counts);
+    }
+    Ok(counts)
+}
+
+/// The part of the file that belongs to one process.
+struct ProcessSection<'a> {
+    process: Id<'a>,
+    kernels: HashMap<u64, Text<'a>>,
+    /// GPUs by the handle of their agent. GPUs are numbered in file order.
+    devices: HashMap<u64, u32>,
+    /// Names of operations, by kind and operation.
+    operations: Vec<Vec<Text<'a>>>,
+    records: Option<Node<'a>>,
+}
+
+impl<'a> ProcessSection<'a> {
+    fn new(tool: Node<'a>) -> Self {
+        let process = tool.get("metadata").and_then(|data| data.get("pid")).and_then(Node::integer);
+        let symbols = tool.get("kernel_symbols").into_iter().flat_map(Node::items);
+        let kernels = symbols.filter_map(|symbol| {
+            let mut name = Text::default();
+            let mut id = None;
+            for (key, value) in symbol.entries() {
+                match key.raw() {
+                    b"kernel_id" => id = value.unsigned(),
+                    b"formatted_kernel_name" => name = value.text(),
+                    b"kernel_name" if name.is_empty() => name = value.text(),
+                    _ => {}
+                }
+            }
+            Some((id?, name))
+        });
+        // An agent of type 2 is a GPU.
+        let agents = tool.get("agents").into_iter().flat_map(Node::items);
+        let gpus = agents.filter(|agent| agent.get("type").and_then(Node::unsigned) == Some(2));
+        let devices = gpus.filter_map(|agent| handle(agent.get("id"))).zip(0..).collect();
+        let kinds = tool.get("strings").and_then(|strings| strings.get("buffer_records"));
+        let operations = kinds
+            .into_iter()
+            .flat_map(Node::items)
+            .map(|kind| kind.get("operations").into_iter().flat_map(Node::items).map(Node::text).collect());
+        Self {
+            process: process.map_or(Id::None, Id::Number),
+            kernels: kernels.collect(),
+            devices,
+            operations: operations.collect(),
+            records: tool.get("buffer_records"),
+        }
+    }
+
+    fn read(&self, sink: &mut impl Sink, counts: &mut ReadCounts) {
+        for (table, records) in self.records.into_iter().flat_map(Node::entries) {
+            let kind = match table.raw() {
+                b"kernel_dispatch" => Some(OpKind::Kernel),
+                b"memory_copy" => Some(OpKind::Copy),
+                b"hip_api" | b"hsa_api" | b"marker_api" | b"rccl_api" => None,
+                _ => continue,
+            };
+            for record in records.items() {
+                counts.events += 1;
+                let record = RocprofRecord::new(record);
+                let (Some(start), Some(end)) = (record.start, record.end) else {
+                    counts.untimed += 1;
+                    continue;
+                };
+                sink.event(&match kind {
+                    Some(kind) => self.op_event(kind, &record, start, end),
+                    None => self.call_event(&record, start, end),
+                });
+            }
+        }
+    }
+
+    fn op_event(&self, kind: OpKind, record: &RocprofRecord<'a>, start: i64, end: i64) -> Event<'a> {
+        let kernel = record.kernel.and_then(|id| self.kernels.get(&id).copied());
+        let name = match kind {
+            OpKind::Kernel => kernel.unwrap_or(Text::from("[kernel without a name]")),
+            OpKind::Copy | OpKind::Set => copy_name(self.operation_name(record)),
+        };
+        Event::Op(Op {
+            kind,
+            name,
+            start,
+            end,
+            process: self.process,
+            device: record.agent.and_then(|agent| self.devices.get(&agent).copied()),
+            context: None,
+            stream: record.stream,
+            correlation: record.correlation,
+            bytes: record.bytes,
+            grid: record.grid,
+            block: record.block,
+            shared: record.shared,
+            ..Op::default()
+        })
+    }
+
+    fn call_event(&self, record: &RocprofRecord<'a>, start: i64, end: i64) -> Event<'a> {
+        Event::Call(Call {
+            name: self.operation_name(record),
+            start,
+            end,
+            process: self.process,
+            thread: record.thread.map_or(Id::None, Id::Number),
+            correlation: record.correlation,
+            ..Call::default()
+        })
+    }
+
+    fn operation_name(&self, record: &RocprofRecord<'a>) -> Text<'a> {
+        let operations = record.kind.and_then(|kind| self.operations.get(kind as usize));
+        let name = operations.zip(record.operation).and_then(|(names, at)| names.get(at as usize));
+        name.copied().unwrap_or(Text::from("[operation without a name]"))
+    }
+}
+
+/// Fields of a record of any kind.
+#[derive(Default)]
+struct RocprofRecord<'a> {
+    kind: Option<u64>,
+    operation: Option<u64>,
+    thread: Option<i64>,
+    correlation: Option<u64>,
+    start: Option<i64>,
+    end: Option<i64>,
+    agent: Option<u64>,
+    kernel: Option<u64>,
+    stream: Option<u32>,
+    bytes: u64,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    lifetime: std::marker::PhantomData<&'a ()>,
+}
+
+impl<'a> RocprofRecord<'a> {
+    fn new(node: Node<'a>) -> Self {
+        let mut record = Self::default();
+        for (key, value) in node.entries() {
+            match key.raw() {
+                b"kind" => record.kind = value.unsigned(),
+                b"operation" => record.operation = value.unsigned(),
+                b"thread_id" => record.thread = value.integer(),
+                b"correlation_id" => {
+                    record.correlation = value.get("internal").and_then(Node::unsigned).filter(|&id| id != 0)
+                }
+                b"start_timestamp" => record.start = value.integer(),
+                b"end_timestamp" => record.end = value.integer(),
+                b"stream_id" => record.stream = to_u32(handle(Some(value))),
+                b"dst_agent_id" => record.agent = handle(Some(value)),
+                b"bytes" => record.bytes = value.unsigned().unwrap_or(0),
+                b"dispatch_info" => record.read_dispatch_info(value),
+                _ => {}
+            }
+        }
+        record
+    }
+
+    fn read_dispatch_info(&mut self, info: Node<'a>) {
+        for (key, value) in info.entries() {
+            match key.raw() {
+                b"agent_id" => self.agent = handle(Some(value)),
+                b"kernel_id" => self.kernel = value.unsigned(),
+                b"group_segment_size" => self.shared = to_u32(value.unsigned()).unwrap_or(0),
+                b"workgroup_size" => self.block = parse_xyz(value),
+                b"grid_size" => self.grid = parse_xyz(value),
+                _ => {}
+            }
+        }
+        // AMD gives the grid size in threads. All other vendors give the grid size in blocks.
+        for (grid, block) in self.grid.iter_mut().zip(self.block) {
+            *grid = grid.div_ceil(block.max(1));
+        }
+    }
+}
+
+fn handle(node: Option<Node<'_>>) -> Option<u64> {
+    node?.get("handle")?.unsigned()
+}
+
+fn to_u32(value: Option<u64>) -> Option<u32> {
+    value.and_then(|value| u32::try_from(value).ok())
+}
+
+fn parse_xyz(node: Node<'_>) -> [u32; 3] {
+    ["x", "y", "z"].map(|axis| to_u32(node.get(axis).and_then(Node::unsigned)).unwrap_or(0))
+}
+
+/// Returns the short name of a copy direction, as other tools write it, from names such as
+/// `MEMORY_COPY_HOST_TO_DEVICE`.
+fn copy_name(operation: Text<'_>) -> Text<'_> {
+    let raw = operation.raw();
+    for (ending, name) in [
+        ("HOST_TO_DEVICE", "HtoD"),
+        ("DEVICE_TO_HOST", "DtoH"),
+        ("DEVICE_TO_DEVICE", "DtoD"),
+        ("HOST_TO_HOST", "HtoH"),
+    ] {
+        if raw.ends_with(ending.as_bytes()) {
+            return Text::from(name);
+        }
+    }
+    operation
+}

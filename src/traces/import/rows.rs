@@ -1,0 +1,443 @@
+//! Turns events into rows. The rows are of the kinds that our own capture records, so that all code after the join
+//! works on other tools' traces.
+//!
+//! The stack of a launch consists of the slices that enclose the call on its thread: Python frames, ranges and
+//! operators (`call_stacks`). The launch of an operation is found by correlation id (`link`). Ids are renumbered,
+//! because the ids of a trace may exceed our range, repeat between processes, or belong to calls that the trace
+//! lacks. In the new numbering each launch comes directly before its operations. Operations launched before the trace
+//! began get ids below all launches, and other operations without a launch get ids above all launches.
+
+use std::cmp::Reverse;
+
+use super::call_stacks::StackBuilder;
+use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
+use super::host_delays::{self, GapLabels, HostDelays};
+use super::link::{self, LinkReport};
+use super::slices::{FrameClass, ROOT, StackTree};
+use super::stack_frames::StackFrames;
+use super::trace_collector::{SyncRecord, TraceCollector};
+use super::work::OpRecord;
+use super::{Kind, NameTable, Opened, Options, Text};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::record::{
+    Activity, ContextFlags, ContextId, CorrelationId, Created, DeviceId, EventId, Frame, GpuContextId,
+    GraphId, GraphNodeId, IdMap, Inside, LabelId, LabelKind, Launch, Missing, NameId, Nanos, Row, StreamId,
+    ThreadId,
+};
+
+/// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
+/// contain rows: see [`recording`](super::recording()).
+///
+/// # Errors
+/// As [`Opened::read`]; `Format` for folded stacks, because they have no operations.
+pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<LinkReport> {
+    let path = opened.path().display();
+    if let kind @ (Kind::Folded | Kind::ExtendedFolded) = opened.kind() {
+        let what = format!(
+            "{path}: {kind} have no GPU operations; draw them with `gpuflame flamegraph`, or make a recording with \
+             `gpuflame run --formats gfr`, which every command can read"
+        );
+        return Err(Error::new(ErrorKind::Format, what));
+    }
+    let mut collector = TraceCollector::new(options.backward_under_forward, None);
+    if !options.graph_captures.is_empty() {
+        collector.graph_captures = Some(read_captures(options)?);
+    }
+    let counts = opened.read(options, &mut collector)?;
+    Ok(LinkReport { counts, ..collector.emit_rows(each) })
+}
+
+/// Reads the graph captures from the capture traces.
+fn read_captures(options: &Options) -> Result<GraphCaptures> {
+    let mut captured = GraphCaptures::default();
+    for path in &options.graph_captures {
+        let opened = super::open(path)?;
+        let mut collector = TraceCollector::new(false, Some(captured));
+        let before = collector.graph_captures.as_ref().map(GraphCaptures::counts);
+        opened.read(
+            &Options { graph_captures: Vec::new(), progress: None, ..options.clone() },
+            &mut collector,
+        )?;
+        captured = collector.into_graph_captures();
+        if Some(captured.counts()) == before {
+            let what = "contains no capture of a graph (calls between cudaStreamBeginCapture and cudaStreamEndCapture, \
+                        or HIP's); give the trace that was taken while the graphs were captured";
+            return Err(Error::new(ErrorKind::Format, what).within(path.display()));
+        }
+    }
+    Ok(captured)
+}
+
+impl TraceCollector {
+    /// Links the operations to calls, and calls `each` with all rows.
+    pub fn emit_rows(mut self, each: &mut dyn FnMut(&Row<'_>)) -> LinkReport {
+        for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
+            edges.pair_into_slices(&mut self.calls, slices);
+        }
+        let mut linked = {
+            let processes: Vec<u32> = self.thread_facts.iter().map(|(process, ..)| *process).collect();
+            link::link_operations(&mut self.ops, &mut self.calls, &processes)
+        };
+        (linked.sync_records, linked.steps, linked.wait_calls) =
+            (self.syncs.len() as u64, self.steps, self.wait_calls);
+        linked.unknown_categories = self
+            .unknown_categories
+            .texts()
+            .map(str::to_owned)
+            .zip(self.category_counts.iter().copied())
+            .collect();
+        linked.unknown_categories.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
+        let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
+        let times = times.chain(self.syncs.iter().map(|sync| sync.start));
+        linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
+        if self.backward_under_forward {
+            self.operator_links.link_forward();
+        }
+        if !self.has_python {
+            self.split_call_stacks();
+        }
+        let mut stacks = StackTree::default();
+        let spans = host_delays::delay_spans(&self.ops, &self.calls, self.slices.len());
+        let delay_stacks = self.find_stacks(&mut stacks, spans);
+        if self.backward_under_forward {
+            let mark = self.labels.intern(Text::from("[backward]"));
+            self.operator_links.attach_to_forward(mark, &mut self.calls, &mut stacks);
+            linked.backward_ns = Some(self.operator_links.backward_nanos(&self.ops));
+        }
+        let given: Vec<Option<u32>> = std::mem::take(&mut self.given_stacks)
+            .texts()
+            .map(|stack| parse_given_stack(stack, &self.stack_frames, &mut self.labels, &mut stacks))
+            .collect();
+        for (&call, &stack) in &self.given_stack_of_call {
+            if let Some(stack) = given[stack as usize] {
+                self.calls[call as usize].stack = stack;
+            }
+        }
+        let created =
+            self.created.iter().map(|(&op, number)| (op, number.and_then(|number| given[number as usize])));
+        let mut created = created.collect();
+        linked.capture_coverage = self.attribute_graph_ops(&mut stacks, &mut created);
+        linked.last_step = (self.steps > 1).then(|| self.last_step.saturating_add(linked.offset));
+        self.step_times.sort_unstable();
+        self.step_times.dedup();
+        let shown = |&(start, end): &(i64, i64)| {
+            (to_row_time(start, linked.offset).0, to_row_time(end, linked.offset).0)
+        };
+        linked.step_times = self.step_times.iter().map(shown).collect();
+        linked.collectives =
+            self.collectives.keys().map(|&kernel| self.kernels.text(kernel).to_owned()).collect();
+        self.emit_names(each);
+        let contexts = self.emit_contexts(&stacks, delay_stacks, created, linked.offset, each);
+        self.emit_work(&contexts, &mut linked, each);
+        linked
+    }
+
+    /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`.
+    fn find_stacks(&mut self, stacks: &mut StackTree, spans: Vec<Vec<(i64, i64)>>) -> Vec<Vec<(i64, u32)>> {
+        let mut delay_stacks = Vec::new();
+        let mut labels = GapLabels::new(std::mem::take(&mut self.labels));
+        for (slices, spans) in std::mem::take(&mut self.slices).into_iter().zip(spans) {
+            let mut delays = HostDelays::new(spans, labels);
+            let mut of_thread =
+                StackBuilder { tree: &mut *stacks, links: &mut self.operator_links, delays: &mut delays };
+            of_thread.build_thread(slices, &mut self.calls);
+            delay_stacks.push(delays.stacks);
+            labels = delays.labels;
+        }
+        self.labels = labels.into_labels();
+        delay_stacks
+    }
+
+    /// Adds the graph captures of this trace to the captures of the previous traces.
+    fn into_graph_captures(mut self) -> GraphCaptures {
+        let mut captured = self.graph_captures.take().unwrap_or_default();
+        for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
+            edges.pair_into_slices(&mut self.calls, slices);
+        }
+        if !self.has_python {
+            self.split_call_stacks();
+        }
+        let mut stacks = StackTree::default();
+        let no_spans = vec![Vec::new(); self.slices.len()];
+        self.find_stacks(&mut stacks, no_spans);
+        captured.add_captures(&self.graph_calls, &self.calls, &self.kernels, &stacks, &self.labels);
+        // Our own exports give the stack that created the node of a graph operation.
+        for (&op, &given) in &self.created {
+            let node = self.ops[op as usize].graph_node;
+            if let (Some(given), true) = (given, node != 0) {
+                let text = self.given_stacks.text(given).to_owned();
+                let Some(stack) = parse_given_stack(&text, &self.stack_frames, &mut self.labels, &mut stacks)
+                else {
+                    continue;
+                };
+                let stack = captured.intern_stack(&stacks, &self.labels, stack);
+                captured.add_node(node, stack);
+            }
+        }
+        captured
+    }
+
+    /// Attributes the operations of graph launches to the stacks that captured the operations. Stores the creating
+    /// stack of an operation in `created`, or `None` if the stack is unknown.
+    fn attribute_graph_ops(
+        &mut self,
+        stacks: &mut StackTree,
+        created: &mut IdMap<u32, Option<u32>>,
+    ) -> Option<CaptureCoverage> {
+        let captured = self.graph_captures.take()?;
+        let launches = self.graph_calls.iter().filter(|graph_call| graph_call.role == GraphRole::Launch);
+        let launches: Vec<u32> = launches.map(|graph_call| graph_call.call).collect();
+        let (origins, coverage) = captured.attribute(&launches, &self.ops, &self.calls, &self.kernels);
+        for (op, origin) in origins {
+            let stack = match origin {
+                NodeOrigin::Unknown => None,
+                NodeOrigin::CapturedBy(stack, guessed) => {
+                    let mut node = ROOT;
+                    for (name, class) in captured.frames(stack) {
+                        node = stacks.child((node, self.labels.intern(Text::from(name)), class));
+                    }
+                    if guessed {
+                        node =
+                            stacks.child((node, self.labels.intern(Text::from(GUESSED)), FrameClass::Call));
+                    }
+                    Some(node)
+                }
+            };
+            created.insert(op, stack);
+        }
+        Some(coverage)
+    }
+
+    /// Splits the Python call stacks from operator arguments into labels, outermost first.
+    fn split_call_stacks(&mut self) {
+        for functions in std::mem::take(&mut self.call_stacks).texts() {
+            let functions = functions.split(';').rev().filter(|function| !function.is_empty());
+            self.operator_links
+                .python_stacks
+                .push(functions.map(|function| self.labels.intern(Text::from(function))).collect());
+        }
+    }
+
+    fn emit_names(&self, each: &mut dyn FnMut(&Row<'_>)) {
+        for (id, text) in (0..).zip(self.kernels.texts()) {
+            each(&Row::Name { id: NameId(id), text });
+        }
+        for (id, text) in (0..).zip(self.labels.texts()) {
+            each(&Row::Label { id: LabelId(id), text });
+        }
+    }
+
+    /// Emits a context for each (stack, thread) that launched work or that a GPU waited for, and the times of the
+    /// GPU's waits. Returns the contexts by call.
+    fn emit_contexts(
+        &self,
+        stacks: &StackTree,
+        delay_stacks: Vec<Vec<(i64, u32)>>,
+        created: IdMap<u32, Option<u32>>,
+        offset: i64,
+        each: &mut dyn FnMut(&Row<'_>),
+    ) -> RowContexts {
+        let threads = self.thread_numbers();
+        for (&id, (_, _, name)) in threads.iter().zip(&self.thread_facts) {
+            if !name.is_empty() {
+                each(&Row::Thread { id, name });
+            }
+        }
+        let mut known: IdMap<(u32, u32), ContextId> = IdMap::default();
+        let mut frames = Vec::new();
+        let mut context = |stack: u32, thread: u32, each: &mut dyn FnMut(&Row<'_>)| {
+            let next = ContextId(known.len() as u32 + ContextId::FIRST.0);
+            let id = *known.entry((stack, thread)).or_insert(next);
+            if id == next {
+                frames.clear();
+                frames.extend(stacks.leaf_first(stack).map(to_frame));
+                let thread = threads[thread as usize];
+                each(&Row::Context { id, thread, flags: ContextFlags::default(), frames: &frames });
+            }
+            id
+        };
+        for (number, inside) in (0..).zip(delay_stacks) {
+            for (since, stack) in inside {
+                let context = match stack {
+                    ROOT => ContextId::NONE,
+                    stack => context(stack, number, each),
+                };
+                let (thread, since) = (threads[number as usize], to_row_time(since, offset));
+                each(&Row::Inside(Inside { thread, since, context }));
+            }
+        }
+        let shown = self.calls.iter().filter(|call| call.is_shown());
+        let calls = shown.map(|call| context(call.stack, call.thread, each)).collect();
+        let mut made: Vec<(u32, Option<u32>)> = created.into_iter().collect();
+        made.sort_unstable();
+        let mut created = IdMap::default();
+        for (op, stack) in made {
+            let thread = self.ops[op as usize].call.map_or(0, |call| self.calls[call as usize].thread);
+            let context = stack.map(|stack| context(stack, thread, each));
+            created.insert(op, context.map_or(Created::Unknown, Created::Context));
+        }
+        RowContexts { calls, created }
+    }
+
+    /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
+    /// number.
+    fn thread_numbers(&self) -> Vec<ThreadId> {
+        let mut used: IdMap<ThreadId, ()> = IdMap::default();
+        let mut spare = 1 << 31;
+        let number = |(_, number, _): &(u32, Option<u32>, Box<str>)| {
+            let mut id = ThreadId(number.unwrap_or(spare));
+            while used.insert(id, ()).is_some() {
+                spare += 1;
+                id = ThreadId(spare);
+            }
+            id
+        };
+        self.thread_facts.iter().map(number).collect()
+    }
+
+    fn emit_work(&self, contexts: &RowContexts, linked: &mut LinkReport, each: &mut dyn FnMut(&Row<'_>)) {
+        let offset = linked.offset;
+        let nanos = |time: i64| to_row_time(time, offset);
+        // Operations are ordered by call, and by time within a call.
+        let mut order: Vec<u32> = (0..self.ops.len() as u32).collect();
+        order.sort_by_key(|&at| {
+            let op = &self.ops[at as usize];
+            (op.call, op.start)
+        });
+        let mut correlation = linked.launched_before_trace as u32;
+        let mut before = 0;
+        let first_linked = order.partition_point(|&at| self.ops[at as usize].call.is_none());
+        let (orphans, mut rest) = order.split_at(first_linked);
+        let mut calls: Vec<(u32, ContextId)> = (0..)
+            .zip(&self.calls)
+            .filter(|(_, call)| call.is_shown())
+            .map(|(at, _)| at)
+            .zip(contexts.calls.iter().copied())
+            .collect();
+        calls.sort_by_key(|&(at, _)| at);
+        for (at, context) in calls {
+            let call = &self.calls[at as usize];
+            correlation += 1;
+            let id = CorrelationId(correlation);
+            let duration = u32::try_from(call.end.saturating_sub(call.start).max(0)).unwrap_or(u32::MAX);
+            each(&Row::Launch(Launch {
+                time: nanos(call.start),
+                duration,
+                correlation: id,
+                within: id,
+                context,
+            }));
+            linked.launches_without_op += u64::from(call.ops == 0);
+            let count = call.ops as usize;
+            let (own, others) = rest.split_at(count);
+            for &at in own {
+                let created = contexts.created.get(&at).copied();
+                each(&Row::Activity(Activity { created, ..to_activity(&self.ops[at as usize], id, &nanos) }));
+            }
+            rest = others;
+        }
+        for &at in orphans {
+            let op = &self.ops[at as usize];
+            let reason = self.reasons.get(&at);
+            let id =
+                if reason.map_or_else(|| linked.launched_before(op), |why| *why == Missing::LaunchedBefore) {
+                    before += 1;
+                    before
+                } else {
+                    correlation += 1;
+                    correlation
+                };
+            each(&Row::Activity(Activity {
+                created: contexts.created.get(&at).copied(),
+                device_launched: reason == Some(&Missing::DeviceGraph),
+                ..to_activity(op, CorrelationId(id), &nanos)
+            }));
+        }
+        let mut syncs: Vec<&SyncRecord> = self.syncs.iter().collect();
+        syncs.sort_by_key(|sync| (sync.start, sync.end));
+        for sync in syncs {
+            correlation = correlation.wrapping_add(1);
+            each(&Row::Sync(gpuflame_model::record::Sync {
+                kind: sync.kind,
+                start: nanos(sync.start),
+                end: nanos(sync.end),
+                correlation: CorrelationId(correlation),
+                context: GpuContextId(sync.context),
+                stream: sync.stream.map(StreamId),
+                event: sync.event.map(EventId),
+                sync: None,
+                result: 0,
+            }));
+        }
+    }
+}
+
+/// Contexts that the rows of work refer to.
+struct RowContexts {
+    /// Contexts of the calls that become rows, in call order.
+    calls: Vec<ContextId>,
+    /// Origin of the graph nodes of operations, by index of the operation.
+    created: IdMap<u32, Created>,
+}
+
+/// Parses a stack given as text: a letter per frame (`p` Python, `r` range), a line break, and the frames, root
+/// first. Without letters, ranges are recognised by the form in which we write them. A lone letter `f` means that the
+/// text is the id of the innermost frame in `stackFrames`. Returns `None` if that frame does not exist.
+fn parse_given_stack(
+    text: &str,
+    frames: &StackFrames,
+    labels: &mut NameTable,
+    tree: &mut StackTree,
+) -> Option<u32> {
+    let (kinds, stack) = text.split_once('\n').unwrap_or(("", text));
+    if kinds == "f" {
+        let stack = frames.find_stack(stack)?.into_iter();
+        return Some(
+            stack.fold(ROOT, |node, (frame, class)| {
+                tree.child((node, labels.intern(Text::from(frame)), class))
+            }),
+        );
+    }
+    let mut kinds = kinds.bytes();
+    Some(stack.split(';').fold(ROOT, |node, frame| {
+        let class = match kinds.next() {
+            Some(b'p') => FrameClass::Python,
+            Some(b'r') => FrameClass::Range,
+            None if frame.starts_with("[range") => FrameClass::Range,
+            _ => FrameClass::Call,
+        };
+        tree.child((node, labels.intern(Text::from(frame)), class))
+    }))
+}
+
+/// Converts a time of the trace to the clock of the rows.
+fn to_row_time(time: i64, offset: i64) -> Nanos {
+    Nanos(time.saturating_add(offset).max(0) as u64)
+}
+
+fn to_frame((label, class): (u32, FrameClass)) -> Frame {
+    let kind = match class {
+        FrameClass::Python => LabelKind::Python,
+        FrameClass::Range => LabelKind::Range,
+        FrameClass::Operator | FrameClass::Call => LabelKind::Call,
+    };
+    Frame::label_of(kind, LabelId(label))
+}
+
+fn to_activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> Nanos) -> Activity {
+    Activity {
+        correlation,
+        device: DeviceId(op.device),
+        context: GpuContextId(op.context),
+        stream: StreamId(op.stream),
+        channel: None,
+        start: nanos(op.start),
+        end: nanos(op.end),
+        graph: GraphId(op.graph),
+        graph_node: GraphNodeId(op.graph_node),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
+        detail: op.detail,
+    }
+}

@@ -1,0 +1,346 @@
+//! Reads TraceSmith's binary format, version 0.1: a 72-byte header, a string table, and events made of varints.
+//!
+//! ```text
+//! "SBT\0" | u16 major | u16 minor | u32 flags | u32 header size | u64 x 6: metadata, strings, devices,
+//! events, call stacks (offsets), number of events | u8 compression | 7 unused
+//! strings (type 2): count, then length and bytes of each      events (type 4): base time, then of each:
+//! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
+//! ```
+//!
+//! The file has no checksum and may contain arbitrary lengths, so every length is checked against the file size.
+
+use std::io::Read;
+
+use super::model::*;
+use super::{Id, ReadCounts, Text};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+
+const HEADER_BYTES: usize = 72;
+/// Largest file that is read into memory.
+const MAX_FILE_BYTES: u64 = 4 << 30;
+
+pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
+    let mut bytes = Vec::new();
+    input.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    let header = bytes
+        .get(..HEADER_BYTES)
+        .ok_or_else(|| format_error(0, "the file is shorter than its 72-byte header"))?;
+    let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+    let u64_at = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
+    if (u16_at(4), header[64]) != (0, 0) {
+        let what = format!(
+            "version {}.{}, compression {}: only version 0.x without compression is supported",
+            u16_at(4),
+            u16_at(6),
+            header[64]
+        );
+        return Err(format_error(4, &what));
+    }
+    let strings = match u64_at(24) {
+        0 => Vec::new(),
+        at => read_strings(SbtCursor::at(&bytes, at)?)?,
+    };
+    let mut counts = ReadCounts { bytes: bytes.len() as u64, ..ReadCounts::default() };
+    let (at, count) = (u64_at(40), u64_at(56));
+    if (at, u64_at(24)) == (0, 0) {
+        return Err(format_error(
+            16,
+            "the header has no section offsets: the program that wrote it was stopped",
+        ));
+    }
+    if count > 0 {
+        read_events(SbtCursor::at(&bytes, at)?, count, &strings, &mut counts, sink)?;
+    }
+    Ok(counts)
+}
+
+fn format_error(at: usize, what: &str) -> Error {
+    Error::new(ErrorKind::Format, format!("SBT, byte {at}: {what}"))
+}
+
+fn read_strings<'a>(mut at: SbtCursor<'a>) -> Result<Vec<&'a [u8]>> {
+    at.expect_section(2)?;
+    let count = at.read_varint()?;
+    let mut strings = Vec::new();
+    for _ in 0..count {
+        let length = at.read_varint()?;
+        strings.push(at.read_bytes(length)?);
+    }
+    Ok(strings)
+}
+
+fn read_events(
+    mut at: SbtCursor<'_>,
+    count: u64,
+    strings: &[&[u8]],
+    counts: &mut ReadCounts,
+    sink: &mut impl Sink,
+) -> Result<()> {
+    at.expect_section(4)?;
+    let mut time = at.read_varint()?;
+    for _ in 0..count {
+        let record = SbtRecord::read(&mut at, time, strings)?;
+        time = record.time;
+        counts.events += 1;
+        sink.event(&record.to_event());
+    }
+    Ok(())
+}
+
+/// An event as stored in the file.
+struct SbtRecord<'a> {
+    kind: u8,
+    time: u64,
+    duration: u64,
+    device: u32,
+    stream: u32,
+    /// Correlation id; 0 if the event has none.
+    correlation: u64,
+    name: Text<'a>,
+    thread: u32,
+    /// Frames of the stack, root first, separated by `;`, and the kinds of the frames; empty if the event has no
+    /// stack.
+    stack: (String, String),
+    /// Grid, block, shared memory and registers of a kernel.
+    kernel: [u32; 8],
+    bytes: u64,
+}
+
+impl<'a> SbtRecord<'a> {
+    /// Reads an event; `before` is the time of the previous event.
+    fn read(at: &mut SbtCursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
+        let (kind, flags) = (at.read_byte()?, at.read_byte()?);
+        // Times that are not sorted wrap around.
+        let time = before.wrapping_add(at.read_varint()?);
+        let duration = if flags & 1 != 0 { at.read_varint()? } else { 0 };
+        let [device, stream, correlation, name] =
+            [at.read_varint()?, at.read_varint()?, at.read_varint()?, at.read_varint()?];
+        let name = strings.get(name as usize).copied().map_or(Text::from("[name lost]"), Text::plain);
+        let (device, stream) = (saturate_u32(device), saturate_u32(stream));
+        let (mut kernel, mut bytes) = ([0; 8], 0);
+        if flags & 2 != 0 {
+            for value in &mut kernel {
+                *value = saturate_u32(at.read_varint()?);
+            }
+        }
+        if flags & 4 != 0 {
+            at.read_varint()?;
+            at.read_varint()?;
+            bytes = at.read_varint()?;
+        }
+        let (mut thread, mut stack) = (0, Default::default());
+        if flags & 8 != 0 {
+            (thread, stack) = read_stack(at, strings)?;
+        }
+        Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, bytes })
+    }
+
+    /// Converts the record to an event. The format gives the direction of a copy in the type, and its name may be
+    /// arbitrary.
+    fn to_event(&self) -> Event<'_> {
+        let (name, (start, end)) = (self.name, self.times());
+        let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.correlation_id());
+        match self.kind {
+            1 => Event::Call(Call {
+                name,
+                start,
+                end,
+                correlation,
+                thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
+                stack: Text::from(&*self.stack.0),
+                stack_kinds: Text::from(&*self.stack.1),
+                // The launch is pending even without a kernel, because the type of the event marks it as a launch.
+                pending: correlation.is_some(),
+                ..Call::default()
+            }),
+            2 => self.op_event(OpKind::Kernel, name),
+            3 => self.op_event(OpKind::Copy, Text::from("HtoD")),
+            4 => self.op_event(OpKind::Copy, Text::from("DtoH")),
+            5 => self.op_event(OpKind::Copy, Text::from("DtoD")),
+            6 => self.op_event(OpKind::Set, name),
+            7 | 8 | 10 => {
+                Event::Sync(Sync { name, start, end, device, stream, correlation, ..Sync::default() })
+            }
+            _ => Event::Other(Text::default()),
+        }
+    }
+
+    fn op_event<'b>(&'b self, kind: OpKind, name: Text<'b>) -> Event<'b> {
+        let (start, end) = self.times();
+        let [x, y, z, a, b, c, shared, registers] = self.kernel;
+        Event::Op(Op {
+            kind,
+            name,
+            start,
+            end,
+            device: Some(self.device),
+            stream: Some(self.stream),
+            correlation: self.correlation_id(),
+            bytes: self.bytes,
+            grid: [x, y, z],
+            block: [a, b, c],
+            registers,
+            shared,
+            created: Text::from(&*self.stack.0),
+            created_kinds: Text::from(&*self.stack.1),
+            ..Op::default()
+        })
+    }
+
+    fn times(&self) -> (i64, i64) {
+        let start = self.time as i64;
+        (start, start.saturating_add(self.duration as i64))
+    }
+
+    fn correlation_id(&self) -> Option<u64> {
+        Some(self.correlation).filter(|&id| id != 0)
+    }
+}
+
+/// Reads the thread and its frames. The frames are stored leaf first, each with address, function, file and line. If
+/// a frame is not code, our own exports put the kind of the frame in place of the file.
+fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
+    let thread = saturate_u32(at.read_varint()?);
+    let (mut frames, mut kinds) = (Vec::new(), Vec::new());
+    for _ in 0..at.read_varint()? {
+        let [address, function, file, _] =
+            [at.read_varint()?, at.read_varint()?, at.read_varint()?, at.read_varint()?];
+        kinds.push(strings.get(file as usize).map_or('c', |file| frame_kind(file)));
+        frames.push(match strings.get(function as usize) {
+            Some(name) if !name.is_empty() => String::from_utf8_lossy(name).replace(';', ":"),
+            _ => format!("0x{address:x}"),
+        });
+    }
+    frames.reverse();
+    kinds.reverse();
+    Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
+}
+
+/// Returns the kind of a frame, judging by its file. Python code need not have a file (`<string>`).
+fn frame_kind(file: &[u8]) -> char {
+    match file {
+        b"<range>" => 'r',
+        _ if file.starts_with(b"<") || file.ends_with(b".py") => 'p',
+        _ => 'c',
+    }
+}
+
+fn saturate_u32(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+struct SbtCursor<'a> {
+    all: &'a [u8],
+    at: usize,
+}
+
+impl<'a> SbtCursor<'a> {
+    fn at(all: &'a [u8], at: u64) -> Result<Self> {
+        match usize::try_from(at) {
+            Ok(at) if at >= HEADER_BYTES && at < all.len() => Ok(Self { all, at }),
+            _ => Err(format_error(
+                0,
+                &format!("a section offset is {at}, but the file has {} bytes", all.len()),
+            )),
+        }
+    }
+
+    fn expect_section(&mut self, expected: u8) -> Result<()> {
+        let at = self.at;
+        match self.read_byte()? {
+            found if found == expected => Ok(()),
+            found => Err(format_error(at, &format!("found section {found}, expected section {expected}"))),
+        }
+    }
+
+    fn read_byte(&mut self) -> Result<u8> {
+        let byte =
+            *self.all.get(self.at).ok_or_else(|| format_error(self.at, "the file ends inside a record"))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    fn read_bytes(&mut self, length: u64) -> Result<&'a [u8]> {
+        let end = usize::try_from(length).ok().and_then(|length| self.at.checked_add(length));
+        let bytes = end.and_then(|end| self.all.get(self.at..end));
+        let bytes = bytes.ok_or_else(|| {
+            format_error(self.at, &format!("a string of {length} bytes exceeds the end of the file"))
+        })?;
+        self.at += bytes.len();
+        Ok(bytes)
+    }
+
+    fn read_varint(&mut self) -> Result<u64> {
+        let start = self.at;
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.read_byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(format_error(start, "a number has more than ten bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Lines(Vec<String>);
+
+    impl super::Sink for Lines {
+        fn event(&mut self, event: &Event<'_>) {
+            self.0.push(match event {
+                Event::Op(op) => format!(
+                    "{:?} {:?} {}..{} s{:?} c{:?} {}",
+                    op.kind, op.name, op.start, op.end, op.stream, op.correlation, op.bytes
+                ),
+                Event::Call(call) => format!("call {:?} {} c{:?}", call.name, call.start, call.correlation),
+                other => format!("{other:?}"),
+            });
+        }
+    }
+
+    /// Returns a file of three events: a launch, the launched kernel, and a copy.
+    fn sample_file() -> Vec<u8> {
+        let mut file = vec![0; HEADER_BYTES];
+        file[..4].copy_from_slice(b"SBT\0");
+        file[6] = 1;
+        let strings = file.len() as u64;
+        file.extend_from_slice(b"\x02\x02\x04gemm\x06launch");
+        let events = file.len() as u64;
+        file.extend_from_slice(&[4, 0xe8, 0x07]);
+        file.extend_from_slice(&[1, 0, 0, 0, 7, 5, 1]);
+        file.extend_from_slice(&[2, 3, 10, 20, 0, 7, 5, 0, 8, 1, 1, 32, 1, 1, 0, 16]);
+        file.extend_from_slice(&[3, 5, 30, 4, 0, 7, 6, 0, 0, 0, 64]);
+        file[24..32].copy_from_slice(&strings.to_le_bytes());
+        file[40..48].copy_from_slice(&events.to_le_bytes());
+        file[56] = 3;
+        file
+    }
+
+    #[test]
+    fn launches_kernels_and_copies_are_read() {
+        let mut lines = Lines::default();
+        let counts = read(&*sample_file(), &mut lines).unwrap();
+        assert_eq!(counts.events, 3);
+        let expected = [
+            "call \"launch\" 1000 cSome(5)",
+            "Kernel \"gemm\" 1010..1030 sSome(7) cSome(5) 0",
+            "Copy \"HtoD\" 1040..1044 sSome(7) cSome(6) 64",
+        ];
+        assert_eq!(lines.0, expected);
+    }
+
+    #[test]
+    fn a_file_truncated_anywhere_is_a_format_error() {
+        let file = sample_file();
+        for length in 0..file.len() {
+            let error = read(&file[..length], &mut Lines::default()).unwrap_err();
+            assert!(error.to_string().starts_with("SBT, byte "), "{length}: {error}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The slices of threads and the tree of their stacks, shared by the modules that find the stack of a thread.
+
+use std::cmp::Reverse;
+
+use super::model::{CpuKind, SliceKind};
+use gpuflame_model::record::IdMap;
+
+/// A named stretch of time on a thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slice {
+    pub(super) start: i64,
+    /// First moment after the slice.
+    pub(super) end: i64,
+    /// Label of the slice; the two lowest bits are the [`FrameClass`].
+    label_and_class: u32,
+    /// Number of the call, if the slice is a call. Otherwise the slice's number among the slices of the file that are
+    /// not calls.
+    pub(super) number: u32,
+}
+
+const _: () = assert!(size_of::<Slice>() == 24, "a slice grew: a large trace has a million of them");
+
+/// Index that stands for no entry.
+pub(super) const NONE: u32 = u32::MAX;
+
+impl Slice {
+    pub(super) fn new((start, end): (i64, i64), label: u32, class: FrameClass, number: u32) -> Self {
+        Self { start, end, label_and_class: label << 2 | class as u32, number }
+    }
+
+    pub(super) fn label(&self) -> u32 {
+        self.label_and_class >> 2
+    }
+
+    pub(super) fn class(&self) -> FrameClass {
+        match self.label_and_class & 3 {
+            0 => FrameClass::Python,
+            1 => FrameClass::Range,
+            2 => FrameClass::Operator,
+            _ => FrameClass::Call,
+        }
+    }
+
+    /// Returns the number of the call, if the slice is a call.
+    pub(super) fn call(&self) -> Option<u32> {
+        (self.class() == FrameClass::Call).then_some(self.number)
+    }
+
+    /// Returns the sort key for slices that begin together. The outer slice is the longer slice, else the slice of
+    /// the lower class, else the slice that is earlier in the file.
+    pub(super) fn nesting_key(&self) -> (Reverse<i64>, u32, u32) {
+        (Reverse(self.end), self.label_and_class & 3, self.number)
+    }
+
+    /// Returns the last moment at which the slice is open.
+    pub(super) fn last_moment(&self) -> i64 {
+        self.start.max(self.end.saturating_sub(1))
+    }
+}
+
+/// Class of a slice. If two slices cover the same time, the slice whose class is listed first is the outer slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum FrameClass {
+    Python,
+    Range,
+    Operator,
+    Call,
+}
+
+impl FrameClass {
+    pub(super) fn of(kind: SliceKind) -> Self {
+        match kind {
+            SliceKind::Python => Self::Python,
+            SliceKind::Cpu(CpuKind::Range | CpuKind::Step) => Self::Range,
+            SliceKind::Cpu(CpuKind::Operator) => Self::Operator,
+            SliceKind::Call => Self::Call,
+        }
+    }
+}
+
+/// All stacks as a tree. Each node has a parent, a label and a class.
+#[derive(Debug, Default)]
+pub(super) struct StackTree {
+    nodes: Vec<Node>,
+    index: IdMap<Node, u32>,
+}
+
+type Node = (u32, u32, FrameClass);
+
+/// The empty stack.
+pub(super) const ROOT: u32 = u32::MAX;
+
+impl StackTree {
+    /// Returns the stack of `parent` with one more frame.
+    pub(super) fn child(&mut self, child: Node) -> u32 {
+        let next = self.nodes.len() as u32;
+        let node = *self.index.entry(child).or_insert(next);
+        if node == next {
+            self.nodes.push(child);
+        }
+        node
+    }
+
+    /// Appends to `path` the frames of `stack` above its ancestor `below`, innermost first.
+    pub(super) fn path_above(&self, stack: u32, below: u32, path: &mut Vec<(u32, FrameClass)>) {
+        path.clear();
+        let mut at = stack;
+        while at != below
+            && let Some(&(parent, label, class)) = self.nodes.get(at as usize)
+        {
+            path.push((label, class));
+            at = parent;
+        }
+    }
+
+    /// Returns the labels and classes of a stack, innermost first.
+    pub(super) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = (u32, FrameClass)> {
+        let mut at = stack;
+        std::iter::from_fn(move || {
+            let &(parent, label, class) = self.nodes.get(at as usize)?;
+            at = parent;
+            Some((label, class))
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! Extracts the operations of a time range as a table, ordered by start.
+
+use std::io::Write;
+use std::str::FromStr;
+
+use super::ops::{Ops, TracedOp};
+use crate::import::json_micros;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+
+/// A time range including both ends, in ns on the trace's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeRange {
+    /// First nanosecond.
+    pub first: i64,
+    /// Last nanosecond, inclusive.
+    pub last: i64,
+}
+
+impl FromStr for TimeRange {
+    type Err = Error;
+
+    /// Parses `START,END` in microseconds, with any number of digits after the decimal point.
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = |what: &str| {
+            let message =
+                format!("Invalid time range format. Expected: start,end (microseconds); `{text}` {what}");
+            Error::new(ErrorKind::Setting, message)
+        };
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let [first, last] = parts[..] else {
+            return Err(invalid("is not two numbers separated by a comma"));
+        };
+        let number = |text: &str| {
+            json_micros(text).ok_or_else(|| invalid(&format!("has `{text}`, which is not a number")))
+        };
+        let range = Self { first: number(first)?, last: number(last)? };
+        if range.first > range.last { Err(invalid("ends before it starts")) } else { Ok(range) }
+    }
+}
+
+/// The operations of a time range, as a table.
+#[derive(Clone, Debug)]
+pub struct Extract {
+    ops: Ops,
+}
+
+impl Extract {
+    /// Sorts the operations by start; operations with the same start stay in file order.
+    pub fn new(mut ops: Ops) -> Self {
+        ops.ops.sort_by_key(|op| op.start);
+        Self { ops }
+    }
+
+    /// Returns the operations, by start.
+    pub fn ops(&self) -> &[TracedOp] {
+        &self.ops.ops
+    }
+
+    /// Returns the name of an operation.
+    pub fn name(&self, op: &TracedOp) -> &str {
+        self.ops.names.text(op.name)
+    }
+
+    /// Writes the table, with each name mapped by `name`. With `compat`, durations are the difference of two `f64`
+    /// numbers, whose last digits are noise.
+    ///
+    /// # Errors
+    /// Errors of `out`.
+    pub fn write(&self, compat: bool, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "kernel_name,start_time_us,end_time_us,duration_us")?;
+        if compat { self.write_floats(name, out) } else { self.write_exact(name, out) }
+    }
+
+    fn write_exact(&self, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
+        let quoted: Vec<Vec<u8>> = (0..self.ops.names.len() as u32)
+            .map(|number| super::quoted(&name(self.ops.names.text(number))))
+            .collect::<Result<_>>()?;
+        let mut line = Vec::new();
+        for op in self.ops() {
+            line.clear();
+            line.extend_from_slice(&quoted[op.name as usize]);
+            push_micros(op.start, &mut line);
+            push_micros(op.end, &mut line);
+            push_micros(op.end.saturating_sub(op.start), &mut line);
+            line.push(b'\n');
+            out.write_all(&line)?;
+        }
+        Ok(())
+    }
+
+    fn write_floats(&self, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
+        let mut out = csv::Writer::from_writer(out);
+        for op in self.ops() {
+            let [start, end] = [op.start, op.end].map(|nanos| nanos as f64 / 1000.0);
+            out.serialize((name(self.name(op)), start, end, end - start))
+                .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
+        }
+        Ok(out.flush()?)
+    }
+}
+
+/// As [`super::micros`], but does not allocate a string, because there may be millions of operations.
+fn push_micros(nanos: i64, line: &mut Vec<u8>) {
+    let mut digits = *b"00000000000000000000.000";
+    let (mut whole, fraction) = (nanos.unsigned_abs() / 1000, (nanos.unsigned_abs() % 1000) as u16);
+    for (place, value) in [(21, fraction / 100), (22, fraction / 10 % 10), (23, fraction % 10)] {
+        digits[place] += value as u8;
+    }
+    let mut first = 20;
+    while first == 20 || whole > 0 {
+        first -= 1;
+        digits[first] = b'0' + (whole % 10) as u8;
+        whole /= 10;
+    }
+    let zeros = digits[22..].iter().rev().take_while(|&&digit| digit == b'0').count();
+    line.extend_from_slice(if nanos < 0 { b",-" } else { b"," });
+    line.extend_from_slice(&digits[first..24 - zeros]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn push_micros_writes_the_same_text_as_micros() {
+        for nanos in [0, 1, 10, 100, 1000, 12_345, 120_300, -1, -1_500, i64::MAX, i64::MIN] {
+            let mut line = Vec::new();
+            push_micros(nanos, &mut line);
+            assert_eq!(String::from_utf8(line).unwrap(), format!(",{}", crate::steps::micros(nanos)));
+        }
+    }
+
+    #[test]
+    fn a_time_range_is_two_numbers_of_microseconds() {
+        assert_eq!("1,2".parse::<TimeRange>().unwrap(), TimeRange { first: 1000, last: 2000 });
+        let range = "2684054.000, 2687705.2505".parse::<TimeRange>().unwrap();
+        assert_eq!(range, TimeRange { first: 2_684_054_000, last: 2_687_705_251 });
+        for (text, what) in
+            [("1", "comma"), ("1,2,3", "comma"), ("1,x", "`x`"), ("1,NaN", "`NaN`"), ("3,2", "ends before")]
+        {
+            let message = text.parse::<TimeRange>().unwrap_err().to_string();
+            assert!(message.starts_with("Invalid time range format. Expected: start,end"), "{message}");
+            assert!(message.contains(what), "{message}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The step analyses show, for traces of other tools, what ran when and where the GPU was idle in between. Each reads
+//! a trace once.
+//!
+//! There are three analyses: the operations in a time range ([`Extract`]), the average step of an inference server
+//! and the step's bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). Times are integers in all
+//! computations; only averages are fractions.
+
+mod average;
+mod decode_steps;
+mod extract;
+mod ops;
+
+pub use average::{Average, Bubbles, Stats, StatsOptions, StatsReport};
+pub use decode_steps::{DecodeSteps, Framework, Latencies};
+pub use extract::{Extract, TimeRange};
+pub use ops::{Ops, TracedOp, TracedStep};
+
+/// Formats `text` as a CSV field, quoted if necessary.
+fn quoted(text: &str) -> gpuflame_model::error::Result<Vec<u8>> {
+    if text.is_empty() {
+        // The writer would quote a single empty field, because the line would otherwise be empty.
+        return Ok(Vec::new());
+    }
+    let mut out = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b',')).from_writer(Vec::new());
+    let failed =
+        |error: String| gpuflame_model::error::Error::new(gpuflame_model::error::ErrorKind::Io, error);
+    out.write_record([text]).map_err(|error| failed(error.to_string()))?;
+    let mut field = out.into_inner().map_err(|error| failed(error.to_string()))?;
+    field.pop();
+    Ok(field)
+}
+
+/// Formats nanoseconds as microseconds, exactly, in the shortest form with a decimal point: `12.345`, `7.0`.
+pub fn micros(nanos: i64) -> String {
+    let (whole, fraction) = (nanos.unsigned_abs() / 1000, nanos.unsigned_abs() % 1000);
+    let digits = format!("{fraction:03}");
+    let digits = digits.trim_end_matches('0');
+    let sign = if nanos < 0 { "-" } else { "" };
+    format!("{sign}{whole}.{}", if digits.is_empty() { "0" } else { digits })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn microseconds_are_exact_and_short() {
+        for (nanos, text) in [
+            (0, "0.0"),
+            (7_000, "7.0"),
+            (12_345, "12.345"),
+            (12_300, "12.3"),
+            (1, "0.001"),
+            (-1_500, "-1.5"),
+            (1_712_195_495_505_583_173, "1712195495505583.173"),
+            (i64::MIN, "-9223372036854775.808"),
+        ] {
+            assert_eq!(super::micros(nanos), text);
+        }
+    }
+}

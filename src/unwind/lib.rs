@@ -1,0 +1,335 @@
+//! Stack unwinding: turns registers and memory into code addresses.
+//!
+//! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that may run anywhere:
+//! under the program's allocator, in a signal handler, on a coroutine's stack. So a capture takes no lock that is held for
+//! long, and allocates nothing. In its steady state a capture makes no system call on a thread's own stack, and nearly
+//! always one on any other stack. A capture reads no word outside the stack that it runs on. On x86-64 the frames equal
+//! those of libgcc's unwinder; in code without unwind information the unwinder follows frame pointers and flags the stack
+//! as guessed.
+//!
+//! [`ModuleMap`] remembers which file was mapped at which address, so that addresses can be symbolized later.
+//! [`python`] inserts Python frames among the native ones.
+//!
+//! A [`CopyUnwinder`] walks a copy of another thread's stack.
+//!
+//! Not in scope: symbol names, walking other threads' stacks in place, and exception handling.
+//!
+//! # Why it cannot crash its host
+//!
+//! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be any value. So a walk may
+//! be led to any address; only the walk's *reads* are guaranteed to be safe, whatever address it is led to. Each premise
+//! names the test that checks it (in `tests/` if the premise names a file, else in the module).
+//!
+//! **A stack is read in place only if it is the thread's own, and only in the range from the stack pointer at which the
+//! capture began, less the red zone of 128 bytes, to the stack's end.**
+//!
+//! 1. That range is mapped and stays mapped while the capture runs: our own frames are directly below it, and the frames of
+//!    the thread's callers are in it, up to the frame in which the thread began
+//!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). A host that
+//!    unmapped pages between a thread's stack pointer and the stack's end would break this premise; no such host is known.
+//! 2. The walk checks every address against that range. A plain rule, a realigned frame, a register rule or an expression
+//!    may yield any address or stack pointer. The caller's stack pointer must be above the frame's and not beyond the end;
+//!    otherwise the walk ends and the stack is flagged as cut (`x86_64/words.rs`;
+//!    `walking_with_broken_unwind_information_is_safe` of `unwind/foreign.rs`, with 21 kinds of wrong information).
+//! 3. A signal frame may lead to any stack. If the frame leads upwards on the same stack, the walk continues; if it leads
+//!    to another stack, the walk starts over through the copy
+//!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
+//! 4. The memo reads only words that an earlier walk of the thread's own stack read, in frames above the present stack
+//!    pointer, and only in a capture that begins on that stack (`cached_and_uncached_walks_give_equal_stacks` of
+//!    `unwind/fuzz.rs`; greenlets, which move parts of a stack aside, in `host/runtimes.rs`). The same holds for the cache
+//!    of whole stacks, whose entries begin at exactly the stack pointer at which such a walk began
+//!    (`a_repeated_stacks_number_refers_to_an_equal_stack` of `unwind/fuzz.rs`).
+//! 5. Expressions terminate, because they are limited to 256 operations and fixed memory (`sp_for_ever` and `cfa_for_ever`,
+//!    tested as in 2).
+//!
+//! **A capture that begins on another stack, or is led to another stack, reads every stack, the thread's own included,
+//! through a copy that the kernel makes.** The only words read in place are **words on the page that the capture's own
+//! frames reach up to**, and only if these words are unchanged since such a copy was walked to the stack's end.
+//!
+//! 6. The kernel checks each page when it copies, so there are no cached bounds that could be out of date
+//!    (`a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs`,
+//!    `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
+//!    `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`).
+//! 7. A walk through the copy stays in the readable range that starts at the walk's stack pointer and ends at the first
+//!    gap, at most 8 MiB later; a capture copies at most 16 MiB
+//!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`, `a_capture_copies_at_most_its_limit` of `copy`).
+//! 8. Stacks of one page are read without a copy if they match a stack that was walked through a copy before. That page
+//!    contains our own frames, so no other thread can unmap the page without crashing the program anyway
+//!    (`x86_64/routes.rs`; `a_route_never_reads_past_the_stack_pointers_page`,
+//!    `a_route_is_followed_only_with_the_same_frame_pointer` in that file; compared with the copy:
+//!    `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`; a page that comes and goes:
+//!    `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
+//! 9. The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system call, and
+//!    opens no file (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
+//!    `fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page` of `unwind/fibers.rs`).
+//! 10. If a sandbox refuses the copying system call, memory is read through a file; if the sandbox refuses the file too,
+//!     the stack is flagged as cut. The host's errno is preserved (`unwind/sandboxed.rs`).
+//!
+//! **Only addresses that user space can have are looked up**, so that no encoded value is mistaken for an address.
+//!
+//! 11. A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the rule table is consulted,
+//!     because the table's keys have a tag in those bits (`return_to_nearly_an_address`, tested as in 2).
+//!
+//! **Code is read through the kernel**, since code without unwind information may be unmapped or replaced at any time
+//! (`x86_64/generated.rs`). Every address that the code's instructions lead to is checked against the stack's bounds, and
+//! so is rbp, which may have any value in such code (`generated_frames_are_walked_to_the_root_for_any_value_of_rbp`,
+//! `unwalkable_generated_frames_do_not_crash_the_unwinder` of `unwind/generated.rs`).
+//!
+//! **An object is read only while the loader's lock is held**, so that no other thread unloads the object, whatever address
+//! led to it.
+//!
+//! 12. This rule covers the object's headers, unwind information, build id and name
+//!     (`unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`).
+//! 13. No thread waits forever for the loader; `loader` explains why. While no object is loaded or unloaded, captures of
+//!     known code do not query the loader (`a_self_checking_capture_does_not_wait_for_the_loader` of `unwind/unload.rs`).
+//!
+//! # Why no frame has a wrong name
+//!
+//! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares them. So no rule
+//!     is used for code that replaced the code for which the rule was made (`a_self_checking_capture_needs_no_poll`,
+//!     `a_library_loaded_at_an_address_without_rules_is_recognised_at_once`,
+//!     `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`). A change during a capture is detected at
+//!     the end of the capture (`threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`;
+//!     `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`). Each rule that a thread caches along
+//!     its paths is valid for one address in one loader state (`a_path_is_used_from_its_third_walk_on` of
+//!     `x86_64/trails.rs`; compared with the plain walk: the fuzzer of 4).
+//! 15. An epoch permanently belongs to one file at one address, and frames carry the epoch. So neither a name nor a stack
+//!     depends on which thread looked it up, or when (names: `plugins_that_alternate_at_one_address_keep_their_names` and
+//!     the tests after it in `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `known`; stacks:
+//!     `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
+//! 16. A module that cannot be determined is reported as unknown, and counted
+//!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
+//!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
+//!
+//! Not covered: a program that replaces libc's `dl_iterate_phdr` by a function that does not take the loader's lock; files
+//! that a program maps by hand, one in place of another, while no object is loaded or unloaded; and `portable`, which reads
+//! unwind information of objects that may be unloaded.
+//!
+//! ```
+//! use gpuflame_unwind::{Skip, Unwinder};
+//!
+//! gpuflame_unwind::prepare();
+//! let mut unwinder = Unwinder::new().expect("memory for one thread's unwinder");
+//! let captured = unwinder.capture(Skip::None);
+//! assert!(captured.frames.len() > 1 && !captured.is_partial());
+//! ```
+
+use std::ops::Range;
+
+use gpuflame_model::record::{ContextFlags, Frame};
+
+// On x86-64 only our own engine uses all of these four modules. The portable engine does not need them fully, because
+// framehop finds objects by itself.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod bounds;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod copy;
+mod counts;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod find;
+mod known;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod loader;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub mod memory;
+mod modules;
+mod notes;
+mod objects;
+mod price;
+pub mod python;
+pub mod python_end;
+mod symbols;
+pub mod tls;
+mod verify;
+mod watch;
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as engine;
+
+#[cfg(not(target_arch = "x86_64"))]
+mod portable;
+#[cfg(not(target_arch = "x86_64"))]
+use portable as engine;
+
+#[doc(hidden)]
+pub use engine::Places;
+pub use memory::bytes_held;
+pub use modules::ModuleMap;
+pub use verify::{Verdict, Verifier};
+
+/// Maximum number of frames per captured stack. If the stack is deeper, its root-side frames are omitted.
+pub const MAX_FRAMES: usize = 1024;
+
+/// Looks up symbols that cannot be looked up inside a callback. Call when the library is loaded, on any thread; captures
+/// before this call are slower, but correct.
+pub fn prepare() {
+    find::prepare();
+    loader::prepare();
+    bounds::prepare();
+    memory::prepare();
+}
+
+/// Makes this process find objects as with a glibc before 2.35, whatever version is installed. For tests.
+#[doc(hidden)]
+pub fn as_on_older_glibc() {
+    find::do_without_find_object();
+}
+
+/// Asks the loader whether objects were loaded or unloaded (about 12 ns). Returns whether an object has been loaded or
+/// unloaded since any thread last asked.
+///
+/// Rules for unloaded code are dropped when the unload is noticed, either by a poll or by any capture that reaches an
+/// address without a rule. Between an unload and that moment, code that is loaded at the very same address may be unwound
+/// by the rules of the unloaded code, and get its name. Call this function after a `dlclose` that you know of, poll it from
+/// a housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
+pub fn poll() -> bool {
+    let before = counts::latest();
+    loader::poll() != before
+}
+
+/// Leading frames (leaf side) to omit: the frames of the callback that captures.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Skip {
+    /// Keep all frames, beginning with the function that called [`Unwinder::capture`].
+    #[default]
+    None,
+    /// Omit this number of frames. Inlining changes the number of frames per function.
+    Count(usize),
+    /// Omit all leading frames whose code is in this range, such as that of our own library.
+    Inside(Range<u64>),
+    /// Omit the frames up to and including the frame that contains this stack address. A callback passes the address of a
+    /// local variable to omit itself. A frame reaches from its own stack pointer to its caller's.
+    UpTo(u64),
+}
+
+/// One captured stack, borrowed from the unwinder: copy it before the next capture.
+#[derive(Clone, Copy, Debug)]
+pub struct Captured<'a> {
+    /// The frames of the stack, leaf first.
+    pub frames: &'a [Frame],
+    /// Number of frames at the root end (the end of `frames`) that are unchanged since the previous capture.
+    pub kept: usize,
+    /// Quality of the stack.
+    pub flags: ContextFlags,
+    /// Stack positions of the frames.
+    #[doc(hidden)]
+    pub places: Places<'a>,
+}
+
+/// The result of [`Unwinder::capture_or_tell`].
+#[derive(Debug)]
+pub enum Seen<'a> {
+    /// The stack is the cached stack with this number (from [`Unwinder::keep_last`]), equal frame by frame.
+    Again(usize),
+    /// A stack that is not in the cache.
+    New(Captured<'a>),
+}
+
+impl Captured<'_> {
+    /// An empty result, for when a capture is not possible.
+    const NOTHING: Self =
+        Self { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT), places: Places::NONE };
+
+    /// The frames' stack pointers. A frame reaches from its own stack pointer to its caller's.
+    pub fn stack_pointers(&self) -> impl Iterator<Item = u64> {
+        self.places.of_last(self.frames.len())
+    }
+
+    /// Whether frames are missing at the root of the stack.
+    pub fn is_partial(&self) -> bool {
+        self.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0
+    }
+}
+
+/// Number of registers with which a walk of a copied stack starts.
+pub const REGISTERS: usize = 17;
+
+/// Walks stacks of other threads. Each walk uses a copy of the stack and registers that the kernel made, as
+/// `perf_event_open` does for samples.
+///
+/// A walk reads nothing from the original stack, because the thread has continued to run. If the copy is too short, the
+/// stack is cut where the copy ends. Python frames are not included. Code may have been unloaded since the copy was made:
+/// see [`CopyUnwinder::look`].
+#[derive(Debug)]
+pub struct CopyUnwinder(engine::OfCopies);
+
+impl CopyUnwinder {
+    /// Creates an unwinder in its own memory mapping. `None` if the kernel refuses the memory, and on machines other than
+    /// x86-64.
+    pub fn new() -> Option<Self> {
+        engine::OfCopies::new().map(Self)
+    }
+
+    /// Checks which objects are loaded; call before each round of walks. If an object was unloaded since the last call,
+    /// copied addresses may belong to this object instead of the one loaded now, so all stacks of this round are flagged as
+    /// guessed.
+    pub fn look(&mut self) {
+        self.0.look();
+    }
+
+    /// Walks the stack of a thread that was interrupted with these registers (rax to r15 and the instruction pointer, in
+    /// DWARF order). `stack` is the memory above the thread's stack pointer.
+    pub fn walk(&mut self, registers: &[u64; REGISTERS], stack: &[u8]) -> Captured<'_> {
+        self.0.walk(registers, stack)
+    }
+}
+
+/// Captures the stack of the thread that created the unwinder.
+#[derive(Debug)]
+pub struct Unwinder {
+    engine: engine::Owned,
+}
+
+impl Unwinder {
+    /// Creates an unwinder for the calling thread, in its own memory mapping. `None` if the kernel refuses the
+    /// memory.
+    ///
+    /// This call queries the bounds of the thread's stack (on all but the main thread by `pthread_getattr_np`, which
+    /// allocates). So create one unwinder per thread and keep it.
+    pub fn new() -> Option<Self> {
+        Some(Self { engine: engine::Owned::new()? })
+    }
+
+    /// Sets whether every capture checks if objects were unloaded. The check costs two loads of the loader's own counters
+    /// if these were found (glibc), else about 12 ns and a short loader lock. Default: no; see [`poll`].
+    pub fn check_every_capture(&mut self, check: bool) {
+        self.engine.check_every_capture(check);
+    }
+
+    /// Sets whether the last stack is cached, so that only new frames are walked. Default: yes. Without the cache, every
+    /// capture walks to the root. The frames are the same with and without it, so either mode can check the other.
+    pub fn remember_stacks(&mut self, remember: bool) {
+        self.engine.remember_stacks(remember);
+    }
+
+    /// Captures the stack of the calling thread, beginning at the caller of this function.
+    ///
+    /// A capture inside a capture of the same unwinder (from a signal handler) returns no frames and does not disturb the
+    /// outer capture; its result is flagged as [`ContextFlags::CUT`]. The caller must make sure that no handler captures
+    /// while the frames are still in use.
+    #[inline(always)]
+    pub fn capture(&mut self, skip: Skip) -> Captured<'_> {
+        self.engine.capture(skip)
+    }
+
+    /// As [`Unwinder::capture`], but does not walk a stack that [`Unwinder::keep_last`] has cached: the stack's number is
+    /// returned instead. `hint` is an additional value that distinguishes stacks, such as the launched kernel; it must be
+    /// equal for equal stacks.
+    #[inline(always)]
+    pub fn capture_or_tell(&mut self, skip: Skip, hint: u64) -> Seen<'_> {
+        self.engine.capture_or_tell(skip, hint)
+    }
+
+    /// Caches the stack that [`Unwinder::capture_or_tell`] captured last, and returns its number, which is less than
+    /// [`Unwinder::MOST_KEPT`]. The stack that had this number before is evicted. `None` if the stack cannot be cached, or
+    /// if the last insertion was so recent that another would cost too much.
+    #[inline(always)]
+    pub fn keep_last(&mut self) -> Option<usize> {
+        self.engine.keep_last()
+    }
+
+    /// Maximum number of stacks in the cache.
+    pub const MOST_KEPT: usize = engine::STACKS;
+}
