@@ -233,7 +233,7 @@ fn file_mode_sets_the_permissions_and_modes_without_owner_write_are_rejected() {
 fn a_malformed_setting_is_reported_once_and_the_default_is_used() {
     let done = run("plain", &[("GPUFLAME_UNIT", "hours")]);
     let lines = done.ledger("GPUFLAME_");
-    assert_eq!(lines, ["UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)"]);
+    assert_eq!(lines, ["UNIT=hours: `hours` is not one of ns, us, count; using the default (ns)"]);
     done.assert_exact();
 }
 

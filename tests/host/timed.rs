@@ -332,7 +332,7 @@ fn a_signal_opens_a_window_and_the_next_signal_closes_it() {
 fn invalid_window_settings_are_reported_and_the_program_runs() {
     for (settings, words) in [
         (&[("GPUFLAME_FLAG", "/tmp")][..], "GPUFLAME_FLAG=/tmp: it is a folder"),
-        (&[("GPUFLAME_STEPS", "7..7")], "GPUFLAME_STEPS=7..7: expected two numbers"),
+        (&[("GPUFLAME_STEPS", "7..7")], "GPUFLAME_STEPS=7..7: expected FROM..TO"),
         (&[("GPUFLAME_DURATION", "0")], "GPUFLAME_DURATION=0: expected a number of seconds"),
         (&[("GPUFLAME_MAX_BYTES", "lots")], "GPUFLAME_MAX_BYTES=lots: expected a number of bytes"),
         (&[("GPUFLAME_REPEAT", "3")], "GPUFLAME_REPEAT does nothing without GPUFLAME_DURATION"),
