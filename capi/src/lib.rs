@@ -213,7 +213,7 @@ fn outcome(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
         Err(_) => {
             session::disable_after_panic();
             remember(
-                "gpuflame met a bug of its own and switched itself off; the application is not affected",
+                "internal error (a bug in gpuflame): recording has stopped; the application is not affected",
             );
             -8
         }

@@ -156,7 +156,7 @@ fn assert_all_but_windows(done: &Done) {
     assert_eq!((launches, parts["matched"], parts["dropped"]), (250, 230, 0), "{}", done.stderr);
     assert_eq!(done.sum("activities").1["dropped"], 0, "{}", done.stderr);
     assert!(nanos(&done.folder, "1").is_none(), "{}", done.stderr);
-    let said = "a file system does not let go of a window's files";
+    let said = "a file system blocks the files of a window";
     assert_eq!(done.stderr.matches(said).count(), 1, "{}", done.stderr);
 }
 
