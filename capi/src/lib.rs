@@ -194,7 +194,7 @@ unsafe fn text<'a>(function: &str, at: *const c_char) -> gpuflame::Result<&'a CS
 }
 
 fn missing(function: &str, what: &str) -> Error {
-    Error::new(ErrorKind::Setting, format!("{function}(NULL): it needs a {what}; nothing was done"))
+    Error::new(ErrorKind::Setting, format!("{function}(NULL): expected a {what}; nothing was done"))
 }
 
 /// Runs `action`. If it fails, returns the number of the error, and stores the sentence that `gpuflame_last_error`

@@ -355,7 +355,7 @@ fn a_refused_record_kind_is_noted_and_setup_continues() {
     let api = attach::<Scribe>(12_080).unwrap();
     let expected = [
         "CUPTI does not record copies between GPUs: NOT_SUPPORTED (27)",
-        "CUPTI does not report 1 callbacks; the first, cudaMemcpy_v3020: INVALID_PARAMETER (1)",
+        "CUPTI refused to enable 1 callbacks; the first is cudaMemcpy_v3020: INVALID_PARAMETER (1)",
     ];
     assert_eq!(api.notes(), expected);
     assert!(fake.diary().contains(&"kind 2".to_owned()));

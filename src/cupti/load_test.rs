@@ -83,8 +83,8 @@ fn another_subscriber_is_named_if_its_files_are_mapped() {
     let status = Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     assert_eq!(
         refused(status, &["/opt/nsys/libToolsInjection64.so"], true),
-        "CUPTI 12.9 (/x/libcupti.so.12) refused cuptiSubscribe: another tool in this process has it already (39); \
-         probably Nsight Systems (nsys): run without it, or without gpuflame"
+        "CUPTI 12.9 (/x/libcupti.so.12) refused cuptiSubscribe: another tool in this process has already \
+         subscribed (39); probably Nsight Systems (nsys): run without it, or without gpuflame"
     );
     assert!(refused(status, &["/lib/libc.so.6"], true).contains("run without the other profiler"));
 }
@@ -92,7 +92,10 @@ fn another_subscriber_is_named_if_its_files_are_mapped() {
 #[test]
 fn a_missing_gpu_is_distinguished_from_an_unreachable_gpu() {
     for status in [Status::NOT_INITIALIZED, Status::UNKNOWN] {
-        assert!(refused(status, &[], false).ends_with("shows no GPU (no /dev/nvidia0)"));
+        assert!(
+            refused(status, &[], false)
+                .ends_with("no GPU is visible on this machine or in this container (no /dev/nvidia0)")
+        );
         assert!(refused(status, &[], true).contains("CUDA_VISIBLE_DEVICES"));
         assert!(refused(status, &[], true).contains("(CUDA 12.4)"));
     }

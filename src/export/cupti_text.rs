@@ -30,7 +30,7 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
     "cupti-text",
     &[".cupti.txt"],
     |profile, events, _, out| write(profile, events, out),
-    "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
+    "Output of the CUPTI tracer of eunomia's tutorial (.cupti.txt)",
 );
 
 /// Maximum number of stacks whose caller is stored while the application runs (8 MiB). Calls of other stacks have no

@@ -637,7 +637,7 @@ fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
         let launches = done.sum("launches").0;
         assert!((1100..=1101).contains(&launches), "{format}: {}", done.stderr);
         assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches, "{format}");
-        let why = "its file system has taken nothing for 0.25 s";
+        let why = "its file system has accepted no data for 0.25 s";
         assert_eq!(done.stderr.matches(why).count(), 1, "{format}: {}", done.stderr);
     }
 }

@@ -97,7 +97,7 @@ fn an_old_interface_client_that_came_first_keeps_its_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
     let done = sharing(&program, "v1-first").ok();
     assert_eq!(done.stdout, "register 0 enable 0 records 5050 nanos 10050000\n", "{}", done.stderr);
-    assert!(done.stderr.contains("in a way that cannot be shared"), "{}", done.stderr);
+    assert!(done.stderr.contains("in a way that excludes gpuflame"), "{}", done.stderr);
 }
 
 /// A driver that does not support several subscribers still allows only one.

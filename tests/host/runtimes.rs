@@ -98,7 +98,7 @@ fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     let Some(python) = installed("pypy", None) else { return };
     let program = root().join("tests/runtimes/launches.py");
     let done = run(&python, &[program.to_str().unwrap(), launcher().to_str().unwrap(), "5000"], 5000);
-    let line = "gpuflame: python frames off: this is PyPy, which only CPython's frames can be read of\n";
+    let line = "gpuflame: python frames off: PyPy is not supported; only CPython's frames can be read\n";
     assert_eq!(done.stderr.matches(line).count(), 1, "{}", done.stderr);
     assert_eq!(done.stderr.matches("python frames off").count(), 1, "{}", done.stderr);
 }

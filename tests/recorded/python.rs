@@ -331,9 +331,9 @@ fn an_unknown_interpreter_layout_turns_python_frames_off_with_a_message() {
         assert_eq!(python_frames(frames), functions, "{definitions:?}");
     }
     for (definition, why) in [
-        ("-DVERSION=0x030e00f0", "what CPython tells of its layout is not what its version does"),
-        ("-DVERSION=0x031000f0", "the layout of CPython 3.16 is not known"),
-        ("-DTHREADS=1", "the layout of CPython without its global lock is not known"),
+        ("-DVERSION=0x030e00f0", "CPython's table of its own layout does not match its version"),
+        ("-DVERSION=0x031000f0", "CPython 3.16 is not supported (unknown layout)"),
+        ("-DTHREADS=1", "CPython without the GIL is not supported (unknown layout)"),
     ] {
         let done = evaluated(&[definition]);
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
@@ -369,7 +369,9 @@ fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
         };
         let first = elsewhere("-DELSEWHERE=1");
         assert!(
-            first.stderr.contains("gpuflame: python frames off: they did not go with the native frames\n"),
+            first
+                .stderr
+                .contains("gpuflame: python frames off: the Python frames did not match the native frames\n"),
             "{}",
             first.stderr
         );
