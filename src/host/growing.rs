@@ -442,7 +442,7 @@ mod tests {
         let (opens, opened) = channel();
         let (file, feed) = held(&folder.join("x"), GivenUp::Goes, opened);
         file.wait_until_created(Duration::from_millis(50));
-        assert!(feed.end(LONG).unwrap_err().to_string().contains("taken nothing"));
+        assert!(feed.end(LONG).unwrap_err().to_string().contains("accepted no data"));
         drop(opens);
         fs::remove_dir_all(folder).unwrap();
     }

@@ -307,7 +307,7 @@ fn a_file_of_another_kind_is_refused_with_a_reason() {
         (&b""[..], "not a gpuflame recording"),
         (b"{\"traceEvents\": []}", "not a gpuflame recording"),
         (b"gpuflame\0\0", "truncated within its first 16 bytes"),
-        (b"gpuflame\x07\0\0\0\0\0\0\0", "format 7; this version reads formats up to 1"),
+        (b"gpuflame\x07\0\0\0\0\0\0\0", "format 7, but this version of gpuflame reads only formats up to 1"),
     ] {
         let errors = read(bytes).1;
         assert!(errors[0].contains(reason), "{errors:?}");

@@ -150,7 +150,7 @@ fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
     }
     let (_, warnings) = parse(chosen.iter().cloned());
     let Some(warning) = warnings.first() else { return Ok(()) };
-    let why = warning.split("; going on").next().unwrap_or(warning);
+    let why = warning.split("; using ").next().unwrap_or(warning);
     Err(why.split_once(": ").map_or(why, |(_, why)| why).to_owned())
 }
 
