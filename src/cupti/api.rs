@@ -372,7 +372,7 @@ fn enable_callbacks<T: Tracer>(
         notes.push(format!("CUPTI refused to enable {count} callbacks; the first is {what}: {status}"));
     }
     if calls.is_empty() {
-        notes.push("CUPTI lists no API call that launches work; there will be no stacks".to_owned());
+        notes.push("CUPTI lists no API call that launches work; stacks will be missing".to_owned());
     }
     let launches = calls.iter().filter(|call| call.kind.makes_work());
     let launches = launches.map(|call| (call.domain, CallbackId(call.id))).collect();

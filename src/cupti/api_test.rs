@@ -259,7 +259,7 @@ fn switching_launch_callbacks_affects_only_launch_callbacks() {
     }
     fake.refuse("callback 1.3 = 0", Status::UNKNOWN);
     assert!(api.tell_launches(false).unwrap_err().to_string().contains("cuptiEnableCallback"));
-    assert_eq!(fake.diary().len(), launches.len(), "the others are switched all the same");
+    assert_eq!(fake.diary().len(), launches.len(), "the other callbacks are switched nevertheless");
     api.retire();
     api.tell_launches(true).unwrap();
     assert_eq!(fake.diary(), [""; 0]);

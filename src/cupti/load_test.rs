@@ -36,7 +36,7 @@ fn after_a_cupti_that_does_not_start_an_older_one_is_tried() {
 fn a_refusal_that_any_copy_would_repeat_ends_the_search() {
     assert!(ends_search(&not_started(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED), SitePackages));
     assert!(ends_search(&not_started(Status::INSUFFICIENT_PRIVILEGES), SitePackages));
-    assert!(ends_search(&Skipped::TooOld(Version(17)), Mapped), "a second copy must not be loaded beside it");
+    assert!(ends_search(&Skipped::TooOld(Version(17)), Mapped), "a second copy must not be loaded");
 }
 
 #[test]

@@ -257,7 +257,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert_eq!([look(), look()], [Some(Seen::Gone), None]);
         fs::create_dir(&path).unwrap();
-        assert_eq!(look(), None, "a folder is no flag");
+        assert_eq!(look(), None, "a folder is not a flag file");
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -103,7 +103,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_DURATION",
         values: "seconds",
         default: "",
-        help: "Length of each window; unset: until the program ends.",
+        help: "Length of a window; unset: until the program ends.",
         apply: |settings, value| {
             settings.duration = if value.is_empty() { None } else { Some(seconds(value)?) };
             Ok(())
