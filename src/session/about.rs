@@ -62,7 +62,7 @@ pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
         Ok(()) => drop(fs::remove_file(named(folder, "called"))),
         Err(error) => {
             say(&format!(
-                "cannot write the report to GPUFLAME_REPORT={}: {error}; name an existing folder",
+                "GPUFLAME_REPORT={}: cannot write the report: {error}; name an existing folder",
                 folder.display()
             ));
         }

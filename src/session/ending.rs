@@ -244,7 +244,7 @@ impl Ending {
         self.ask(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
         if is_own && capture::has_launched_late() && self.came_early.swap(false, Ordering::AcqRel) {
-            tell("launches made after the Python program ended are not in any file");
+            tell("not in any file: launches made after the Python program ended");
         }
     }
 
