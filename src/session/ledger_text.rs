@@ -305,7 +305,7 @@ fn verified(verified: Verified) -> Option<String> {
 /// Cost of a graph launch to the application, if graphs were launched. The cost does not depend on the number of nodes.
 fn graph_cost(launches: u64) -> Option<String> {
     let each = median(capture::graph_cost(launches));
-    (launches > 0).then(|| format!("graph launches: {each}, {launches} launches"))
+    (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))
 }
 
 fn median(cost: Cost) -> String {
