@@ -32,7 +32,7 @@ import gpuflame
 
 PREFIX = "VLLM_CHAKRA_"
 TRUE = ("1", "true", "yes", "y", "on")
-# How long a window's last work on the GPU is waited for, and how often there is a look.
+# Maximum wait for the last GPU work of a window, and the interval between checks, in seconds.
 LONGEST_WAIT, LOOK_EVERY = 5.0, 0.02
 
 
@@ -78,7 +78,7 @@ class ChakraTraceManager:
         self._lock = threading.RLock()
         self._told = set()
         self._window = None
-        self._latched = None  # the flag whose window had its most steps
+        self._latched = None  # flag of the window that reached its maximum number of steps
         self._recorder = None
         self.written = []
         if not self.settings.enabled:
@@ -159,7 +159,7 @@ class ChakraTraceManager:
             self._debug("window %s: %d steps, wrote %s" % (window.tag, window.steps, ", ".join(written) or "nothing"))
 
     def _exit(self, process):
-        # What a forked child has of its parent's windows is not its own.
+        # A forked child must not write its parent's window.
         if os.getpid() == process:
             self.stop()
 
@@ -237,7 +237,7 @@ class Recorder:
     @staticmethod
     def stop():
         gpuflame.stop()
-        # What was launched is waited for, but not for ever; this also has the recording written down.
+        # Waits for the launched work, at most LONGEST_WAIT; gpuflame_flush also writes the recording to disk.
         deadline = time.monotonic() + LONGEST_WAIT
         while gpuflame.stats().pending and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)
@@ -269,7 +269,7 @@ class Window:
 
     def close(self, with_stack):
         """Closes the window. Returns the files that were written."""
-        # The execution trace first: what follows calls CUDA.
+        # The execution trace ends first, because the rest of this function calls CUDA.
         written = self._observer.close()
         if self._records:
             ended = time.time_ns()
@@ -356,7 +356,7 @@ def _driver_synchronize():
     except OSError:
         return  # no CUDA, nothing to wait for
     status = driver.cuCtxSynchronize()
-    # 201: this thread has no context; 3: nobody has called CUDA yet.
+    # 201: this thread has no context; 3: CUDA is not initialized yet.
     if status not in (0, 3, 201):
         raise RuntimeError("cuCtxSynchronize returned %d" % status)
 

@@ -7,7 +7,7 @@ import time
 
 NAME = "libgpuflame.so.0"
 HERE = os.path.dirname(os.path.abspath(__file__))
-# As installed, and in a clone, where this file is capi/python/src/gpuflame/_library.py.
+# Installed package; clone of the repository (this file is capi/python/src/gpuflame/_library.py there).
 PLACES = (os.path.join(HERE, "_bin"), os.path.normpath(os.path.join(HERE, *[os.pardir] * 4, "target", "release")))
 
 OK = 0
