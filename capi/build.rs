@@ -57,7 +57,10 @@ fn main() -> io::Result<()> {
         match STAND_INS.iter().try_for_each(|library| library.make(&out)) {
             Ok(()) => writeln!(cargo, "cargo:rustc-cdylib-link-arg=-L{}", out.display())?,
             Err(error) => {
-                writeln!(cargo, "cargo:warning=the library will need a glibc as new as this one: {error}")?;
+                writeln!(
+                    cargo,
+                    "cargo:warning=the library will require this machine's glibc or a newer one: {error}"
+                )?;
             }
         }
     }
@@ -65,11 +68,11 @@ fn main() -> io::Result<()> {
     if let Some(profile) = out.ancestors().nth(3) {
         for folder in [profile.to_owned(), profile.join("deps")] {
             if let Err(error) = preload(&folder) {
-                writeln!(cargo, "cargo:warning=no {PRELOAD} in {}: {error}", folder.display())?;
+                writeln!(cargo, "cargo:warning=cannot create {PRELOAD} in {}: {error}", folder.display())?;
             }
             match symlink("libgpuflame.so", folder.join(SONAME)) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                    writeln!(cargo, "cargo:warning=no {SONAME} in {}: {error}", folder.display())?;
+                    writeln!(cargo, "cargo:warning=cannot create {SONAME} in {}: {error}", folder.display())?;
                 }
                 _ => {}
             }

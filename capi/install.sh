@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Puts what `cargo build --release` has made where C and C++ programs look for it.
+# Installs the results of `cargo build --release` where C and C++ programs find them.
 #
-#     capi/install.sh PREFIX [FOLDER]      FOLDER has the build: target/release
+#     capi/install.sh PREFIX [FOLDER]      FOLDER contains the build; default: target/release
 #
-# PREFIX gets bin/gpuflame, include/gpuflame.h, lib/libgpuflame.so and libgpuflame-preload.so, and what pkg-config and CMake ask for. It may be moved
-# as a whole. DESTDIR is put before PREFIX.
+# Installs bin/gpuflame, include/gpuflame.h, lib/libgpuflame.so, lib/libgpuflame-preload.so, and files for pkg-config and CMake
+# into PREFIX, which can be moved later. If DESTDIR is set, it is prepended to PREFIX.
 set -euo pipefail
 if (($# < 1 || $# > 2)); then
     sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
@@ -16,7 +16,7 @@ built=${2-$root/target/release}
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
 url=$(sed -n '/^\[workspace.package\]/,/^\[/s/^repository = "\(.*\)"/\1/p' "$root/Cargo.toml")
 for file in libgpuflame.so libgpuflame-preload.so gpuflame; do
-    [[ -f $built/$file ]] || { echo "install.sh: there is no $built/$file; build it: cargo build --release" >&2; exit 1; }
+    [[ -f $built/$file ]] || { echo "install.sh: $built/$file is missing; run cargo build --release" >&2; exit 1; }
 done
 
 lib=$prefix/lib
@@ -31,4 +31,4 @@ fill() { sed -e "s|@VERSION@|$version|g" -e "s|@SERIES@|${version%.*}|g" -e "s|@
 fill "$root/capi/gpuflame.pc.in" "$lib/pkgconfig/gpuflame.pc"
 fill "$root/capi/gpuflame-config-version.cmake.in" "$lib/cmake/gpuflame/gpuflame-config-version.cmake"
 install -m 644 "$root/capi/gpuflame-config.cmake" "$lib/cmake/gpuflame/"
-echo "gpuflame $version is in $prefix"
+echo "installed gpuflame $version in $prefix"

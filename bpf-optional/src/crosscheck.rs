@@ -20,7 +20,8 @@ use crate::watch::Watch;
 /// the stack, which each takes in its own way.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 they agree, 1 they differ, 2 it could not be done. The command's is printed."
+    after_help = "Exit codes: 0 they agree, 1 they differ, 2 the comparison failed. The command's exit code \
+                  is printed."
 )]
 pub(crate) struct Crosscheck {
     /// The libgpuflame.so to use, instead of the one beside this command.
@@ -161,7 +162,7 @@ fn table(verdict: &Verdict, seen: &Seen, inside: &Inside, dropped: u64, ahead: i
     let nested = seen.launches.iter().filter(|launch| launch.nested).count();
     let row = |what: &str, count: u64| println(&format!("  {what:<52} {count:>12}"));
     row("calls seen by probes", seen.launches.len() as u64);
-    row("  made by CUDA within others", nested as u64);
+    row("  made by CUDA inside other calls", nested as u64);
     row("launches seen by probes", verdict.probe);
     row("  without an id (failed before CUPTI told, or closed)", verdict.without_id);
     row("  with an id that was not recorded", verdict.probe_only);

@@ -116,7 +116,10 @@ pub(crate) fn end_of(pid: u32) -> Result<std::os::fd::OwnedFd> {
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if descriptor < 0 {
         let error = std::io::Error::last_os_error();
-        return Err(Error::new(ErrorKind::State, format!("process {pid}: {error}; is it still there?")));
+        return Err(Error::new(
+            ErrorKind::State,
+            format!("process {pid}: {error}; check that it still runs"),
+        ));
     }
     // SAFETY: the descriptor is new, and no other code owns it.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor as RawFd) })

@@ -20,7 +20,7 @@ use crate::watch::{Named, Watch};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame-bpf record -E -o cpu_results.txt -- ./app --steps 100\n  \
     gpuflame-bpf record --pid 4242        until Ctrl-C\n\n\
-    Exit codes: the command's; 2 where nothing could be recorded.")]
+    Exit codes: the command's; 2 if nothing could be recorded.")]
 pub(crate) struct Record {
     /// A process that runs, and all that it forks from now on.
     #[arg(short, long, conflicts_with_all = ["all", "command"])]
@@ -131,7 +131,7 @@ impl Record {
 fn nothing(command: &[OsString], code: u8) -> String {
     let what = match command.first() {
         Some(word) => format!("{} ended with {code} and", word.display()),
-        None => "what was watched".to_owned(),
+        None => "the watched processes".to_owned(),
     };
     format!(
         "{what} never mapped a libcudart or libcuda, nor a static runtime with symbols: nothing was probed (a stripped \

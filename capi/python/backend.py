@@ -1,11 +1,11 @@
-"""Builds the wheel: the Python files, the shared library and the command, which cargo makes.
+"""Builds the wheel: the Python files, and the shared library and the command, which cargo builds.
 
-    pip install ./capi/python                        # builds both in release mode, which takes minutes once
-    pip install -C built=target/release ./capi/python    # takes them from that folder, as they are
+    pip install ./capi/python                        # builds both in release mode; the first build takes minutes
+    pip install -C built=target/release ./capi/python    # uses the files in that folder
     pip install -e ./capi/python                     # Python files from here, library and command from target/release
 
-The wheel is for every Python 3 on the machines that its files run on: its tag says which glibc they need, read off the files
-themselves. No package is needed to build it.
+The wheel works with every Python 3. Its platform tag names the glibc version that its files require, as read from the files.
+The build needs no Python package.
 """
 
 import base64
@@ -61,20 +61,20 @@ def build_sdist(sdist_directory, config_settings=None):
 
 
 def built_files(config_settings):
-    """The folder with the library and the command; cargo makes them unless `-C built=FOLDER` names one that has them."""
+    """Returns the folder with the library and the command. cargo builds them, unless `-C built=FOLDER` names the folder."""
     given = (config_settings or {}).get("built")
     folder = os.path.abspath(given) if given else os.path.join(target_folder(), "release")
     if not given:
         cargo = os.environ.get("CARGO") or shutil.which("cargo")
         if not cargo:
-            raise SystemExit("gpuflame is built by cargo, which is not on PATH: install Rust (rustup), or give a folder "
-                             "with libgpuflame.so and gpuflame: pip install -C built=FOLDER ./capi/python")
+            raise SystemExit("cargo, which builds gpuflame, is not on PATH: install Rust (rustup), or name a folder with "
+                             "libgpuflame.so and gpuflame: pip install -C built=FOLDER ./capi/python")
         built = subprocess.run([cargo, "build", "--release", "--locked"], cwd=ROOT, stdout=sys.stderr)
         if built.returncode:
-            raise SystemExit("cargo build --release failed with %d; its own lines say why" % built.returncode)
+            raise SystemExit("cargo build --release failed with exit status %d; see its output above" % built.returncode)
     for name in BUILT:
         if not os.path.isfile(os.path.join(folder, name)):
-            raise SystemExit("there is no %s in %s" % (name, folder))
+            raise SystemExit("%s is missing in %s" % (name, folder))
     return folder
 
 
@@ -83,18 +83,18 @@ def target_folder():
 
 
 def strip(path, to):
-    """A copy without what only a debugger wants, where there is a tool for it."""
+    """Copies a file without its debug information, if `strip` is installed. Returns the path of the copy."""
     shutil.copyfile(path, to)
     os.chmod(to, 0o755)
     tool = shutil.which("strip")
     if not tool or subprocess.run([tool, "--strip-unneeded", to], stderr=subprocess.DEVNULL).returncode:
-        print("gpuflame: no strip here; the wheel is larger than it need be", file=sys.stderr)
+        print("gpuflame: strip is missing or failed; the wheel is larger than necessary", file=sys.stderr)
         shutil.copyfile(path, to)
     return to
 
 
 class Wheel:
-    """A wheel that is being written; https://peps.python.org/pep-0427/."""
+    """Writes a wheel; see https://peps.python.org/pep-0427/."""
 
     def __init__(self, folder, platform):
         self.version = version()
@@ -172,7 +172,7 @@ def repository():
 
 
 def tag(paths):
-    """The platform that these files run on: `manylinux_2_NN_MACHINE` by the newest glibc that one of them asks for."""
+    """Returns the platform tag: `manylinux_2_NN_MACHINE`, where NN is the newest glibc version that a file requires."""
     newest, machine, strangers = 0, None, set()
     for path in paths:
         elf = Elf(path)
@@ -185,7 +185,7 @@ def tag(paths):
 
 
 class Elf:
-    """What a file of 64 bits, little-endian, asks of other libraries: their names, and the versions of symbols."""
+    """Requirements of a 64-bit little-endian ELF file: names of libraries, and versions of symbols."""
 
     DYNAMIC, NEEDS = 6, 0x6FFFFFFE
 
@@ -193,7 +193,7 @@ class Elf:
         with open(path, "rb") as file:
             self.data = file.read()
         if self.data[:6] != b"\x7fELF\x02\x01":
-            raise SystemExit("%s is no library or program for this machine" % path)
+            raise SystemExit("%s is not an ELF file for this machine" % path)
         self.machine, = struct.unpack_from("<H", self.data, 18)
         self.needed, self.versions = set(), set()
         start, = struct.unpack_from("<Q", self.data, 40)

@@ -195,7 +195,7 @@ unsafe fn text<'a>(function: &str, at: *const c_char) -> gpuflame_model::error::
 }
 
 fn missing(function: &str, what: &str) -> Error {
-    Error::new(ErrorKind::Setting, format!("{function}(NULL): it needs a {what}; nothing was done"))
+    Error::new(ErrorKind::Setting, format!("{function}(NULL): expected a {what}; nothing was done"))
 }
 
 /// Runs `action`. If it fails, returns the number of the error, and stores the sentence that `gpuflame_last_error`
@@ -214,7 +214,7 @@ fn outcome(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int 
         Err(_) => {
             session::disable_after_panic();
             remember(
-                "gpuflame met a bug of its own and switched itself off; the application is not affected",
+                "internal error (a bug in gpuflame): recording has stopped; the application is not affected",
             );
             -8
         }

@@ -100,7 +100,10 @@ pub(crate) fn refusal() -> Option<String> {
         std::env::var_os(INJECTIONS[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
     (is_its_choice && version != own).then(|| {
-        format!("libgpuflame-preload.so is of version {version}, and {library} beside it of {own}: install both of one")
+        format!(
+            "libgpuflame-preload.so has version {version}, but {library} has version {own}: install both \
+             from the same release"
+        )
     })
 }
 

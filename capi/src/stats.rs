@@ -68,7 +68,7 @@ impl Place {
         let least = size_of::<Statistics>();
         if size < least as u64 {
             let message = format!(
-                "gpuflame_stats: the structure says that it has {size} bytes, and the first version has {least}: set its \
+                "gpuflame_stats: the structure's size is {size} bytes, below the minimum of {least}: set \
                  size to sizeof(struct gpuflame_statistics)"
             );
             return Err(Error::new(ErrorKind::Setting, message));

@@ -331,7 +331,7 @@ fn see_others<T: Tracer>(functions: &Functions, deference: Deference, notes: &mu
     if let Err(error) = clients::see::<T>(functions.library(), yields, reclaims)
         && yields
     {
-        notes.push(format!("other clients of CUPTI are not seen, and are given nothing: {error}"));
+        notes.push(format!("GPUFLAME_YIELD=1 has no effect: cannot intercept other CUPTI clients: {error}"));
     }
 }
 
@@ -369,10 +369,10 @@ fn enable_callbacks<T: Tracer>(
     let refused: Vec<_> = all.iter().filter_map(refusal).collect();
     if let Some((what, status)) = refused.first() {
         let count = refused.len();
-        notes.push(format!("CUPTI does not report {count} callbacks; the first, {what}: {status}"));
+        notes.push(format!("CUPTI refused to enable {count} callbacks; the first is {what}: {status}"));
     }
     if calls.is_empty() {
-        notes.push("CUPTI names no API call that launches work: there will be no stacks".to_owned());
+        notes.push("CUPTI lists no API call that launches work; stacks will be missing".to_owned());
     }
     let launches = calls.iter().filter(|call| call.kind.makes_work());
     let launches = launches.map(|call| (call.domain, CallbackId(call.id))).collect();

@@ -259,7 +259,7 @@ fn switching_launch_callbacks_affects_only_launch_callbacks() {
     }
     fake.refuse("callback 1.3 = 0", Status::UNKNOWN);
     assert!(api.tell_launches(false).unwrap_err().to_string().contains("cuptiEnableCallback"));
-    assert_eq!(fake.diary().len(), launches.len(), "the others are switched all the same");
+    assert_eq!(fake.diary().len(), launches.len(), "the other callbacks are switched nevertheless");
     api.retire();
     api.tell_launches(true).unwrap();
     assert_eq!(fake.diary(), [""; 0]);
@@ -355,7 +355,7 @@ fn a_refused_record_kind_is_noted_and_setup_continues() {
     let api = attach::<Scribe>(12_080).unwrap();
     let expected = [
         "CUPTI does not record copies between GPUs: NOT_SUPPORTED (27)",
-        "CUPTI does not report 1 callbacks; the first, cudaMemcpy_v3020: INVALID_PARAMETER (1)",
+        "CUPTI refused to enable 1 callbacks; the first is cudaMemcpy_v3020: INVALID_PARAMETER (1)",
     ];
     assert_eq!(api.notes(), expected);
     assert!(fake.diary().contains(&"kind 2".to_owned()));

@@ -394,7 +394,7 @@ impl Fake {
     }
 
     fn event(&self, domain: Domain, id: CallbackId, data: *const c_void) {
-        let (callback, userdata) = with(|state| state.callback).expect("nobody has subscribed");
+        let (callback, userdata) = with(|state| state.callback).expect("no client has subscribed");
         // SAFETY: the callback and its pointer are unchanged since the subscription, and the data fits the domain.
         unsafe { callback(ptr::with_exposed_provenance_mut(userdata), domain, id, data) };
     }

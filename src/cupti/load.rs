@@ -132,11 +132,11 @@ fn note_threads(library: &Library) {
 /// Errors: the dynamic linker's message.
 fn open(candidate: &Candidate) -> Result<Library, Skipped> {
     let file = CString::new(candidate.file.as_os_str().as_bytes())
-        .map_err(|_| Skipped::NotLoaded("its name has a NUL in it".to_owned()))?;
+        .map_err(|_| Skipped::NotLoaded("its name contains a NUL byte".to_owned()))?;
     if candidate.source == Source::Mapped {
         // SAFETY: the file has the name of a libcupti.
         let library = unsafe { Library::open_mapped(&file) };
-        return library.ok_or_else(|| Skipped::NotLoaded("it was unmapped meanwhile".to_owned()));
+        return library.ok_or_else(|| Skipped::NotLoaded("it has been unloaded".to_owned()));
     }
     // SAFETY: the file has the name of a libcupti, or the user named it as one.
     unsafe { Library::open(&file) }.map_err(Skipped::NotLoaded)
@@ -211,20 +211,21 @@ fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> St
             }
         },
         Status::INSUFFICIENT_PRIVILEGES | Status::VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES => {
-            "run as root, or have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0".to_owned()
+            "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0".to_owned()
         }
         Status::NOT_COMPATIBLE => {
-            "another tool in this process records with CUPTI in a way that cannot be shared: run without it"
+            "another tool in this process uses CUPTI in a way that excludes gpuflame: run without that tool"
                 .to_owned()
         }
         Status::NOT_INITIALIZED | Status::UNKNOWN if !has_gpu_file => {
-            "this machine or container shows no GPU (no /dev/nvidia0)".to_owned()
+            "no GPU is visible on this machine or in this container (no /dev/nvidia0)".to_owned()
         }
         Status::NOT_INITIALIZED | Status::UNKNOWN => {
             let driver =
                 surroundings.driver.map_or("unknown".to_owned(), |version| format!("CUDA {}", cuda(version)));
             format!(
-                "is a GPU visible to this process (CUDA_VISIBLE_DEVICES), and does the driver ({driver}) suit it?"
+                "check that a GPU is visible to this process (CUDA_VISIBLE_DEVICES) and that the driver \
+                 ({driver}) supports it"
             )
         }
         _ => "GPU work cannot be recorded on this system".to_owned(),
@@ -235,7 +236,7 @@ fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> St
 fn in_words(status: Status) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
-            format!("another tool in this process has it already ({})", status.0)
+            format!("another tool in this process has already subscribed ({})", status.0)
         }
         _ => status.to_string(),
     }

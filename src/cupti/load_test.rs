@@ -36,7 +36,7 @@ fn after_a_cupti_that_does_not_start_an_older_one_is_tried() {
 fn a_refusal_that_any_copy_would_repeat_ends_the_search() {
     assert!(ends_search(&not_started(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED), SitePackages));
     assert!(ends_search(&not_started(Status::INSUFFICIENT_PRIVILEGES), SitePackages));
-    assert!(ends_search(&Skipped::TooOld(Version(17)), Mapped), "a second copy must not be loaded beside it");
+    assert!(ends_search(&Skipped::TooOld(Version(17)), Mapped), "a second copy must not be loaded");
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn another_subscriber_is_named_if_its_files_are_mapped() {
     let status = Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     assert_eq!(
         refused(status, &["/opt/nsys/libToolsInjection64.so"], true),
-        "CUPTI 12.9 (/x/libcupti.so.12) refused cuptiSubscribe: another tool in this process has it already (39); \
-         probably Nsight Systems (nsys): run without it, or without gpuflame"
+        "CUPTI 12.9 (/x/libcupti.so.12) refused cuptiSubscribe: another tool in this process has already \
+         subscribed (39); probably Nsight Systems (nsys): run without it, or without gpuflame"
     );
     assert!(refused(status, &["/lib/libc.so.6"], true).contains("run without the other profiler"));
 }
@@ -92,7 +92,10 @@ fn another_subscriber_is_named_if_its_files_are_mapped() {
 #[test]
 fn a_missing_gpu_is_distinguished_from_an_unreachable_gpu() {
     for status in [Status::NOT_INITIALIZED, Status::UNKNOWN] {
-        assert!(refused(status, &[], false).ends_with("shows no GPU (no /dev/nvidia0)"));
+        assert!(
+            refused(status, &[], false)
+                .ends_with("no GPU is visible on this machine or in this container (no /dev/nvidia0)")
+        );
         assert!(refused(status, &[], true).contains("CUDA_VISIBLE_DEVICES"));
         assert!(refused(status, &[], true).contains("(CUDA 12.4)"));
     }

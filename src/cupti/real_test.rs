@@ -78,7 +78,7 @@ fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
             }
         }
     }
-    eprintln!("  {picked} calls picked, {left} left, of them {} look-alikes", look_alikes.len());
+    eprintln!("  {picked} calls picked, {left} left, including {} look-alikes", look_alikes.len());
     assert!(picked > 200 && picked < 350);
     // The last name is in 13.1 the name of a call that no header declares.
     let explained = ["HostFunc", "Node", "cuSubgridScheduleLaunch"];

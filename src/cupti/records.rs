@@ -84,7 +84,8 @@ pub(super) fn take<T: Tracer>(
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
-        notes.push(format!("CUPTI does not record graphs as a whole ({status}); it records their nodes"));
+        notes
+            .push(format!("CUPTI does not record whole graphs ({status}); their nodes are recorded instead"));
     }
     let mut refused = enable(&KINDS);
     if refused.len() == KINDS.len() {

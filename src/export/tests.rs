@@ -427,7 +427,7 @@ fn every_activity_has_a_row_with_all_its_ids() {
         "copy,HtoD,5,0,1,7,,130,131,1,64,0,0,,,,,,,,,,pageable,device,,,,1,1,11,50,5,,",
         "set,memset,3,0,1,7,,140,145,5,32,0,0,,,,,,,,,,,device,,,0,0,,,,,,launched_before_recording",
     ];
-    assert_eq!(lines[1..], expected, "a launch without an activity is none");
+    assert_eq!(lines[1..], expected, "a launch without an activity has no row");
 }
 
 #[test]
@@ -589,6 +589,6 @@ serve;capture;cudaLaunchKernel;[graph];[stack cut short];serve;capture;cudaLaunc
         "[stack cut short];serve;step;cudaGraphLaunch;[graph];[graph node unknown];[GPU_Kernel]gemm 4\n";
     assert!(
         drawn(&FOLDED, &profile, &GPU, &capture).contains(lost),
-        "where it is not known, the launch, and why"
+        "if the capture is unknown, the launch and the reason are shown"
     );
 }

@@ -134,7 +134,7 @@ macro_rules! words {
             fn from_str(text: &str) -> Result<Self, Error> {
                 let known = Self::ALL.iter().find(|value| value.word().eq_ignore_ascii_case(text));
                 known.copied().ok_or_else(|| {
-                    Error::new(ErrorKind::Setting, format!("`{text}` is none of {}", Self::WORDS))
+                    Error::new(ErrorKind::Setting, format!("`{text}` is not one of {}", Self::WORDS))
                 })
             }
         }

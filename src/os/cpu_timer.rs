@@ -154,7 +154,7 @@ impl Slot {
                 return Ok(slot);
             }
         }
-        Err(io::Error::other("there are too many threads"))
+        Err(io::Error::other("too many threads are sampled"))
     }
 }
 

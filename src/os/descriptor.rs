@@ -148,7 +148,7 @@ impl Appender {
         if self.is_ours(&file) {
             Ok(file)
         } else {
-            Err(io::Error::new(ErrorKind::NotFound, "another file has its place"))
+            Err(io::Error::new(ErrorKind::NotFound, "the file was replaced"))
         }
     }
 

@@ -146,7 +146,7 @@ impl Draft {
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::new(ErrorKind::AlreadyExists, "every temporary name beside it is taken"))
+        Err(io::Error::new(ErrorKind::AlreadyExists, "every temporary file name next to it is taken"))
     }
 
     /// Creates a file under its final name `path`, for content that is useful before it is complete.
@@ -231,7 +231,12 @@ impl Draft {
         if self.is_at(&self.path) {
             return Ok(Fate::InPlace);
         }
-        let lost = || io::Error::new(ErrorKind::NotFound, "it was removed while it was written, and is lost");
+        let lost = || {
+            io::Error::new(
+                ErrorKind::NotFound,
+                "the file was removed while it was being written, and its content is lost",
+            )
+        };
         let appender = self.appender.take().ok_or_else(lost)?;
         let file = appender.kept().ok_or_else(lost)?;
         if let Ok(place) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
@@ -349,7 +354,10 @@ impl Draft {
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::new(ErrorKind::AlreadyExists, "this name and a thousand like it are taken"))
+        Err(io::Error::new(
+            ErrorKind::AlreadyExists,
+            "this file name and a thousand numbered variants are taken",
+        ))
     }
 }
 

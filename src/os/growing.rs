@@ -223,7 +223,7 @@ impl Growing {
         is_so: &dyn Fn(&State) -> bool,
     ) -> Result<()> {
         if !self.wait(state, patience, is_so) {
-            let message = format!("its file system has taken nothing for {} s", patience.as_secs_f32());
+            let message = format!("its file system has accepted no data for {} s", patience.as_secs_f32());
             self.give_up(state, Error::new(ErrorKind::Io, message));
         }
         state.failure.clone().map_or(Ok(()), Err)
@@ -342,7 +342,7 @@ impl Feed {
         state.is_ended = true;
         self.file.0.asked.notify_one();
         self.file.wait_or_give_up(&mut state, patience, &|state| state.whole.is_some())?;
-        state.whole.take().ok_or_else(|| Error::new(ErrorKind::State, "it was ended before"))
+        state.whole.take().ok_or_else(|| Error::new(ErrorKind::State, "the file was already ended"))
     }
 
     fn flush_block(&mut self) -> Result<()> {
@@ -377,7 +377,7 @@ impl Drop for Feed {
             return;
         }
         state.is_dropped = true;
-        self.file.give_up(&mut state, Error::new(ErrorKind::State, "it was dropped"));
+        self.file.give_up(&mut state, Error::new(ErrorKind::State, "the file was abandoned"));
         // The file is usually removed by the time `drop` returns.
         let began = Instant::now();
         while !state.is_over && began.elapsed() < LONGEST_GOING {
@@ -442,7 +442,7 @@ mod tests {
         let (opens, opened) = channel();
         let (file, feed) = held(&folder.join("x"), GivenUp::Goes, opened);
         file.wait_until_created(Duration::from_millis(50));
-        assert!(feed.end(LONG).unwrap_err().to_string().contains("taken nothing"));
+        assert!(feed.end(LONG).unwrap_err().to_string().contains("accepted no data"));
         drop(opens);
         fs::remove_dir_all(folder).unwrap();
     }
@@ -516,7 +516,7 @@ mod tests {
             feed.write_all(&block).unwrap();
         }
         let why = feed.write_all(&block).and_then(|()| feed.flush()).unwrap_err().to_string();
-        assert_eq!(why, "its file system has taken nothing for 0.2 s");
+        assert_eq!(why, "its file system has accepted no data for 0.2 s");
         assert_eq!(feed.end(LONG).unwrap_err().to_string(), why);
         // The file system responds again, but the file has been abandoned by now.
         open.send(()).unwrap();

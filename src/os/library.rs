@@ -11,7 +11,7 @@ use std::path::Path;
 /// The dynamic linker's message, or a message that the file is another library.
 pub fn version_of(path: &Path) -> Result<String, String> {
     let name =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name has a NUL in it".to_owned())?;
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name contains a NUL byte".to_owned())?;
     // SAFETY: the name is a C string, and the caller accepts any effect of loading the file.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
@@ -23,7 +23,7 @@ pub fn version_of(path: &Path) -> Result<String, String> {
     // SAFETY: the library is open, and the name is a C string.
     let version = unsafe { libc::dlsym(library, c"gpuflame_version".as_ptr()) };
     if version.is_null() {
-        return Err("it has no gpuflame_version, and is no libgpuflame.so".to_owned());
+        return Err("it is not a libgpuflame.so (it has no gpuflame_version)".to_owned());
     }
     // SAFETY: the header declares the function of this name with this type.
     let version: extern "C" fn() -> *const c_char = unsafe { std::mem::transmute(version) };

@@ -324,7 +324,7 @@ mod tests {
         let line = [&[b'x'; 99][..], b"\n"].concat();
         let lines = line.repeat(100);
         assert_eq!(first_lines(&lines), AT_ONCE / 100 * 100);
-        assert_eq!(first_lines(&lines[..AT_ONCE]), AT_ONCE, "what is all there is goes");
+        assert_eq!(first_lines(&lines[..AT_ONCE]), AT_ONCE, "a text that fits is written completely");
         assert_eq!(first_lines(&[b'x'; 2 * AT_ONCE]), AT_ONCE, "a line that is too long goes in parts");
         assert_eq!(first_lines(b"a\nb"), 3);
     }

@@ -24,7 +24,7 @@ pub struct Stdout {
 
 impl Stdout {
     /// Creates a writer to the file that is stdout now.
-    #[expect(clippy::new_without_default, reason = "what it is now is no default")]
+    #[expect(clippy::new_without_default, reason = "the current stdout is not a default value")]
     pub fn new() -> Self {
         let expected = Identity::of_number(libc::STDOUT_FILENO).ok();
         Self { expected, waiting: Vec::new(), dropped: 0 }

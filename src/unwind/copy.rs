@@ -148,7 +148,7 @@ mod tests {
     /// unreadable pages.
     fn with_stack(pages: usize, look: impl FnOnce(&mut StackCopy, u64, u64)) {
         let bytes = (pages + 2) * PAGE as usize;
-        let memory = memory::map(bytes).expect("some pages are to be had");
+        let memory = memory::map(bytes).expect("memory for the pages");
         let first = memory.as_ptr() as u64;
         let (lo, hi) = (first + PAGE, first + bytes as u64 - PAGE);
         // SAFETY: the mapping is ours, and aligned.

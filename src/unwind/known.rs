@@ -210,7 +210,7 @@ mod tests {
         let here = an_object_has_one_epoch_in_every_state_of_the_loader as fn() as usize as u64;
         let epoch =
             |counts| find::look_at(here, |object, _| epoch_of(object, counts)).and_then(|seen| seen.1);
-        let first = epoch(Counts::new(1, 1)).expect("nobody else enters");
+        let first = epoch(Counts::new(1, 1)).expect("no other thread enters");
         assert!(first.is_some_and(|epoch| epoch <= ModuleEpoch::LAST));
         assert_eq!(epoch(Counts::new(1, 1)), Some(first));
         assert_eq!(epoch(Counts::new(7, 5)), Some(first));

@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn mapped_memory_is_zero_and_writable() {
-        let memory = map(8192).expect("two pages are to be had");
+        let memory = map(8192).expect("memory for two pages");
         // SAFETY: the mapping is 8192 bytes long and ours.
         unsafe {
             assert_eq!(word(memory.as_ptr() as u64 + 8184), 0);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn both_copy_methods_stop_at_unmapped_memory() {
-        let memory = map(3 * 4096).expect("three pages are to be had");
+        let memory = map(3 * 4096).expect("memory for three pages");
         let first = memory.as_ptr() as u64;
         // SAFETY: the mapping is ours, and its last page is not used from here on.
         unsafe {
@@ -248,6 +248,6 @@ mod tests {
         // SAFETY: eight bytes at `word` are writable.
         let copied = unsafe { copy_what_is_mapped(8, (&raw mut word).cast(), 8) };
         assert_eq!((copied, *errno), (0, 77));
-        assert!(!IS_REFUSED.load(Ordering::Relaxed), "an address that is not mapped is no refusal");
+        assert!(!IS_REFUSED.load(Ordering::Relaxed), "an unmapped address does not count as refused");
     }
 }

@@ -144,7 +144,7 @@ mod tests {
             let place = |object: Object| (object.start, object.end, object.bias);
             let both = loader::hold(|counts| (holding(address, counts), Object::listed(address)));
             let (found, listed) = both.expect("the loader lists the program");
-            let found = found.expect("nobody else copies while the loader is held");
+            let found = found.expect("no other thread copies while the loader's lock is held");
             assert_eq!(found.map(place), listed.map(place), "{address:x}");
         }
     }

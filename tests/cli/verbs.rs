@@ -399,14 +399,14 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
         |before: &str, after: &str| gpuflame(&folder, ["flamegraph", "--diff", before, after]).ok().stderr;
     let shortened = said("short.folded", "whole.folded");
     assert!(
-        shortened.starts_with("gpuflame: kernels have short names before and whole ones after (1), "),
+        shortened.starts_with("gpuflame: 1 kernels have short names before and full names after, "),
         "{shortened}"
     );
     assert_eq!(shortened.lines().count(), 1, "{shortened}");
     let other_way = said("whole.folded", "gpu.folded");
-    assert!(other_way.contains("kernels have short names after and whole ones before (1), "), "{other_way}");
+    assert!(other_way.contains("1 kernels have short names after and full names before, "), "{other_way}");
     let frames = said("whole.folded", "all.folded");
-    assert!(frames.starts_with("gpuflame: no stack is in both files, although 1 kernels are: "), "{frames}");
+    assert!(frames.starts_with("gpuflame: the files share 1 kernels but no stack: "), "{frames}");
     // Nothing is reported for files that fit, nor for programs that have nothing in common.
     for (before, after) in
         [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]

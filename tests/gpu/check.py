@@ -266,8 +266,8 @@ def verify(name, folder):
     fact(f"{name}: {line}", "GPUFLAME_VERIFY=1")
     taken = re.search(r"(\d+) stacks", line)
     holds(f"{name}: stacks were taken a second time", True, bool(taken and int(taken[1])))
-    for count, other in re.findall(r"(\d+) unlike ([^,]+)", line):
-        holds(f"{name}: stacks unlike {other}", 0, int(count))
+    for count, other in re.findall(r"(\d+) differ from ([^,]+)", line):
+        holds(f"{name}: stacks that differ from {other}", 0, int(count))
 
 
 def demangle(symbol):

@@ -156,7 +156,7 @@ fn assert_all_but_windows(done: &Done) {
     assert_eq!((launches, parts["matched"], parts["dropped"]), (250, 230, 0), "{}", done.stderr);
     assert_eq!(done.sum("activities").1["dropped"], 0, "{}", done.stderr);
     assert!(nanos(&done.folder, "1").is_none(), "{}", done.stderr);
-    let said = "a file system does not let go of a window's files";
+    let said = "a file system blocks the files of a window";
     assert_eq!(done.stderr.matches(said).count(), 1, "{}", done.stderr);
 }
 
@@ -188,7 +188,7 @@ fn windows_above_the_maximum_join_the_last_one_and_one_line_reports_it() {
     let found: Vec<_> = (1..=4).map(|window| nanos(&done.folder, &window.to_string()).unwrap()).collect();
     let last = (4..=9).map(expected).sum();
     assert_eq!(found, [expected(1), expected(2), expected(3), last], "{}", done.stderr);
-    assert_eq!(done.stderr.matches("GPUFLAME_MAX_WINDOWS: ").count(), 1, "{}", done.stderr);
+    assert_eq!(done.stderr.matches("GPUFLAME_MAX_WINDOWS is reached; ").count(), 1, "{}", done.stderr);
     assert!(!done.folder.join("out.5.folded").exists());
 }
 
@@ -202,7 +202,7 @@ fn a_kernel_running_5_s_past_its_window_is_pending_and_then_late() {
     let done = ended(running);
     assert!(pending.contains("cudaLaunchKernel;[GPU_Launch_Pending] "), "{pending}");
     assert_eq!(done.file("out.1.folded"), pending);
-    let late = "windows 1, late: 0 launches, 1 activities, 12000000000 ns came after";
+    let late = "windows 1, late: 0 launches, 1 activities, 12000000000 ns arrived after";
     assert!(done.stderr.contains(late), "{}", done.stderr);
     assert_eq!(done.sum("launches").1["matched"], 1, "{}", done.stderr);
 }

@@ -233,7 +233,7 @@ fn file_mode_sets_the_permissions_and_modes_without_owner_write_are_rejected() {
 fn a_malformed_setting_is_reported_once_and_the_default_is_used() {
     let done = run("plain", &[("GPUFLAME_UNIT", "hours")]);
     let lines = done.ledger("GPUFLAME_");
-    assert_eq!(lines, ["UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)"]);
+    assert_eq!(lines, ["UNIT=hours: `hours` is not one of ns, us, count; using the default (ns)"]);
     done.assert_exact();
 }
 
@@ -589,7 +589,7 @@ fn records_with_an_unknown_correlation_id_are_counted_and_omitted() {
     let done = with_faults("unmatched_corr:every=20");
     assert_eq!(done.truth().fault("unmatched_corr"), 5);
     assert_eq!(
-        done.ledger("CUPTI delivered 5 activities with ids that no call had").len(),
+        done.ledger("CUPTI delivered 5 activities with impossible correlation ids").len(),
         1,
         "{}",
         done.stderr
@@ -609,7 +609,7 @@ fn records_delivered_twice_are_reported_and_count_once() {
 
 /// Impossible input from CUPTI: the number of delivered buffers that were not ours, and of callbacks without data.
 fn cannot_be(done: &Done) -> [u64; 2] {
-    let lines = done.ledger("CUPTI gave back ");
+    let lines = done.ledger("CUPTI returned ");
     let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
     let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
     std::array::from_fn(|_| numbers.next().unwrap())
@@ -699,8 +699,8 @@ fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     // seen.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
     assert_eq!(done.code, CODE);
-    assert_eq!(done.ledger("CUPTI gave up").len(), 1, "{}", done.stderr);
-    assert!(!done.stderr.contains("another client"), "{}", done.stderr);
+    assert_eq!(done.ledger("CUPTI failed").len(), 1, "{}", done.stderr);
+    assert!(!done.stderr.contains("another CUPTI client"), "{}", done.stderr);
     let (truth, (launches, parts)) = (done.truth(), done.sum("launches"));
     assert_eq!(launches, 99_999, "{}", done.stderr);
     assert!(parts["matched"] > 0);
@@ -813,7 +813,7 @@ fn a_hanging_cupti_delays_device_resets_only_once() {
     let done = run.env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "1").done();
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     assert_eq!(
-        done.ledger("the tracer did not answer within 1 s when a context ended").len(),
+        done.ledger("CUPTI did not answer within 1 s when a context was destroyed").len(),
         1,
         "{}",
         done.stderr

@@ -93,9 +93,9 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
     // again.
     let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
     let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
-    let line = done.ledger("not kept apart:")[0];
+    let line = done.ledger("merged:")[0];
     assert!(
-        line.ends_with(&format!(" stacks, in [other stacks] {activities} activities, {nanos} ns")),
+        line.ends_with(&format!(" stacks into [other stacks], with {activities} activities, {nanos} ns")),
         "{line}"
     );
 }
@@ -194,7 +194,7 @@ fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     eprintln!("{} MiB at most", most >> 20);
     assert!(((20 << 20)..=(96 << 20)).contains(&most), "{most}");
     assert_held_and_exact(&done, count);
-    assert_eq!(done.ledger("not kept apart:").len(), 1, "{}", done.stderr);
+    assert_eq!(done.ledger("merged:").len(), 1, "{}", done.stderr);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn assert_many_kernels(count: u64) {
     assert!(shown > 1000, "{shown} lines");
     assert_eq!(found[&others], (count + 1 - shown) * 101);
     assert_between(&found, "flood_kernels", count);
-    assert!(done.ledger("not kept apart:")[0].contains("kernels, in [other kernels]"), "{}", done.stderr);
+    assert!(done.ledger("merged:")[0].contains("kernels into [other kernels]"), "{}", done.stderr);
     let table = done.file("out.csv");
     assert!(table.lines().any(|line| line.starts_with("kernel,[other kernels],0,")), "{table}");
 }
@@ -256,7 +256,7 @@ fn assert_many_unloads(count: u64) {
     let all = 500 * count + count / BETWEEN + 3 * PLANTED + 1;
     assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
-    assert!(done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
+    assert!(done.ledger("merged:").is_empty(), "{}", done.stderr);
     // 500 plus `before`, `between`, `after`, `second` from two places, a free and a wait. None of these calls is in the
     // plugin.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
@@ -284,7 +284,7 @@ fn threads_above_the_memory_ceiling_share_one_root() {
 fn stacks_below_the_memory_ceiling_are_all_listed_separately() {
     let run = |ceiling| {
         let done = flood("stacks", 2000, &[("GPUFLAME_MAX_MEM", ceiling)]);
-        assert!(done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
+        assert!(done.ledger("merged:").is_empty(), "{}", done.stderr);
         done.file("out.folded")
     };
     let (small, large) = (run("24M"), run("100G"));
@@ -305,7 +305,7 @@ fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
 fn a_recording_is_read_within_the_readers_memory_ceiling() {
     let done = flood("stacks", 20_000, &[("GPUFLAME_FORMATS", "folded,idle,gfr")]);
     assert_held_and_exact(&done, 20_000);
-    assert!(!done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
+    assert!(!done.ledger("merged:").is_empty(), "{}", done.stderr);
     let folded = |ceiling| read_again(&done, ceiling, &["flamegraph", "--format", "folded"]);
     let nanos = |folded: &str| -> u64 {
         let lines = folded.lines().filter(|line| !line.starts_with('#'));

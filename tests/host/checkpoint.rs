@@ -574,7 +574,7 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
     running.until(1100);
     let done = running.signalled(libc::SIGTERM);
     assert_eq!(done.signal, Some(libc::SIGTERM), "{}", done.stderr);
-    assert_eq!(done.ledger("writing the outputs came to a halt").len(), 1, "{}", done.stderr);
+    assert_eq!(done.ledger("writing the outputs makes no progress").len(), 1, "{}", done.stderr);
     assert_eq!(done.ledger("wrote "), [""; 0], "{}", done.stderr);
     cli(&done.folder, &["recover", FILE]).ok();
     // The output keeps its name, unless a file before the hanging one has taken that name.
@@ -637,7 +637,7 @@ fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
         let launches = done.sum("launches").0;
         assert!((1100..=1101).contains(&launches), "{format}: {}", done.stderr);
         assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches, "{format}");
-        let why = "its file system has taken nothing for 0.25 s";
+        let why = "its file system has accepted no data for 0.25 s";
         assert_eq!(done.stderr.matches(why).count(), 1, "{format}: {}", done.stderr);
     }
 }
@@ -750,7 +750,7 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     assert_eq!((found.seen, found.matched), (launches, became["matched"]), "{}", done.stderr);
     // Each thread may be in the middle of a launch, and CUPTI may be delivering an activity.
     let pending = became["launch_pending"];
-    assert!(pending <= 4 || done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
+    assert!(pending <= 4 || done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
     let missing = match pending {
         0 => "; nothing that it launched is missing".to_owned(),
         _ => format!("; {pending} activities that CUPTI still held are missing"),
@@ -782,8 +782,8 @@ fn assert_stays(more: bool, missing: &str) {
     assert_eq!((done.code, done.sum("launches").0), (Some(7), 1100 + u64::from(more)), "{}", done.stderr);
     assert_eq!(names(&disk.0), [FILE]);
     let kept = disk.0.join(FILE);
-    let told = format!("in {0}: `gpuflame recover {0}` writes the files where there is room", kept.display());
-    assert_eq!(done.ledger("what there was is "), [told], "{}", done.stderr);
+    let told = format!("in {0}: run `gpuflame recover {0}` once the files can be written", kept.display());
+    assert_eq!(done.ledger("the results are saved "), [told], "{}", done.stderr);
     let read = gpuflame::read(&kept, &gpuflame::ReadOptions::default()).unwrap();
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process exited but could not write its files, after "), "{remark}");
@@ -818,7 +818,7 @@ fn assert_told_once(trouble: &str, why: &str) {
         launches.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).sum();
     assert_eq!(done.signal, Some(libc::SIGABRT));
     let [line] = done.ledger("checkpoints stop: ")[..] else { panic!("one line, not: {}", done.stderr) };
-    assert!(line.starts_with(why) && line.ends_with("recording goes on"), "{line}");
+    assert!(line.starts_with(why) && line.ends_with("recording continues"), "{line}");
     let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
     let written = read.ledger().tally.activities.matched;
     assert!((1100..launches).contains(&written), "{written} of {launches}");

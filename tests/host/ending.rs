@@ -90,7 +90,7 @@ fn a_process_whose_main_thread_ended_exits_with_its_last_thread() {
     let done = ending(&["main_ends"]).done();
     assert_eq!(end(&done), (Some(0), None), "{}", done.stderr);
     assert_eq!(assert_written(&done), 1100);
-    assert!(!done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
+    assert!(!done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
 }
 
 /// A thread that blocks all signals and starts during set-up looks like one of CUPTI's threads, but belongs to the
@@ -115,8 +115,9 @@ fn a_hanging_cupti_delays_the_exit_at_most_by_the_limit() {
     let done = run.done();
     assert_eq!(end(&done), EXITED, "{}", done.stderr);
     assert_eq!(assert_written(&done), 100);
-    let line = "the tracer did not answer within 2 s; what it still held is lost, the rest is written";
-    assert_eq!(done.ledger("the tracer"), [&line["the tracer ".len()..]], "{}", done.stderr);
+    let line =
+        "CUPTI did not answer within 2 s; the records that it still held are lost, the rest is written";
+    assert_eq!(done.ledger("CUPTI did"), [&line["CUPTI did ".len()..]], "{}", done.stderr);
 }
 
 /// Asserts that the program dies of the signal and prints nothing more, and that the files hold everything launched
@@ -197,7 +198,7 @@ fn a_signal_on_a_small_alternate_stack_leaves_the_files() {
 fn a_signal_with_a_hanging_cupti_leaves_the_files() {
     let done = with_signal("sleeping", libc::SIGINT, "").env("GPUSIM_FAULTS", "flush_hangs").done();
     assert_dies_of(libc::SIGINT, &done);
-    assert!(done.ledger("the tracer did not answer within 0.3 s").len() == 1, "{}", done.stderr);
+    assert!(done.ledger("CUPTI did not answer within 0.3 s").len() == 1, "{}", done.stderr);
 }
 
 #[test]

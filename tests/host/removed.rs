@@ -106,7 +106,7 @@ fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     let done = running.ended();
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     assert_eq!(
-        done.stderr.matches(" was removed during the run; checkpoints continue in a new one").count(),
+        done.stderr.matches(" was removed during the run; checkpoints continue in a new file").count(),
         1
     );
     assert_written(&done);

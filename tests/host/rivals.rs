@@ -25,7 +25,7 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     for way in [Way::Injected, Way::Preloaded] {
         let done = Run::new(&program, way).arg("100").ok();
         assert!(done.stdout.starts_with("handed"), "{}", done.stderr);
-        assert_eq!(done.ledger("another client of CUPTI").len(), 2, "{}", done.stderr);
+        assert_eq!(done.ledger("another CUPTI client").len(), 2, "{}", done.stderr);
         assert_eq!(nanos_under(&done, "[GPU_Kernel]taken"), None);
         assert_eq!(nanos_under(&done, "[GPU_Launch_Pending]"), Some(0));
     }
@@ -37,7 +37,7 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
 fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).arg("5500").ok();
-    let said = done.stderr.find("has taken the records over: launches are seen").expect(&done.stderr);
+    let said = done.stderr.find("took over the activity records: launches are recorded").expect(&done.stderr);
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
@@ -55,7 +55,7 @@ fn a_reopened_window_reclaims_the_records() {
     for how in ["returns", "profiler"] {
         let done = Run::new(&program, Way::Injected).args(["5500", how]).ok();
         assert!(done.stdout.starts_with("handed"), "{}", done.stderr);
-        assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
+        assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
         assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
     }
 }
@@ -76,7 +76,7 @@ fn two_sharing_clients_each_get_all_records_in_either_order() {
         let has = format!("calls {launches} kept {launches} records {launches} nanos {nanos} dropped 0\n");
         assert_eq!(done.stdout, has, "{when}\n{}", done.stderr);
         assert_eq!(done.truth().count("total_ns"), 10_050_000);
-        assert!(!done.stderr.contains("taken the records"), "{}", done.stderr);
+        assert!(!done.stderr.contains("took over the activity records"), "{}", done.stderr);
         done.assert_exact();
     }
 }
@@ -97,7 +97,7 @@ fn an_old_interface_client_that_came_first_keeps_its_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
     let done = sharing(&program, "v1-first").ok();
     assert_eq!(done.stdout, "register 0 enable 0 records 5050 nanos 10050000\n", "{}", done.stderr);
-    assert!(done.stderr.contains("in a way that cannot be shared"), "{}", done.stderr);
+    assert!(done.stderr.contains("in a way that excludes gpuflame"), "{}", done.stderr);
 }
 
 /// A driver that does not support several subscribers still allows only one.
@@ -137,9 +137,11 @@ fn a_client_gets_all_its_records_and_gpuflame_reclaims_them_afterwards() {
                 done.stderr
             );
             assert_before_and_after(&done, 1);
-            let taken =
-                done.stderr.find("has taken the records over: launches are seen").expect(&done.stderr);
-            let back = done.stderr.find("records come again").expect(&done.stderr);
+            let taken = done
+                .stderr
+                .find("took over the activity records: launches are recorded")
+                .expect(&done.stderr);
+            let back = done.stderr.find("activity records arrive again").expect(&done.stderr);
             assert!(taken < back, "{}", done.stderr);
             assert_eq!(nanos_under(&done, "[no launch stack]"), None, "{}", done.stderr);
         }
@@ -153,7 +155,7 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     let done = Run::new(&program, Way::Injected).arg("window").ok();
     assert_eq!(done.stdout, "zeroed 0; kernels 40 of 40, calls 0, at another time 0\n", "{}", done.stderr);
     assert_before_and_after(&done, 1);
-    assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
+    assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
 }
 
 /// A client that registered before gpuflame was loaded was not intercepted. gpuflame detects such a client by the
@@ -164,7 +166,7 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let done = Run::new(&program, Way::Injected).arg("early").ok();
     assert_eq!(done.stdout, "zeroed 0; kernels 0 of 40, calls 0, at another time 0\n", "{}", done.stderr);
     assert_eq!(
-        done.ledger("CUPTI hands over records that gpuflame does not ask for").len(),
+        done.ledger("CUPTI delivers records to gpuflame that another client requested first").len(),
         1,
         "{}",
         done.stderr
@@ -186,7 +188,7 @@ fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
             done.stderr
         );
         assert_before_and_after(&done, 2);
-        assert_eq!(done.ledger("records come again").len(), 2, "{}", done.stderr);
+        assert_eq!(done.ledger("activity records arrive again").len(), 2, "{}", done.stderr);
     }
 }
 
@@ -263,7 +265,9 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
         assert!(calls.parse::<u32>().unwrap() >= 82, "{calls}");
         assert_before_and_after(&done, 1);
-        for said in ["another client of CUPTI asks for the subscription", "the subscription is ours again"] {
+        for said in
+            ["another CUPTI client took the subscription", "gpuflame has the CUPTI subscription again"]
+        {
             assert_eq!(done.ledger(said).len(), 1, "{}", done.stderr);
         }
         let (launches, parts) = done.sum("launches");
@@ -305,7 +309,7 @@ fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
             done.stderr
         );
         assert_before_and_after(&done, 1);
-        assert_eq!(done.ledger("another client has ended CUPTI").len(), 1, "{}", done.stderr);
+        assert_eq!(done.ledger("another CUPTI client called cuptiFinalize").len(), 1, "{}", done.stderr);
     }
 }
 
@@ -315,8 +319,8 @@ fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     let [program, _] = clients();
     let done = Run::new(&program, Way::Injected).arg("records").env("GPUFLAME_YIELD", "0").ok();
     assert_eq!(done.stdout, "zeroed 0; kernels 40 of 40, calls 0, at another time 0\n", "{}", done.stderr);
-    assert!(done.stderr.contains("until a window opens anew"), "{}", done.stderr);
-    assert!(done.stderr.contains("another client of CUPTI has taken the records over"), "{}", done.stderr);
+    assert!(done.stderr.contains("until the next window opens"), "{}", done.stderr);
+    assert!(done.stderr.contains("another CUPTI client took over the activity records"), "{}", done.stderr);
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), None);
 }
 

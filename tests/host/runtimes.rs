@@ -24,10 +24,10 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
         let (total, parts) = done.sum(what);
         assert_eq!((total, parts["matched"]), (launches, launches), "{}", done.stderr);
     }
-    let unlike = "0 unlike a walk of every frame, 0 unlike libgcc's";
+    let unlike = "0 differ from a walk of every frame, 0 differ from libgcc's walk";
     // One more stack is taken for the call that waits for the GPU at the end.
     let taken = launches + 1;
-    assert_eq!(done.ledger("verified: "), [format!("{taken} stacks taken again, {unlike}")]);
+    assert_eq!(done.ledger("verified: "), [format!("{taken} stacks captured again, {unlike}")]);
     let stacks = done.folded();
     assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), launches * 100);
     for (frames, _) in stacks {
@@ -74,7 +74,11 @@ fn numba_launches_appear_under_the_python_functions_that_call_them() {
         let (total, parts) = done.sum(what);
         assert_eq!((total, parts["matched"]), (800, 800), "{}", done.stderr);
     }
-    assert!(done.ledger("verified: ")[0].contains(" 0 unlike a walk of every frame, "), "{}", done.stderr);
+    assert!(
+        done.ledger("verified: ")[0].contains(" 0 differ from a walk of every frame, "),
+        "{}",
+        done.stderr
+    );
     let stacks = done.folded();
     assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), 800 * 100);
     let (mut is_main, mut is_cut) = (0, 0);
@@ -94,7 +98,7 @@ fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     let Some(python) = installed("pypy", None) else { return };
     let program = root().join("tests/runtimes/launches.py");
     let done = run(&python, &[program.to_str().unwrap(), launcher().to_str().unwrap(), "5000"], 5000);
-    let line = "gpuflame: python frames off: this is PyPy, which only CPython's frames can be read of\n";
+    let line = "gpuflame: python frames off: PyPy is not supported; only CPython's frames can be read\n";
     assert_eq!(done.stderr.matches(line).count(), 1, "{}", done.stderr);
     assert_eq!(done.stderr.matches("python frames off").count(), 1, "{}", done.stderr);
 }

@@ -307,7 +307,8 @@ fn with_a_flag_file_steps_count_from_each_creation() {
 #[test]
 fn a_window_signal_that_the_program_handles_is_left_to_the_program() {
     let done = run(&["handled"], &[("GPUFLAME_SIGNAL", "USR2")]).ok();
-    let words = "GPUFLAME_SIGNAL: the program has a handler for it, which stays; nothing opens a window";
+    let words = "GPUFLAME_SIGNAL has no effect, because the program has set its own action for this signal; \
+                 no window opens";
     assert_eq!(done.stderr.matches(words).count(), 1, "{}", done.stderr);
     assert_eq!(assert_exact(&done), [0; 0]);
     assert_eq!(done.sum("launches").1["outside"], 6, "{}", done.stderr);
@@ -332,17 +333,17 @@ fn a_signal_opens_a_window_and_the_next_signal_closes_it() {
 fn invalid_window_settings_are_reported_and_the_program_runs() {
     for (settings, words) in [
         (&[("GPUFLAME_FLAG", "/tmp")][..], "GPUFLAME_FLAG=/tmp: it is a folder"),
-        (&[("GPUFLAME_STEPS", "7..7")], "GPUFLAME_STEPS=7..7: expected two numbers"),
+        (&[("GPUFLAME_STEPS", "7..7")], "GPUFLAME_STEPS=7..7: expected FROM..TO"),
         (&[("GPUFLAME_DURATION", "0")], "GPUFLAME_DURATION=0: expected a number of seconds"),
         (&[("GPUFLAME_MAX_BYTES", "lots")], "GPUFLAME_MAX_BYTES=lots: expected a number of bytes"),
-        (&[("GPUFLAME_REPEAT", "3")], "GPUFLAME_REPEAT does nothing without GPUFLAME_DURATION"),
+        (&[("GPUFLAME_REPEAT", "3")], "GPUFLAME_REPEAT has no effect without GPUFLAME_DURATION"),
         (
             &[("GPUFLAME_ENABLED", "0"), ("GPUFLAME_DELAY", "1")],
-            "GPUFLAME_ENABLED=0 leaves windows to the program",
+            "GPUFLAME_ENABLED=0: only the program opens windows",
         ),
         (
             &[("GPUFLAME_FLAG", "/nowhere/x"), ("GPUFLAME_SIGNAL", "USR1")],
-            "GPUFLAME_SIGNAL does nothing where",
+            "GPUFLAME_SIGNAL has no effect, because GPUFLAME_FLAG is set",
         ),
     ] {
         let done = while_it_runs("1", settings, |running| {

@@ -244,7 +244,7 @@ fn the_manager_prints_the_missing_parts_if_it_cannot_record() {
     let run = Run::new(shared(), Way::None).args(["-c", code]).with_libraries(Path::new("/nowhere"));
     let done = run.env("VLLM_CHAKRA_FLAG", "flag").env("VLLM_CHAKRA_TRACE_MAX_STEPS", "many").ok();
     assert_eq!(done.stdout, "[]\n", "{}", done.stderr);
-    for word in ["no timeline", "no execution trace", "traces go to", "is no number"] {
+    for word in ["no timeline", "no execution trace", "traces go to", "is not a number"] {
         assert_eq!(done.stderr.matches(word).count(), 1, "{word}\n{}", done.stderr);
     }
 }

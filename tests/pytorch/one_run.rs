@@ -121,8 +121,8 @@ fn a_warning_is_printed_if_kineto_takes_the_records() {
         "every piece of work is of a launch that we have"
     );
     let said = format!(
-        "another client of CUPTI has taken the records over: what {launches} launches did is with it; torch.profiler and \
-         gpuflame need a run each"
+        "another CUPTI client took over the activity records: the GPU work of {launches} launches is \
+         missing; record torch.profiler and gpuflame in separate runs"
     );
     assert!(done.stderr.contains(&said), "{}", done.stderr);
 }
@@ -152,5 +152,5 @@ fn kineto_owns_the_records_while_it_profiles_and_gpuflame_before_and_after() {
     }
     let (truth, found) = nanos_of(&done, "exp_kernel");
     assert!(truth > 0 && found == 0, "{truth} {found}");
-    assert_eq!(done.ledger("records come again").len(), 2, "{}", done.stderr);
+    assert_eq!(done.ledger("activity records arrive again").len(), 2, "{}", done.stderr);
 }

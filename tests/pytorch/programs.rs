@@ -53,7 +53,7 @@ pub(crate) fn told_by(done: &Done, table: &str) -> Works {
 /// Asserts that so many processes took each stack a second time with libgcc and found the same stack.
 pub(crate) fn assert_verified(done: &Done, processes: usize) {
     let verified = done.ledger("verified: ");
-    let same = " taken again, 0 unlike a walk of every frame, 0 unlike libgcc's";
+    let same = " captured again, 0 differ from a walk of every frame, 0 differ from libgcc's walk";
     assert!(verified.len() == processes && verified.iter().all(|it| it.ends_with(same)), "{}", done.stderr);
 }
 

@@ -115,7 +115,8 @@ fn an_unread_stdout_does_not_block_the_program_and_lost_lines_are_counted() {
     assert!(child.wait().unwrap().success(), "{said:#?}");
     let lost =
         said.iter().find(|line| line.contains("standard output")).unwrap_or_else(|| panic!("{said:#?}"));
-    let lost: usize = lost.split("no room for ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let lost: usize =
+        lost.split("standard output: ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     let written = BufReader::new(stdout).lines().filter(|line| is_trace(line.as_ref().unwrap())).count();
     assert!(lost > 0 && written > 0, "{lost} lost, {written} written");
     assert!(folder.join("out.folded").exists());

@@ -236,7 +236,7 @@ fn info_and_view_count_the_event_records_and_check_reports_missing_ones() {
 #[test]
 fn the_deps_setting_without_a_recording_is_reported_in_one_line() {
     let done = run(&[("GPUFLAME_FORMATS", "folded")]);
-    assert_eq!(done.ledger("GPUFLAME_DEPS=1 is for the recording").len(), 1, "{}", done.stderr);
+    assert_eq!(done.ledger("GPUFLAME_DEPS=1 has no effect without a recording").len(), 1, "{}", done.stderr);
 }
 
 #[test]

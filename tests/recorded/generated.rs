@@ -44,17 +44,17 @@ fn an_ambiguous_generated_address_gets_no_name_and_is_counted() {
     let stack = stack(&done);
     assert!(stack[2].starts_with("[unknown]+0x"), "{stack:?}");
     assert_eq!(stack[4], "inner jit");
-    let line =
-        "gpuflame: addresses of generated code that had several functions in turn, and have no name: 1\n";
+    let line = "gpuflame: addresses of generated code without a name, because several functions used them in \
+                turn: 1\n";
     assert_eq!(done.stderr.matches(line).count(), 1, "{}", done.stderr);
 }
 
 #[test]
 fn invalid_perf_maps_are_skipped_without_blocking() {
     for (how, why) in [
-        ("fifo", Some("it is not read, since it is no plain file")),
-        ("device", Some("it is not read, since it is no plain file")),
-        ("theirs", Some("it is not read, since it is another user's")),
+        ("fifo", Some("not read, because it is not a regular file")),
+        ("device", Some("not read, because it is not a regular file")),
+        ("theirs", Some("not read, because it belongs to another user")),
         ("garbage", None),
     ] {
         let done = program(how).done();

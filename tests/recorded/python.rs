@@ -331,9 +331,9 @@ fn an_unknown_interpreter_layout_turns_python_frames_off_with_a_message() {
         assert_eq!(python_frames(frames), functions, "{definitions:?}");
     }
     for (definition, why) in [
-        ("-DVERSION=0x030e00f0", "what CPython tells of its layout is not what its version does"),
-        ("-DVERSION=0x031000f0", "the layout of CPython 3.16 is not known"),
-        ("-DTHREADS=1", "the layout of CPython without its global lock is not known"),
+        ("-DVERSION=0x030e00f0", "CPython's table of its own layout does not match its version"),
+        ("-DVERSION=0x031000f0", "CPython 3.16 is not supported (unknown layout)"),
+        ("-DTHREADS=1", "CPython without the GIL is not supported (unknown layout)"),
     ] {
         let done = evaluated(&[definition]);
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
@@ -369,7 +369,9 @@ fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
         };
         let first = elsewhere("-DELSEWHERE=1");
         assert!(
-            first.stderr.contains("gpuflame: python frames off: they did not go with the native frames\n"),
+            first
+                .stderr
+                .contains("gpuflame: python frames off: the Python frames did not match the native frames\n"),
             "{}",
             first.stderr
         );
@@ -396,7 +398,7 @@ fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
         let done = evaluates(definitions, Some(word)).ok();
         let context = format!("{definitions:?} {word}: {}", done.stderr);
         assert_eq!(done.sum("launches").1["matched"], 3, "{context}");
-        assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{context}");
+        assert!(done.stderr.contains("gpuflame: python frames off: a thread's memory did not"), "{context}");
         assert!(done.ledger("lost: ")[0].contains(" python_dropped 1, python_unsure 0"), "{context}");
     }
     for definitions in LAID_OUT {
@@ -456,7 +458,10 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
             let done = program(&python, "tests/programs/harmed.py").arg(&library).args([*which, wrong]).ok();
             let context = format!("{which} {wrong} on {}\n{}", python.display(), done.stderr);
             assert_eq!(done.sum("launches").1["matched"], 3, "{context}");
-            assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{context}");
+            assert!(
+                done.stderr.contains("gpuflame: python frames off: a thread's memory did not"),
+                "{context}"
+            );
             assert!(done.ledger("lost: ")[0].contains(" python_dropped 1, python_unsure 0"), "{context}");
             // Frames that were recorded before the invalid ones are kept.
             let first = done.folded().into_iter().find(|(frames, _)| !python_frames(frames).is_empty());
@@ -468,7 +473,11 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
         // The frame has no function, as while a frame is being created.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["code", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
-        assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{}", done.stderr);
+        assert!(
+            done.stderr.contains("gpuflame: python frames off: a thread's memory did not"),
+            "{}",
+            done.stderr
+        );
         // No frame exists yet.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["thread", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);

@@ -191,9 +191,10 @@ fn samples_in_the_recording_give_the_same_pictures() {
 fn a_kernel_that_refuses_perf_events_is_reported_and_the_program_continues() {
     let done = sampled("refused", "99,perf").ok();
     let refused = done.ledger("GPUFLAME_CPU_SAMPLES: ");
-    let expected = "perf_event_open: Operation not permitted, errno 1; allow it by sysctl kernel.perf_event_paranoid=2, in \
-                    a container by a seccomp profile or CAP_PERFMON, or take a timer's signals instead (without `,perf`); going on \
-                    without samples";
+    let expected = "perf_event_open: Operation not permitted, errno 1; to allow it, set sysctl \
+                    kernel.perf_event_paranoid=2; in a container, add CAP_PERFMON or allow perf_event_open \
+                    in the seccomp profile; or omit `,perf` to sample with timer signals; continuing without \
+                    samples";
     assert_eq!(refused, [expected], "once, whatever threads there are");
     assert!(
         done.ledger("cpu samples 0 of ")[0].ends_with("on 0 threads, 2 threads were refused"),
@@ -259,7 +260,7 @@ fn a_sampling_timer_measures_cpu_shares_without_perf_events() {
     let (_, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);
     assert!(threads == 1 && dropped == 0 && got > 90.0 && got < 1010.0, "{}", done.stderr);
-    assert!(done.ledger("cpu samples")[0].contains("by a timer's signals"), "{}", done.stderr);
+    assert!(done.ledger("cpu samples")[0].contains("taken by timer signals"), "{}", done.stderr);
     let (from_main, all) = found(&done, "main");
     assert!(from_main * 100 > all * 98, "{from_main} of {all} ns have a whole stack");
 }
@@ -270,7 +271,7 @@ fn a_sampling_timer_preserves_errno_and_counts_interrupted_calls() {
     let (interrupted, rest) = done.stdout.trim().split_once(' ').unwrap();
     assert_eq!((done.code, rest), (Some(3), "interrupted, 0 changed"), "{}", done.stderr);
     let line = done.ledger("cpu samples")[0];
-    let (_, counted) = line.split_once("which ended ").unwrap();
+    let (_, counted) = line.split_once("which interrupted ").unwrap();
     let counted: u32 = counted.split_once(' ').unwrap().0.parse().unwrap();
     assert!(interrupted.parse::<u32>().unwrap() <= counted, "{}{}", done.stdout, done.stderr);
 }
@@ -299,11 +300,15 @@ fn a_timer_signal_that_the_program_handles_is_left_to_the_program() {
         "signals that came after its own action was noticed\n{}",
         done.stderr
     );
-    assert_eq!(done.ledger("GPUFLAME_CPU_SAMPLES: the program uses the timer's signal itself").len(), 1);
+    assert_eq!(
+        done.ledger("GPUFLAME_CPU_SAMPLES: the program has set its own action for the timer's signal").len(),
+        1
+    );
 
     let done = by_timer("takes_all").ok();
     assert_eq!(done.stdout.trim(), "0");
-    let refused =
-        done.ledger("GPUFLAME_CPU_SAMPLES: no timer either: the program has set an action for every");
+    let refused = done.ledger(
+        "GPUFLAME_CPU_SAMPLES: cannot sample with a timer either: the program has set an action for every",
+    );
     assert_eq!(refused.len(), 1, "{}", done.stderr);
 }

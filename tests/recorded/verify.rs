@@ -14,7 +14,10 @@ fn every_second_stack_is_captured_again_and_matches() {
     let (stacks, rest) = line.split_once(' ').unwrap();
     // Each thread has its own counter.
     assert!(stacks.parse::<u64>().unwrap().abs_diff(taken) <= 4, "{line}, of {taken}");
-    assert_eq!(rest, "stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's");
+    assert_eq!(
+        rest,
+        "stacks captured again, 0 differ from a walk of every frame, 0 differ from libgcc's walk"
+    );
 }
 
 #[test]
@@ -27,7 +30,10 @@ fn stacks_of_short_lived_fibers_match_libgccs_walk() {
     let [line] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
     assert_eq!(
         line,
-        format!("{} stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's", launches / 2)
+        format!(
+            "{} stacks captured again, 0 differ from a walk of every frame, 0 differ from libgcc's walk",
+            launches / 2
+        )
     );
     // These stacks end where the context was made.
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
@@ -42,7 +48,10 @@ fn a_stack_that_differs_from_libgccs_walk_is_counted() {
     };
     let line = |stacks: u32| {
         // For ten launches and a wait.
-        format!("11 stacks taken again, 0 unlike a walk of every frame, {stacks} unlike libgcc's")
+        format!(
+            "11 stacks captured again, 0 differ from a walk of every frame, {stacks} differ from libgcc's \
+             walk"
+        )
     };
     assert_eq!(verified("0"), line(0));
     assert_eq!(verified("1"), line(10));

@@ -150,7 +150,7 @@ fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
     }
     let (_, warnings) = parse(chosen.iter().cloned());
     let Some(warning) = warnings.first() else { return Ok(()) };
-    let why = warning.split("; going on").next().unwrap_or(warning);
+    let why = warning.split("; using ").next().unwrap_or(warning);
     Err(why.split_once(": ").map_or(why, |(_, why)| why).to_owned())
 }
 
@@ -182,7 +182,7 @@ mod tests {
             ("5", "`5` is none of delay=, duration="),
             ("length=5", "`length=5` is none of"),
             ("duration=0", "expected a number of seconds above 0, a year at most, not `0`"),
-            ("steps=9..3", "the first the smaller"),
+            ("steps=9..3", "expected FROM..TO with FROM below TO"),
             ("delay=1,delay=2", "delay= stands twice"),
             ("delay=1,step-range=", "step-range= has no value"),
             ("repeat=3", "repeat= needs a duration="),
@@ -213,7 +213,7 @@ mod tests {
         for (text, words) in [
             ("quiet = true\nb = = 2\n", "line 2"),
             ("delay = 1\ndelay = 2\n", "line 2: duplicate key"),
-            ("formats = 'png'", "formats: `png` is none of"),
+            ("formats = 'png'", "formats: `png` is not one of"),
             ("outputs = 'x'", "outputs: no such setting; did you mean `output`?"),
             ("GPUFLAME_DURRATION = 1", "GPUFLAME_DURRATION: no such setting; did you mean `duration`?"),
             ("output = \"a\\u0000b\"", "output: a zero byte"),

@@ -46,9 +46,9 @@ fn warning(setting: &Setting, value: &str, refused: &Refused) -> String {
     let (why, instead) = match refused {
         Refused::All(why) if setting.default.is_empty() => (why, "the default (unset)".to_owned()),
         Refused::All(why) => (why, format!("the default ({})", setting.default)),
-        Refused::Some(why) => (why, "the rest of it".to_owned()),
+        Refused::Some(why) => (why, "the other items".to_owned()),
     };
-    format!("{}={value}: {why}; going on with {instead}", setting.name)
+    format!("{}={value}: {why}; using {instead}", setting.name)
 }
 
 fn unknown(name: &str) -> String {
@@ -289,20 +289,20 @@ mod tests {
         assert_eq!(
             warnings,
             [
-                "GPUFLAME_DURATION=0: expected a number of seconds above 0, a year at most, not `0`; going on with the default (unset)",
-                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr; \
-                 going on with the default (folded,svg,csv,idle)",
-                "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; going on with the default \
+                "GPUFLAME_DURATION=0: expected a number of seconds above 0, a year at most, not `0`; using the default (unset)",
+                "GPUFLAME_FORMATS=png: `png` is not one of folded, svg, csv, idle, wait, alloc, cpu, \
+                 off-cpu, together, activities, chrome, cupti-text, gfr; using the default \
+                 (folded,svg,csv,idle)",
+                "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; using the \
+                 default (unset)",
+                "GPUFLAME_NVTX=NCCL: `NCCL` is not one of 0, 1, -DOMAIN; using the default (1)",
+                "GPUFLAME_QUIET=2: expected 0 or 1, not `2`; using the default (0)",
+                "GPUFLAME_ROOT=host: `host` is not one of process, thread, device, stream; using the default \
                  (unset)",
-                "GPUFLAME_NVTX=NCCL: `NCCL` is none of 0, 1, and domains with a - before each; going on with the \
-                 default (1)",
-                "GPUFLAME_QUIET=2: expected 0 or 1, not `2`; going on with the default (0)",
-                "GPUFLAME_ROOT=host: `host` is none of process, thread, device, stream; going on with the default \
-                 (unset)",
-                "GPUFLAME_SIGNAL=KILL: `KILL` is neither USR1 nor USR2; going on with the default (unset)",
-                "GPUFLAME_STEPS=5..5: expected two numbers such as 10..12, the first the smaller, not `5..5`; going on \
-                 with the default (unset)",
-                "GPUFLAME_UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)",
+                "GPUFLAME_SIGNAL=KILL: `KILL` is neither USR1 nor USR2; using the default (unset)",
+                "GPUFLAME_STEPS=5..5: expected FROM..TO with FROM below TO, such as 10..12, not `5..5`; \
+                 using the default (unset)",
+                "GPUFLAME_UNIT=hours: `hours` is not one of ns, us, count; using the default (ns)",
             ]
         );
     }
@@ -324,12 +324,12 @@ mod tests {
         assert_eq!(
             warnings,
             [
-                "GPUFLAME_FORMATS=svg,png,gfr,pdf: `png` and `pdf` are none of folded, svg, csv, idle, wait, alloc, \
-                 cpu, off-cpu, together, activities, chrome, cupti-text, gfr; going on with the rest of it",
-                "GPUFLAME_NVTX=-NCCL,CCCL: `CCCL` is none of 0, 1, and domains with a - before each; going on with \
-                 the rest of it",
-                "GPUFLAME_ROOT=thread,host: `host` is none of process, thread, device, stream; going on with the \
-                 rest of it",
+                "GPUFLAME_FORMATS=svg,png,gfr,pdf: `png` and `pdf` are not among folded, svg, csv, idle, \
+                 wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr; using the other \
+                 items",
+                "GPUFLAME_NVTX=-NCCL,CCCL: `CCCL` is not one of 0, 1, -DOMAIN; using the other items",
+                "GPUFLAME_ROOT=thread,host: `host` is not one of process, thread, device, stream; using the \
+                 other items",
             ]
         );
     }

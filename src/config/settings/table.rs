@@ -46,11 +46,13 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_OUTPUT",
         values: "path prefix",
         default: OUTPUT,
-        help: "Where the outputs go; a suffix is appended, and to a folder (it ends in /) the default. %p process id, %h host, %e program, %t start \
-               time, %n first free number, %r rank, %w the window's number: each has files of its own, %q{NAME} environment variable, %% a percent sign.",
+        help: "Path prefix of the output files; each file adds its suffix. A prefix that ends in / is a \
+               folder and gets the default name. %p process id, %h host, %e program, %t start time, %n first \
+               free number, %r rank, %w window number (each window gets its own files), %q{NAME} environment \
+               variable, %% percent sign.",
         apply: |settings, value| {
             if value.is_empty() {
-                return Err(Refused::All("it is empty".to_owned()));
+                return Err(Refused::All("the value is empty".to_owned()));
             }
             settings.output = prefix(value.as_ref());
             Ok(())
@@ -60,10 +62,11 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_FORMATS",
         values: "comma-separated: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr",
         default: "folded,svg,csv,idle",
-        help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
-               stacks) of GPU idle time, the same of the time in which the host waited for a GPU, and of bytes \
-               allocated and freed (both cost a callback a call), table of every activity and one of their \
-               stacks, Chrome's trace events, text of the CUPTI tracer of eunomia's tutorial, recording.",
+        help: "Files to write at exit: folded stacks, flame graph (svg), table by kernel (csv); flame graphs \
+               and folded stacks of GPU idle time, of the host's waits for a GPU, of memory allocated and \
+               freed, of CPU time, of off-CPU time, and of GPU, CPU and waiting time together; tables of all \
+               activities and of their stacks, Chrome trace events, text of the CUPTI tracer of eunomia's \
+               tutorial, recording (gfr). wait and alloc add a callback to every call that they record.",
         apply: |settings, value| {
             let (chosen, refused) = formats(value);
             if !chosen.is_empty() {
@@ -76,30 +79,31 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_UNIT",
         values: Unit::WORDS,
         default: Unit::Nanos.word(),
-        help: "What a stack weighs in the folded file and the flame graph.",
+        help: "Unit of a stack's weight in folded stacks and flame graphs: nanoseconds, microseconds or a \
+               count.",
         apply: |settings, value| word(value).map(|unit| settings.unit = unit),
     },
     Setting {
         name: "GPUFLAME_ENABLED",
         values: SWITCH,
         default: "1",
-        help: "0 leaves windows to the program: gpuflame_start() opens one. Else one is open from CUDA's start, unless \
-               another setting says when.",
+        help: "0: only the program opens windows, for example with gpuflame_start(). 1: a window is open \
+               from CUDA's start, unless another setting determines when.",
         apply: |settings, value| switch(value).map(|on| settings.enabled = on),
     },
     Setting {
         name: "GPUFLAME_DELAY",
         values: "seconds",
         default: "0",
-        help: "How long before the window opens, from CUDA's start, and after each that GPUFLAME_REPEAT follows with \
-               another.",
+        help: "Time before each window opens, from CUDA's start or from the end of the previous window \
+               (GPUFLAME_REPEAT).",
         apply: |settings, value| seconds_or_none(value).map(|delay| settings.delay = delay),
     },
     Setting {
         name: "GPUFLAME_DURATION",
         values: "seconds",
         default: "",
-        help: "How long the window is; unset, to the end of the program.",
+        help: "Length of a window; unset: until the program ends.",
         apply: |settings, value| {
             settings.duration = if value.is_empty() { None } else { Some(seconds(value)?) };
             Ok(())
@@ -107,17 +111,17 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_REPEAT",
-        values: "number; 0: for ever",
+        values: "number; 0: unlimited",
         default: "1",
-        help: "How many windows of GPUFLAME_DURATION, GPUFLAME_DELAY before each.",
+        help: "Number of windows of length GPUFLAME_DURATION, each after GPUFLAME_DELAY.",
         apply: |settings, value| number(value, 0).map(|repeat| settings.repeat = repeat),
     },
     Setting {
         name: "GPUFLAME_STEPS",
-        values: "FROM..TO, as 10..12",
+        values: "FROM..TO, such as 10..12",
         default: "",
-        help: "Record only from the beginning of one step to the beginning of another: 10..12 are steps 10 and 11, the \
-               first is 1. Steps are what gpuflame_step() counts, or GPUFLAME_STEP_RANGE.",
+        help: "Steps to record, counted from 1, without the last: 10..12 records steps 10 and 11. \
+               gpuflame_step() or a range named by GPUFLAME_STEP_RANGE begins a step.",
         apply: |settings, value| {
             settings.steps = if value.is_empty() { None } else { Some(numbers(value)?) };
             Ok(())
@@ -125,9 +129,9 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_STEP_RANGE",
-        values: "name; NAME* for names that begin so",
+        values: "name, or PREFIX*",
         default: "",
-        help: "A range of this name, by NVTX or gpuflame_range_push(), begins a step wherever it opens.",
+        help: "Name of the ranges that begin a step, on any thread, opened by NVTX or gpuflame_range_push().",
         apply: |settings, value| {
             settings.step_range = (!value.is_empty()).then(|| value.to_owned());
             Ok(())
@@ -137,7 +141,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_MAX_LAUNCHES",
         values: "number",
         default: "",
-        help: "A window closes when so many launches were recorded in it; it is looked every 2 ms.",
+        help: "Close a window once this many launches were recorded in it; checked every 2 ms.",
         apply: |settings, value| {
             settings.max_launches = if value.is_empty() { None } else { Some(number(value, 1)?) };
             Ok(())
@@ -145,10 +149,10 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_MAX_BYTES",
-        values: "bytes, or with K, M or G",
+        values: "bytes, optionally with K, M or G",
         default: "",
-        help: "A window closes when so much was written to files since it opened: to the recording, the table of \
-               activities, and the file of GPUFLAME_CHECKPOINT.",
+        help: "Close a window once this many bytes were written to files since it opened: to the recording, \
+               the table of activities and the checkpoint.",
         apply: |settings, value| {
             settings.max_bytes = if value.is_empty() { None } else { Some(bytes(value)? as u64) };
             Ok(())
@@ -158,24 +162,24 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_MAX_WINDOWS",
         values: "number",
         default: "1000",
-        help: "So many windows have files of their own, where GPUFLAME_OUTPUT has %w; those of the last have all that \
-               come after it as well.",
+        help: "Maximum number of windows with their own files, if GPUFLAME_OUTPUT contains %w. Later windows \
+               are merged into the last set of files.",
         apply: |settings, value| number(value, 1).map(|windows| settings.max_windows = windows),
     },
     Setting {
         name: "GPUFLAME_FILE_MODE",
         values: "600 to 666",
         default: "600",
-        help: "Who may read the files, as chmod has it: 640 lets the group too, less what the process's umask forbids. A file that \
-               is replaced keeps its own.",
+        help: "Permissions of the output files, as for chmod: 640 also lets the group read them. The \
+               process's umask applies. A replaced file keeps its permissions.",
         apply: |settings, value| mode(value).map(|mode| settings.file_mode = mode),
     },
     Setting {
         name: "GPUFLAME_FLAG",
         values: "path of a file",
         default: "",
-        help: "Record while this file is there; it is looked for once a second. Where it is made anew, delays, steps \
-               and repetitions count anew.",
+        help: "Record while this file exists; checked once per second. If the file is created again, delays, \
+               steps and repetitions start from zero.",
         apply: |settings, value| {
             settings.flag = (!value.is_empty()).then(|| PathBuf::from(value));
             Ok(())
@@ -185,8 +189,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_SIGNAL",
         values: "USR1, USR2",
         default: "",
-        help: "This signal opens a window, and the next closes it. It interrupts sleeps of the program, and is left alone \
-               where the program has a handler for it.",
+        help: "Signal that opens a window; the next one closes it. It interrupts calls in which the program \
+               sleeps. If the program has a handler for the signal, gpuflame does not use it.",
         apply: |settings, value| {
             settings.signal = if value.is_empty() { None } else { Some(signal(value)?) };
             Ok(())
@@ -203,49 +207,51 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_QUIET",
         values: SWITCH,
         default: "0",
-        help: "1 keeps the ledger and warnings off stderr; a failure is still told, in one line.",
+        help: "1: do not print the ledger and warnings to stderr; a failure is still printed, in one line.",
         apply: |settings, value| switch(value).map(|on| settings.quiet = on),
     },
     Setting {
         name: "GPUFLAME_INTERNAL_FRAMES",
         values: SWITCH,
         default: "0",
-        help: "1 shows all frames: also those inside libcuda, libcudart and libcupti, those below main, of Python's \
-               interpreter, of PyTorch's dispatcher and autograd's engine, of how its operators compute, and of what calls \
-               modules and decorated functions; \
-               kernels in folded stacks have whole names.",
+        help: "1: show all frames, including those inside libcuda, libcudart and libcupti, below main, in \
+               the Python interpreter, in PyTorch's dispatcher, autograd engine and operator internals, and \
+               in the code that calls modules and decorated functions. Kernels in folded stacks have full \
+               names.",
         apply: |settings, value| switch(value).map(|on| settings.internal_frames = on),
     },
     Setting {
         name: "GPUFLAME_PYTHON",
         values: Python::WORDS,
         default: Python::Auto.word(),
-        help: "Whether the functions of Python (CPython 3.9 to 3.15) stand in stacks: auto with the line that each begins \
-               in, lines with the line that was executed, only without the native frames around them, off not at all.",
+        help: "Python functions (CPython 3.9 to 3.15) in stacks. auto: with the first line of each function; \
+               lines: with the line being executed; only: without the native frames around them; off: none.",
         apply: |settings, value| word(value).map(|python| settings.python = python),
     },
     Setting {
         name: "GPUFLAME_BACKWARD",
         values: Backward::WORDS,
         default: Backward::Autograd.word(),
-        help: "Where the work of PyTorch's backward pass hangs: under autograd's thread, or, of a program under \
-               torch.autograd.profiler.emit_nvtx(), under the functions that called the operators of the forward pass.",
+        help: "Stacks of PyTorch's backward work. autograd: those of autograd's thread; forward: those of \
+               the functions that called the forward operators, if the program runs under \
+               torch.autograd.profiler.emit_nvtx().",
         apply: |settings, value| word(value).map(|backward| settings.backward = backward),
     },
     Setting {
         name: "GPUFLAME_GRAPH",
         values: GraphStacks::WORDS,
         default: GraphStacks::Both.word(),
-        help: "Which stacks a graph's kernels and copies hang under: the graph launch and then where the \
-               node was captured or added, or one of the two.",
+        help: "Stacks of a graph's kernels and copies. launch: where the graph was launched; capture: where \
+               the node was captured or added; both: the launch, then the capture.",
         apply: |settings, value| word(value).map(|graph| settings.graph = graph),
     },
     Setting {
         name: "GPUFLAME_GRAPH_TRACE",
         values: "node, graph",
         default: "node",
-        help: "graph records each graph launch as one piece, `[GPU_Graph]`: cheaper, but which kernels ran \
-               in it, how long, and where they were captured is lost.",
+        help: "node: record each node of a graph; graph: record each graph launch as one activity, \
+               `[GPU_Graph]`, which is cheaper, but loses its kernels, their times and where they were \
+               captured.",
         apply: |settings, value| {
             settings.whole_graphs = match value.to_ascii_lowercase().as_str() {
                 "node" => false,
@@ -259,23 +265,24 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_DEPS",
         values: SWITCH,
         default: "0",
-        help: "1 has the recording (gfr) say what waited for what: events put on streams, streams that wait for \
-               them, and the host's waits, each by call and as CUPTI numbers them. A callback for each such call.",
+        help: "1: add dependencies to the recording (gfr): events recorded on streams, streams that wait for \
+               events, and the host's waits, each as the call and as CUPTI's record. Adds a callback to each \
+               such call.",
         apply: |settings, value| switch(value).map(|on| settings.deps = on),
     },
     Setting {
         name: "GPUFLAME_UNIFIED",
         values: SWITCH,
         default: "0",
-        help: "1 counts what moves in memory that the host and GPUs share (cudaMallocManaged), in bytes by \
-               direction, and faults: in the table, the activities, the recording and the ledger, not in flame graphs.",
+        help: "1: record unified memory (cudaMallocManaged): bytes moved by direction, and page faults. The \
+               table, the activities, the recording and the ledger show them, flame graphs do not.",
         apply: |settings, value| switch(value).map(|on| settings.unified = on),
     },
     Setting {
         name: "GPUFLAME_NVTX",
-        values: "0, 1, or domains to leave out: -NCCL,-CCCL",
+        values: "0, 1, or domains to exclude, such as -NCCL,-CCCL",
         default: "1",
-        help: "Whether open NVTX ranges are frames, where NVTX_INJECTION64_PATH names this library.",
+        help: "Whether open NVTX ranges become frames. NVTX_INJECTION64_PATH must name this library.",
         apply: |settings, value| {
             let (nvtx, refused) = nvtx(value);
             settings.nvtx = nvtx.unwrap_or_else(|| settings.nvtx.clone());
@@ -286,7 +293,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_ROOT",
         values: "comma-separated: process, thread, device, stream",
         default: "",
-        help: "Frames at the root of every stack of the folded files and the flame graphs, in this order.",
+        help: "Frames at the root of every stack in folded stacks and flame graphs, in this order.",
         apply: |settings, value| {
             let (chosen, refused) = list(value, Root::WORDS, |text| text.parse().ok());
             settings.root = chosen;
@@ -295,12 +302,13 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_MAX_MEM",
-        values: "bytes, or with K, M or G; 24M at least",
+        values: "bytes, optionally with K, M or G; at least 24M",
         default: "",
-        help: "Maximum memory that gpuflame takes; unset 256M, or a tenth of the memory limit of the control group where \
-               that is less. Beyond it, stacks with the least GPU time are added up under `[other stacks]`, then kernels \
-               under `[other kernels]`, then threads lose their names; all this keeps sums exact. GPU activities that \
-               arrive faster than they can be read may take four times as much until they are read.",
+        help: "Maximum memory of gpuflame; unset: 256M, or a tenth of the control group's memory limit if \
+               that is less. Above the maximum, stacks with the least GPU time are merged into `[other \
+               stacks]`, then kernels into `[other kernels]`, then thread names are dropped; sums stay \
+               exact. GPU activities that arrive faster than they can be read may take four times as much \
+               until they are read.",
         apply: |settings, value| {
             settings.max_mem = if value.is_empty() { None } else { Some(bytes(value)?) };
             Ok(())
@@ -310,8 +318,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_REPORT",
         values: "folder",
         default: "",
-        help: "Where a process puts a few lines of JSON about itself, what it launched and its files, once those are \
-               written: for whoever started it, as `gpuflame run` does.",
+        help: "Folder for a short JSON report about the process, its launches and its files, written after \
+               the files. `gpuflame run` reads it.",
         apply: |settings, value| {
             settings.report = (!value.is_empty()).then(|| PathBuf::from(value));
             Ok(())
@@ -321,9 +329,10 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_CPU_SAMPLES",
         values: "Hz, or Hz,perf",
         default: "0",
-        help: "So often a second of processor time it is looked where the threads are that launch, 99 for instance and \
-               10000 at most: drawn as NAME.cpu.svg and NAME.cpu.folded, and named where a GPU waited for them. 0: never. Where \
-               the kernel takes no samples for us it is done by a signal to the thread; not with `perf`.",
+        help: "Samples per second of CPU time of each thread that launches GPU work, such as 99, at most \
+               10000; 0: off. The samples are in NAME.cpu.svg and NAME.cpu.folded, and show which function \
+               kept a GPU waiting. If the kernel denies access, a timer signals the thread instead, unless \
+               `perf` is given.",
         apply: |settings, value| {
             let (value, by_timer) = match value.split_once(',') {
                 Some((hertz, word)) if word.trim() == "perf" => (hertz.trim(), false),
@@ -332,7 +341,7 @@ pub const SETTINGS: &[Setting] = &[
             };
             let hertz = number(value, 0)?;
             if hertz > MOST_HERTZ {
-                return Err(Refused::All(format!("expected {MOST_HERTZ} Hz at most, not `{value}`")));
+                return Err(Refused::All(format!("expected at most {MOST_HERTZ} Hz, not `{value}`")));
             }
             settings.cpu_samples = (hertz > 0).then_some(hertz as u32);
             settings.cpu_timer = by_timer && hertz > 0;
@@ -343,17 +352,17 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_OFF_CPU",
         values: SWITCH,
         default: "0",
-        help: "Whether it is noted where the threads that launch sleep or wait, and for how long: drawn as \
-               NAME.off-cpu.svg and NAME.off-cpu.folded, and named where a GPU waited for them. Needs \
-               kernel.perf_event_paranoid of 1 or CAP_PERFMON.",
+        help: "1: record where threads that launch GPU work sleep or wait, and for how long. The waits are \
+               in NAME.off-cpu.svg and NAME.off-cpu.folded, and show which function kept a GPU waiting. \
+               Needs kernel.perf_event_paranoid of 1 or less, or CAP_PERFMON.",
         apply: |settings, value| switch(value).map(|on| settings.off_cpu = on),
     },
     Setting {
         name: "GPUFLAME_VERIFY",
         values: "number",
         default: "0",
-        help: "N takes every Nth stack again, frame by frame and by libgcc, and the ledger says how many \
-               differed; some 20 us each. 0: none.",
+        help: "N: capture every Nth stack again, frame by frame and with libgcc, and count the differences \
+               in the ledger; about 20 us per stack. 0: off.",
         apply: |settings, value| {
             let expected = |_| Refused::All(format!("expected a whole number, 0 or more, not `{value}`"));
             settings.verify = value.parse().map_err(expected)?;
@@ -364,15 +373,15 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_LAUNCH_MARKER",
         values: SWITCH,
         default: "0",
-        help: "Whether each launch calls `gpuflame_launch_marker(correlation id)`, which does nothing: for probes from \
-               outside, which learn the id there. `gpuflame-bpf` sets it for the commands that it runs.",
+        help: "1: each launch calls `gpuflame_launch_marker(correlation id)`, which does nothing, so that an \
+               external probe can read the id. `gpuflame-bpf` sets this for the commands that it runs.",
         apply: |settings, value| switch(value).map(|on| settings.launch_marker = on),
     },
     Setting {
         name: "GPUFLAME_CUPTI",
         values: "path",
         default: "",
-        help: "The libcupti to load; unset, it is looked for in the process and on the machine.",
+        help: "Path of the libcupti to load; unset: search the process and the machine.",
         apply: |settings, value| {
             settings.cupti = (!value.is_empty()).then(|| PathBuf::from(value));
             Ok(())
@@ -382,33 +391,35 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_YIELD",
         values: Yield::WORDS,
         default: Yield::Records.word(),
-        help: "What another profiler in the process is left: records, when it takes them, until it is done; 1 the subscription to \
-               CUPTI as well, when it asks for that, for as long; 0: records, when it takes them, until a window opens.",
+        help: "What another profiler in the process gets. records: the activity records, once it takes them, \
+               until it is done; 1: also the CUPTI subscription, once it asks for it, until it is done; 0: \
+               the activity records, once it takes them, until a window opens.",
         apply: |settings, value| word(value).map(|left| settings.yields = left),
     },
     Setting {
         name: "GPUFLAME_EXIT_LIMIT",
         values: "seconds",
         default: "5",
-        help: "How long the program's exit waits for outputs whose writing does not get on: as long as it gets on, \
-               it is waited for.",
+        help: "Maximum time for which the program's exit waits while the writing of the outputs makes no \
+               progress. While it makes progress, the exit waits.",
         apply: |settings, value| seconds(value).map(|limit| settings.exit_limit = limit),
     },
     Setting {
         name: "GPUFLAME_SIGNALS",
         values: SWITCH,
         default: "1",
-        help: "Whether the outputs are also written when SIGINT, SIGTERM or SIGHUP ends the program, where it has \
-               left them at their default; it then dies of the signal. A second one, a second later, ends it at once.",
+        help: "Whether to write the outputs when SIGINT, SIGTERM or SIGHUP ends the program, unless it has \
+               set the signal's action itself. The program then dies of the signal. A second signal, at \
+               least one second later, ends it at once.",
         apply: |settings, value| switch(value).map(|on| settings.signals = on),
     },
     Setting {
         name: "GPUFLAME_CHECKPOINT",
         values: "seconds; 0: never",
         default: "1",
-        help: "How often what was recorded so far is written to a file (NAME.gfr), for the case that the program is \
-               killed or crashes; the first time after 2 s (0.1 s where it was forked), and less often where it would take more than half a percent \
-               of the time. An ordinary end takes the file away.",
+        help: "Interval at which the results so far are saved to NAME.gfr, in case the program is killed or \
+               crashes. The first save is 0.1 s after the first launch; later ones are less frequent if they \
+               would take more than 0.5 % of the time. A normal exit removes the file.",
         apply: |settings, value| {
             settings.checkpoint = if value == "0" { None } else { Some(seconds(value)?) };
             Ok(())
@@ -416,32 +427,34 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_CHECKPOINT_MAX",
-        values: "bytes, or with K, M or G",
+        values: "bytes, optionally with K, M or G",
         default: "16M",
-        help: "By how much that file may exceed twice what is in it before it is written anew.",
+        help: "Number of bytes by which the checkpoint may exceed twice the size of its contents before it \
+               is rewritten.",
         apply: |settings, value| bytes(value).map(|bytes| settings.checkpoint_max = bytes),
     },
     Setting {
         name: "GPUFLAME_COMMAND_LINE",
         values: SWITCH,
         default: "0",
-        help: "1 has recordings say with which arguments the program was started. They say program, process, host, rank, start, \
-               GPUs and versions in any case.",
+        help: "1: store the program's arguments in recordings. Program, process, host, rank, start time, \
+               GPUs and versions are always stored.",
         apply: |settings, value| switch(value).map(|on| settings.command_line = on),
     },
     Setting {
         name: "GPUFLAME_DISABLE",
         values: SWITCH,
         default: "0",
-        help: "1 switches gpuflame off, whichever way it comes into a process.",
+        help: "1: disable gpuflame, however it is loaded into the process.",
         apply: |settings, value| switch(value).map(|on| settings.disable = on),
     },
     Setting {
         name: TRACE_FILE,
         values: "path, or `stdout`",
         default: "",
-        help: "Gets what the CUPTI tracer of eunomia's tutorial prints, besides GPUFLAME_FORMATS: so the tutorial's gpuperf.py runs \
-               with gpuflame as its tracer. `stdout` takes what it has room for, and the rest is counted.",
+        help: "File for text in the format of the CUPTI tracer of eunomia's tutorial, in addition to \
+               GPUFLAME_FORMATS, so that the tutorial's gpuperf.py works with gpuflame as its tracer. \
+               `stdout`: records that do not fit are dropped and counted.",
         apply: |settings, value| {
             settings.trace_file = match value {
                 "" => None,
@@ -485,7 +498,7 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<Refused>) {
         Ok(true) => (Some(Nvtx::default()), None),
         Ok(false) => (Some(Nvtx::None), None),
         Err(_) => {
-            let wanted = "0, 1, and domains with a - before each";
+            let wanted = "0, 1, -DOMAIN";
             let (domains, refused) = list(value, wanted, |text| text.strip_prefix('-').map(str::to_owned));
             ((!domains.is_empty()).then_some(Nvtx::Without(domains)), refused)
         }
@@ -499,7 +512,7 @@ fn formats(value: &str) -> (Vec<Output>, Option<Refused>) {
         |text: &str| all.iter().map(|one| one.word()).find(|word| word.eq_ignore_ascii_case(text));
     let (words, refused) = list(value, &known_formats(), understand);
     if words.is_empty() && refused.is_none() {
-        return (Vec::new(), Some(Refused::All(format!("it names none of {}", known_formats()))));
+        return (Vec::new(), Some(Refused::All(format!("expected at least one of {}", known_formats()))));
     }
     (all.into_iter().filter(|output| words.contains(&output.word())).collect(), refused)
 }

@@ -56,7 +56,7 @@ pub(super) fn seconds(value: &str) -> Result<Duration, Refused> {
 
 /// Parses a number of seconds, which may be 0.
 pub(super) fn seconds_or_none(value: &str) -> Result<Duration, Refused> {
-    duration(value).ok_or_else(|| refused_seconds("from 0 on", value))
+    duration(value).ok_or_else(|| refused_seconds("of 0 or more", value))
 }
 
 /// Maximum duration: a year, because servers run for weeks.
@@ -82,7 +82,7 @@ pub(super) fn numbers(value: &str) -> Result<Range<u64>, Refused> {
     let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
     let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
     let refused =
-        || Refused::All(format!("expected two numbers such as 10..12, the first the smaller, not `{value}`"));
+        || Refused::All(format!("expected FROM..TO with FROM below TO, such as 10..12, not `{value}`"));
     range.filter(|range| !range.is_empty()).ok_or_else(refused)
 }
 
@@ -90,7 +90,7 @@ pub(super) fn numbers(value: &str) -> Result<Range<u64>, Refused> {
 pub(super) fn mode(value: &str) -> Result<u32, Refused> {
     let mode = u32::from_str_radix(value, 8).ok().filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0);
     mode.ok_or_else(|| {
-        Refused::All(format!("expected 600 to 666 as chmod has it, such as 640, not `{value}`"))
+        Refused::All(format!("expected permissions from 600 to 666, as for chmod, not `{value}`"))
     })
 }
 
@@ -126,8 +126,8 @@ pub(super) fn list<T: PartialEq>(
     }
     let why = match &strange[..] {
         [] => return (items, None),
-        [one] => format!("{one} is none of {wanted}"),
-        [first @ .., last] => format!("{} and {last} are none of {wanted}", first.join(", ")),
+        [one] => format!("{one} is not one of {wanted}"),
+        [first @ .., last] => format!("{} and {last} are not among {wanted}", first.join(", ")),
     };
     let refused = if items.is_empty() { Refused::All(why) } else { Refused::Some(why) };
     (items, Some(refused))

@@ -149,7 +149,7 @@ fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
     assert_eq!((first.weight.count, first.weight.nanos), (100, 5050));
     assert_eq!((first.min, first.max, first.percentiles), (1, 100, [50, 95, 99]));
     assert_eq!((second.device, second.min, second.max), (DeviceId(1), 999_000, 999_000));
-    assert_eq!(second.percentiles, [999_000; 3], "no answer lies outside of what was seen");
+    assert_eq!(second.percentiles, [999_000; 3], "no percentile is outside the measured range");
     assert_eq!((fill.work, fill.weight.bytes), (Work::Set, 64));
 }
 

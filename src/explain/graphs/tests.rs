@@ -247,7 +247,7 @@ fn nodes_without_a_context_are_counted_by_reason() {
     graph(&mut graphs, 2, 10, &[2]);
     copy(&mut graphs, 3, 11, 4);
     assert_eq!(created(&mut graphs, 1, 5), Created::BeforeRecording, "its id is lower than any");
-    assert_eq!(created(&mut graphs, 3, 11), Created::BeforeRecording, "what it is a copy of is older");
+    assert_eq!(created(&mut graphs, 3, 11), Created::BeforeRecording, "the original node is older");
     assert_eq!(created(&mut graphs, 4, 12), Created::Unknown);
     node(&mut graphs, 2, 13, ContextId::NONE.0);
     assert_eq!(created(&mut graphs, 2, 13), Created::Unknown, "its stack was not kept");

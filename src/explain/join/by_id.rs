@@ -32,7 +32,7 @@ pub(super) enum Entry {
     Orphans(Chain),
 }
 
-const _: () = assert!(size_of::<Option<Entry>>() == 24, "it grew: there is room for 262,144 of these");
+const _: () = assert!(size_of::<Option<Entry>>() == 24, "the entry grew: up to 262,144 entries are stored");
 
 /// Activities that a launch has had so far, as far as the join needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

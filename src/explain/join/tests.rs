@@ -273,7 +273,7 @@ fn launches_outside_windows_are_only_counted() {
     let (seen, tally) = run(Limits::default(), &rows);
     assert_eq!(seen.summary(), [(110, Ok(11))]);
     assert_eq!(seen.outside.len(), 1);
-    assert!(seen.pending.is_empty(), "a launch outside is no pending launch");
+    assert!(seen.pending.is_empty(), "a launch outside a window is not pending");
     assert_eq!((tally.launches.outside, tally.launches.matched), (2, 1));
     assert_eq!((tally.activities.outside, tally.activities.untimed), (1, 0));
 }
@@ -357,7 +357,11 @@ fn an_alias_is_kept_for_as_long_as_its_launch() {
 fn rows_that_wait_too_long_are_evicted_with_a_reason() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
     (128..192 + 32).for_each(|id| join.push_launch(&launch(id, 11), &mut seen));
-    assert_eq!(join.tally().launches.open(), 32 + 2 * 2, "half a page, two generations of those that wait");
+    assert_eq!(
+        join.tally().launches.open(),
+        32 + 2 * 2,
+        "half a page, and two generations of waiting launches"
+    );
     (0..8).for_each(|id| join.push_activity(&kernel(id, 100, 110), &mut seen));
     assert_eq!(join.tally().activities.open(), 3);
     assert_eq!(seen.summary(), [(100, Err(Missing::LaunchedBefore)); 5]);
@@ -623,7 +627,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
     assert_eq!(
         seen.summary().last(),
         Some(&(60, Err(Missing::NoStack))),
-        "two flushes brought nothing of it"
+        "two flushes delivered nothing for it"
     );
 }
 

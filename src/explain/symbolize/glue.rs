@@ -260,7 +260,7 @@ mod tests {
         let is_glue = |file, function| glue(file, function) == Glue::Always;
         let module = "nn/modules/module.py";
         assert!(is_glue(module, "Module._wrapped_call_impl") && is_glue(module, "Module._call_impl"));
-        assert!(!is_glue(module, "Module._apply"), "what goes through all parameters");
+        assert!(!is_glue(module, "Module._apply"), "it visits all parameters");
         let context = "utils/_contextlib.py";
         assert!(is_glue(context, "inference_mode") && is_glue(context, "f.<locals>.decorate_context"));
         assert!(is_glue("_ops.py", "OpOverload.__call__"));

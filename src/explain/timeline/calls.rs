@@ -85,7 +85,7 @@ struct Piece {
     after: ContextId,
 }
 
-const _: () = assert!(size_of::<Piece>() == 24, "a piece grew: 131,072 of them may be kept");
+const _: () = assert!(size_of::<Piece>() == 24, "a piece grew: up to 131,072 pieces are stored");
 
 impl Piece {
     const CALL: ContextId = ContextId::NONE;
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(
             blame(&calls, (80, 100, 500), 102, &[1]),
             ["102 400"],
-            "nobody knows what was before the window"
+            "calls before the window are unknown"
         );
     }
 

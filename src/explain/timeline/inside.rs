@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(
             blame(&insides, 100, 45, 60),
             [(101, 5), (100, 10)],
-            "the launch's own where nobody knows"
+            "the launch's own stack while the thread's stack is unknown"
         );
         assert_eq!(blame(&insides, 100, 0, 11), [(100, 10), (101, 1)]);
         assert_eq!(blame(&insides, 103, 20, 45), [(103, 25)], "another thread's launch");

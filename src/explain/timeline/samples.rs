@@ -44,8 +44,8 @@ struct Waited {
     context: ContextId,
 }
 
-const _: () = assert!(size_of::<Found>() == 16, "a sample grew: 65,536 of them may be kept");
-const _: () = assert!(size_of::<Waited>() == 24, "a wait grew: 65,536 of them may be kept");
+const _: () = assert!(size_of::<Found>() == 16, "a sample grew: up to 65,536 samples are stored");
+const _: () = assert!(size_of::<Waited>() == 24, "a wait grew: up to 65,536 waits are stored");
 
 impl Default for Samples {
     fn default() -> Self {

@@ -19,8 +19,7 @@ pub(super) struct Stretch {
     pub(super) end: u64,
 }
 
-const _: () =
-    assert!(size_of::<Stretch>() == 32, "a stretch grew: 65,536 of them or more wait for each device");
+const _: () = assert!(size_of::<Stretch>() == 32, "a stretch grew: 65,536 or more stretches wait per device");
 
 /// The call that launched a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -79,7 +79,7 @@ impl Unnamed {
     pub fn words(self) -> &'static str {
         match self {
             Self::Generated => "generated code, no file",
-            Self::ModuleUnknown => "too many modules lay there",
+            Self::ModuleUnknown => "too many modules at this address",
             Self::FileGone => "file gone",
             Self::FileReplaced => "file replaced since, other build id",
             Self::FileUnreadable => "file unreadable",

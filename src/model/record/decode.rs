@@ -54,11 +54,13 @@ impl<R: BufRead> Reader<R> {
         }
         let mut words = Fields(header.get(8..).unwrap_or_default());
         let (Some(format), Some(standing)) = (words.u32(), words.u32()) else {
-            return Err(malformed("the recording is cut short within its first 16 bytes"));
+            return Err(malformed("the recording is truncated within its first 16 bytes"));
         };
         if format > FORMAT {
-            let message =
-                format!("this is a recording of format {format}; this version reads formats up to {FORMAT}");
+            let message = format!(
+                "the recording has format {format}, but this version of gpuflame reads only formats up to \
+                 {FORMAT}"
+            );
             return Err(malformed(message));
         }
         Ok(Self {
@@ -159,7 +161,7 @@ impl<R: BufRead> Reader<R> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
         let sum = Fields(&self.payload).u32();
         if sum.is_none_or(|sum| sum != crc32fast::hash(&self.payload[4..])) {
-            return Err(senseless(record, at, "is a chunk whose checksum is wrong: the rows in it are lost"));
+            return Err(senseless(record, at, "is a chunk with a wrong checksum: its rows are lost"));
         }
         std::mem::swap(&mut self.chunk, &mut self.payload);
         self.chunk_at = 4;
@@ -181,9 +183,7 @@ impl<R: BufRead> Reader<R> {
         };
         match makes_sense {
             true => Ok(()),
-            false => {
-                Err(senseless(self.records, self.row_at(), "makes no sense, or the sums before it do not"))
-            }
+            false => Err(senseless(self.records, self.row_at(), "is invalid, or the sums before it are")),
         }
     }
 
@@ -211,7 +211,7 @@ impl<R: BufRead> Reader<R> {
         if length > LARGEST {
             let (record, at) = (self.records, self.position);
             let message = format!(
-                "record {record} at byte {at:#x} claims to have {length} bytes, which none has; \
+                "record {record} at byte {at:#x} claims to have {length} bytes, more than any record has; \
                  the rest of the recording is lost"
             );
             return Err(malformed(message));
@@ -335,7 +335,7 @@ fn row<'a>(
         tag::LOSS => loss(&mut fields),
         _ => graph(tag, &mut fields),
     };
-    row.ok_or("is shorter than what it should hold")
+    row.ok_or("is shorter than its fields")
 }
 
 fn launch(fields: &mut Fields<'_>) -> Option<Launch> {
@@ -398,7 +398,7 @@ fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
         1 => copy(fields).map(Detail::Copy),
         2 => set(fields).map(Detail::Set),
         3 => Some(Detail::Graph),
-        _ => return Err("is an activity of a kind that this version does not know"),
+        _ => return Err("is an activity of an unknown kind"),
     };
     Ok(detail.map(|detail| {
         activity.detail = detail;
@@ -540,7 +540,7 @@ fn event_call(fields: &mut Fields<'_>) -> Parsed<EventCall> {
     call.does = match does {
         0 => EventUse::Record,
         1 => EventUse::Wait,
-        _ => return Err("is a call that does with an event what this version does not know"),
+        _ => return Err("is an event call of an unknown kind"),
     };
     Ok(Some(call))
 }
@@ -577,7 +577,7 @@ fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
     let edge = match edge {
         0 => WindowEdge::Open,
         1 => WindowEdge::Close,
-        _ => return Err("is a window edge that is neither the opening nor the closing"),
+        _ => return Err("is a window edge of an unknown kind"),
     };
     Ok(Some(Row::Window { edge, time: Nanos(time) }))
 }

@@ -23,7 +23,7 @@ kinds! {
         COMMAND = 8, "command line";
         /// Line of the ledger or of a message that could not be printed.
         LEDGER = 9, "ledger";
-    } else "something that a newer gpuflame says"
+    } else "unknown (from a newer gpuflame)"
     /// Returns the word for the kind.
     word
 }

@@ -298,7 +298,7 @@ fn rows_in_chunks_are_read_unless_the_chunks_checksum_is_wrong() {
     bytes[end - 1] ^= 1;
     let (read, errors) = read(&bytes);
     assert_eq!(read, debug(&rows[..2]));
-    assert_eq!(errors, ["record 1 at byte 0x10 is a chunk whose checksum is wrong: the rows in it are lost"]);
+    assert_eq!(errors, ["record 1 at byte 0x10 is a chunk with a wrong checksum: its rows are lost"]);
 }
 
 #[test]
@@ -306,8 +306,8 @@ fn a_file_of_another_kind_is_refused_with_a_reason() {
     for (bytes, reason) in [
         (&b""[..], "not a gpuflame recording"),
         (b"{\"traceEvents\": []}", "not a gpuflame recording"),
-        (b"gpuflame\0\0", "cut short within its first 16 bytes"),
-        (b"gpuflame\x07\0\0\0\0\0\0\0", "format 7; this version reads formats up to 1"),
+        (b"gpuflame\0\0", "truncated within its first 16 bytes"),
+        (b"gpuflame\x07\0\0\0\0\0\0\0", "format 7, but this version of gpuflame reads only formats up to 1"),
     ] {
         let errors = read(bytes).1;
         assert!(errors[0].contains(reason), "{errors:?}");

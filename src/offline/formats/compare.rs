@@ -50,19 +50,24 @@ pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mu
 /// Explains why two sets of folded stacks are not comparable, if they are not. Either only one side has short kernel
 /// names, or no stack is on both sides although kernels are, as with `--all-frames` on one side only.
 pub fn explain_mismatch(before: &Lines, after: &Lines) -> Option<String> {
-    let ([was, is], advice) = ([before, after].map(kernel_names), "compare recordings, or write both alike");
+    let ([was, is], advice) =
+        ([before, after].map(kernel_names), "compare recordings, or write both files with the same options");
     for (short, whole, when, other) in [(&was, &is, "before", "after"), (&is, &was, "after", "before")] {
         let only_whole = whole.difference(short).filter_map(|name| short_kernel(name));
         let count = only_whole.filter(|name| short.contains(&name[..]) && !whole.contains(&name[..])).count();
         if count > 0 {
             return Some(format!(
-                "kernels have short names {when} and whole ones {other} ({count}), so their stacks do not match; {advice}"
+                "{count} kernels have short names {when} and full names {other}, so their stacks do not \
+                 match; {advice}"
             ));
         }
     }
     let (shared, meets) = (was.intersection(&is).count(), |(stack, _)| after.get(stack).is_some());
     (shared > 0 && !before.iter().any(meets)).then(|| {
-        format!("no stack is in both files, although {shared} kernels are: one may have other frames (--all-frames, --python, --root); {advice}")
+        format!(
+            "the files share {shared} kernels but no stack: one may have other frames (--all-frames, \
+             --python, --root); {advice}"
+        )
     })
 }
 

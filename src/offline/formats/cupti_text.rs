@@ -17,7 +17,7 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
     "cupti-text",
     &[".cupti.txt"],
     |profile, events, _, out| write(profile, events, out),
-    "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
+    "Output of the CUPTI tracer of eunomia's tutorial (.cupti.txt)",
 );
 
 fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<()> {

@@ -33,7 +33,7 @@ struct Piece<Owner: 'static> {
     slabs: [Slab; SLABS],
 }
 
-const _: () = assert!(size_of::<Piece<()>>() <= PAGE, "slab 0 begins behind the first page");
+const _: () = assert!(size_of::<Piece<()>>() <= PAGE, "slab 0 begins after the first page");
 
 /// Maps a piece and returns its slabs. Huge pages are disabled, because they would populate memory that no block uses
 /// yet.

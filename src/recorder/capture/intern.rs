@@ -435,7 +435,7 @@ mod tests {
         for (leaf, id) in [(LEAF, 3), (other_leaf, 2), (LEAF, 3)] {
             assert_eq!(interner.of_kept(9, None, leaf), Some(ContextId(id)));
         }
-        assert_eq!(interner.of_kept(9, apart, LEAF), None, "it is new beside this");
+        assert_eq!(interner.of_kept(9, apart, LEAF), None, "a different key does not match");
         let Interned::New(key) = interner.find(apart, LEAF, &frames, 0) else { panic!("it was not known") };
         interner.insert(key, ContextId(4));
         assert_eq!(interner.of_kept(9, apart, LEAF), Some(ContextId(4)));

@@ -367,7 +367,7 @@ mod tests {
         taken.sort();
         let mut all: Vec<_> = chunks.iter().map(|chunk: &NonNull<Chunk>| chunk.addr().get()).collect();
         all.sort();
-        assert_eq!((taken, pool.len()), (all, 0), "each once, and all of them");
+        assert_eq!((taken, pool.len()), (all, 0), "every chunk exactly once");
         // SAFETY: each chunk was mapped above with this size, and no thread uses it any more.
         chunks.iter().for_each(|chunk| unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) });
     }

@@ -61,7 +61,10 @@ pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
         // finds the full report.
         Ok(()) => drop(fs::remove_file(named(folder, "called"))),
         Err(error) => {
-            say(&format!("GPUFLAME_REPORT={}: {error}; name a folder that is there", folder.display()));
+            say(&format!(
+                "GPUFLAME_REPORT={}: cannot write the report: {error}; name an existing folder",
+                folder.display()
+            ));
         }
     }
 }

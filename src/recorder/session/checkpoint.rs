@@ -299,11 +299,12 @@ impl Checkpoint {
                 Ok(Taken::NoRoom) => {
                     self.say_late(true);
                     if !std::mem::replace(&mut has_said, true) {
-                        let stands =
-                            if self.kept().is_some() { "; the last one stands until there is" } else { "" };
-                        say(&format!(
-                            "there is no room for a checkpoint below the ceiling, GPUFLAME_MAX_MEM{stands}"
-                        ));
+                        let stands = if self.kept().is_some() {
+                            "; the previous checkpoint is still valid"
+                        } else {
+                            ""
+                        };
+                        say(&format!("checkpoint skipped: it does not fit into GPUFLAME_MAX_MEM{stands}"));
                     }
                 }
                 Err(error) => {
@@ -320,7 +321,7 @@ impl Checkpoint {
                         continue;
                     }
                     if !self.is_out() {
-                        say(&format!("checkpoints stop: {error}; recording goes on"));
+                        say(&format!("checkpoints stop: {error}; recording continues"));
                         self.say_late(true);
                     }
                     self.is_kept.store(false, Ordering::Release);
@@ -499,7 +500,10 @@ impl Checkpoint {
         place.next = Some(next);
         drop(place);
         if let Some(path) = removed {
-            say(&format!("{} was removed during the run; checkpoints continue in a new one", path.display()));
+            say(&format!(
+                "{} was removed during the run; checkpoints continue in a new file",
+                path.display()
+            ));
         }
         Ok(())
     }
@@ -549,7 +553,7 @@ impl Checkpoint {
     fn open(&self) -> io::Result<parking_lot::MutexGuard<'_, Place>> {
         let place = self.file.lock();
         match place.is_closed || self.is_out() {
-            true => Err(io::Error::other("the process ends")),
+            true => Err(io::Error::other("the process is ending")),
             false => Ok(place),
         }
     }

@@ -144,7 +144,8 @@ impl Clients {
                 self.lend(told, edges);
             }
             say(
-                "another client has ended CUPTI in this process (cuptiFinalize): nothing is seen until it is to be had again",
+                "another CUPTI client called cuptiFinalize: nothing is recorded until gpuflame can subscribe \
+                 again",
             );
             return false;
         }
@@ -165,10 +166,8 @@ impl Clients {
         drop(known);
         say_of_records(change, times, api.reclaims_records());
         if is_robbed {
-            say(
-                "CUPTI hands over records that gpuflame does not ask for: another client of it asked before gpuflame came, and \
-                 does not get them; run it without gpuflame (GPUFLAME_DISABLE=1)",
-            );
+            say("CUPTI delivers records to gpuflame that another client requested first, and that client \
+                 gets none; run it without gpuflame (GPUFLAME_DISABLE=1)");
         }
         if is_to_be_asked_for {
             self.reclaim(api, &others);
@@ -197,14 +196,12 @@ impl Clients {
         if is_quiet() {
             progress::in_others(|| api.let_go());
             say(
-                "another client of CUPTI asks for the subscription, and has it, as GPUFLAME_YIELD=1 says: nothing is seen until \
-                 it is done",
+                "another CUPTI client took the subscription (GPUFLAME_YIELD=1): nothing is recorded until it \
+                 is done",
             );
             return false;
         }
-        say(
-            "another client of CUPTI asks for the subscription, and is refused: a call that makes work is under way",
-        );
+        say("another CUPTI client asked for the subscription and was refused: a launching call is in flight");
         self.goes_on(told)
     }
 
@@ -230,7 +227,7 @@ impl Clients {
             return false;
         }
         self.known.lock().pause = None;
-        say("the subscription is ours again");
+        say("gpuflame has the CUPTI subscription again");
         self.goes_on(told)
     }
 
@@ -266,7 +263,7 @@ impl Clients {
         let asked = progress::in_others(|| api.take_records_back(others));
         self.known.lock().refused = asked.is_err().then_some(others.takes);
         if let Err(error) = asked {
-            tell(&format!("the records are not to be had again: {error}"));
+            tell(&format!("cannot take the activity records back: {error}"));
         }
     }
 }
@@ -290,12 +287,12 @@ fn say_of_records(change: Option<Change>, times: u64, is_reclaimed: bool) {
         None => {}
         Some(_) if times > MOST_SAID => {}
         Some(Change::Taken) => {
-            let until = if is_reclaimed { "it is done" } else { "a window opens anew" };
+            let until = if is_reclaimed { "that client is done" } else { "the next window opens" };
             say(&format!(
-                "another client of CUPTI, such as torch.profiler, has taken the records over: launches are seen from \
-                 now on, and nothing that they did, until {until}; each needs a run of its own"
+                "another CUPTI client, such as torch.profiler, took over the activity records: launches are \
+                 recorded without their GPU work until {until}; record each tool in its own run"
             ));
         }
-        Some(Change::Back) => say("records come again"),
+        Some(Change::Back) => say("activity records arrive again"),
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn files(
 }
 
 fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {
-    let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
+    let unknown = || Error::new(ErrorKind::Setting, format!("unknown format {format}"));
     let known = export::FORMATS.iter().find(|known| known.word == format);
     known.ok_or_else(unknown)?.write(drawing, out)
 }

@@ -244,7 +244,7 @@ impl Ending {
         self.ask(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
         if is_own && capture::has_launched_late() && self.came_early.swap(false, Ordering::AcqRel) {
-            tell("what was launched after the end of Python's program is in no file");
+            tell("not in any file: launches made after the Python program ended");
         }
     }
 
@@ -279,8 +279,8 @@ impl Ending {
     /// Stops waiting permanently, and prints once that the outputs are missing.
     fn give_up(&self) {
         if !self.gave_up.swap(true, Ordering::AcqRel) {
-            let line = b"gpuflame: writing the outputs came to a halt, and the process ends without them; \
-                         GPUFLAME_EXIT_LIMIT says how long it waits\n";
+            let line = b"gpuflame: writing the outputs makes no progress, and the process exits without \
+                         them; raise GPUFLAME_EXIT_LIMIT to wait longer\n";
             stderr::write_here(line, LONGEST_TELLING);
         }
     }

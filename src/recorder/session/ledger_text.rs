@@ -82,7 +82,7 @@ fn incomplete(ledger: &Ledger) -> Option<String> {
         (_, 0) => "launches were dropped, and their GPU time has no stack",
         _ => "activities were dropped, and GPU time and idle time are incomplete",
     };
-    Some(format!("incomplete: {what}; a higher GPUFLAME_MAX_MEM drops fewer"))
+    Some(format!("incomplete: {what}; raise GPUFLAME_MAX_MEM to drop fewer"))
 }
 
 /// Number of Python functions in stacks, or the reason if a process with Python has none.
@@ -102,7 +102,9 @@ fn python(profile: &Profile) -> Option<String> {
 fn repeated(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
-        format!("CUPTI delivered {repeated} activities twice, of the same launch, stream and time; each counts once")
+        format!(
+            "CUPTI delivered {repeated} activities twice (same launch, stream and time); each counts once"
+        )
     })
 }
 
@@ -110,7 +112,9 @@ fn repeated(ledger: &Ledger) -> Option<String> {
 fn of_no_call(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
-        format!("CUPTI delivered {many} activities with ids that no call had; they are in no picture")
+        format!(
+            "CUPTI delivered {many} activities with impossible correlation ids; they are not in any picture"
+        )
     })
 }
 
@@ -119,8 +123,8 @@ fn not_told(ledger: &Ledger) -> Option<String> {
     let (nanos, activities) = (ledger.tally.launches.not_told_nanos, ledger.tally.activities.not_told);
     (nanos > 0).then(|| {
         format!(
-            "closed: for {:.3} s launches were not seen, and are not among those outside; {activities} activities were of \
-             them",
+            "closed: for {:.3} s launch callbacks were off and launches were not counted; {activities} \
+             activities belong to them",
             nanos as f64 / 1e9
         )
     })
@@ -131,16 +135,16 @@ fn not_told(ledger: &Ledger) -> Option<String> {
 fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
-        let times = if taken == 1 { String::new() } else { format!(", {taken} times") };
+        let times = if taken == 1 { String::new() } else { format!(" {taken} times") };
         return Some(format!(
-            "another client of CUPTI has taken the records over{times}: what {waiting} launches did is with it; \
-             torch.profiler and gpuflame need a run each"
+            "another CUPTI client took over the activity records{times}: the GPU work of {waiting} launches \
+             is missing; record torch.profiler and gpuflame in separate runs"
         ));
     }
     (waiting > 0 && ledger.activities().total == 0).then(|| {
         format!(
-            "CUPTI recorded nothing of {waiting} launches, or gave it to another of its clients: torch.profiler and \
-             gpuflame need a run each"
+            "CUPTI recorded no GPU work for {waiting} launches, or delivered it to another client; record \
+             torch.profiler and gpuflame in separate runs"
         )
     })
 }
@@ -150,10 +154,10 @@ fn lent(subscription: Lent) -> Option<String> {
     let times = match subscription.times {
         0 => return None,
         1 => String::new(),
-        times => format!(" in {times} times"),
+        times => format!(" ({times} times)"),
     };
     let long = subscription.long().as_secs_f64();
-    Some(format!("for {long:.3} s{times} there was no subscription, for another client of CUPTI"))
+    Some(format!("for {long:.3} s{times} another CUPTI client prevented recording"))
 }
 
 /// Buffers and callbacks from CUPTI that cannot be right.
@@ -161,8 +165,8 @@ fn not_ours(traffic: Traffic) -> Option<String> {
     let Traffic { strangers, without_data, .. } = traffic;
     (strangers + without_data > 0).then(|| {
         format!(
-            "CUPTI gave back {strangers} buffers that it did not have from us, and told of {without_data} calls or \
-             resources without saying which"
+            "CUPTI returned {strangers} buffers that are not gpuflame's, and made {without_data} callbacks \
+             without data"
         )
     })
 }
@@ -173,17 +177,19 @@ fn others(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);
         (not_kept > 0)
-            .then(|| format!("not kept apart: {not_kept} {many}, in {frame} {count} activities, {nanos} ns"))
+            .then(|| format!("merged: {not_kept} {many} into {frame}, with {count} activities, {nanos} ns"))
     };
     let stacks = line(Loss::StacksNotKeptApart, "stacks", OTHER_STACKS, ledger.others.stacks);
     let kernels = line(Loss::KernelsNotKeptApart, "kernels", OTHER_KERNELS, ledger.others.kernels);
     let threads = match ledger.lost(Loss::ThreadsNotNamed) {
         0 => None,
-        count => Some(format!("not kept: the names of {count} threads whose stacks other threads had first")),
+        count => Some(format!(
+            "not kept: the names of {count} threads, because their stacks were first seen on other threads"
+        )),
     };
     let mut lines: Vec<String> = [stacks, kernels, threads].into_iter().flatten().collect();
     if !lines.is_empty() {
-        lines.push("memory was short: a higher GPUFLAME_MAX_MEM keeps more apart".to_owned());
+        lines.push("memory was short: raise GPUFLAME_MAX_MEM to keep more detail".to_owned());
     }
     lines
 }
@@ -290,8 +296,8 @@ fn verified(verified: Verified) -> Option<String> {
     let Verified { stacks, unlike_plain, unlike_libgcc } = verified;
     (stacks > 0).then(|| {
         format!(
-            "verified: {stacks} stacks taken again, {unlike_plain} unlike a walk of every frame, {unlike_libgcc} \
-             unlike libgcc's"
+            "verified: {stacks} stacks captured again, {unlike_plain} differ from a walk of every frame, \
+             {unlike_libgcc} differ from libgcc's walk"
         )
     })
 }
@@ -304,7 +310,7 @@ fn graph_cost(launches: u64) -> Option<String> {
 
 fn median(cost: Cost) -> String {
     match cost.median {
-        Some(median) => format!("{median} ns a call (median of {} timed)", cost.timed),
+        Some(median) => format!("{median} ns per call (median of {} timed)", cost.timed),
         None => "not measured".to_owned(),
     }
 }

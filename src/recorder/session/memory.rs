@@ -29,8 +29,9 @@ pub(super) fn end() {
     static SAID: AtomicBool = AtomicBool::new(false);
     life::end();
     if !SAID.swap(true, Ordering::AcqRel) {
-        let line = b"gpuflame: there is no memory left, and recording has ended; `gpuflame recover` draws what is in the \
-                     checkpoint (.gfr), if there is one; the application is not affected\n";
+        let line =
+            b"gpuflame: there is no memory left, and recording has ended; `gpuflame recover` rebuilds the \
+              files from the checkpoint (.gfr), if there is one; the application is not affected\n";
         stderr::write_here(line, LONGEST_TELLING);
         if let Some(recorded) = RECORDED.get() {
             recorded.starve();

@@ -194,11 +194,10 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
         return Err(life::over());
     }
     if prefix.is_empty() {
-        return Err(Error::new(ErrorKind::Setting, "the prefix of the outputs is empty; name one"));
+        return Err(Error::new(ErrorKind::Setting, "the output prefix is empty; give a path prefix"));
     }
     if is_active() {
-        let message = "a window is open, and its files go where they would have gone; close it with \
-                       gpuflame_stop() first";
+        let message = "the output prefix cannot change while a window is open; call gpuflame_stop() first";
         return Err(Error::new(ErrorKind::State, message));
     }
     chosen::set(Outputs::new(settings::prefix(prefix), &environment::facts()));
@@ -229,7 +228,7 @@ pub fn stats() -> Result<Stats> {
 
 /// Guard of an open window, which closes when the guard is dropped: see [`window`].
 #[derive(Debug)]
-#[must_use = "the window closes when this is dropped, which is at once if nobody holds it"]
+#[must_use = "the window closes when this guard is dropped, which is at once unless a variable holds it"]
 pub struct Window(());
 
 /// Opens a window, as [`start`] does. The window closes when the returned guard is dropped.
@@ -293,7 +292,9 @@ fn on_notice(notice: Notice<'_>) {
                 session.client_comes();
             }
         }
-        Notice::Fatal(reason) => tell(&format!("CUPTI gave up: {reason}; what it had not delivered is lost")),
+        Notice::Fatal(reason) => {
+            tell(&format!("CUPTI failed: {reason}; records that it had not delivered are lost"))
+        }
         Notice::Panicked => disable_after_panic(),
     }
 }

@@ -11,6 +11,6 @@ pub fn disable_after_panic() {
     static SAID: AtomicBool = AtomicBool::new(false);
     life::end();
     if !SAID.swap(true, Ordering::AcqRel) {
-        tell("met a bug of its own and switched itself off; the application is not affected");
+        tell("internal error (a bug in gpuflame): recording has stopped; the application is not affected");
     }
 }

@@ -491,8 +491,8 @@ impl Pipeline {
         let Some(apart) = self.rows.explain.apart() else { return Vec::new() };
         let Late { launches, activities, nanos } = apart.late();
         let late = format!(
-            "windows {}, late: {launches} launches, {activities} activities, {nanos} ns came after their window's files \
-             were written",
+            "windows {}, late: {launches} launches, {activities} activities, {nanos} ns arrived after their \
+             window's files were written",
             apart.opened()
         );
         [Some(late), drawn.and_then(Drawn::line)].into_iter().flatten().collect()
@@ -650,7 +650,7 @@ impl TakenOut {
     /// began, which is known. Everything that its thread wrote before the launch is in the log.
     fn settle(&mut self, apart: &mut Apart) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
-            say("GPUFLAME_MAX_WINDOWS: more windows are opened, and the last set of files has all of those");
+            say("GPUFLAME_MAX_WINDOWS is reached; later windows are merged into the last set of files");
         }
         if self.marked.is_some() && capture::marked_is_read() {
             self.marked.take().into_iter().for_each(|windows| apart.note_read(windows));

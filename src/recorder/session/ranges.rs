@@ -28,9 +28,10 @@ pub fn range_pop() -> Result<()> {
     }
     match capture::pop_range(RangeDomain::USER) {
         Popped::Closed(_) | Popped::InHandler => Ok(()),
-        Popped::NoneOpen => {
-            Err(Error::new(ErrorKind::State, "no range is open on this thread; push one first"))
-        }
+        Popped::NoneOpen => Err(Error::new(
+            ErrorKind::State,
+            "no range is open on this thread; call gpuflame_range_push() first",
+        )),
     }
 }
 
@@ -48,7 +49,7 @@ pub fn inject_nvtx(table: NvtxTable) {
 
 /// Guard of an open range, which closes when the guard is dropped: see [`range`].
 #[derive(Debug)]
-#[must_use = "the range closes when this is dropped, which is at once if nobody holds it"]
+#[must_use = "the range closes when this guard is dropped, which is at once unless a variable holds it"]
 pub struct Range {
     is_open: bool,
     /// A range belongs to its thread, so the guard must not be `Send`.

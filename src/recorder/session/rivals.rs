@@ -205,11 +205,11 @@ mod tests {
         assert_eq!(looks.0.told(&has(0, false)), None);
         assert_eq!(looks.0.told(&has(1, true)), Some(Change::Taken));
         assert_eq!(looks.after(0, traffic(9, 0), 9), None, "a buffer that was under way");
-        assert_eq!(looks.0.told(&has(2, true)), None, "he asked again");
+        assert_eq!(looks.0.told(&has(2, true)), None, "the client asked again");
         assert!(looks.0.have_records());
         assert_eq!(looks.0.told(&has(2, false)), Some(Change::Back));
         assert!(!looks.0.have_records() && looks.0.times() == 1);
-        assert_eq!(looks.0.told(&has(3, false)), None, "and left them before anybody looked");
+        assert_eq!(looks.0.told(&has(3, false)), None, "and was done before the next check");
         assert!(!looks.0.have_records() && looks.0.times() == 2);
         assert_eq!(looks.0.told(&has(4, true)), Some(Change::Taken));
         assert_eq!(looks.0.told(&has(5, false)), Some(Change::Back));

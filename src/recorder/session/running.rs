@@ -140,7 +140,8 @@ impl Session {
         }
         if let Some(Err(error)) = session.sets.map(Sets::spawn) {
             tell(&format!(
-                "windows are written at the end: cannot start a thread ({error}); raise the limit on threads"
+                "files of windows are written only at exit: cannot start a thread ({error}); raise the limit \
+                 on threads"
             ));
         }
         if let Some(windows) = &session.windows {
@@ -179,7 +180,7 @@ impl Session {
         if self.clients.is_lent(true) {
             return Err(Error::new(
                 ErrorKind::State,
-                "another client of CUPTI has the subscription; a window opens when it is done",
+                "another CUPTI client has the subscription; a window opens when that client is done",
             ));
         }
         if !window::state().is_open() {
@@ -253,7 +254,7 @@ impl Session {
         }
         Err(Error::new(
             ErrorKind::State,
-            "the tracer did not answer a flush within 5 s; its data will arrive with a later flush",
+            "CUPTI did not answer a flush within 5 s; its records will arrive with a later flush",
         ))
     }
 
@@ -267,7 +268,8 @@ impl Session {
         }
         if !life::is_over() && !self.gave_up_on_contexts.swap(true, Ordering::AcqRel) {
             say(
-                "the tracer did not answer within 1 s when a context ended; it is not waited for any more there",
+                "CUPTI did not answer within 1 s when a context was destroyed; gpuflame will not wait there \
+                 again",
             );
         }
     }
@@ -386,9 +388,7 @@ impl Session {
     fn drawn_windows(&self, limit: Limit) -> Option<Drawn> {
         let drawn = self.sets?.finish(limit.ours);
         if drawn.is_none() {
-            say(
-                "a file system does not let go of a window's files; those of the windows that follow are not written",
-            );
+            say("a file system blocks the files of a window; the files of later windows are not written");
         }
         drawn
     }
@@ -397,10 +397,10 @@ impl Session {
         let kept = self.checkpoint.as_ref().and_then(Checkpoint::kept);
         say(&match kept.as_deref().map(Path::display) {
             Some(kept) => format!(
-                "the collector does not answer; what there was a moment before is in {kept}: `gpuflame recover {kept}` \
-                 writes the files"
+                "gpuflame's collector thread does not respond; the last checkpoint is {kept}: run `gpuflame \
+                 recover {kept}` to write the files"
             ),
-            None => "the collector does not answer; nothing is written".to_owned(),
+            None => "gpuflame's collector thread does not respond; nothing is written".to_owned(),
         });
     }
 }
@@ -414,7 +414,7 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     if let Some(kept) = checkpoint.leave(work) {
         let kept = kept.display();
         say(&format!(
-            "what there was is in {kept}: `gpuflame recover {kept}` writes the files where there is room"
+            "the results are saved in {kept}: run `gpuflame recover {kept}` once the files can be written"
         ));
     }
 }
@@ -573,7 +573,8 @@ impl Ends for Session {
         self.gave_up.store(true, Ordering::Release);
         let seconds = limit.others.as_secs_f32();
         say(&format!(
-            "the tracer did not answer within {seconds} s; what it still held is lost, the rest is written"
+            "CUPTI did not answer within {seconds} s; the records that it still held are lost, the rest is \
+             written"
         ));
     }
 

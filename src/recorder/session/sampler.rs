@@ -166,7 +166,7 @@ impl Sampler {
         }
         let Some(unwinder) = CopyUnwinder::new() else {
             let setting = if wanted.hertz.is_some() { CPU_SAMPLES } else { OFF_CPU };
-            tell(&format!("{setting}: copied stacks are walked on x86-64 alone; going on without samples"));
+            tell(&format!("{setting}: samples need x86-64; continuing without samples"));
             return None;
         };
         let sampler: &'static Self = Box::leak(Box::new(Self::new(wanted, unwinder)));
@@ -277,7 +277,7 @@ impl Sampler {
         };
         if count(&self.counts.by_timer) > 0 {
             let interrupted = cpu_timer::interrupted();
-            refused += &format!(", by a timer's signals, which ended {interrupted} calls early");
+            refused += &format!(", taken by timer signals, which interrupted {interrupted} calls");
         }
         format!(
             "cpu samples {samples} of {time}, dropped {dropped}, cut {cut}: asked {hertz} Hz, got {got:.1} Hz in \
@@ -331,7 +331,7 @@ impl Sampler {
         let is_full = followed.threads.len() >= MOST_THREADS;
         let opened = |open: &dyn Fn() -> io::Result<Event>| match is_full {
             false => open(),
-            true => Err(io::Error::other("there are too many threads")),
+            true => Err(io::Error::other("too many threads are sampled")),
         };
         let (mut samples, mut leaves) = (None, None);
         if self.wanted.hertz.is_some() {
@@ -371,7 +371,9 @@ impl Sampler {
             && error.raw_os_error() != Some(libc::ESRCH)
             && !mem::replace(is_told, true)
         {
-            tell(&format!("{CPU_SAMPLES}: no timer either: {error}; going on without samples"));
+            tell(&format!(
+                "{CPU_SAMPLES}: cannot sample with a timer either: {error}; continuing without samples"
+            ));
         }
         self.counts.by_timer.fetch_add(u64::from(timer.is_ok()), Ordering::Relaxed);
         timer.map(Source::Timer)
@@ -386,7 +388,8 @@ impl Sampler {
             }
             if !mem::replace(&mut followed.is_told[0], true) {
                 tell(&format!(
-                    "{CPU_SAMPLES}: the program uses the timer's signal itself; going on without samples"
+                    "{CPU_SAMPLES}: the program has set its own action for the timer's signal; continuing \
+                     without samples"
                 ));
             }
         }
@@ -558,8 +561,9 @@ fn refusal(setting: &str, error: &io::Error) -> String {
     let errno = error.raw_os_error().map(|errno| format!(", errno {errno}")).unwrap_or_default();
     let remedy = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => format!(
-            "; allow it by sysctl kernel.perf_event_paranoid={level}, in a container by a seccomp profile or CAP_PERFMON{}",
-            if setting == CPU_SAMPLES { ", or take a timer's signals instead (without `,perf`)" } else { "" }
+            "; to allow it, set sysctl kernel.perf_event_paranoid={level}; in a container, add CAP_PERFMON \
+             or allow perf_event_open in the seccomp profile{}",
+            if setting == CPU_SAMPLES { "; or omit `,perf` to sample with timer signals" } else { "" }
         ),
         Some(libc::ENOMEM) => "; raise ulimit -l or sysctl kernel.perf_event_mlock_kb".to_owned(),
         _ => String::new(),
@@ -567,5 +571,5 @@ fn refusal(setting: &str, error: &io::Error) -> String {
     let why = error.to_string();
     let why = why.split(" (os error").next().unwrap_or_default();
     let what = if setting == OFF_CPU { "waits" } else { "samples" };
-    format!("{setting}: perf_event_open: {why}{errno}{remedy}; going on without {what}")
+    format!("{setting}: perf_event_open: {why}{errno}{remedy}; continuing without {what}")
 }

@@ -109,12 +109,12 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;
     if settings.whole_graphs && !settings.quiet {
         tell(
-            "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one piece; which kernels ran in it, how long, \
-             and where they were captured is not recorded",
+            "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one activity; its kernels, their times and \
+             where they were captured are not recorded",
         );
     }
     if settings.deps && !settings.formats.contains(&Output::Recording) && !settings.quiet {
-        tell("GPUFLAME_DEPS=1 is for the recording, and there is none: add gfr to GPUFLAME_FORMATS");
+        tell("GPUFLAME_DEPS=1 has no effect without a recording; add gfr to GPUFLAME_FORMATS");
     }
     if !settings.quiet {
         api.notes().iter().for_each(|note| tell(note));

@@ -254,7 +254,7 @@ impl Streams {
             let Stream::Open(_, text) = text else { return None };
             let TextOut::Stdout(out) = text.finish().ok()? else { return None };
             let lost = Some(out.end(patience)).filter(|lost| *lost > 0)?;
-            let why = Error::new(ErrorKind::Io, format!("it had no room for {lost} records"));
+            let why = Error::new(ErrorKind::Io, format!("{lost} records did not fit and were dropped"));
             return Some((PathBuf::from("standard output"), Err(why)));
         };
         let path = self.free_of_siblings(path);
@@ -366,7 +366,7 @@ pub(super) fn free_name<T>(
             taken => return Ok(taken?),
         }
     }
-    Err(Error::new(ErrorKind::Io, "every name for it is taken"))
+    Err(Error::new(ErrorKind::Io, "every numbered name is taken"))
 }
 
 /// Opens the texts that the settings ask for.
@@ -421,7 +421,7 @@ fn restored(path: &Path) -> String {
 }
 
 pub(super) fn never_opened() -> Error {
-    Error::new(ErrorKind::State, "it was never opened")
+    Error::new(ErrorKind::State, "the file was never opened")
 }
 
 impl<W> Stream<W> {

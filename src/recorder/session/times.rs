@@ -68,8 +68,8 @@ impl Times {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         (self.forward + self.back > 0).then(|| {
             format!(
-                "clock: it was set forward by {:.3} s and back by {:.3} s: that time is in no window, nor is idle time until \
-                 the clock is where it had been",
+                "clock: the system clock was set forward by {:.3} s and back by {:.3} s; skipped time is in \
+                 no window, and idle time is unknown until the clock reaches the old time again",
                 seconds(self.forward),
                 seconds(self.back)
             )
@@ -111,7 +111,10 @@ mod tests {
         let (times, edges) = looked(&[(0.0, 7.0), (3601.0, 8.0), (3602.0, 9.0)]);
         assert_eq!(edges, [(WindowEdge::Close, 1.0), (WindowEdge::Open, 3601.0)]);
         assert!(
-            times.line().unwrap().starts_with("clock: it was set forward by 3600.000 s and back by 0.000 s")
+            times
+                .line()
+                .unwrap()
+                .starts_with("clock: the system clock was set forward by 3600.000 s and back by 0.000 s")
         );
     }
 
@@ -121,7 +124,10 @@ mod tests {
             looked(&[(5.0, 0.0), (-3594.0, 1.0), (-100.0, 3495.0), (5.5, 3600.5), (7.0, 3602.0)]);
         assert_eq!(edges, [(WindowEdge::Close, 6.0), (WindowEdge::Open, 7.0)]);
         assert!(
-            times.line().unwrap().starts_with("clock: it was set forward by 0.000 s and back by 3600.000 s")
+            times
+                .line()
+                .unwrap()
+                .starts_with("clock: the system clock was set forward by 0.000 s and back by 3600.000 s")
         );
     }
 

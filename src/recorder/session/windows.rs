@@ -67,13 +67,14 @@ impl Windows {
         let plan =
             Plan { delay, duration, repeat, steps, most_launches: max_launches, most_bytes: max_bytes };
         if repeat != 1 && duration.is_none() && !settings.quiet {
-            tell("GPUFLAME_REPEAT does nothing without GPUFLAME_DURATION");
+            tell("GPUFLAME_REPEAT has no effect without GPUFLAME_DURATION");
         }
         if !settings.say_when() {
             let would = Settings { enabled: true, ..settings.clone() }.say_when();
             if would && !settings.quiet {
                 tell(
-                    "GPUFLAME_ENABLED=0 leaves windows to the program; the other settings about windows do nothing",
+                    "GPUFLAME_ENABLED=0: only the program opens windows; the settings that schedule windows \
+                     have no effect",
                 );
             }
             return None;
@@ -94,12 +95,15 @@ impl Windows {
     pub(super) fn begin(&'static self, turns: &'static impl Turns) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {
-            tell("GPUFLAME_SIGNAL does nothing where GPUFLAME_FLAG says when to record");
+            tell("GPUFLAME_SIGNAL has no effect, because GPUFLAME_FLAG is set");
         }
         if let Some(signal) = signal
             && !toggle::take(signal, || BELL.ring())
         {
-            tell("GPUFLAME_SIGNAL: the program has a handler for it, which stays; nothing opens a window");
+            tell(
+                "GPUFLAME_SIGNAL has no effect, because the program has set its own action for this signal; \
+                 no window opens",
+            );
         }
         if self.flag.is_none() && self.signal.is_none() {
             self.schedule.lock().begin(self.reached());
@@ -112,7 +116,10 @@ impl Windows {
             }
         };
         if let Err(error) = threads::spawn(c"gpuflame-when", STACK, run) {
-            tell(&format!("windows open and close by steps alone: cannot start a thread ({error})"));
+            tell(&format!(
+                "only steps open and close windows: cannot start a thread ({error}); raise the limit on \
+                 threads"
+            ));
         }
     }
 
@@ -250,7 +257,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert_eq!([look(), look()], [Some(Seen::Gone), None]);
         fs::create_dir(&path).unwrap();
-        assert_eq!(look(), None, "a folder is no flag");
+        assert_eq!(look(), None, "a folder is not a flag file");
         fs::remove_dir_all(folder).unwrap();
     }
 

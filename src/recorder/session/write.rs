@@ -117,7 +117,7 @@ pub(super) fn is_taken(path: &Path) -> bool {
 
 fn refusal(error: &str, names: &[String]) -> String {
     format!(
-        "cannot write {}: {error}; set GPUFLAME_OUTPUT to a place that can be written and has room",
+        "cannot write {}: {error}; set GPUFLAME_OUTPUT to a writable place with free space",
         names.join(", ")
     )
 }
@@ -203,7 +203,7 @@ mod tests {
         });
         assert_eq!(names(&folder), ["x.csv", "x.set.json"]);
         let expected = format!(
-            "cannot write {}/x.folded: no room; set GPUFLAME_OUTPUT to a place that can be written and has room",
+            "cannot write {}/x.folded: no room; set GPUFLAME_OUTPUT to a writable place with free space",
             folder.display()
         );
         assert_eq!(report.failures, [expected]);
@@ -218,7 +218,7 @@ mod tests {
             Err(Error::new(ErrorKind::Io, if output == SVG { "no room" } else { "no leave" }))
         });
         let folder = folder.display();
-        let next = "set GPUFLAME_OUTPUT to a place that can be written and has room";
+        let next = "set GPUFLAME_OUTPUT to a writable place with free space";
         let expected = [
             format!("cannot write {folder}/x.folded, {folder}/x.csv: no leave; {next}"),
             format!("cannot write {folder}/x.svg: no room; {next}"),

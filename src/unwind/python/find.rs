@@ -93,14 +93,16 @@ impl std::fmt::Display for Off {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Version(version) => {
-                write!(f, "the layout of CPython {}.{} is not known", version >> 8, version & 0xff)
+                write!(f, "CPython {}.{} is not supported (unknown layout)", version >> 8, version & 0xff)
             }
-            Self::FreeThreaded => f.write_str("the layout of CPython without its global lock is not known"),
-            Self::Table => f.write_str("what CPython tells of its layout is not what its version does"),
-            Self::Exports => f.write_str("this CPython does not export what is needed to find its frames"),
-            Self::PyPy => f.write_str("this is PyPy, which only CPython's frames can be read of"),
-            Self::Unreadable => f.write_str("what should be a thread's frames was something else"),
-            Self::Mismatch => f.write_str("they did not go with the native frames"),
+            Self::FreeThreaded => f.write_str("CPython without the GIL is not supported (unknown layout)"),
+            Self::Table => f.write_str("CPython's table of its own layout does not match its version"),
+            Self::Exports => {
+                f.write_str("this CPython does not export the symbols needed to find its frames")
+            }
+            Self::PyPy => f.write_str("PyPy is not supported; only CPython's frames can be read"),
+            Self::Unreadable => f.write_str("a thread's memory did not contain valid Python frames"),
+            Self::Mismatch => f.write_str("the Python frames did not match the native frames"),
         }
     }
 }
@@ -323,7 +325,7 @@ mod tests {
             assert_eq!(Off::from_word(off.to_word()), Some(off));
         }
         assert_eq!(Off::from_word(0), None);
-        assert_eq!(Off::Version(0x030e).to_string(), "the layout of CPython 3.14 is not known");
+        assert_eq!(Off::Version(0x030e).to_string(), "CPython 3.14 is not supported (unknown layout)");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(super) struct Item {
 
 const _: () = assert!(
     size_of::<Item>() <= 128,
-    "Item grew: one, two lines of cache, is compared for each frame of each launch"
+    "Item grew: every frame of every launch compares one (two cache lines)"
 );
 
 /// The code object to which `holds` refers. Tag bits are masked only for layouts that may have such bits, so the compiler

@@ -223,7 +223,7 @@ mod tests {
     impl Stack {
         /// Creates a stack whose `frames` frames end `above` bytes above the start of the second page.
         fn new(frames: usize, above: usize) -> Self {
-            let memory = memory::map(3 * PAGE as usize).expect("three pages are to be had");
+            let memory = memory::map(3 * PAGE as usize).expect("memory for three pages");
             let sp = memory.as_ptr() as u64 + PAGE + above as u64 - 16 * frames as u64;
             let mut stack = Self { memory, sp };
             for frame in 0..frames {

@@ -446,7 +446,7 @@ mod tests {
         }
         place.words[5] = 2;
         whole.price.forgive();
-        assert_eq!(place.met(&mut whole, 7), Some(numbers[2]), "it was met more often than others");
+        assert_eq!(place.met(&mut whole, 7), Some(numbers[2]), "it had more hits than the other entries");
         whole.give_back();
     }
 
@@ -459,7 +459,7 @@ mod tests {
         place.words[0] = 0x5000;
         let mut met = |looks: usize| (0..looks).filter(|_| place.met(&mut whole, 7) == Some(number)).count();
         assert_eq!(met(64), 4, "one in sixteen");
-        assert!(met(2000) > 1950, "it comes to be trusted again");
+        assert!(met(2000) > 1950, "the cache is used again");
         assert!(whole.price.is_all_saved() && whole.can_keep());
         whole.give_back();
     }

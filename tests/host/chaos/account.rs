@@ -131,7 +131,7 @@ impl Account {
             no_stack: found["no_launch_stack"] + found["launched_before_recording"],
             activities_outside: found["outside"],
             repeated: delivered("twice"),
-            of_no_call: delivered("with ids"),
+            of_no_call: delivered("with impossible correlation ids"),
             activities_dropped: found["dropped"],
             untimed: lost("timestamp_not_collected"),
             unreadable: lost("activities_unreadable"),

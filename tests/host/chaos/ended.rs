@@ -64,7 +64,7 @@ impl Ended<'_> {
         let [ended, ..] = self.kept();
         assert!(ended > 0, "it did not come to its end");
         let said = &self.done.stderr;
-        assert!(!said.contains("panicked") && !said.contains("a bug of its own"));
+        assert!(!said.contains("panicked") && !said.contains("a bug in gpuflame"));
         if self.plan.set("GPUSIM_OTHER_SUBSCRIBER") == "1" {
             let lines = self.done.ledger("");
             assert!(lines.len() == 1 && lines[0].starts_with("not recording: "), "{lines:?}");
@@ -87,7 +87,7 @@ impl Ended<'_> {
             assert_eq!(read, found, "what is recorded is what was told");
         }
         let [_, launched, rivals] = self.kept();
-        let said_no_answer = self.done.stderr.contains("the tracer did not answer within 0.3 s");
+        let said_no_answer = self.done.stderr.contains("CUPTI did not answer within 0.3 s");
         let is_traced =
             |piece: &Piece| !self.plan.has(if piece.is_fill() { "enable:2=" } else { "enable:10=" });
         if self.how == "return" && self.is_at_rest() && !self.plan.has("read_hangs") {

@@ -1,1 +1,1 @@
-"""Windows of a server's workers, said by a file: see manager."""
+"""Records windows in the workers of a server, controlled by a flag file: see manager."""

@@ -1,4 +1,4 @@
-"""Records the window between the creation and the removal of a file, in every worker that ticks once a step.
+"""Records a window while a flag file exists, in every worker that calls tick_by_flag once per step.
 
     from chakra_trace.manager import get_global_manager
 
@@ -8,14 +8,15 @@
         one_step()
         manager.tick_by_flag()
 
-While the file exists each tick is a step of a window; when it is gone the window is written, to VLLM_CHAKRA_TRACE_DIR:
+While the file exists, each tick is a step of a window. When it is removed, the window is written to VLLM_CHAKRA_TRACE_DIR:
 
-    kineto_<tag>.json        the timeline: calls, GPU work and what led from one to the other, with native stacks
-    pytorch_et_<tag>.json    PyTorch's own execution trace, where torch is installed: operators, shapes, dependencies
+    kineto_<tag>.json        the timeline: calls, GPU work, and which call started which work; with native stacks on request
+    pytorch_et_<tag>.json    PyTorch's execution trace, if torch is installed: operators, shapes, dependencies
 
-The tag is `pid<process>_<milliseconds since 1970>`. A file that is created anew is a new window, also if nobody saw it gone. A
-window that was stopped because it had its most steps stays stopped until then; one that is open at exit is written. The
-recording that the timelines are made of stays in chakra_trace_pid<process>/, and holds all windows.
+The tag is `pid<process>_<milliseconds since 1970>`. If the file is removed and created again, a new window begins, even if no
+tick happened in between. A window that reached its maximum number of steps stays closed until the file is created again. A
+window that is open at exit is written. The recording from which the timelines are made is kept in
+chakra_trace_pid<process>/ and contains all windows.
 """
 
 import atexit
@@ -31,12 +32,12 @@ import gpuflame
 
 PREFIX = "VLLM_CHAKRA_"
 TRUE = ("1", "true", "yes", "y", "on")
-# How long a window's last work on the GPU is waited for, and how often there is a look.
+# Maximum wait for the last GPU work of a window, and the interval between checks, in seconds.
 LONGEST_WAIT, LOOK_EVERY = 5.0, 0.02
 
 
 class Settings:
-    """What the environment says. `warnings` has one for all that cannot be honoured."""
+    """Settings from the environment. `warnings` is one message about all settings that have no effect."""
 
     def __init__(self, environment):
         self._environment = environment
@@ -49,11 +50,12 @@ class Settings:
         self.most_steps, unfit = self._number("TRACE_MAX_STEPS")
         refused = []
         if unfit:
-            refused.append("%sTRACE_MAX_STEPS=%s is no number, and steps are not limited" % (PREFIX, unfit))
+            refused.append("%sTRACE_MAX_STEPS=%s is not a number; steps are not limited" % (PREFIX, unfit))
         if self._switch("RECORD_SHAPES", False):
-            refused.append("%sRECORD_SHAPES: the timeline has no operators and so no shapes; pytorch_et_*.json has them" % PREFIX)
+            refused.append("%sRECORD_SHAPES has no effect: the timeline contains no operators; "
+                           "pytorch_et_*.json has the shapes" % PREFIX)
         if self._switch("AUTO_CONVERT", False):
-            refused.append("%sAUTO_CONVERT: nothing is converted; give both files to chakra_trace_link" % PREFIX)
+            refused.append("%sAUTO_CONVERT has no effect: run chakra_trace_link on both files instead" % PREFIX)
         self.warnings = "; ".join(refused)
 
     def _switch(self, name, default):
@@ -69,14 +71,14 @@ class Settings:
 
 
 class ChakraTraceManager:
-    """The windows of this process. All of it may be called by any thread; nothing of it raises."""
+    """The windows of this process. Any thread may call any method; no method raises."""
 
     def __init__(self, environment=None):
         self.settings = Settings(os.environ if environment is None else environment)
         self._lock = threading.RLock()
         self._told = set()
         self._window = None
-        self._latched = None  # the flag whose window had its most steps
+        self._latched = None  # flag of the window that reached its maximum number of steps
         self._recorder = None
         self.written = []
         if not self.settings.enabled:
@@ -85,7 +87,7 @@ class ChakraTraceManager:
             self._tell(self.settings.warnings)
         if not self.settings.folder:
             self.settings.folder = os.getcwd()
-            self._tell("traces go to %s; %sTRACE_DIR names another folder" % (self.settings.folder, PREFIX))
+            self._tell("traces go to %s; set %sTRACE_DIR for another folder" % (self.settings.folder, PREFIX))
         self.settings.folder = os.path.abspath(self.settings.folder)
         self._recorder = Recorder(self.settings.folder, self._tell)
         atexit.register(self._exit, os.getpid())
@@ -96,7 +98,7 @@ class ChakraTraceManager:
         return self._window is not None
 
     def tick_by_flag(self):
-        """A step of the window that the flag opens and closes. One `stat`, which also works on a network's file system."""
+        """Opens, steps or closes the window, depending on the flag file. Costs one `stat`; works on network file systems."""
         with self._lock:
             if not self.settings.enabled:
                 return
@@ -123,12 +125,13 @@ class ChakraTraceManager:
         try:
             os.makedirs(self.settings.folder, exist_ok=True)
         except OSError as error:
-            self._tell("%s: %s; %sTRACE_DIR names another folder" % (self.settings.folder, error.strerror, PREFIX))
+            self._tell("cannot create %s: %s; set %sTRACE_DIR to another folder"
+                       % (self.settings.folder, error.strerror, PREFIX))
         self._window = Window(flag, self.settings.folder, self._recorder, self._tell)
         self._debug("window %s opened" % self._window.tag)
 
     def step(self):
-        """Another step of the window. With _SYNC_CUDA it waits for the GPU."""
+        """Begins the next step of the window. With VLLM_CHAKRA_SYNC_CUDA it waits for the GPU."""
         with self._lock:
             if not self.active:
                 return
@@ -138,25 +141,25 @@ class ChakraTraceManager:
             gpuflame.step()
             if self.settings.most_steps and self._window.steps >= self.settings.most_steps:
                 self._latched = self._window.flag
-                self._debug("%d steps are the most; the flag has to be created anew" % self._window.steps)
+                self._debug("maximum of %d steps reached; create the flag file again for another window" % self._window.steps)
                 self.stop()
 
     def stop(self):
-        """Closes the window, if one is open, and writes it."""
+        """Closes the open window, if any, and writes its files."""
         with self._lock:
             window, self._window = self._window, None
             if window is None:
                 return
             try:
                 written = window.close(self.settings.with_stack)
-            except Exception as error:  # a worker is not to die of its trace
-                self._tell("window %s is not written: %s" % (window.tag, error))
+            except Exception as error:  # a worker must not die because of its trace
+                self._tell("window %s was not written: %s" % (window.tag, error))
                 return
             self.written += written
             self._debug("window %s: %d steps, wrote %s" % (window.tag, window.steps, ", ".join(written) or "nothing"))
 
     def _exit(self, process):
-        # What a forked child has of its parent's windows is not its own.
+        # A forked child must not write its parent's window.
         if os.getpid() == process:
             self.stop()
 
@@ -175,7 +178,7 @@ class ChakraTraceManager:
             _say(text)
 
     def _tell(self, text):
-        """Once."""
+        """Prints a message once."""
         if text not in self._told:
             self._told.add(text)
             _say(text)
@@ -190,8 +193,8 @@ class Recorder:
         self._folder = folder
 
     def prepare(self):
-        """Sets gpuflame up where that has not been done, and says whether windows can be recorded. What is captured into graphs
-        from now on has stacks."""
+        """Sets gpuflame up on the first call. Returns whether windows can be recorded. Work captured into graphs from now on
+        has stacks."""
         if self._is_ready is None:
             self._is_ready = self._set_up()
         return self._is_ready
@@ -214,14 +217,14 @@ class Recorder:
         return True
 
     def start(self):
-        """Opens a window. Whether anything is recorded."""
+        """Opens a window. Returns whether anything is recorded."""
         if self.prepare():
             gpuflame.start()
         return self._is_ready
 
     @staticmethod
     def recording():
-        """Where the recording is that this process writes."""
+        """Returns the path of the recording that this process writes, or None."""
         for descriptor in os.listdir("/proc/self/fd"):
             try:
                 path = os.readlink("/proc/self/fd/" + descriptor)
@@ -234,25 +237,25 @@ class Recorder:
     @staticmethod
     def stop():
         gpuflame.stop()
-        # What was launched is waited for, but not for ever; this also has the recording written down.
+        # Waits for the launched work, at most LONGEST_WAIT; gpuflame_flush also writes the recording to disk.
         deadline = time.monotonic() + LONGEST_WAIT
         while gpuflame.stats().pending and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)
         gpuflame.flush()
 
     def events(self):
-        """Everything recorded so far, as torch.profiler writes it; None without a recording, which is created with the
-        first launch."""
+        """Returns everything recorded so far, in torch.profiler's format; None if there is no recording yet, which is created
+        with the first launch."""
         path = self.recording()
         if path is None:
-            self._tell("no timeline (kineto_*.json): there is no recording: nothing was launched, or gpuflame was set up "
+            self._tell("no timeline (kineto_*.json): no recording; either nothing was launched, or gpuflame was set up "
                        "without gfr in GPUFLAME_FORMATS")
             return None
         return json.loads(gpuflame._read.command("convert", "--quiet", "--accept-cut", "--to", "chrome", "--", path))
 
 
 class Window:
-    """One window, from its opening to its files."""
+    """A window, from its opening to its files."""
 
     def __init__(self, flag, folder, recorder, tell):
         self.flag = flag
@@ -265,8 +268,8 @@ class Window:
         self._records = recorder.start()
 
     def close(self, with_stack):
-        """Returns the files that were written."""
-        # The execution trace first: what follows calls CUDA.
+        """Closes the window. Returns the files that were written."""
+        # The execution trace ends first, because the rest of this function calls CUDA.
         written = self._observer.close()
         if self._records:
             ended = time.time_ns()
@@ -284,14 +287,14 @@ class Window:
 
 
 class Observer:
-    """PyTorch's execution trace, which needs no CUPTI; nothing where torch is not there."""
+    """Writes PyTorch's execution trace, which needs no CUPTI. Does nothing if torch is not installed."""
 
     def __init__(self, path, tell):
         self._path, self._observer = path, None
         try:
             from torch.profiler import ExecutionTraceObserver
         except ImportError:
-            tell("no execution trace (pytorch_et_*.json): PyTorch is not installed here; pip install torch")
+            tell("no execution trace (pytorch_et_*.json): PyTorch is not installed; pip install torch")
             return
         try:
             observer = ExecutionTraceObserver()
@@ -311,7 +314,8 @@ class Observer:
 
 
 def cut(trace, began, ended, with_stack):
-    """The calls of a window, and the work that they started, whenever that ran. Times are nanoseconds since 1970."""
+    """Returns the trace reduced to the calls of a window and the GPU work that they started, whenever that work ran. Times are
+    nanoseconds since 1970."""
     base = int(trace.get("baseTimeNanoseconds", 0))
     first, last = (began - base) / 1000.0, (ended - base) / 1000.0
     events = trace["traceEvents"]
@@ -336,7 +340,7 @@ def cut(trace, began, ended, with_stack):
 
 
 def _identity(path):
-    """What tells this file from another of the same name; None where there is none, or a folder."""
+    """Returns an identity that distinguishes this file from others of the same name; None if it is missing or a folder."""
     try:
         found = os.stat(path)
     except OSError:
@@ -345,16 +349,16 @@ def _identity(path):
 
 
 def _driver_synchronize():
-    """Waits for the GPU where the program has no PyTorch to ask."""
+    """Waits for the GPU through the driver, for programs without PyTorch."""
     import ctypes
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
         return  # no CUDA, nothing to wait for
     status = driver.cuCtxSynchronize()
-    # 201: this thread has no context; 3: nobody has called CUDA yet.
+    # 201: this thread has no context; 3: CUDA is not initialized yet.
     if status not in (0, 3, 201):
-        raise RuntimeError("cuCtxSynchronize answers %d" % status)
+        raise RuntimeError("cuCtxSynchronize returned %d" % status)
 
 
 def _say(text):
@@ -367,7 +371,7 @@ _manager_lock = threading.Lock()
 
 
 def get_global_manager():
-    """The one of this process; a forked child gets its own."""
+    """Returns the manager of this process. A forked child gets its own."""
     global _manager, _process
     with _manager_lock:
         if _manager is None or _process != os.getpid():

@@ -1,11 +1,11 @@
 """GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 
-Most programs need none of this: `gpuflame run python train.py` records them as they are. This module is for those that want
-to say when to record, name what they do, or read what was recorded:
+Most programs do not need this module: `gpuflame run python train.py` records them unchanged. Use it to choose when to record,
+to name parts of the program, or to read recordings:
 
     import gpuflame
 
-    with gpuflame.window("decode"):          # before the first CUDA call, or where gpuflame is injected
+    with gpuflame.window("decode"):          # before the first CUDA call, unless gpuflame is injected
         for layer in layers:
             with gpuflame.range("attention"):
                 ...
@@ -13,7 +13,7 @@ to say when to record, name what they do, or read what was recorded:
 
     gpuflame.read("run.gfr").activities.to_pandas()
 
-Files are written when the process exits, as the GPUFLAME_* variables say (`gpuflame settings`).
+Files are written when the process exits. The GPUFLAME_* variables configure them (`gpuflame settings`).
 """
 
 from ._library import Error
@@ -25,7 +25,7 @@ __all__ = ["Error", "Run", "Stats", "flush", "get_include", "is_active", "mark",
 
 
 def get_include():
-    """The folder of gpuflame.h."""
+    """Returns the folder that contains gpuflame.h."""
     import os
     from ._library import HERE
     folders = (os.path.join(HERE, "include"), os.path.normpath(os.path.join(HERE, *[os.pardir] * 4, "include")))

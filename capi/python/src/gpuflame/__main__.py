@@ -1,4 +1,4 @@
-"""`python -m gpuflame` is the command `gpuflame`, and `python -m gpuflame run script.py` runs the script by this Python."""
+"""`python -m gpuflame` runs the command `gpuflame`; `python -m gpuflame run script.py` runs the script with this Python."""
 
 import os
 import sys
@@ -6,12 +6,12 @@ import sys
 from ._library import Error, place_of
 
 
-# The options of `run` behind which a value stands.
+# The options of `run` that take a value.
 WITH_VALUE = ("-o", "--output", "--formats", "--library", "--window", "--config")
 
 
 def arguments(given, executable):
-    """The command's arguments: in front of a script that is to be recorded stands the Python that runs it."""
+    """Returns the command's arguments, with this Python inserted in front of a Python script to record."""
     if given[:1] not in (["run"], ["record"]):
         return given
     at = 1

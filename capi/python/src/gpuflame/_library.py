@@ -1,4 +1,4 @@
-"""The shared library, as C has it (gpuflame.h): the copy that is in the process, or the package's own."""
+"""The shared library with its C interface (gpuflame.h): the copy loaded in the process, or else the package's own."""
 
 import ctypes
 import os
@@ -7,14 +7,14 @@ import time
 
 NAME = "libgpuflame.so.0"
 HERE = os.path.dirname(os.path.abspath(__file__))
-# As installed, and in a clone, where this file is capi/python/src/gpuflame/_library.py.
+# Installed package; clone of the repository (this file is capi/python/src/gpuflame/_library.py there).
 PLACES = (os.path.join(HERE, "_bin"), os.path.normpath(os.path.join(HERE, *[os.pardir] * 4, "target", "release")))
 
 OK = 0
 
 
 class Error(RuntimeError):
-    """What the library refused, in a sentence. `code` is the number that gpuflame.h names."""
+    """An error of the library, as one sentence. `code` is the number from gpuflame.h."""
 
     def __init__(self, message, code=0):
         super().__init__(message)
@@ -33,13 +33,13 @@ class Statistics(ctypes.Structure):
 
 
 def place_of(name):
-    """Where a file lies that is built: the library or the command."""
+    """Returns the path of a built file: the library or the command."""
     for folder in PLACES:
         path = os.path.join(folder, name)
         if os.path.exists(path):
             return path
-    raise Error("there is no %s in %s: install the package again, or build it with `cargo build --release`"
-                % (name, " nor in ".join(PLACES)))
+    raise Error("%s is missing in %s: install the package again, or run `cargo build --release`"
+                % (name, " and ".join(PLACES)))
 
 
 _lock = threading.Lock()
@@ -48,7 +48,7 @@ _asked = 0.0
 
 
 def loaded():
-    """The copy that is in this process, however it came in, or None. The loader is asked at most once a second."""
+    """Returns the copy that is loaded in this process, or None. Asks the dynamic linker at most once per second."""
     global _found, _asked
     if _found is None:
         now = time.monotonic()
@@ -62,9 +62,9 @@ def loaded():
 
 
 def library():
-    """The copy that is in this process, or the package's own, which is loaded now.
+    """Returns the copy that is loaded in this process, or loads the package's own.
 
-    It is loaded for all to see: if CUDA is told to inject another copy later, that one leaves the work to this."""
+    It is loaded globally: if CUDA injects another copy later, that copy leaves the work to this one."""
     global _found
     with _lock:
         if _found is None:
@@ -73,7 +73,7 @@ def library():
             path = place_of("libgpuflame.so")
             _found = _open(path, os.RTLD_NOW | os.RTLD_GLOBAL)
             if _found is None:
-                raise Error("%s cannot be loaded: is it for this machine?" % path)
+                raise Error("cannot load %s; check that it was built for this machine" % path)
         return _found
 
 
@@ -90,6 +90,6 @@ def _open(name, mode):
 
 
 def check(found, code):
-    """Raises what the library says of a call that returned `code`."""
+    """Raises the library's error if a call returned a negative `code`."""
     if code < 0:
         raise Error(found.gpuflame_last_error().decode("utf-8", "replace"), code)

@@ -1,4 +1,4 @@
-"""Recordings and traces as tables: what the command makes of them, over a pipe."""
+"""Reads recordings and traces as tables, by running the command."""
 
 import html
 import os
@@ -9,18 +9,18 @@ from ._library import Error
 
 
 def command(*arguments):
-    """What the command says on standard output, as bytes. Raises Error with its own sentence."""
+    """Returns the command's standard output as bytes. Raises Error with the command's message."""
     done = subprocess.run([_library.place_of("gpuflame"), *map(os.fspath, arguments)], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it ended with %d" % done.returncode]
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit status %d" % done.returncode]
         raise Error(said[-1].replace("gpuflame: ", "", 1), done.returncode)
     return done.stdout
 
 
 def read(path):
-    """A recording (.gfr), or a trace of any tool that the command reads, as tables. Nothing is read before it is asked for;
-    a file that cannot be read is an Error then."""
+    """Returns the tables of a recording (.gfr), or of any trace that the command reads. The file is read when a table is used;
+    an unreadable file raises Error then."""
     path = os.path.abspath(os.fspath(path))
     if not os.path.exists(path):
         raise FileNotFoundError(path)
@@ -28,13 +28,13 @@ def read(path):
 
 
 class Run:
-    """A run. The tables are Arrow's (pyarrow.Table), for pandas, polars and DuckDB: `run.activities.to_pandas()`.
+    """A run, as Arrow tables (pyarrow.Table) for pandas, polars and DuckDB: `run.activities.to_pandas()`.
 
-    activities: one row for each kernel, copy and fill: kind, name, device, stream, start_ns, duration_ns, stack, language,
+    activities: one row per kernel, copy and fill: kind, name, device, stream, start_ns, duration_ns, stack, language,
         file, line, thread ...
-    launches: one row for each call whose work is there: call, stack, thread, launch_ns, launch_duration_ns, and how many
-        activities it had; activities.schema.metadata tells how many calls had none (yet), and what was lost
-    stacks: one row for each stack: activities and duration_ns
+    launches: one row per call with GPU work: call, stack, thread, launch_ns, launch_duration_ns and its number of activities;
+        activities.schema.metadata has the number of calls without activities (so far), and the losses
+    stacks: one row per stack: activities and duration_ns
     """
 
     def __init__(self, path):
@@ -48,9 +48,9 @@ class Run:
                 import pyarrow
                 import pyarrow.ipc
             except ImportError as error:
-                raise ImportError("tables are Arrow's: pip install 'gpuflame[arrow]', or pyarrow") from error
+                raise ImportError("tables need pyarrow: pip install 'gpuflame[arrow]'") from error
             content = pyarrow.py_buffer(command("convert", "--quiet", "--to", "arrow", "--", self.path))
-            # It lies in the pipe's bytes as it does in the table: nothing is copied.
+            # The table uses the bytes from the pipe without a copy.
             self._table = pyarrow.ipc.open_file(content).read_all()
         return self._table
 
@@ -72,15 +72,15 @@ class Run:
             .sort_by([("duration_ns", "descending")])
 
     def info(self):
-        """What was seen, what became of it and what was lost, as the command says it."""
+        """Returns the text of `gpuflame info`: launches, activities, their outcomes and the losses."""
         return command("info", "--quiet", "--", self.path).decode()
 
     def svg(self):
-        """The flame graph."""
+        """Returns the flame graph as SVG."""
         return command("convert", "--quiet", "--to", "svg", "--", self.path).decode()
 
     def _repr_html_(self):
-        # In a frame of its own the picture's script works, and finds nothing of the notebook's.
+        # In a separate frame, the picture's script runs and cannot touch the notebook.
         return '<iframe srcdoc="%s" style="width:100%%;height:600px;border:0" title="%s"></iframe>' % (
             html.escape(self.svg()), html.escape(os.path.basename(self.path)))
 
@@ -89,7 +89,7 @@ class Run:
 
 
 def _renamed(keys, sums, given):
-    """Names for what group_by gives: some versions of Arrow put the keys first, others last."""
+    """Returns column names for the result of group_by: some versions of Arrow put the keys first, some last."""
     if given[:len(keys)] == keys:
         return keys + sums
     return sums + keys

@@ -1,4 +1,4 @@
-"""When to record, and what is done: what gpuflame.h has, as Python writes it."""
+"""Windows, ranges, steps and statistics: the functions of gpuflame.h for Python."""
 
 import functools
 import inspect
@@ -11,55 +11,55 @@ from ._library import Error
 
 
 def start():
-    """Opens a window: what any thread launches from now on is recorded. Loads the library if it is not in the process, and
-    raises Error where nothing can be recorded. Best before the first CUDA call."""
+    """Opens a window: launches from now on, by any thread, are recorded. Loads the library if it is not in the process, and
+    raises Error if recording is not possible. Call it before the first CUDA call if possible."""
     found = _library.library()
     _library.check(found, found.gpuflame_start())
 
 
 def stop():
-    """Closes the window. What was launched in it is followed to its end; nobody waits for that."""
+    """Closes the window. Work launched in it is followed to its end on the GPU, without waiting for it."""
     found = _library.library()
     _library.check(found, found.gpuflame_stop())
 
 
 def flush():
-    """Collects what the GPU has completed so far, also for the recording of a process that is killed later."""
+    """Collects the work that the GPU has completed so far, so that it is kept if the process is killed later."""
     found = _library.library()
     _library.check(found, found.gpuflame_flush())
 
 
 def is_active():
-    """Whether what is launched now is recorded."""
+    """Returns whether launches are recorded now."""
     found = _library.loaded()
     return found is not None and found.gpuflame_is_active() == 1
 
 
 def step():
-    """Says that another step begins, of whatever the program repeats. Does nothing where the library is not."""
+    """Begins the next step of whatever the program repeats. Does nothing if the library is not in the process."""
     found = _library.loaded()
     if found is not None:
         _library.check(found, found.gpuflame_step())
 
 
 def mark(text):
-    """Marks this instant on the timeline of the calling thread. Does nothing where nothing is recorded."""
+    """Marks this instant on the timeline of the calling thread. Does nothing if nothing is recorded."""
     found = _library.loaded()
     if found is not None:
         found.gpuflame_mark(_bytes(text))
 
 
 def set_output(prefix):
-    """Has the files go elsewhere than GPUFLAME_OUTPUT says: those that are not written yet. Not while a window is open."""
+    """Overrides GPUFLAME_OUTPUT for all files that are not written yet. Raises Error while a window is open."""
     prefix = os.fsencode(prefix)
     if b"\0" in prefix:
-        raise ValueError("no name of a file has a zero byte in it")
+        raise ValueError("a file name cannot contain a zero byte")
     found = _library.library()
     _library.check(found, found.gpuflame_set_output(prefix))
 
 
 def version():
-    """The version of the library."""
+    """Returns the version of the library."""
     return _library.library().gpuflame_version().decode()
 
 
@@ -68,10 +68,10 @@ def _bytes(text):
 
 
 class Stats:
-    """What a run comes to so far.
+    """Results of a run so far.
 
     `launches` = `matched` + `pending` + `outside` + `dropped`; `window_ns` = `busy_ns` + `idle_ns`; `idle_ns` is the sum of
-    `idle`, by cause. `top` has the kernels that took most time, as (name, count, ns)."""
+    `idle`, by cause. `top` lists the kernels with the longest total time, as (name, count, ns)."""
 
     FIELDS = ("windows", "steps", "launches", "matched", "pending", "outside", "dropped", "activities", "gpus", "window_ns",
               "busy_ns", "idle_ns", "kernels")
@@ -89,7 +89,7 @@ class Stats:
 
 
 def stats():
-    """What all windows come to so far, without stopping anything. Raises Error where nothing is recorded."""
+    """Returns the results of all windows so far, without stopping the recording. Raises Error if nothing is recorded."""
     found = _library.library()
     raw = _library.Statistics()
     raw.size = _library.ctypes.sizeof(raw)
@@ -98,12 +98,12 @@ def stats():
 
 
 class _Scope:
-    """`with scope:`, and `@scope` on a function: once for each time, also on several threads at once."""
+    """A context manager that is also a decorator: entered for each `with` and each call, on any number of threads at once."""
 
     def __call__(self, function):
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-            raise TypeError("%s may stop in its middle, and other work of its thread would count as its own: use `with` "
-                            "around what does not await or yield" % function.__qualname__)
+            raise TypeError("%s can suspend, so other work of its thread would be counted as part of it: use `with` around "
+                            "code that does not await or yield" % function.__qualname__)
 
         @functools.wraps(function)
         def inside(*arguments, **named):
@@ -114,9 +114,10 @@ class _Scope:
 
 
 class range(_Scope):
-    """`with gpuflame.range("layer 3"):`, or `@gpuflame.range("forward")`: a frame of all that the thread launches in it.
+    """`with gpuflame.range("layer 3"):`, or `@gpuflame.range("forward")`: a frame in the stack of everything that the thread
+    launches inside.
 
-    Costs about a microsecond; where the library is not in the process, less, and it does nothing."""
+    Costs about a microsecond. Without the library in the process it does nothing and costs less."""
 
     def __init__(self, name):
         self._name = _bytes(name)
@@ -135,10 +136,10 @@ class range(_Scope):
 
 
 class window(_Scope):
-    """`with gpuflame.window():` records what is launched in it, by any thread; with a name that is also a range of the
-    thread. Where nothing can be recorded it warns once, and the program runs as without it.
+    """`with gpuflame.window():` records the launches of all threads inside it. A name also opens a range on this thread. If
+    recording is not possible, it warns once, and the program runs as without it.
 
-    Windows do not nest: of two that are open at once, the first to end closes both."""
+    Windows do not nest: if two are open at once, the first one to end closes both."""
 
     _has_warned = False
 

@@ -83,13 +83,13 @@ fn records(
 ) -> io::Result<bool> {
     let (magic, _version, size) = (u32_of(file)?, u32_of(file)?, u32_of(file)?);
     if magic != MAGIC || u64::from(size) < HEAD {
-        return Err(io::Error::new(ErrorKind::InvalidData, "it is no jitdump of this machine"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "not a jitdump of this machine"));
     }
     skip(file, u64::from(size) - HEAD)?;
     for _ in 0..MOST_RECORDS {
         let (kind, size, _time) = (u32_of(file)?, u64::from(u32_of(file)?), u64_of(file)?);
         let Some(rest) = size.checked_sub(RECORD) else {
-            return Err(io::Error::new(ErrorKind::InvalidData, "a record is shorter than it can be"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "a record is too short"));
         };
         if !each(file, kind, rest)? {
             return Ok(false);

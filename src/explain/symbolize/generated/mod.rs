@@ -81,7 +81,7 @@ impl Sources {
         let several = answers.several();
         if !several.is_empty() {
             remarks.push(format!(
-                "addresses of generated code that had several functions in turn, and have no name: {}",
+                "addresses of generated code without a name, because several functions used them in turn: {}",
                 several.len()
             ));
         }
@@ -92,8 +92,10 @@ impl Sources {
         let Some(file) = open(path, self.user)? else { return Ok(()) };
         match read(&mut BufReader::new(file), answers) {
             Ok(true) => Ok(()),
-            Ok(false) => Err("it says more than is read; the rest of generated code has no name".to_owned()),
-            Err(error) => Err(format!("it cannot be read any further: {error}")),
+            Ok(false) => {
+                Err("the file exceeds the limits; the rest of the generated code has no names".to_owned())
+            }
+            Err(error) => Err(format!("reading stopped: {error}")),
         }
     }
 }
@@ -118,10 +120,10 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     });
     match is_there {
         Ok(Some((file, owner))) if owner == user || owner == 0 => Ok(Some(file)),
-        Ok(Some(_)) => Err("it is not read, since it is another user's".to_owned()),
-        Ok(None) => Err("it is not read, since it is no plain file".to_owned()),
+        Ok(Some(_)) => Err("not read, because it belongs to another user".to_owned()),
+        Ok(None) => Err("not read, because it is not a regular file".to_owned()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("it cannot be read: {error}")),
+        Err(error) => Err(format!("cannot be read: {error}")),
     }
 }
 
@@ -255,7 +257,7 @@ mod tests {
         assert_eq!(names(&found), [(0x1000, "old"), (0x1010, "new")]);
         assert_eq!(
             found.remarks,
-            ["addresses of generated code that had several functions in turn, and have no name: 1"]
+            ["addresses of generated code without a name, because several functions used them in turn: 1"]
         );
     }
 
@@ -289,7 +291,8 @@ mod tests {
         let found = folder.sources(&path).ask(&[0x1000].into());
         assert_eq!(names(&found), [(0x1000, "first")]);
         assert!(
-            found.remarks[0].ends_with("it says more than is read; the rest of generated code has no name")
+            found.remarks[0]
+                .ends_with("the file exceeds the limits; the rest of the generated code has no names")
         );
     }
 
@@ -316,7 +319,7 @@ mod tests {
             let [remark] = &remarks[..] else { panic!("{remarks:?}") };
             remark.split_once(": ").unwrap().1.to_owned()
         };
-        let no_plain_file = "it is not read, since it is no plain file";
+        let no_plain_file = "not read, because it is not a regular file";
         for device in ["/dev/zero", "/dev/tty", "/etc/passwd", "/nowhere"] {
             symlink(device, &path).unwrap();
             assert_eq!(ask(None), no_plain_file, "{device}");
@@ -330,9 +333,9 @@ mod tests {
         fs::write(&path, "1000 10 first\n").unwrap();
         let owner = path.metadata().unwrap().uid();
         if owner == 0 && Command::new("chown").arg("65534").arg(&path).status().unwrap().success() {
-            assert_eq!(ask(None), "it is not read, since it is another user's");
+            assert_eq!(ask(None), "not read, because it belongs to another user");
         } else if owner != 0 {
-            assert_eq!(ask(Some(owner + 1)), "it is not read, since it is another user's");
+            assert_eq!(ask(Some(owner + 1)), "not read, because it belongs to another user");
         }
     }
 

@@ -10,7 +10,7 @@ pub static OFF_CPU: View = View {
     title: "Time in which launching threads waited, by stack",
     values: &[Value::new("off_cpu_time", Measure::Nanos, "ns"), Value::new("waits", Measure::Count, "waits")],
     lost: &[(Loss::BlocksDropped, "[waits dropped]")],
-    nothing: |_| "No thread was seen to wait.",
+    nothing: |_| "No wait was recorded.",
     summary,
     ..View::PLAIN
 };

@@ -17,7 +17,7 @@ pub static UNIFIED: View = View {
     ],
     has_devices: true,
     at_exit: &[],
-    nothing: |_| "Nothing moved in unified memory, or nobody asked.",
+    nothing: |_| "No unified memory traffic was recorded.",
     summary,
     ..View::PLAIN
 };

@@ -88,8 +88,7 @@ impl Places {
     }
 }
 
-const _: () =
-    assert!(size_of::<Marks>() <= 64, "Marks grew: they are compared for each frame of each launch");
+const _: () = assert!(size_of::<Marks>() <= 64, "Marks grew: every frame of every launch compares them");
 
 /// In versions before this one, all names have a hash.
 const FIRST_WITHOUT_HASH: u16 = 0x030b;

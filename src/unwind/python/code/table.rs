@@ -110,7 +110,7 @@ mod tests {
         for number in 1..=MOST_PLACES as u32 / 2 {
             assert_eq!(enter(number), 1);
         }
-        assert_eq!(enter(MOST_PLACES as u32), 0, "it was forgotten with all others");
+        assert_eq!(enter(MOST_PLACES as u32), 0, "it was dropped with all other entries");
         assert!(table.capacity == MOST_PLACES && table.used == 1);
     }
 }
