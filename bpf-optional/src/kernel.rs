@@ -163,7 +163,7 @@ fn look() -> Result<()> {
     for (path, what, remedy) in [
         (
             "/sys/kernel/btf/vmlinux",
-            "the kernel tells nothing of its types",
+            "the kernel provides no type information",
             "a kernel with CONFIG_DEBUG_INFO_BTF is needed",
         ),
         (
