@@ -11,11 +11,11 @@ use crate::join::Activities;
 use crate::record::{Loss, Missing, WindowEdge};
 use crate::run::ReadOptions;
 
-/// Say what a recording holds.
+/// Show the contents of a recording or trace, its share of linked work, and its losses.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame info trace.json.gz")]
 pub(super) struct Info {
-    /// The recording or trace (`-`: standard input).
+    /// Recording or trace (`-`: standard input).
     input: Source,
     #[command(flatten)]
     report: Report,
