@@ -162,7 +162,7 @@ impl Flamegraph {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
         let mut options = self.options();
-        let title = || "GPU time by launching stack, after against before".to_owned();
+        let title = || "GPU time by launching stack, after compared with before".to_owned();
         options.title = options.title.or_else(|| Some(title()));
         target.write(console, |out| match format {
             Format::Folded => write_diff_folded(&before, &after, out),
