@@ -39,7 +39,7 @@ impl Stacks {
             Self::Same => "the same from main to call",
             Self::EndsEarly => "the same, but frame pointers end early",
             Self::Skips => "the same, but frame pointers skip frames",
-            Self::CutInside => "the same, but marked as cut short inside",
+            Self::CutInside => "the same, but marked as truncated inside",
             Self::Astray => "the same caller, then no frame pointers",
             Self::Differ => "different",
         }

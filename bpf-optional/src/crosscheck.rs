@@ -14,32 +14,32 @@ use crate::launched::Seen;
 use crate::record::{MARKER, say, until_over};
 use crate::watch::Watch;
 
-/// Compare what gpuflame records of a command with what probes see of it, launch by launch.
+/// Compare gpuflame's recording of a command with probes from outside, launch by launch.
 ///
-/// Both name a launch by CUPTI's correlation id; that they mean the same by it is seen by the thread, the order, the time and
-/// the stack, which each takes in its own way.
+/// Both identify a launch by CUPTI's correlation id. Its thread, order, time and stack, which each side
+/// determines in its own way, show whether both mean the same launch.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 they agree, 1 they differ, 2 the comparison failed. The command's exit code \
-                  is printed."
+    after_help = "Exit codes: 0 both agree, 1 they differ, 2 nothing could be compared. The command's exit \
+                  code is printed."
 )]
 pub(crate) struct Crosscheck {
-    /// The libgpuflame.so to use, instead of the one beside this command.
+    /// Path of the libgpuflame.so to use [default: next to this command].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// How many MiB of records may wait to be read; a power of two.
+    /// Size of the buffer for unread records, in MiB: a power of two.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     buffer: u32,
-    /// Copies and fills as well; taking their probes away takes some seconds.
+    /// Compare copies and fills as well. Removing their probes takes a few seconds.
     #[arg(long)]
     copies: bool,
-    /// Say what each figure is, on one line each, for other programs.
+    /// Print the accuracy figures as well, one per line, for other programs.
     #[arg(long)]
     figures: bool,
-    /// Exchange what was recorded of two launches before comparing: to see that it is noticed.
+    /// Swap two recorded launches before the comparison, to test that it is detected.
     #[arg(long, hide = true)]
     swap_two: bool,
-    /// The command, and its arguments.
+    /// Command and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -63,7 +63,7 @@ impl Crosscheck {
         remarks.iter().for_each(|remark| say(remark));
         println(&format!("the command ended with {code}"));
         if attached == 0 {
-            let what = "the command never mapped a libcudart or libcuda: there is nothing to compare";
+            let what = "the command never mapped a libcudart or libcuda: nothing to compare";
             return Err(Error::new(ErrorKind::State, what));
         }
         let mut inside = Inside::read(&folder.0, &seen.files)?;
@@ -150,7 +150,7 @@ fn swap_two(inside: &mut Inside) {
         let (one, other) = (&inside.launches[&pair[0]], &inside.launches[&pair[1]]);
         one.tid == other.tid && one.stack != other.stack
     });
-    let Some(&[one, other]) = pair else { return say("no two launches have different stacks to exchange") };
+    let Some(&[one, other]) = pair else { return say("no two launches with different stacks to swap") };
     let (Some(first), Some(second)) = (inside.launches.remove(&one), inside.launches.remove(&other)) else {
         return;
     };
@@ -164,9 +164,9 @@ fn table(verdict: &Verdict, seen: &Seen, inside: &Inside, dropped: u64, ahead: i
     row("calls seen by probes", seen.launches.len() as u64);
     row("  made by CUDA inside other calls", nested as u64);
     row("launches seen by probes", verdict.probe);
-    row("  without an id (failed before CUPTI told, or closed)", verdict.without_id);
+    row("  without an id (no CUPTI callback, or no window)", verdict.without_id);
     row("  with an id that was not recorded", verdict.probe_only);
-    row("  dropped, as the kernel's buffer was full", dropped);
+    row("  dropped because the kernel's buffer was full", dropped);
     row("launches recorded inside", verdict.inside);
     row("  that no probe saw", verdict.inside_only);
     for (what, count) in &inside.lost {
@@ -180,13 +180,11 @@ fn table(verdict: &Verdict, seen: &Seen, inside: &Inside, dropped: u64, ahead: i
         row(&format!("stacks {}", stacks.label()), count);
     }
     if let Some(id) = verdict.example {
-        row(&format!("  the first that differs, of process {}: launch", id.0), u64::from(id.1));
+        row(&format!("  first launch that differs, of process {}: id", id.0), u64::from(id.1));
     }
     let at = |permille: usize| verdict.later.get((verdict.later.len().saturating_sub(1)) * permille / 1000);
     if let (Some(least), Some(half), Some(most_of), Some(most)) = (at(0), at(500), at(990), at(1000)) {
-        println(&format!(
-            "  inside is later by, ns: least {least}, median {half}, p99 {most_of}, most {most}"
-        ));
+        println(&format!("  inside is later by (ns): min {least}, median {half}, p99 {most_of}, max {most}"));
     }
     for (way, name) in WAYS {
         println(&format!("  by {name}: {}", words(&grade::grade(seen, inside, ahead, way))));
@@ -199,7 +197,7 @@ const WAYS: [(Way, &str); 2] =
 fn words(grade: &Grade) -> String {
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
     format!(
-        "{} of {} launches get the stack of another, {:.2} % of GPU time a wrong one",
+        "{} of {} launches get the stack of another launch, {:.2} % of GPU time gets a wrong stack",
         grade.wrong_launches,
         grade.launches,
         share(grade.wrong_nanos, grade.nanos)

@@ -24,7 +24,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
-#[command(name = "gpuflame-bpf", version, about = "Watch launches of GPU work from outside, by eBPF.")]
+#[command(
+    name = "gpuflame-bpf",
+    version,
+    about = "Watch launches of GPU work from outside the process, with eBPF."
+)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,

@@ -15,41 +15,43 @@ use crate::watch::{Named, Watch};
 
 /// Record the stack of every launch that a command, a process or all processes make.
 ///
-/// Probes are put on every function of libcudart and libcuda that starts GPU work, of each version that is mapped, and
-/// of a static runtime that still has its symbols, before its first call. Stacks are those that frame pointers give.
+/// Attaches a probe to every function that starts GPU work, before its first call: in each mapped version of
+/// libcudart and libcuda, and in a static runtime that still has its symbols. Stacks follow frame pointers.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame-bpf record -E -o cpu_results.txt -- ./app --steps 100\n  \
     gpuflame-bpf record --pid 4242        until Ctrl-C\n\n\
     Exit codes: the command's; 2 if nothing could be recorded.")]
 pub(crate) struct Record {
-    /// A process that runs, and all that it forks from now on.
+    /// Record this running process, and all processes that it forks from now on.
     #[arg(short, long, conflicts_with_all = ["all", "command"])]
     pid: Option<u32>,
-    /// Every process.
+    /// Record all processes.
     #[arg(long, conflicts_with = "command")]
     all: bool,
-    /// Another function: the name of a file as it begins, or its path, and a symbol of it.
+    /// Additional function to probe: the path of a file or the beginning of its name, and a symbol in it.
     #[arg(long, value_name = "LIB:SYMBOL", value_parser = named)]
     uprobe: Vec<Named>,
-    /// Put the frames of the kernel on top: those of the probe's own trap, and what had interrupted that.
+    /// Add the kernel's frames on top: those of the probe's own trap, and of anything that interrupted the
+    /// trap.
     #[arg(long)]
     kernel_stacks: bool,
-    /// A line for each launch: TIME COMM PID TID CPU FRAMES, and [correlation N] where gpuflame is in the process.
+    /// Write one line per launch: TIME COMM PID TID CPU FRAMES, with [correlation N] if gpuflame is in the
+    /// process.
     #[arg(short = 'E', long)]
     extended: bool,
-    /// Copies and fills as well.
+    /// Record copies and fills as well.
     #[arg(long)]
     copies: bool,
-    /// Calls, too, that CUDA makes as a part of others.
+    /// Write calls that CUDA makes inside other calls as well.
     #[arg(long)]
     nested: bool,
-    /// How many MiB of records may wait to be read; a power of two.
+    /// Size of the buffer for unread records, in MiB: a power of two, at most 1024.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = buffer)]
     buffer: u32,
-    /// Where to write; - is standard output.
+    /// Output file (`-`: standard output).
     #[arg(short, long, default_value = "cpu_results.txt")]
     output: PathBuf,
-    /// The command, and its arguments.
+    /// Command and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -134,8 +136,8 @@ fn nothing(command: &[OsString], code: u8) -> String {
         None => "the watched processes".to_owned(),
     };
     format!(
-        "{what} never mapped a libcudart or libcuda, nor a static runtime with symbols: nothing was probed (a stripped \
-         program with the runtime inside is seen where it calls libcuda.so.1)"
+        "{what} never mapped a libcudart or libcuda, nor a static runtime with symbols: nothing was probed \
+         (a stripped program that contains the runtime is seen only when it calls libcuda.so.1)"
     )
 }
 

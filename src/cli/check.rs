@@ -11,17 +11,17 @@ use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{Evidence, Finding, Severity, findings};
 use gpuflame_offline::run::ReadOptions;
 
-/// Say what of a recording or trace is to be doubted.
+/// Check a recording or trace for doubtful data.
 ///
-/// `BAD` is what makes sums, links or orders wrong, `note` what one should know; `none` was looked for and not
-/// found. With --strict it ends with 1 if anything is bad.
+/// `BAD` findings make sums, links or orders wrong; `note` findings are worth knowing; `none` means that the
+/// check found nothing. With --strict, the exit code is 1 if there is a `BAD` finding.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame check trace.json.gz\n  \
     gpuflame check run.gfr --strict --format json")]
 pub(super) struct Check {
-    /// The recording or trace (`-`: standard input).
+    /// Recording or trace (`-`: standard input).
     input: Source,
-    /// End with 1 if anything is bad.
+    /// Exit with code 1 if there is a `BAD` finding.
     #[arg(long)]
     strict: bool,
     #[command(flatten)]

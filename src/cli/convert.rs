@@ -23,40 +23,41 @@ use gpuflame_offline::formats::FORMATS;
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_os::file::Draft;
 
-/// Write the same data in the format of another tool.
+/// Convert a recording or trace to the format of another tool.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame convert run.gfr -o run.pftrace\n  \
     gpuflame convert trace.json.gz --to chrome | gzip > small.json.gz\n  \
     gpuflame convert job/ --to parquet -o data --run A")]
 pub(super) struct Convert {
-    /// The recording or trace (`-`: standard input); several, or a folder of them, with `--to parquet`.
+    /// Recording or trace (`-`: standard input); with `--to parquet`, several files or a folder.
     #[arg(required_unless_present = "from")]
     inputs: Vec<Source>,
-    /// The input, for those who are used to `-i`.
+    /// Input, given as an option.
     #[arg(short = 'i', value_name = "INPUT", conflicts_with = "inputs", id = "from")]
     input: Option<Source>,
-    /// Where to write. For parquet: a folder, in which `run=RUN/rank=N/activities.parquet` is made, or a
-    /// file that ends in `.parquet`.
+    /// Output file (`-`: standard output). For parquet: a file that ends in `.parquet`, or a folder, in which
+    /// `run=RUN/rank=N/activities.parquet` is created.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: Target,
-    /// What to write [default: by the ending of FILE].
+    /// Output format [default: by the file extension of FILE].
     #[arg(short, long, visible_alias = "format", value_name = "FORMAT", value_parser = formats())]
     to: Option<&'static Format>,
-    /// What to show, in formats of sums: gpu, idle, wait, alloc, unified, cpu, off-cpu or together.
+    /// View to write, for formats of sums: gpu, idle, wait, alloc, unified, cpu, off-cpu or together.
     #[arg(long, value_name = "VIEW", default_value = "gpu", value_parser = view)]
     view: &'static View,
-    /// The name of the run, for parquet's folders.
+    /// Name of the run, for the folders of parquet.
     #[arg(long, default_value = "0", value_name = "RUN")]
     run: String,
-    /// The rank, for parquet's folders [default: what the input says, or its name].
+    /// Rank, for the folders of parquet [default: from the content or the name of the input].
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// Leave out `[correlation N]`, the last frame of each line of extended folded stacks: the tutorial's first merger
-    /// takes it for a function.
+    /// Leave out `[correlation N]`, the last frame of each line of extended folded stacks, which the
+    /// tutorial's first merger takes for a function.
     #[arg(long)]
     no_correlation: bool,
-    /// With the frames inside CUDA's libraries, those below `main`, the interpreter's, PyTorch's dispatcher, how its operators
-    /// compute and what calls modules and decorated functions; folded stacks with the whole names of kernels.
+    /// Show frames that are hidden by default: inside CUDA's libraries, below `main`, the Python
+    /// interpreter's, PyTorch's dispatcher, the internals of its operators, and the frames that call modules
+    /// and decorated functions. Folded stacks then contain complete kernel names.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
     #[command(flatten)]
@@ -74,12 +75,13 @@ impl Convert {
             return Ok(Outcome::Clean);
         }
         let [input] = &inputs[..] else {
-            return Err(usage(
-                "several inputs can only become one with `--to parquet -o FOLDER`, or `merge-ranks`",
-            ));
+            return Err(usage("several inputs need `--to parquet -o FOLDER`, or `gpuflame merge-ranks`"));
         };
         if self.view != &GPU && !format.is_of_views() {
-            return Err(usage(format!("{} shows single activities; leave `--view` away", format.word)));
+            return Err(usage(format!(
+                "{} contains single activities, not views; drop `--view`",
+                format.word
+            )));
         }
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
             return Err(usage("this format is binary; write it to a file with `-o FILE`"));
@@ -112,9 +114,9 @@ impl Convert {
             Target::File(path) => by_ending(&path.to_string_lossy()),
         };
         self.to.or_else(by_name).ok_or_else(|| match &self.output {
-            Target::Stdout => usage("say what to convert to: `--to chrome`, `--to pprof`, … (see --help)"),
+            Target::Stdout => usage("name an output format: `--to chrome`, `--to pprof`, … (see --help)"),
             Target::File(path) => usage(format!(
-                "{}: which format? Add `--to chrome`, `--to pprof`, … (see --help)",
+                "{}: unknown file extension; add `--to chrome`, `--to pprof`, … (see --help)",
                 path.display()
             )),
         })
@@ -123,11 +125,11 @@ impl Convert {
     /// Writes one file per input below `folder`.
     fn dataset(&self, format: &Format, inputs: &[Source], folder: &Path, console: Console) -> Result<()> {
         if self.run.is_empty() || self.run.contains(['/', '=']) {
-            return Err(usage("the name of a run is the name of a folder: no `/`, no `=`, not empty"));
+            return Err(usage("`--run` becomes a folder name: it must not be empty or contain `/` or `=`"));
         }
         let ranks = match self.rank {
             Some(rank) if inputs.len() == 1 => vec![rank],
-            Some(_) => return Err(usage("`--rank` is for one input")),
+            Some(_) => return Err(usage("`--rank` needs exactly one input")),
             // Ranks only name folders in this case, so files without a rank are numbered in order.
             None => ranks::of(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::of(inputs, true, SameRank::Refused))?,

@@ -10,24 +10,24 @@ use super::trace::{self, How};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{DecodeSteps as Steps, Framework};
 
-/// Say how long the decoding steps of sglang, vllm or fastdeploy take.
+/// Measure the decoding steps of sglang, vllm or fastdeploy.
 ///
-/// For sglang and vllm a step is the time between two entries of the scheduler's function, within the first
-/// half of the trace; for fastdeploy it is the profiler's step.
+/// For sglang and vllm, a step is the time between two entries into the scheduler's function, within the
+/// first half of the trace. For fastdeploy, it is the profiler's step.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame decode-steps vllm trace.json.gz --output-csv steps.csv")]
 pub(super) struct DecodeSteps {
-    /// sglang, vllm or fastdeploy (fd).
+    /// Framework: sglang, vllm or fastdeploy (fd).
     framework: Framework,
-    /// The trace (`-`: standard input).
+    /// Trace (`-`: standard input).
     input: Source,
-    /// Write each step's milliseconds to this file.
+    /// File for the milliseconds of each step.
     #[arg(long, value_name = "FILE")]
     output_csv: Option<Target>,
-    /// The shortest step that counts, in milliseconds.
+    /// Minimum length of a step, in milliseconds.
     #[arg(long, value_name = "MS", default_value = "10", value_parser = millis)]
     min_ms: i64,
-    /// The longest step that counts, in milliseconds.
+    /// Maximum length of a step, in milliseconds.
     #[arg(long, value_name = "MS", default_value = "30", value_parser = millis)]
     max_ms: i64,
     #[command(flatten)]

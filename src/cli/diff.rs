@@ -19,25 +19,26 @@ use gpuflame_offline::analysis::{DurationChange, Durations, compare_durations};
 
 /// Compare two runs.
 ///
-/// Stacks meet by their names, with the numbers that differ in every run folded. `run` says how long GPUs were busy and
-/// idle, by cause, and the same by step where both runs have several; `matched` which share of the GPU time has a
-/// counterpart. `modules` adds up by `nn.Module`, which meets where kernels are other ones. Tables for people leave out
-/// what did not change by more than chance; JSON and CSV have all of it.
+/// Stacks are matched by name, after numbers that differ in every run are folded. The table `run` has the
+/// busy and idle time of GPUs, by cause, and the same per step if both runs have several steps. `matched` has
+/// the share of GPU time whose kernel, stack or module occurs in both runs. `modules` has sums by
+/// `nn.Module`, which match even if the kernels differ. Text tables leave out rows that did not change by
+/// more than chance; JSON and CSV have all rows.
 ///
-/// `sure` says whether the average duration of an activity changed by more than chance, by Welch's t-test (two
-/// sides, one in a thousand): `yes` or `no`; `too few` where either side has less than five, and nothing can be
-/// said; `new` and `gone` where one side has none. It takes durations as independent of each other: a clock
-/// that was slower for all of one run makes everything `yes`, so that two runs each are better than one. Totals
-/// also change where there are more or fewer activities, which is no question of chance.
+/// The column `sure` says whether the average duration of an activity changed by more than chance (Welch's
+/// t-test, two-sided, p < 0.001): `yes` or `no`; `too few` if either side has fewer than five durations;
+/// `new` and `gone` if one side has none. The test assumes independent durations: if the clock was slower for
+/// all of one run, every row says `yes`, so record each variant twice. Totals also change with the number of
+/// activities, which the test ignores.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame diff before.gfr after.gfr\n  \
     gpuflame diff before.json.gz after.json.gz -n 0 --format csv -o diff.csv")]
 pub(super) struct Diff {
-    /// The run before.
+    /// Run before the change.
     before: Source,
-    /// The run after.
+    /// Run after the change.
     after: Source,
-    /// How many rows of each table; 0: all.
+    /// Maximum number of rows per table; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
     #[command(flatten)]
@@ -90,7 +91,9 @@ impl Diff {
         }
         self.report.write(console, &tables)?;
         if hidden > 0 {
-            console.remark(format!("{hidden} rows that did not change are left out; JSON and CSV have them"));
+            console.remark(format!(
+                "left out {hidden} rows that did not change by more than chance; JSON and CSV have them"
+            ));
         }
         Ok(Outcome::Clean)
     }

@@ -14,22 +14,22 @@ use gpuflame_traces::steps::{Extract as Table, Ops, TimeRange};
 /// Number of operations shown as a preview if the table is written to a file.
 const PREVIEW: usize = 5;
 
-/// Write the GPU operations that lie wholly in a stretch of time, by start.
+/// Write the GPU operations that are entirely within a time range, by start.
 ///
-/// Reads what torch.profiler, Paddle and others write, plain or gzipped. The columns are kernel_name,
+/// Reads traces of torch.profiler, Paddle and other tools, plain or gzipped. The columns are kernel_name,
 /// start_time_us, end_time_us and duration_us; times are exact.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame extract trace.json.gz ops.csv 2684054,2687705")]
 pub(super) struct Extract {
-    /// The trace (`-`: standard input).
+    /// Trace or recording (`-`: standard input).
     input: Source,
-    /// The CSV file to write (`-`: standard output).
+    /// CSV file to write (`-`: standard output).
     output: Target,
-    /// The stretch of time in microseconds on the trace's clock, ends included.
+    /// Time range in microseconds on the trace's clock, inclusive.
     #[arg(value_name = "START,END", allow_hyphen_values = true)]
     window: TimeRange,
-    /// Do as kernel_extractor does: durations are the difference of two floating-point numbers, noise included, and
-    /// events without start_time and end_time among their args are passed over.
+    /// Reproduce kernel_extractor: durations are differences of two floating-point numbers, with rounding
+    /// errors, and events without start_time and end_time in their args are skipped.
     #[arg(long)]
     compat: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ impl Extract {
         let all = ops.total;
         let table = Table::new(ops);
         self.output.write(console, |mut out| table.write(self.compat, names(self.compat), &mut out))?;
-        console.remark(format!("{} of {all} GPU operations lie in that time", table.ops().len()));
+        console.remark(format!("{} of {all} GPU operations are in that time range", table.ops().len()));
         if all == 0 {
             console.remark("the trace has no GPU operations of a kind that gpuflame knows");
         }

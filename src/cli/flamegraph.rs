@@ -26,50 +26,53 @@ use gpuflame_traces::import::{self, Event, Kind, Opened, Wants};
     gpuflame flamegraph trace.json.gz | grep matmul\n  \
     gpuflame flamegraph --diff before.gfr after.gfr -o diff.svg")]
 pub(super) struct Flamegraph {
-    /// The recording, trace or folded stacks (`-`: standard input).
+    /// Recording, trace or folded stacks (`-`: standard input).
     #[arg(required_unless_present = "diff")]
     input: Option<Source>,
-    /// Draw the second of two instead; what grew since the first is red, what shrank is blue.
+    /// Compare two inputs: draw AFTER, in red what grew since BEFORE, in blue what shrank.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "input")]
     diff: Vec<Source>,
-    /// Where to write [default: standard output].
+    /// Output file [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     output: Option<Target>,
-    /// What to write [default: by the ending of FILE; folded on standard output].
+    /// Output format [default: by the file extension of FILE; folded on standard output].
     #[arg(short, long)]
     format: Option<Format>,
-    /// Draw the time in which GPUs were idle, by what the launching thread was in where a trace tells that, else by the two
-    /// calls between which it was at something else.
+    /// Draw the time in which GPUs were idle, under the stack that the launching thread was in if the trace
+    /// has it, otherwise under the two calls around the gap.
     #[arg(long)]
     idle: bool,
-    /// Draw the time in which the host waited for a GPU, where it was recorded with the format `wait`.
+    /// Draw the time in which the host waited for a GPU. Needs a recording with the format `wait`.
     #[arg(long, conflicts_with = "idle")]
     wait: bool,
-    /// Draw bytes allocated and freed, where they were recorded with the format `alloc`.
+    /// Draw bytes allocated and freed. Needs a recording with the format `alloc`.
     #[arg(long, conflicts_with_all = ["idle", "wait"])]
     alloc: bool,
-    /// Draw this view: gpu, idle, wait, alloc, unified, cpu, off-cpu or together (GPU, processor and waiting time side by side).
+    /// Draw this view: gpu, idle, wait, alloc, unified, cpu, off-cpu or together (GPU, CPU and waiting time
+    /// side by side).
     #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = view)]
     view: Option<&'static View>,
-    /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
+    /// Unit of the widths: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value_t)]
     unit: Unit,
-    /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
+    /// Stacks under which the work of a graph is drawn: both, capture (where it was captured or added), or
+    /// launch.
     #[arg(short, long, default_value_t)]
     graph: GraphStacks,
-    /// Frames at the root of every stack, in this order: process, thread, device, stream.
+    /// Frames to add at the root of every stack, in the given order: process, thread, device, stream.
     #[arg(long, value_delimiter = ',', value_name = "WORDS")]
     root: Vec<Root>,
-    /// The heading of the picture.
+    /// Title of the picture.
     #[arg(long)]
     title: Option<String>,
-    /// Show the frames inside CUDA's libraries, those below `main`, the interpreter's, PyTorch's dispatcher, how its operators
-    /// compute and what calls modules and decorated functions as well, and with --idle all that led to each of two calls;
-    /// folded stacks with the whole names of kernels.
+    /// Show frames that are hidden by default: inside CUDA's libraries, below `main`, the Python
+    /// interpreter's, PyTorch's dispatcher, the internals of its operators, and the frames that call modules
+    /// and decorated functions; with --idle, the complete stacks of both calls. Folded stacks then contain
+    /// complete kernel names.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
-    /// Functions of Python: auto with the line that each begins in, lines with the line that was executed, only without
-    /// the native frames around them.
+    /// Python frames: auto (with the first line of the function), lines (with the line that was executed), or
+    /// only (without the native frames around them).
     #[arg(long, value_enum, default_value_t)]
     python: Python,
     #[command(flatten)]
@@ -86,9 +89,9 @@ enum Python {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A picture that zooms and searches in a browser.
+    /// Picture for a browser, with zoom and search.
     Svg,
-    /// A line for each stack, as flame graph tools read them.
+    /// One line per stack, as flame graph tools read them.
     Folded,
 }
 
@@ -100,19 +103,18 @@ impl Flamegraph {
             (None, None | Some("folded" | "txt" | "collapsed")) => Format::Folded,
             (None, Some("svg")) => Format::Svg,
             (None, Some(ending)) => {
-                let what =
-                    format!("nothing here is written as .{ending}; end the name in .svg or .folded, or say");
+                let what = format!("cannot write .{ending} files; end the name in .svg or .folded, or use");
                 return Err(usage(format!("{what} --format")));
             }
         };
         if format == Format::Svg && self.output.is_none() && stdout().is_terminal() {
-            return Err(usage("a picture is no text for a terminal; write it to a file with `-o flame.svg`"));
+            return Err(usage("refusing to write SVG to a terminal; use `-o flame.svg`"));
         }
         if let [before, after] = &self.diff[..] {
             self.diff(before, after, format, &target, console)?;
             return Ok(Outcome::Clean);
         }
-        let input = self.input.as_ref().ok_or_else(|| usage("name a recording or a trace"))?;
+        let input = self.input.as_ref().ok_or_else(|| usage("name a recording or trace"))?;
         let opened = input.open()?;
         if is_folded(&opened) {
             self.folded(input, opened, format, &target, console)?;
@@ -127,7 +129,7 @@ impl Flamegraph {
         {
             return Err(Error::new(
                 ErrorKind::Format,
-                format!("{input}: {}; {advice}", (view.nothing)(&profile)),
+                format!("{input}: {} {advice}", (view.nothing)(&profile)),
             ));
         }
         let drawn_as = if format == Format::Folded { &FOLDED } else { &SVG };
@@ -150,7 +152,7 @@ impl Flamegraph {
         console: Console,
     ) -> Result<()> {
         if self.view() != &GPU {
-            return Err(usage("--diff compares what ran; leave --idle, --wait and --alloc away"));
+            return Err(usage("--diff supports GPU time only; drop --idle, --wait, --alloc or --view"));
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.lines(before, console)?, self.lines(after, console)?);
@@ -160,7 +162,7 @@ impl Flamegraph {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
         let mut options = self.options();
-        let title = || "GPU time by launching stack, after against before".to_owned();
+        let title = || "GPU time by launching stack, after compared with before".to_owned();
         options.title = options.title.or_else(|| Some(title()));
         target.write(console, |out| match format {
             Format::Folded => write_diff_folded(&before, &after, out),
@@ -214,7 +216,9 @@ impl Flamegraph {
         console: Console,
     ) -> Result<()> {
         if self.view() != &GPU {
-            return Err(usage(format!("{input}: folded stacks do not say when the GPU was idle")));
+            return Err(usage(format!(
+                "{input}: folded stacks have no views; drop --idle, --wait, --alloc or --view"
+            )));
         }
         let lines = stacks(input, opened, self.unit)?;
         target.write(console, |out| match format {
@@ -227,12 +231,12 @@ impl Flamegraph {
 /// Explains how to record the data of `view`, if that data is recorded only on request.
 fn on_request(view: &View) -> Option<&'static str> {
     let views = [
-        (&WAITS, "it is recorded with GPUFLAME_FORMATS=gfr,wait"),
-        (&MEMORY, "it is recorded with GPUFLAME_FORMATS=gfr,alloc"),
-        (&CPU, "it is recorded with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_FORMATS=gfr"),
-        (&OFF_CPU, "it is recorded with GPUFLAME_OFF_CPU=1 GPUFLAME_FORMATS=gfr"),
-        (&TOGETHER, "that is recorded with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_OFF_CPU=1 GPUFLAME_FORMATS=gfr"),
-        (&UNIFIED, "it is recorded with GPUFLAME_UNIFIED=1 GPUFLAME_FORMATS=gfr"),
+        (&WAITS, "Waits are recorded with GPUFLAME_FORMATS=gfr,wait."),
+        (&MEMORY, "Allocations are recorded with GPUFLAME_FORMATS=gfr,alloc."),
+        (&CPU, "CPU samples are recorded with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_FORMATS=gfr."),
+        (&OFF_CPU, "Waiting threads are recorded with GPUFLAME_OFF_CPU=1 GPUFLAME_FORMATS=gfr."),
+        (&TOGETHER, "Record with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_OFF_CPU=1 GPUFLAME_FORMATS=gfr."),
+        (&UNIFIED, "Unified memory is recorded with GPUFLAME_UNIFIED=1 GPUFLAME_FORMATS=gfr."),
     ];
     views.into_iter().find(|(known, _)| *known == view).map(|(_, advice)| advice)
 }
@@ -252,7 +256,7 @@ fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
     let mut stacks = Stacks { lines: Lines::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
     opened.read(&import::Options::default(), &mut stacks)?;
     if stacks.lines.is_empty() {
-        return Err(Error::new(ErrorKind::Format, format!("{source}: has no stacks in it")));
+        return Err(Error::new(ErrorKind::Format, format!("{source}: contains no stacks")));
     }
     Ok(stacks.lines)
 }

@@ -13,8 +13,9 @@ use gpuflame_os::child;
 
 /// Run a command as the tutorial's gpuperf.py does.
 ///
-/// Leaves a GPU trace, CPU stacks at launches, and both merged. Every stack carries the correlation id of its launch, so
-/// nothing is matched by time. Of a command of several processes the one with the largest recording is taken.
+/// Writes a GPU trace, CPU stacks at launches, and both merged. Every stack carries the correlation id of its
+/// launch, so nothing is matched by time. If the command has several processes, the largest recording is
+/// used.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame gpuperf -m merged.folded ./app\n  timeout -s 2 10 gpuflame gpuperf ./app\n\n\
@@ -33,22 +34,22 @@ pub(super) struct Gpuperf {
     /// CPU stacks with the kernels that they launched (folded, ns).
     #[arg(short, long, default_value = "merged_trace.folded", value_name = "FILE")]
     merged: PathBuf,
-    /// Write CPU stacks alone.
+    /// Write only CPU stacks.
     #[arg(long, conflicts_with = "no_cpu")]
     cpu_only: bool,
-    /// The same.
+    /// Same as --cpu-only.
     #[arg(long, conflicts_with = "no_cpu")]
     no_gpu: bool,
-    /// Write the GPU trace alone.
+    /// Write only the GPU trace.
     #[arg(long)]
     no_cpu: bool,
-    /// Merge nothing.
+    /// Do not merge.
     #[arg(long)]
     no_merge: bool,
-    /// The libgpuflame.so to use, instead of the one beside this command.
+    /// Path of the libgpuflame.so to use [default: next to this command, or in ../lib].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// The command, and its arguments.
+    /// Command and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -72,7 +73,7 @@ impl Gpuperf {
         let code = if child::was_interrupted() { INTERRUPTED } else { status };
         let Some(recording) = folder.largest()? else {
             console.remark(format_args!(
-                "the command ended with {status} and launched nothing: there are no files"
+                "the command ended with {status} and launched nothing: no files were written"
             ));
             return Ok(Outcome::Status(code));
         };
@@ -131,7 +132,7 @@ impl Folder {
         let folder = std::env::temp_dir().join(format!("gpuflame-gpuperf-{}", std::process::id()));
         // A `%` in the folder's path would be read as the start of a macro.
         if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
-            return Err(usage(format!("{} has a % in it; set TMPDIR to another folder", folder.display())));
+            return Err(usage(format!("{} contains a %; set TMPDIR to another folder", folder.display())));
         }
         fs::create_dir(&folder)
             .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", folder.display())))?;

@@ -11,11 +11,11 @@ use gpuflame_model::error::Result;
 use gpuflame_model::record::{Loss, Missing, WindowEdge};
 use gpuflame_offline::run::ReadOptions;
 
-/// Say what a recording holds.
+/// Show the contents of a recording or trace, its share of linked work, and its losses.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame info trace.json.gz")]
 pub(super) struct Info {
-    /// The recording or trace (`-`: standard input).
+    /// Recording or trace (`-`: standard input).
     input: Source,
     #[command(flatten)]
     report: Report,

@@ -88,16 +88,16 @@ impl Facts {
         let names: Vec<_> =
             linked.unknown_categories.iter().take(MOST_CATEGORIES).map(|(name, _)| name.as_str()).collect();
         let found = match names.is_empty() {
-            true => "all of its events are the CPU's".to_owned(),
-            false => format!("of its categories these are not known here: {}", names.join(", ")),
+            true => "all of its events are CPU events".to_owned(),
+            false => format!("unknown categories: {}", names.join(", ")),
         };
         let untimed = match linked.counts.untimed {
             0 => String::new(),
-            count => format!(", and {} events have no usable times", grouped(count)),
+            count => format!("; {} events have no usable times", grouped(count)),
         };
         let what = format!(
-            "{source}: no GPU work is in it (categories such as kernel, gpu_memcpy, gpu_memset); {found}{untimed}; \
-             `gpuflame info` says what there is"
+            "{source}: contains no GPU work (categories such as kernel, gpu_memcpy, gpu_memset); \
+             {found}{untimed}; `gpuflame info` shows the contents"
         );
         Err(Error::new(ErrorKind::Format, what))
     }
@@ -162,7 +162,7 @@ impl Source {
     pub(super) fn open(&self) -> Result<Opened> {
         match self {
             Self::Stdin if io::stdin().is_terminal() => {
-                Err(usage("standard input is a terminal; pipe a recording or a trace in, or name a file"))
+                Err(usage("standard input is a terminal; pipe a recording or trace into it, or name a file"))
             }
             Self::Stdin => import::open(Path::new("-")),
             Self::File(path) => {
@@ -195,7 +195,7 @@ impl Source {
         }
         if skipped > 0 {
             console.remark(format!(
-                "{self}: passed over {skipped} rows of a kind that only later versions know"
+                "{self}: skipped {skipped} rows of kinds that only newer versions of gpuflame can read"
             ));
         }
         Ok(recorded)
@@ -204,19 +204,19 @@ impl Source {
 
 /// Returns the error of verbs that need single activities.
 pub(super) fn sums_only(source: &Source) -> Error {
-    let what = "has only sums, since its process did not end in the ordinary way: single activities are in recordings \
-                that were asked for (GPUFLAME_FORMATS=gfr); flamegraph, top, info, check, merge-ranks and recover read \
-                this one, and convert into formats of sums";
+    let what = "has only sums, no single activities: it is the checkpoint of a process that has not exited \
+                normally; flamegraph, top, info, check, merge-ranks, recover, and `convert` to formats of \
+                sums can read it; GPUFLAME_FORMATS=gfr records activities";
     Error::new(ErrorKind::Format, format!("{source}: {what}"))
 }
 
 /// Prints remarks on oddities of a trace that are not errors.
 pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
     if let Some(at) = seen.truncated_at {
-        console.remark(format!("{source}: cut short behind byte {at}; read {} whole events", seen.events));
+        console.remark(format!("{source}: truncated at byte {at}; read {} complete events", seen.events));
     }
     if seen.untimed > 0 {
-        console.remark(format!("{source}: passed over {} events without usable times", seen.untimed));
+        console.remark(format!("{source}: skipped {} events without usable times", seen.untimed));
     }
 }
 
@@ -226,8 +226,8 @@ pub(super) fn backward_pass(backward: u64, attributed: u64, all: u64) -> String 
     let share = 100.0 * attributed as f64 / backward.max(1) as f64;
     let all = 100.0 * backward as f64 / all.max(1) as f64;
     format!(
-        "{share:.1} % of the GPU time of backward operators hangs under the forward ones; all of theirs is {all:.1} % of the \
-         GPU time"
+        "{share:.1} % of the GPU time of backward operators is drawn under forward operators; backward \
+         operators take {all:.1} % of all GPU time"
     )
 }
 
@@ -235,9 +235,9 @@ pub(super) fn backward_pass(backward: u64, attributed: u64, all: u64) -> String 
 fn captured(coverage: CaptureCoverage) -> String {
     let share = |nanos: u64| 100.0 * nanos as f64 / coverage.total.max(1) as f64;
     let mut text = match coverage.total {
-        0 => "no graph is launched in it".to_owned(),
+        0 => "contains no work launched by graphs".to_owned(),
         all => format!(
-            "{:.1} % of the {} of graphs hang under the stacks that captured them",
+            "{:.1} % of the graphs' GPU time ({}) is drawn under the stacks that captured the graphs",
             share(coverage.attributed),
             human(all)
         ),
@@ -245,14 +245,14 @@ fn captured(coverage: CaptureCoverage) -> String {
     if coverage.guessed > 0 {
         let _ = write!(
             text,
-            ", {:.1} % of these no more than guessed by count",
+            ", {:.1} % of that guessed by count",
             100.0 * coverage.guessed as f64 / coverage.attributed as f64
         );
     }
     if coverage.ambiguous > 0 {
         let _ = write!(
             text,
-            "; {:.1} % fit more than one captured call, and are tied to none",
+            "; {:.1} % match several captured calls and are attributed to none",
             share(coverage.ambiguous)
         );
     }
@@ -263,8 +263,8 @@ fn captured(coverage: CaptureCoverage) -> String {
 fn unlinked(linked: &LinkReport) -> String {
     let share = 100.0 * (linked.gpu_ns - linked.linked_gpu_ns) as f64 / linked.gpu_ns.max(1) as f64;
     format!(
-        "{} of {} GPU operations ({share:.1} % of the GPU time) have no launch in the trace; {} of them were \
-         launched before it began",
+        "{} of {} GPU operations ({share:.1} % of the GPU time) have no launch in the trace; {} were \
+         launched before the trace began",
         grouped(linked.ops - linked.linked_ops),
         grouped(linked.ops),
         grouped(linked.launched_before_trace)
@@ -280,7 +280,7 @@ fn check(path: &Path) -> Result<()> {
         Ok(metadata) if !metadata.is_file() => Ok(()),
         Ok(_) => match std::fs::File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Err(refuse("may not be read by this user; look at its owner and mode"))
+                Err(refuse("permission denied; check the file's owner and mode"))
             }
             Err(error) => Err(refuse(&error.to_string())),
             Ok(_) => Ok(()),

@@ -51,18 +51,19 @@ use gpuflame_os::file;
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
-/// Reads what GPUFLAME_FORMATS=gfr recorded, and the traces of other tools: torch.profiler and all that write for
-/// Chrome's viewer, Nsight Systems, rocprofv3 and others, also gzipped. `-` is standard input or output.
+/// Reads recordings of gpuflame (GPUFLAME_FORMATS=gfr) and traces of other tools: torch.profiler and other
+/// Chrome traces, Nsight Systems, rocprofv3 and more, plain or gzipped. `-` is standard input or output.
 #[derive(Debug, Parser)]
 #[command(name = "gpuflame", version, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 it could not be done, 2 the command line makes no sense.")]
+#[command(after_help = "Exit codes: 0 success; 1 failure, or a problem found by `doctor` or `check \
+                        --strict`; 2 invalid command line.")]
 struct Command {
     #[command(subcommand)]
     verb: Verb,
-    /// Show no progress and no remarks; a failure is still told, in one line.
+    /// Print errors only: no progress and no remarks.
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Take a trace that was cut short as far as it goes, and say where that is.
+    /// Read a truncated trace up to its last complete event, and print where it ends.
     #[arg(long, global = true)]
     accept_cut: bool,
 }

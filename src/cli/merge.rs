@@ -19,35 +19,36 @@ use gpuflame_traces::merge::{self, Launch, Method, Report, Stack};
 
 /// Put CPU stacks taken at launches onto the kernels of a GPU trace.
 ///
-/// CPU lines are `TIME COMM PID TID CPU main;decode;cudaLaunchKernel`. A last frame `[correlation N]` ties
-/// a stack to its launch exactly; without, stacks are matched in order where a thread has as many launches
-/// as stacks, else one to one by time, as near as possible in all.
+/// CPU stacks are lines of `TIME COMM PID TID CPU main;decode;cudaLaunchKernel`. A last frame `[correlation
+/// N]` matches a stack to its launch exactly. Without it, stacks are matched in order if a thread has as many
+/// launches as stacks, otherwise one to one by time, so that the total distance is smallest.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame merge -c cpu.txt -g gpu.json -o merged.folded -s")]
 pub(super) struct Merge {
     /// CPU stacks (extended folded).
     #[arg(short, long, default_value = "cpu_results.txt")]
     cpu: Source,
-    /// GPU trace: the tutorial's JSON or text, or any other that `info` reads.
+    /// GPU trace: the tutorial's JSON or text, or any other trace that `info` reads.
     #[arg(short, long, default_value = "gpu_results.json")]
     gpu: Source,
-    /// Where to write the folded stacks.
+    /// Output file for the folded stacks.
     #[arg(short, long, default_value = "merged_trace.folded")]
     output: Target,
-    /// How far a stack and its launch may be apart, in milliseconds.
+    /// Maximum time between a stack and its launch, in milliseconds.
     #[arg(short, long, default_value_t = 10.0, overrides_with = "tolerance")]
     tolerance: f64,
     /// Print a summary.
     #[arg(short, long)]
     summary: bool,
-    /// What a stack weighs: ns, us, or count (of kernels).
+    /// Weight of a stack: ns, us, or count (of kernels).
     #[arg(short, long, default_value_t)]
     unit: Unit,
-    /// Added to the times of the stacks, in microseconds.
+    /// Offset added to the times of the stacks, in microseconds.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "US")]
     offset: f64,
-    /// Do what the tutorial's first script did, right or wrong: each stack takes the nearest launch, which
-    /// several may take, and only one kernel of it; stacks count 1; launch stubs lose their names.
+    /// Reproduce the tutorial's first script with its errors: each stack takes the nearest launch, which
+    /// several stacks may take, and only one of the launch's kernels; each stack counts 1; launch stubs lose
+    /// their names.
     #[arg(long)]
     seed1_compat: bool,
 }
@@ -55,7 +56,7 @@ pub(super) struct Merge {
 impl Merge {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if !self.tolerance.is_finite() || self.tolerance < 0.0 || !self.offset.is_finite() {
-            return Err(usage("the tolerance is a number of milliseconds, 0 or more"));
+            return Err(usage("--tolerance must be 0 or more milliseconds, and --offset a finite number"));
         }
         let cpu = Cpu::read(&self.cpu, self.seed1_compat, console)?;
         let mut gpu = Gpu::read(&self.gpu, console)?;
@@ -133,7 +134,8 @@ impl Cpu {
         let seen = opened.read(&options, &mut cpu)?;
         if let Some(first) = seen.first_non_event_line {
             console.remark(format!(
-                "{source}: passed over {} of {} lines ({:.1} %) that are not `TIME COMM PID TID CPU FRAMES`; the first is line {first}",
+                "{source}: skipped {} of {} lines ({:.1} %) that are not `TIME COMM PID TID CPU FRAMES`; the \
+                 first is line {first}",
                 grouped(seen.non_events),
                 grouped(seen.events),
                 100.0 * seen.non_events as f64 / seen.events.max(1) as f64
@@ -259,7 +261,7 @@ impl Gpu {
         let seen = opened.read(&options, &mut gpu)?;
         remark_on(source, &seen, console);
         if gpu.launches.is_empty() && gpu.count == 0 {
-            let what = format!("{source}: holds no launches and no kernels; is it the trace of a GPU?");
+            let what = format!("{source}: contains no launches and no kernels; is it a GPU trace?");
             return Err(Error::new(ErrorKind::Format, what));
         }
         Ok(gpu)
@@ -427,7 +429,7 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
         saturating_sum(with_stack.map(|(_, weight)| weight.nanos)),
     );
     console.remark(format!(
-        "{} of {} stacks have a launch, {} launches no stack; {:.1} % of the GPU time has a stack",
+        "{} of {} stacks matched a launch; {} launches have no stack; {:.1} % of the GPU time has a stack",
         grouped(found),
         grouped(stacks),
         grouped(report.launches_left),
@@ -437,8 +439,8 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
         && let (Some(ours), Some(theirs)) = (range(&cpu.stacks, |stack| stack.time), gpu.launched())
     {
         console.remark(format!(
-            "less than half: the stacks lie from {} to {} ns, the launches from {} to {} ns; if the clocks are not the \
-             same, try --offset {:.1}",
+            "less than half matched: the stacks are from {} to {} ns, the launches from {} to {} ns; if \
+             their clocks differ, try --offset {:.1}",
             ours.0,
             ours.1,
             theirs.0,
@@ -453,7 +455,7 @@ fn doubts(report: &Report, console: Console) {
     let guessed = report.matched[Method::Order as usize] + report.matched[Method::Time as usize];
     if report.matched[Method::Time as usize] > 0 && report.doubtful * 100 > guessed {
         console.remark(format!(
-            "{} of {} stacks matched without an id are in doubt: clocks seem {} apart, launches only {}; \
+            "{} of {} stacks matched without an id are doubtful: the clocks seem {} apart, launches only {}; \
              let the probe add a frame `[correlation N]`, or correct the clock with --offset {:.1}",
             grouped(report.doubtful),
             grouped(guessed),
@@ -502,7 +504,7 @@ fn summary(
         writeln!(out, "Ambiguous (another launch within the tolerance): {}", report.ambiguous)?;
         writeln!(
             out,
-            "In doubt (clocks {} ns apart, gaps {} ns): {}",
+            "Doubtful (clocks {} ns apart, gaps {} ns): {}",
             report.clock_distance, report.median_gap, report.doubtful
         )?;
     }

@@ -23,43 +23,44 @@ use gpuflame_model::record::{Activity, CorrelationId, Work};
 use gpuflame_offline::analysis::{CommunicationFilter, RankTime, Verdict, compare_ranks};
 use gpuflame_offline::formats::{Lines, write_lines_folded, write_lines_svg};
 
-/// Put the ranks of a job together.
+/// Merge the ranks of a job, and find the straggler.
 ///
-/// The straggler is the rank that spends least time in communication (kernels of NCCL or RCCL): who comes last
-/// to a collective waits for nobody in it, and all others wait for him, whether his GPU had more work or his CPU
-/// was late with launches. Where not all ranks communicate it is the one with most work. It is named only where its steps
-/// differ from the others' by more than chance (p < 0.01, over ten steps and more), with the collective in which most is
-/// waited. `vs_median` is how
-/// much more or less that is than what ranks usually have; a few percent mean that no rank stands out. A
-/// rank's time is what it has recorded: nothing is compared between the clocks of two ranks.
+/// The straggler is the rank that spends the least time in communication (kernels of NCCL or RCCL): the last
+/// rank to enter a collective waits for no other rank, and all other ranks wait for it, whether its GPU had
+/// more work or its CPU was late with launches. If not all ranks communicate, the straggler is the rank with
+/// the most work. It is named only if its steps differ from those of the other ranks by more than chance (p <
+/// 0.01, at least ten steps), together with the collective in which the other ranks wait most. `vs_median` is
+/// the difference from the median rank; a few percent mean that no rank stands out. Each time was recorded
+/// within one rank: the clocks of two ranks are never compared.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame merge-ranks job/ -o all.svg\n  \
     gpuflame merge-ranks rank-*.json.gz --format json")]
 pub(super) struct MergeRanks {
-    /// Recordings or traces, one a rank, or folders of them. A trace may say its rank (`distributedInfo`); else
-    /// it is told from the names. A `ranks.json` beside them ({"FILE": RANK}) says it of all, also of several files of one
-    /// rank: windows or processes of one run.
+    /// Recordings or traces, one per rank, or folders of such files. The rank is read from the trace
+    /// (`distributedInfo`), otherwise from the file names. A `ranks.json` next to the files ({"FILE": RANK})
+    /// gives the rank of every file; files of the same rank are windows or processes of one run.
     #[arg(required = true)]
     inputs: Vec<Source>,
-    /// Where to write one profile of all, each rank a frame at the root (.folded or .svg).
+    /// Output file for the merged profile, with each rank as a frame at the root (.folded or .svg).
     #[arg(short, long, value_name = "FILE")]
     output: Option<Target>,
-    /// Where to write the table.
+    /// Output file for the tables (`-`: standard output).
     #[arg(long, value_name = "FILE", default_value = "-")]
     table: Target,
-    /// How to write the table.
+    /// Format of the tables.
     #[arg(short, long, default_value = "text")]
     format: Format,
-    /// How many kernels to name for each rank, and stacks over all; 0: all.
+    /// Maximum number of kernels per rank, and of stacks over all ranks; 0: all.
     #[arg(short, long, default_value_t = 3)]
     number: usize,
-    /// What a stack weighs in the profile: ns, us or count.
+    /// Weight of a stack in the profile: ns, us or count.
     #[arg(short, long, default_value_t)]
     unit: Unit,
-    /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
+    /// Stacks under which the work of a graph is drawn: both, capture (where it was captured or added), or
+    /// launch.
     #[arg(long, default_value_t)]
     graph: GraphStacks,
-    /// Take the files as ranks 0, 1, 2 ... in their order, whatever they are called.
+    /// Number the files 0, 1, 2 ... in their order, regardless of their names.
     #[arg(long)]
     assume_order: bool,
     #[command(flatten)]
@@ -129,8 +130,8 @@ impl MergeRanks {
             .any(|one| one.verdict == Verdict::Unsure)
         {
             console.remark(
-                "no straggler is named: over ten steps (of the profiler, or windows) and more no rank differs from the others by \
-                 more than chance (p < 0.01)",
+                "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
+                 over at least ten steps (of the profiler, or windows)",
             );
         }
         let tables = [table(&all), self.kernels(&all), self.stacks(&stacks), causes(&idle)];
@@ -153,7 +154,7 @@ impl MergeRanks {
                 output.write(console, |out| write_lines_folded(merged, self.unit, out))
             }
             Some(other) => {
-                let message = format!("a profile of many ranks is a .folded or an .svg, not a .{other}");
+                let message = format!("cannot write the profile as .{other}; use .folded or .svg");
                 Err(Error::new(ErrorKind::Setting, message))
             }
         }

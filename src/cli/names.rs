@@ -8,31 +8,32 @@ use gpuflame_export::Names;
 use gpuflame_model::options::Backward;
 use gpuflame_offline::run::ReadOptions;
 
-/// How stacks are shown.
+/// Options for the frames of stacks.
 #[derive(Clone, Debug, Args)]
 pub(super) struct NameFlags {
-    /// Keep the numbers in names. Else those that count (`ProfilerStep#5`, `seq = 46588`) or identify (`object at
-    /// 0x7f19a0c3d2e0`, threads) are `N`, in ranges, annotations, Python's prints of objects and labels of threads, so
-    /// that one step is the same frame as the next. Folded stacks then have the whole names of kernels, too.
+    /// Keep numbers in names. By default, counters (`ProfilerStep#5`, `seq = 46588`) and ids (`object at
+    /// 0x7f19a0c3d2e0`, threads) become `N` in ranges, annotations, Python objects and thread labels, so that
+    /// all steps share one frame. With this option, folded stacks also contain complete kernel names.
     #[arg(long, conflicts_with = "fold")]
     keep_numbers: bool,
-    /// Fold more: `modules` makes the instances of a module (`nn.Module: Layer_17`) one.
+    /// Fold more numbers: `modules` merges the instances of a module (`nn.Module: Layer_17`).
     #[arg(long, value_name = "WHAT")]
     fold: Option<Fold>,
-    /// Where the work of a backward pass hangs: `autograd` has it under autograd's own thread, which launched it; `forward` under
-    /// the operator of the forward pass whose gradient it is, and `[backward]`, in traces of torch.profiler that tell which that
-    /// is, and in recordings of programs that ran under `torch.autograd.profiler.emit_nvtx()`.
+    /// Where the work of a backward pass is drawn: `autograd`: under autograd's own thread, which launched
+    /// it; `forward`: under the operator of the forward pass whose gradient it is, and `[backward]`.
+    /// `forward` needs a trace of torch.profiler that links the two passes, or a recording of a program that
+    /// ran under `torch.autograd.profiler.emit_nvtx()`.
     #[arg(long, value_name = "WHERE", default_value_t)]
     backward: Backward,
-    /// Traces of the capture of the graphs that this one launches, as vLLM and sglang write them (behind the input). What
-    /// graphs launched hangs under the stacks that captured it.
+    /// Traces taken while the graphs that this trace launches were captured, as vLLM and sglang write them;
+    /// give them after the input. The work of graphs is drawn under the stacks that captured it.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     graph_capture: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Fold {
-    /// The numbers of instances of modules as well.
+    /// Also fold the instance numbers of modules.
     Modules,
 }
 

@@ -109,7 +109,7 @@ fn is_special(path: &Path) -> bool {
 fn draft(path: &Path) -> Result<Draft> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        let error = io::Error::new(io::ErrorKind::NotFound, "its folder does not exist; make it first");
+        let error = io::Error::new(io::ErrorKind::NotFound, "the folder does not exist; create it first");
         return Err(error.into());
     }
     Ok(Draft::create(path)?)

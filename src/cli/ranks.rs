@@ -56,8 +56,9 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
     }
     Err(usage(match twice {
         Some(((one, other), rank)) => format!(
-            "{} and {} are both of rank {rank}; give one file a rank, `--assume-order` for files of several ranks, or a \
-             `ranks.json` beside them ({{\"FILE\": RANK}}) for windows or processes of one run",
+            "{} and {} both have rank {rank}; give one file per rank; if the ranks differ, use \
+             `--assume-order`; if the files are windows or processes of one run, put a `ranks.json` \
+             ({{\"FILE\": RANK}}) next to them",
             sources[one], sources[other]
         ),
         None => {
@@ -65,8 +66,9 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
                 |path: &Path| about(path).is_some() || guesses.iter().any(|guess| guess(path).is_some());
             let silent = |source: &&Source| !matches!(source, Source::File(path) if says(path));
             format!(
-                "nothing says which rank {} is of (`distributedInfo` in a trace, `rank3` or `worker3` in a name); name the \
-                 files of the ranks, or `--assume-order` takes all in their order",
+                "cannot determine the rank of {} (from `distributedInfo` in a trace, or `rank3` or `worker3` \
+                 in a name); put the ranks into the file names, or number the files in their order with \
+                 `--assume-order`",
                 sources.iter().find(silent).unwrap_or(&sources[0])
             )
         }
@@ -94,7 +96,7 @@ fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
         let index = path.with_file_name(INDEX);
         let Ok(text) = std::fs::read(&index) else { return Ok(None) };
         let known: BTreeMap<String, u32> = serde_json::from_slice(&text).map_err(|error| {
-            let what = format!("is no index of ranks ({{\"FILE\": RANK, ...}}): {error}");
+            let what = format!("not an index of ranks ({{\"FILE\": RANK, ...}}): {error}");
             gpuflame_model::error::Error::new(gpuflame_model::error::ErrorKind::Format, what)
                 .within(index.display())
         })?;
@@ -180,10 +182,10 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
                 if files.is_empty() {
                     let message = match sets {
                         0 => format!(
-                            "{source}: has no recording or trace in it (*.gfr, *.json, *.json.gz, *.sqlite)"
+                            "{source}: contains no recording or trace (*.gfr, *.json, *.json.gz, *.sqlite)"
                         ),
                         _ => format!(
-                            "{source}: has {sets} sets of files, and no recording in them; record with `gfr` in \
+                            "{source}: contains {sets} sets of files but no recording; record with `gfr` in \
                              GPUFLAME_FORMATS"
                         ),
                     };
@@ -199,7 +201,7 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
         }
     }
     if all.is_empty() {
-        return Err(usage("name at least one recording or trace, or a folder of them"));
+        return Err(usage("name at least one recording, trace or folder"));
     }
     Ok(all)
 }

@@ -20,17 +20,18 @@ use gpuflame_offline::run::ReadOptions;
 use gpuflame_os::file::{self, Claim};
 use gpuflame_traces::import::{Kind, WriterState};
 
-/// Write the files of an exit that did not come.
+/// Write the output files of a process that did not exit normally.
 ///
-/// What a process leaves that is killed or crashes (NAME.gfr) becomes what it would have written at its exit:
-/// NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. Where one of these is there already, all get a number.
+/// The recording that a killed or crashed process left (NAME.gfr) is turned into the files that it would have
+/// written at its exit: NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. If one of these files
+/// exists already, all new files get a number.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame recover gpuflame-app.4711.gfr")]
 pub(super) struct Recover {
-    /// What processes have left.
+    /// Recordings that processes have left.
     #[arg(required = true)]
     inputs: Vec<PathBuf>,
-    /// Also of a process that still runs.
+    /// Recover even if the process is still running.
     #[arg(long)]
     alive: bool,
 }
@@ -41,7 +42,8 @@ impl Recover {
         file::make_for(settings::from_environment().0.file_mode);
         for input in &self.inputs {
             if recover(input, &Settings::default().formats, self.alive, console)?.is_none() {
-                let why = "its process still runs, and writes its files when it ends (--alive: now)";
+                let why = "its process is still running and will write its files at exit; use --alive to \
+                           write them now";
                 return Err(Error::new(ErrorKind::Format, format!("{}: {why}", input.display())));
             }
         }
@@ -69,7 +71,7 @@ pub(super) fn recover(
     let source = Source::File(input.to_owned());
     let opened = source.open()?;
     if opened.kind() != Kind::Recording {
-        let refusal = format!("{source}: is no recording of gpuflame; nothing is lost of it");
+        let refusal = format!("{source}: not a gpuflame recording; left unchanged");
         return Err(Error::new(ErrorKind::Format, refusal));
     }
     let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
@@ -82,7 +84,10 @@ pub(super) fn recover(
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> = outputs.iter().map(|output| output.suffix()).chain([ABOUT.to_owned()]).collect();
     let Some(mut paths) = free_names(input, &suffixes) else {
-        let taken = format!("{}: so many files have its name that none is free", input.display());
+        let taken = format!(
+            "{}: all names for the new files are taken, up to number 9999; remove some of these files",
+            input.display()
+        );
         return Err(Error::new(ErrorKind::Io, taken));
     };
     let about = paths.pop().unwrap_or_default();

@@ -13,13 +13,13 @@ use gpuflame_export::{clean_line, guarded, short_kernels};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::human;
 
-/// Where a report goes, and how: the flags of all verbs whose answer is a table.
+/// Output options of all verbs that print tables.
 #[derive(Debug, Args)]
 pub(super) struct Report {
-    /// How to write it.
+    /// Output format.
     #[arg(short, long, default_value = "text")]
     pub(super) format: Format,
-    /// Where to write.
+    /// Output file (`-`: standard output).
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub(super) output: Target,
 }
@@ -30,15 +30,16 @@ impl Report {
     }
 }
 
-/// How to write a report.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// Aligned columns; kernels of templates have short names, and what is long is cut where it does not differ.
+    /// Aligned columns. Template kernels have short names, and long names are shortened where they do not
+    /// differ.
     #[default]
     Text,
-    /// A table after the other, an empty line in between.
+    /// All tables, with empty lines between them.
     Csv,
-    /// One object: the tables by name, each a list of rows.
+    /// Object with one entry per table, each a list of rows.
     Json,
 }
 

@@ -10,41 +10,41 @@ use super::trace::{self, How};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
-/// Average the GPU operations of all like steps, with the bubble before each.
+/// Average the GPU operations of all equal steps, with the bubble (idle time) before each operation.
 ///
-/// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`); in a recording, its windows. Only steps
-/// with the same operations in the same order are averaged: those like the first step that has as many
-/// operations as most have.
+/// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`), or the windows of a recording. Only steps
+/// with the same operations in the same order are averaged: those that equal the first step with the most
+/// common number of operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame stats trace.json.gz steps.csv none 1000")]
 pub(super) struct Stats {
-    /// The trace (`-`: standard input).
+    /// Trace or recording (`-`: standard input).
     input: Source,
-    /// The CSV file to write (`-`: standard output).
+    /// CSV file to write (`-`: standard output).
     output: Target,
-    /// Leave out what runs in a step before the first operation with this in its name, and count times from
-    /// there (`none`: leave out nothing).
+    /// Remove the operations before the first one in a step whose name contains TRIM, and count times from
+    /// that one (`none`: remove nothing).
     #[arg(value_name = "TRIM", default_value = "recover_decode_task")]
     trim: String,
-    /// The longest step that counts, in milliseconds: what takes longer is prefilling, not decoding.
+    /// Maximum length of a step, in milliseconds: longer steps are prefill, not decoding.
     #[arg(value_name = "MAX_MS", default_value = "30", value_parser = millis)]
     longest: i64,
-    /// The same by name, which goes before.
+    /// Same as MAX_MS, and takes precedence over it.
     #[arg(long, value_name = "MS", value_parser = millis)]
     max_ms: Option<i64>,
-    /// The shortest step that counts, in milliseconds.
+    /// Minimum length of a step, in milliseconds.
     #[arg(long, value_name = "MS", default_value = "0", value_parser = millis)]
     min_ms: i64,
-    /// What a bubble is.
+    /// Definition of a bubble.
     #[arg(long, value_enum, default_value = "union")]
     bubbles: Word,
-    /// Compute as kernel_extractor does, to the last byte: bubbles in the order of starts, floating-point
-    /// sums with their noise, steps without the TRIM operation as they are, and no events without start_time
-    /// and end_time among their args.
+    /// Reproduce kernel_extractor to the last byte: bubbles in the order of starts, floating-point sums with
+    /// rounding errors, steps without the TRIM operation untrimmed, and events without start_time and
+    /// end_time in their args skipped.
     #[arg(long)]
     compat: bool,
-    /// With TRIM: have the first bubble be the gap before the TRIM operation, from the end of what was left out, instead
-    /// of 0.
+    /// With TRIM: the first bubble is the gap before the TRIM operation, from the end of the removed
+    /// operations, instead of 0.
     #[arg(long, conflicts_with = "compat")]
     gap_before_trim: bool,
     #[command(flatten)]
@@ -53,11 +53,11 @@ pub(super) struct Stats {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Word {
-    /// From the end of all that ran before, on any stream: the GPU did nothing.
+    /// From the end of all earlier operations on any stream: the GPU was idle.
     Union,
-    /// From the end of what ran before on the same stream.
+    /// From the end of the previous operation on the same stream.
     Stream,
-    /// From the end of what started before, as if nothing overlapped.
+    /// From the end of the operation that started before, as if operations never overlapped.
     Order,
 }
 
@@ -65,7 +65,7 @@ impl Stats {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let max = self.max_ms.unwrap_or(self.longest);
         if self.min_ms > max {
-            return Err(usage("--min-ms is above the longest step that counts; swap them"));
+            return Err(usage("--min-ms is above the maximum length (MAX_MS or --max-ms); swap them"));
         }
         let options = StatsOptions {
             trim: Some(self.trim.clone()).filter(|trim| !trim.eq_ignore_ascii_case("none")),
@@ -95,11 +95,14 @@ impl Stats {
         ));
         if report.untrimmed > 0 {
             let (count, trim) = (report.untrimmed, &self.trim);
-            console.remark(format!("left out {count} steps that have no `{trim}`, as others have"));
+            console
+                .remark(format!("skipped {count} steps without a `{trim}` operation (other steps have one)"));
         }
         if report.crossing > 0 {
             let count = report.crossing;
-            console.remark(format!("{count} operations begin in a step and end behind it: they are in none"));
+            console.remark(format!(
+                "{count} operations begin in a step and end after it: they belong to no step"
+            ));
         }
     }
 }

@@ -22,27 +22,28 @@ use gpuflame_offline::analysis::{
     CommunicationFilter, LaunchDelays, StackShare, WorkClass, sum_communication,
 };
 
-/// Show what costs most.
+/// Show the most expensive kernels, stacks, source lines and more.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame top run.gfr --by kernels,delay,idle\n  \
     gpuflame top trace.json.gz -n 0 --format csv -o top.csv")]
 pub(super) struct Top {
-    /// The recording or trace (`-`: standard input).
+    /// Recording or trace (`-`: standard input).
     input: Source,
-    /// What to rank.
+    /// Rankings to show, separated by commas.
     #[arg(short, long, value_delimiter = ',', default_values = ["kernels", "stacks"])]
     by: Vec<By>,
-    /// How many rows of each; 0: all.
+    /// Maximum number of rows per table; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
     #[command(flatten)]
     names: NameFlags,
-    /// Kernels whose name contains this communicate, and no others (several: repeat it). Else those of NCCL, RCCL,
-    /// NVSHMEM, DeepEP, MSCCL++, custom all-reduces and what the trace calls a collective do, and copies between GPUs.
+    /// Count only kernels whose name contains PATTERN as communication; repeat the option for several
+    /// patterns. By default, communication is all kernels of NCCL, RCCL, NVSHMEM, DeepEP, MSCCL++ and custom
+    /// all-reduces, kernels that the trace marks as collectives, and copies between GPUs.
     #[arg(long, value_name = "PATTERN")]
     comm: Vec<String>,
-    /// Count communication as Holistic Trace Analysis does: of several steps without the last one, and without work whose
-    /// launch is not in the trace.
+    /// Count communication as Holistic Trace Analysis does: leave out the last of several steps, and work
+    /// whose launch is not in the trace.
     #[arg(long)]
     as_hta: bool,
     #[command(flatten)]
@@ -55,19 +56,21 @@ enum By {
     Kernels,
     /// Launching stacks by GPU time.
     Stacks,
-    /// Lines of source by the GPU time of what they launched: of each stack the innermost frame whose file and line are known.
+    /// Source lines by the GPU time that they launched. Each stack counts for its innermost frame with a
+    /// known file and line.
     Line,
-    /// Functions by all that went on in them and in what they called, side by side: GPU time that was launched there, processor
-    /// time and waiting time of the launching threads, where those were recorded (`run --cpu-samples 99 --off-cpu`). A
-    /// function counts once in a stack.
+    /// Functions by the GPU time launched in them and their callees, next to the CPU time and waiting time of
+    /// the launching threads, if these were recorded (`run --cpu-samples 99 --off-cpu`). A function counts
+    /// once per stack.
     Function,
-    /// How long kernels waited between the call that launched them and their start.
+    /// Time between the launching call and the start on the GPU.
     Delay,
-    /// Time in which GPUs had nothing to do, by cause. Where a trace tells what the launching thread was in meanwhile, a
-    /// late host is shown there, `[between A and B]` where only that is known; all else by the launch that ended it.
+    /// Idle time of GPUs, by cause. If the launching thread was late, the time is shown under the stack that
+    /// this thread was in, if the trace has it, or under `[between A and B]` if only that is known. All other
+    /// idle time is shown under the launch that ended it.
     Idle,
-    /// Communication between GPUs, by GPU and by stack: how long it took, and how much of that is exposed, since nothing
-    /// was computed meanwhile.
+    /// Communication between GPUs, by GPU and by stack: its time, and the exposed part, during which no
+    /// computation ran.
     Comm,
 }
 
@@ -79,7 +82,7 @@ impl Top {
         explained.facts.need_work(&self.input)?;
         if explained.facts.writer_state.is_some() && explained.ledger.tally.activities.seen == 0 {
             let what =
-                format!("{}: its process had no GPU activity on record when it was cut off", self.input);
+                format!("{}: no GPU activity had been recorded when the recording broke off", self.input);
             return Err(Error::new(ErrorKind::Format, what));
         }
         if self.by.contains(&By::Delay) || self.by.contains(&By::Comm) {

@@ -8,13 +8,13 @@ use super::recorded_steps::Events;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_traces::import::{Fork, Kind, Options, ReadCounts};
 
-/// The flags that say how another tool's trace is read.
+/// Options for reading the trace of another tool.
 #[derive(Debug, Args)]
 pub(super) struct How {
-    /// Threads that read a plain JSON file. The result does not depend on it.
+    /// Number of threads that read a plain JSON file. Does not change the result.
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
-    /// The size of the read buffer in KiB. The result does not depend on it.
+    /// Size of the read buffer in KiB. Does not change the result.
     #[arg(long, value_name = "KIB", default_value_t = 1024, hide = true)]
     buffer: usize,
 }
@@ -24,7 +24,8 @@ pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl
     let opened = source.open()?;
     let kind = opened.kind();
     if matches!(kind, Kind::Folded | Kind::ExtendedFolded) {
-        let what = format!("{source}: {kind} have no GPU operations; give the trace that they were made of");
+        let what =
+            format!("{source}: {kind} have no GPU operations; give the trace from which they were made");
         return Err(Error::new(ErrorKind::Format, what));
     }
     let options = Options {

@@ -18,39 +18,39 @@ use gpuflame_model::record::{DeviceId, StreamId, Work};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import;
 
-/// Show single activities.
+/// Show single activities, or a timeline of streams.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame view run.gfr --kind kernel --from 1000 --to 2000\n  \
     gpuflame view trace.json.gz --stats --name gemm\n  \
     gpuflame view trace.json.gz --timeline")]
 pub(super) struct View {
-    /// The recording or trace (`-`: standard input).
+    /// Recording or trace (`-`: standard input).
     input: Source,
-    /// How many activities, or rows of sums; 0: all.
+    /// Maximum number of activities or sums to show; 0: all.
     #[arg(short, long, default_value_t = 20)]
     number: usize,
-    /// Sums by kernel instead, of the same activities.
+    /// Show sums per kernel instead of single activities.
     #[arg(long, conflicts_with = "timeline")]
     stats: bool,
-    /// A line of letters for each stream instead: how full each stretch of time was.
+    /// Draw one line of letters per stream instead, which shows how busy the stream was over time.
     #[arg(long)]
     timeline: bool,
-    /// Only these kinds: kernel, copy, set, graph.
+    /// Show only these kinds: kernel, copy, set, graph.
     #[arg(short, long, value_delimiter = ',', value_name = "KIND")]
     kind: Vec<Kind>,
-    /// Only names that contain this.
+    /// Show only activities whose name contains TEXT.
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// Only this GPU.
+    /// Show only this GPU.
     #[arg(long)]
     device: Option<u32>,
-    /// Only this stream.
+    /// Show only this stream.
     #[arg(long)]
     stream: Option<u32>,
-    /// Only what begins at or after this, in microseconds from the first activity.
+    /// Show only activities that begin at or after this time, in microseconds since the first activity.
     #[arg(long, value_name = "US")]
     from: Option<f64>,
-    /// Only what begins before this, in microseconds from the first activity.
+    /// Show only activities that begin before this time, in microseconds since the first activity.
     #[arg(long, value_name = "US")]
     to: Option<f64>,
     #[command(flatten)]
@@ -163,15 +163,14 @@ fn beside(profile: &Profile) -> Option<String> {
     let counts = [(known.event_records, "event"), (known.waits().0, "wait"), (moves, "unified memory")];
     let parts = counts.into_iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what} records")).collect();
-    (!parts.is_empty())
-        .then(|| format!("beside them {}; `gpuflame info` says of what kind", parts.join(", ")))
+    (!parts.is_empty()).then(|| format!("not shown: {}; `gpuflame info` lists their kinds", parts.join(", ")))
 }
 
 fn timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
     let timed =
         || wanted.iter().map(|event| &event.activity).filter(|activity| activity.duration().is_some());
     let (Some(from), Some(to)) = (timed().map(|a| a.start.0).min(), timed().map(|a| a.end.0).max()) else {
-        return Ok(writeln!(out, "nothing with times")?);
+        return Ok(writeln!(out, "no activity has times")?);
     };
     let mut streams: Vec<_> = timed().map(|a| (a.device, a.stream)).collect();
     streams.sort_unstable();
@@ -179,7 +178,7 @@ fn timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
     let step = (to - from).div_ceil(WIDTH as u64).max(1);
     writeln!(
         out,
-        "{} in all, {} a letter: {} from idle to busy",
+        "{} in total, {} per letter: {} from idle to busy",
         human(to - from),
         human(step),
         LETTERS.iter().collect::<String>()

@@ -230,7 +230,7 @@ fn a_failed_write_creates_no_file_and_keeps_the_existing_one() {
     hand::recording(&folder);
     fs::create_dir(folder.join("out")).unwrap();
     gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "no/out.svg"])
-        .fails(1, &["no/out.svg", "make it first"]);
+        .fails(1, &["no/out.svg", "create it first"]);
     gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "out"]).fails(1, &["out was not written"]);
     fs::write(folder.join("old.svg"), "old").unwrap();
     gpuflame(&folder, ["flamegraph", "none.gfr", "-o", "old.svg"]).fails(1, &["none.gfr"]);

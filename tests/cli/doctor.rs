@@ -72,14 +72,14 @@ fn doctor_reports_ok_on_every_line_on_a_working_machine() {
     let said = doctor(&[("GPUSIM_CUPTI_VERSION", "13.4"), ("GPUSIM_NDEV", "2")]);
     said.has("driver", "ok", &["CUDA 13.0"])
         .has("GPU", "ok", &["2: "])
-        .has("CUPTI", "ok", &["13.4 at ", "libcupti.so.13", "dynamic linker finds"])
-        .has("other tools", "ok", &["nobody else"])
+        .has("CUPTI", "ok", &["13.4 at ", "libcupti.so.13", "by the dynamic linker"])
+        .has("other tools", "ok", &["no other tool"])
         .has("permission", "ok", &["may be recorded"])
         .has("library", "ok", &["libgpuflame.so", concat!("version ", env!("CARGO_PKG_VERSION"))])
         .has("glibc", "ok", &["."])
         .has("injection", "ok", &["not set"])
         .has("settings", "ok", &["from the start, and write folded, svg, csv, idle -> "])
-        .has("outputs", "ok", &["files would go to "])
+        .has("outputs", "ok", &["files would be written to "])
         .has("checkpoints", "ok", &["no process"])
         .has("offline", "ok", &["need no GPU"]);
     assert_eq!(said.results().len(), 12, "{:?}", said.results());
@@ -88,7 +88,7 @@ fn doctor_reports_ok_on_every_line_on_a_working_machine() {
 #[test]
 fn doctor_without_a_driver_lists_the_offline_features() {
     let said = doctor_in(&scratch("doctor"), Path::new("/nowhere"), &gpuflame(), &[]);
-    said.has("driver", "fail", &["no NVIDIA driver", "--gpus all", "to read recordings nothing is missing"])
+    said.has("driver", "fail", &["no NVIDIA driver", "--gpus all", "reading recordings needs no driver"])
         .has("library", "ok", &["libgpuflame.so"])
         .has("offline", "ok", &["flamegraph"]);
     assert!(!said.results().contains_key("CUPTI"), "{:?}", said.results());
@@ -158,10 +158,10 @@ fn doctor_reports_a_missing_broken_or_mismatched_library() {
     for (library, what, result, words) in [
         (other, "library", "warn", ["9.9.9", "cargo build --release"]),
         (tool, "library", "fail", ["no gpuflame_version", "build it"]),
-        (stranger, "library", "fail", ["another library, or a program", "recorded by it"]),
-        (broken, "library", "fail", ["cut short or damaged", "recorded by it"]),
+        (stranger, "library", "fail", ["another library, or a program", "needs this library"]),
+        (broken, "library", "fail", ["truncated or damaged", "needs this library"]),
         (incomplete, "library", "fail", ["cannot be loaded", "glibc"]),
-        (folder.join("missing.so"), "library", "fail", ["missing.so", "recorded by it"]),
+        (folder.join("missing.so"), "library", "fail", ["missing.so", "needs this library"]),
         (crashes, "driver", "fail", ["without an answer", "GPUFLAME_CUPTI"]),
     ] {
         doctor_in(&folder, cuda(), &library, &[]).has(what, result, &words);
@@ -183,7 +183,7 @@ fn doctor_checks_the_environment_variables_and_changes_nothing() {
         ("GPUFLAME_DISABLE", "1", "settings", "fail", "GPUFLAME_DISABLE=1 switches gpuflame off"),
         ("GPUFLAME_ENABLED", "0", "settings", "ok", "gpuflame_start()"),
         ("GPUFLAME_DURATION", "5", "settings", "ok", "in windows"),
-        ("GPUFLAME_FLAG", "/tmp", "settings", "warn", "GPUFLAME_FLAG=/tmp: it is a folder"),
+        ("GPUFLAME_FLAG", "/tmp", "settings", "warn", "GPUFLAME_FLAG=/tmp is a folder"),
         ("GPUFLAME_OUTPUT", "/proc/nowhere/x", "outputs", "fail", "GPUFLAME_OUTPUT"),
         ("GPUFLAME_OUTPUT", "/etc/passwd/x", "outputs", "fail", "Not a directory"),
         ("GPUFLAME_OUTPUT", "made/later/x", "outputs", "ok", "made/later/"),
@@ -224,7 +224,7 @@ fn doctor_prints_one_line_per_check_with_the_remedy_below() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("fail  driver       libcuda.so.1 cannot be loaded"), "{text}");
-    assert!(lines[1].starts_with("                   -> to record, install it"), "{text}");
+    assert!(lines[1].starts_with("                   -> to record, install the driver"), "{text}");
     assert!(
         lines.iter().any(|line| line.starts_with("warn  settings     ") && line.contains("GPUFLAME_TYPO")),
         "{text}"

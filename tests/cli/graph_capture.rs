@@ -89,7 +89,7 @@ fn ambiguous_graph_operations_are_left_unattached_and_their_share_is_reported() 
     write(&folder, "run.json", &[launch(1000, &[("gemm", 7, "")])]);
     let ran = drawn(&folder);
     assert_eq!(ran.stdout, "hipGraphLaunch;[graph];[graph node unknown];[GPU_Kernel]gemm 10000\n");
-    assert!(ran.stderr.contains("100.0 % fit more than one captured call"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("100.0 % match several captured calls"), "{}", ran.stderr);
 }
 
 #[test]

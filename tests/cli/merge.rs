@@ -160,16 +160,16 @@ fn matching_by_id_survives_clock_skew_and_matching_by_time_warns() {
     all_but_first.insert(format!("[no launch stack];[GPU_Kernel]k{}", truth[0].stack), truth[0].nanos);
     assert_eq!(lines, all_but_first);
     assert!(
-        summary.contains("4999 by id") && summary.contains("In doubt (clocks 0 ns apart, gaps 0 ns): 0"),
+        summary.contains("4999 by id") && summary.contains("Doubtful (clocks 0 ns apart, gaps 0 ns): 0"),
         "{summary}"
     );
-    assert!(!warning.contains("in doubt"), "{warning}");
+    assert!(!warning.contains("doubtful"), "{warning}");
     write_cpu(&folder.join("cpu.txt"), &truth, -20_000, false, |at| at > 0);
     let (_, _, warning) = merged(&folder, &[]);
-    assert!(warning.contains("stacks matched without an id are in doubt"), "{warning}");
+    assert!(warning.contains("stacks matched without an id are doubtful"), "{warning}");
     let (lines, _, warning) = merged(&folder, &["--offset", "20"]);
     assert_eq!(lines, all_but_first, "the right offset makes it right");
-    assert!(!warning.contains("in doubt"), "{warning}");
+    assert!(!warning.contains("doubtful"), "{warning}");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn lines_that_are_not_stacks_are_counted_and_the_first_is_reported() {
     let (found, _, said) = merged(&folder, &[]);
     assert_eq!(found, expected(&truth));
     assert!(
-        said.contains("passed over 2 of 102 lines (2.0 %)") && said.contains("the first is line 8"),
+        said.contains("skipped 2 of 102 lines (2.0 %)") && said.contains("the first is line 8"),
         "{said}"
     );
     gpuflame(&folder, ["merge", "-c", "nowhere.txt", "-g", "gpu.json"])

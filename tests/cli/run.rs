@@ -89,8 +89,8 @@ fn open_shows_the_first_flame_graph_or_prints_its_path() {
     let command = [program().to_str().unwrap(), "quick"];
     for (path, is_opened, why) in [
         (desktop(0), true, None),
-        (desktop(3), true, Some("xdg-open does not show it")),
-        (scratch("no-desktop"), false, Some("there is no xdg-open here")),
+        (desktop(3), true, Some("xdg-open cannot show the picture")),
+        (scratch("no-desktop"), false, Some("cannot start xdg-open")),
     ] {
         let done = run(&["--open"], &command).env("PATH", &path).done();
         let picture = done.folder.join("out.svg").display().to_string();
@@ -104,7 +104,7 @@ fn open_shows_the_first_flame_graph_or_prints_its_path() {
     }
     let done = run(&["--open", "--formats", "csv"], &command).env("PATH", desktop(0)).done();
     assert!(!done.folder.join("opened").exists());
-    assert_eq!(said(&done, "no picture to open; --formats svg writes one").len(), 1, "{}", done.stderr);
+    assert_eq!(said(&done, "no picture to open; write one with --formats svg").len(), 1, "{}", done.stderr);
 }
 
 #[test]
@@ -139,7 +139,10 @@ fn an_invalid_window_or_settings_file_is_rejected_before_the_command_runs() {
     let wrong = wrong.to_str().unwrap();
     for (options, words) in [
         (["--window", "duration=0"], "--window duration=0: expected a number of seconds above 0"),
-        (["--window", "when=now"], "`when=now` is none of delay=, duration=, repeat=, steps=,"),
+        (
+            ["--window", "when=now"],
+            "`when=now` is neither `off` nor one of delay=, duration=, repeat=, steps=,",
+        ),
         (["--window", "flag=/tmp"], "--window flag=/tmp: /tmp is a folder"),
         (["--config", wrong], "wrong.toml: duration: expected a number of seconds"),
         (["--config", "/nowhere.toml"], "/nowhere.toml: "),
@@ -342,7 +345,7 @@ fn surviving_processes_are_listed_and_not_awaited() {
     let done = run(&[], &["sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"]).ok();
     assert!(begun.elapsed() < Duration::from_secs(200));
     let number: i32 = done.stdout.trim().parse().unwrap();
-    let lines = said(&done, "still running, and not awaited: processes ");
+    let lines = said(&done, "still running, not waited for: processes ");
     // SAFETY: kill takes any two numbers; the process is the one that this test's shell left running.
     unsafe { libc::kill(number, libc::SIGKILL) };
     assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
@@ -359,7 +362,7 @@ fn a_surviving_process_in_the_middle_of_an_exec_is_listed() {
     for _ in 0..20 {
         let done = run(&[], &["sh", "-c", &becomes]).ok();
         let number: i32 = done.stdout.trim().parse().unwrap();
-        let lines = said(&done, "still running, and not awaited: processes ");
+        let lines = said(&done, "still running, not waited for: processes ");
         // SAFETY: kill takes any two numbers; the process is the one that this test's shell left running.
         unsafe { libc::kill(number, libc::SIGKILL) };
         assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
@@ -376,7 +379,7 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     let run = |args: &[&str]| command(&folder, [&["run"], args].concat());
     run(&["--library", library, "./not-there"]).fails(127, &["./not-there", "No such file"]);
     run(&["--library", library, "./not-executable"]).fails(126, &["./not-executable", "ermission denied"]);
-    run(&["--library", "text.so", "true"]).fails(1, &["text.so", "no shared library", "--library"]);
+    run(&["--library", "text.so", "true"]).fails(1, &["text.so", "not a shared library", "--library"]);
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
     run(&["--library", library, "--cpu-samples", "20000", "true"]).fails(2, &["--cpu-samples", "10000 Hz"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);

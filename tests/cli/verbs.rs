@@ -61,7 +61,7 @@ fn check_reports_clock_jumps_and_synchronizations_without_a_wait_record() {
         fs::write(folder.join("a.json"), format!("{{\"traceEvents\":[{}{more}]}}", events.join(",")))
             .unwrap();
         let found = json(&folder, &["check", "a.json"]);
-        ["times not collected", "activities of more than a minute", "no record of what waited for what"]
+        ["times not collected", "activities of more than a minute", "waits not recorded"]
             .map(|what| row(&found["findings"], "what", what)["count"].as_u64().unwrap())
     };
     assert_eq!(write(""), [1, 1, 1]);
@@ -432,7 +432,7 @@ fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
         (&["check", "other.json"], 1, &["other.json"]),
         (&["convert", "hand.gfr", "-o", "x.docx"], 2, &["x.docx", "--to chrome"]),
         (&["convert", "hand.gfr", "hand.gfr", "-o", "x.json"], 2, &["merge-ranks"]),
-        (&["convert", "hand.gfr", "--to", "parquet", "-o", "data", "--run", "a/b"], 2, &["name of a folder"]),
+        (&["convert", "hand.gfr", "--to", "parquet", "-o", "data", "--run", "a/b"], 2, &["a folder name"]),
         (&["convert", "hand.gfr", "other.json", "--to", "parquet", "-o", "data"], 1, &["other.json"]),
         (&["decode-steps", "vllm", "trace.json"], 1, &["trace.json"]),
         (&["diff", "hand.gfr", "a.folded"], 1, &["a.folded", "no GPU operations", "--formats gfr"]),
@@ -442,7 +442,7 @@ fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
         (&["merge", "-c", "hand.gfr", "-o", "x.folded"], 1, &["hand.gfr", "not CPU stacks"]),
         (&["merge-ranks", "hand.gfr", "-o", "x.png"], 2, &[".png", ".svg"]),
         (&["stats", "trace.json", "x.csv"], 1, &["trace.json", "ProfileStep"]),
-        (&["top", "hand.gfr", "-o", "no/top.csv"], 1, &["no/top.csv", "make it first"]),
+        (&["top", "hand.gfr", "-o", "no/top.csv"], 1, &["no/top.csv", "create it first"]),
         (&["view", "hand.gfr", "--from", "9", "--to", "1"], 2, &["--from 9", "--to 1"]),
     ];
     for (args, code, words) in mistakes {

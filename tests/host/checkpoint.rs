@@ -249,7 +249,7 @@ fn info_and_recover_distinguish_a_running_process_from_a_dead_one() {
         "{}",
         info.stderr
     );
-    cli(&running.folder, &["-q", "recover", FILE]).fails(1, &["its process still runs", "--alive"]);
+    cli(&running.folder, &["-q", "recover", FILE]).fails(1, &["its process is still running", "--alive"]);
     let done = running.signalled(libc::SIGKILL);
     assert!(cli(&done.folder, &["info", FILE]).ok().stderr.contains("ended without its exit hooks"));
 }

@@ -126,7 +126,7 @@ fn merge_ranks_reports_output_sets_without_recordings() {
     run_all(&folder, "folded", |run, _| run);
     let ran = command(&folder, ["merge-ranks", "."]);
     assert!(
-        ran.stderr.contains("has 8 sets of files, and no recording in them; record with `gfr`"),
+        ran.stderr.contains("contains 8 sets of files but no recording; record with `gfr`"),
         "{}",
         ran.stderr
     );

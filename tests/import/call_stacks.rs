@@ -302,7 +302,7 @@ fn gpu_work_without_a_usable_duration_is_counted_and_reported() {
     ];
     fs::write(folder.join("trace.json"), format!(r#"{{"traceEvents": [{}]}}"#, events.join(","))).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "trace.json"]).ok();
-    assert!(ran.stderr.contains("passed over 3 events without usable times"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("skipped 3 events without usable times"), "{}", ran.stderr);
     assert_eq!(ran.stdout.lines().filter(|line| line.ends_with(" 5000")).count(), 1, "{}", ran.stdout);
 }
 

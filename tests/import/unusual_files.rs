@@ -71,7 +71,7 @@ fn every_verb_reads_a_truncated_trace_with_accept_cut() {
         {
             gpuflame(&folder, verb.iter().chain(&[name])).fails(1, &[name, "truncated"]);
             let ran = gpuflame(&folder, verb.iter().chain(&[name, "--accept-cut"])).ok();
-            assert!(ran.stderr.contains("cut short behind byte"), "{verb:?} {name}: {}", ran.stderr);
+            assert!(ran.stderr.contains("truncated at byte"), "{verb:?} {name}: {}", ran.stderr);
         }
         let drawn = gpuflame(&folder, ["flamegraph", name, "--accept-cut", "--quiet"]).ok().stdout;
         // If the file ends between a launch and its kernel, the launch has a line of its own.
@@ -199,5 +199,5 @@ fn several_files_of_one_rank_are_merged_if_ranks_json_assigns_them() {
     let merged = fs::read_to_string(folder.join("all.folded")).unwrap();
     assert!(merged.starts_with("rank 0;cudaLaunchKernel;[GPU_Kernel]gemm 40000000\n"), "{merged}");
     fs::write(folder.join("ranks.json"), "[1]").unwrap();
-    gpuflame(&folder, ["merge-ranks", "."]).fails(1, &["ranks.json", "no index of ranks"]);
+    gpuflame(&folder, ["merge-ranks", "."]).fails(1, &["ranks.json", "not an index of ranks"]);
 }

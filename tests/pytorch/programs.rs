@@ -420,7 +420,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     assert!(share > 50.0, "{share}: {said}");
     assert!(
         said.contains(&format!(
-            "{share:.1} % of the GPU time of backward operators hangs under the forward ones"
+            "{share:.1} % of the GPU time of backward operators is drawn under forward operators"
         )),
         "{said}"
     );
@@ -462,7 +462,8 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     assert!(compared > 10, "{compared}");
     // Without native frames the same time is under the same functions, whichever exporter writes it.
     let (only, said_of_only) = folded(&["--keep-numbers", "--python", "only", "--backward", "forward"]);
-    let share_of = |text: &str| text.lines().find(|line| line.contains(" hangs under ")).map(str::to_owned);
+    let share_of =
+        |text: &str| text.lines().find(|line| line.contains(" is drawn under ")).map(str::to_owned);
     assert_eq!(share_of(&said_of_only), share_of(&said));
     for (drawn, by) in [(only, "the command"), (done.folded(), "the process itself")] {
         assert_eq!(sum(&drawn, &is_tied), tied, "drawn by {by}");

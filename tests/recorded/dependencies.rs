@@ -223,10 +223,10 @@ fn info_and_view_count_the_event_records_and_check_reports_missing_ones() {
     }
     assert!(info.lines().any(|line| line == "wait records context,2"), "{info}");
     let view = command::gpuflame(&done.folder, ["view", "out.gfr", "-n", "1"]);
-    assert!(view.stderr.contains("beside them 8 event records, 15 wait records"), "{}", view.stderr);
+    assert!(view.stderr.contains("not shown: 8 event records, 15 wait records"), "{}", view.stderr);
     let missed = |done: &Done| {
         let check = command::gpuflame(&done.folder, ["check", "out.gfr", "--format", "csv"]).ok().stdout;
-        let line = check.lines().find(|line| line.contains("no record of what waited for what")).unwrap();
+        let line = check.lines().find(|line| line.contains("waits not recorded")).unwrap();
         line.split(',').next().unwrap().to_owned()
     };
     assert_eq!(missed(&done), "none");

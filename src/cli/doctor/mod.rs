@@ -22,19 +22,19 @@ use gpuflame_os::file::Draft;
 use gpuflame_os::library::c_library;
 use probe::Found;
 
-/// Say whether programs can be recorded here, and what is in the way.
+/// Check whether programs can be recorded here, and what to fix.
 ///
-/// A line for each thing that recording needs: ok, warn or fail, and what to do. Ends with 1 if anything fails. Reading
-/// recordings and traces needs none of it.
+/// Prints one line per requirement of recording: ok, warn or fail, and what to do. The exit code is 1 if a
+/// line says fail. Reading recordings and traces has none of these requirements.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame doctor --format json\n  gpuflame doctor --library build/libgpuflame.so"
 )]
 pub(super) struct Doctor {
-    /// The libgpuflame.so to look at, instead of the one beside this command.
+    /// Path of the libgpuflame.so to check [default: next to this command, or in ../lib].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// What the process of its own is started with.
+    /// Run as the process that probes the driver.
     #[arg(long, hide = true)]
     probe: bool,
     #[command(flatten)]
@@ -110,8 +110,8 @@ impl Doctor {
             Err(why) => vec![Line::fail(
                 "driver",
                 why,
-                "the driver, CUPTI or the library does not survive being loaded here: try another CUPTI (GPUFLAME_CUPTI=FILE), \
-                 or build the library anew",
+                "loading the driver, CUPTI or the library crashes or hangs: try another CUPTI \
+                 (GPUFLAME_CUPTI=FILE), or rebuild the library",
             )],
         };
         lines.push(Line::ok("glibc", c_library()));
@@ -133,17 +133,18 @@ fn about_cuda(found: &Found) -> Vec<Line> {
         return vec![Line::fail(
             "driver",
             "libcuda.so.1 cannot be loaded: there is no NVIDIA driver here",
-            "to record, install it or, in a container, run that with --gpus all; to read recordings nothing is missing",
+            "to record, install the driver, or start the container with --gpus all; reading recordings needs \
+             no driver",
         )];
     }
-    let version = found.driver.map_or("libcuda.so.1, of unknown version".to_owned(), |version| {
+    let version = found.driver.map_or("libcuda.so.1, unknown version".to_owned(), |version| {
         format!("libcuda.so.1, for CUDA {}.{}", version / 1000, version % 1000 / 10)
     });
     let mut lines = vec![Line::ok("driver", version)];
     lines.push(match &found.gpus {
         Ok(gpus) if !gpus.is_empty() => Line::ok("GPU", format!("{}: {}", gpus.len(), gpus.join(", "))),
-        Ok(_) => no_gpu("the driver shows none".to_owned()),
-        Err(status) => no_gpu(format!("the driver shows none (cuInit or a call after it answers {status})")),
+        Ok(_) => no_gpu("the driver finds no GPU".to_owned()),
+        Err(status) => no_gpu(format!("the driver finds no GPU (cuInit or a later call returned {status})")),
     });
     match &found.cupti {
         Some(cupti) => {
@@ -152,7 +153,7 @@ fn about_cuda(found: &Found) -> Vec<Line> {
                 lines.push(Line::warn(
                     "CUPTI",
                     hazard.clone(),
-                    "another release does not have that; see GPUFLAME_CUPTI",
+                    "use another release of CUPTI (GPUFLAME_CUPTI=FILE)",
                 ));
             }
         }
@@ -161,7 +162,8 @@ fn about_cuda(found: &Found) -> Vec<Line> {
             lines.push(Line::fail(
                 "CUPTI",
                 why,
-                "it comes with the CUDA toolkit and with PyTorch; GPUFLAME_CUPTI names one elsewhere",
+                "CUPTI comes with the CUDA toolkit and with PyTorch; set GPUFLAME_CUPTI=FILE if it is \
+                 elsewhere",
             ));
         }
     }
@@ -181,12 +183,10 @@ fn about_permission(found: &Found) -> Vec<Line> {
     }
     let (why, other, permission) = match &found.refused {
         None => {
-            let mut lines = vec![Line::ok("other tools", "nobody else has CUPTI in a new process")];
+            let mut lines = vec![Line::ok("other tools", "no other tool uses CUPTI in a new process")];
             lines.push(match found.notes.is_empty() {
                 true => Line::ok("permission", "kernels, copies and fills may be recorded"),
-                false => {
-                    Line::warn("permission", found.notes.join("; "), "what is named here is in no output")
-                }
+                false => Line::warn("permission", found.notes.join("; "), "the outputs will lack this data"),
             });
             return lines;
         }
@@ -197,9 +197,9 @@ fn about_permission(found: &Found) -> Vec<Line> {
             "run without the other profiler or debugger; look for one in LD_PRELOAD and CUDA_INJECTION64_PATH"
         }
         (_, true) => {
-            "run as root, or have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0 (ERR_NVGPUCTRPERM)"
+            "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0 (ERR_NVGPUCTRPERM)"
         }
-        _ => "the sentence says what CUPTI answered",
+        _ => "this is CUPTI's answer",
     };
     let what = match (other, permission) {
         (true, _) => "other tools",
@@ -213,13 +213,13 @@ fn about_permission(found: &Found) -> Vec<Line> {
 fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
     let own = env!("CARGO_PKG_VERSION");
     match (library, &found.library) {
-        (Err(error), _) => Line::fail("library", error.to_string(), "programs are recorded by it"),
+        (Err(error), _) => Line::fail("library", error.to_string(), "recording needs this library"),
         (Ok(path), Some(Ok(version))) if version == own => {
-            Line::ok("library", format!("{}, version {version} as this command", path.display()))
+            Line::ok("library", format!("{}, version {version} (same as this command)", path.display()))
         }
         (Ok(path), Some(Ok(version))) => Line::warn(
             "library",
-            format!("{} is of version {version}, this command of {own}", path.display()),
+            format!("{} has version {version}, this command has {own}", path.display()),
             "build or install both: cargo build --release",
         ),
         (Ok(path), Some(Err(why))) => Line::fail(
@@ -228,7 +228,7 @@ fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
             "build it on this machine, or on one with an older glibc",
         ),
         (Ok(path), None) => {
-            Line::warn("library", format!("{} was not asked", path.display()), "run doctor again")
+            Line::warn("library", format!("{} was not checked", path.display()), "run doctor again")
         }
     }
 }
@@ -251,8 +251,8 @@ fn about_injection() -> Line {
         ),
         (false, _) => Line::fail(
             "injection",
-            format!("{shown}: there is no such file, and the driver says nothing of it"),
-            "name libgpuflame.so by its absolute path, or unset it",
+            format!("{shown}: no such file, and the driver does not report that"),
+            "set it to the absolute path of libgpuflame.so, or unset it",
         ),
     }
 }
@@ -261,20 +261,20 @@ fn about_injection() -> Line {
 fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<Line> {
     let mut lines: Vec<_> = warnings
         .into_iter()
-        .map(|warning| Line::warn("settings", warning, "`gpuflame settings` lists all of them"))
+        .map(|warning| Line::warn("settings", warning, "`gpuflame settings` lists all settings"))
         .collect();
     let mut formats: Vec<_> = settings.formats.iter().map(|output| output.word()).collect();
     formats.dedup();
     let when = match settings.enabled {
-        true if settings.say_when() => "in windows, as the settings about them say",
+        true if settings.say_when() => "in windows, as set in the environment",
         true => "from the start",
         false => "from the first gpuflame_start() on",
     };
     if let Some(flag) = settings.flag.as_ref().filter(|flag| flag.is_dir()) {
         lines.push(Line::warn(
             "settings",
-            format!("GPUFLAME_FLAG={}: it is a folder, and no window would open", flag.display()),
-            "name a file, which need not be there yet",
+            format!("GPUFLAME_FLAG={} is a folder: no window would open", flag.display()),
+            "name a file, which need not exist yet",
         ));
     }
     if settings.disable {
@@ -299,22 +299,22 @@ fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> 
     // Missing folders are created when files are written, unless an existing ancestor is not a folder.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
-        Ok(_) => Line::ok("outputs", format!("files would go to {}/", folder.display())),
+        Ok(_) => Line::ok("outputs", format!("files would be written to {}/", folder.display())),
         Err(error) => Line::fail(
             "outputs",
             format!("files cannot be written to {}/: {error}", folder.display()),
-            "set GPUFLAME_OUTPUT to a prefix in a folder that can be written",
+            "set GPUFLAME_OUTPUT to a prefix in a writable folder",
         ),
     }];
     let left = left_behind(folder);
     if let Some(first) = left.first() {
         lines.push(Line::warn(
             "checkpoints",
-            format!("{} of processes that were killed, or still run: {} ...", left.len(), first.display()),
-            format!("`gpuflame recover {}` makes the usual files of it", first.display()),
+            format!("{} from processes that were killed or still run: {} ...", left.len(), first.display()),
+            format!("`gpuflame recover {}` writes the usual files from it", first.display()),
         ));
     } else {
-        lines.push(Line::ok("checkpoints", "no process has left one there"));
+        lines.push(Line::ok("checkpoints", "no process has left one in that folder"));
     }
     lines
 }

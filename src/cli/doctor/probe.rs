@@ -68,7 +68,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(format!(
-                    "a process that asked the driver got no answer within {} s",
+                    "the process that probes the driver did not answer within {} s",
                     LONGEST.as_secs()
                 ));
             }
@@ -81,7 +81,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
     }
     match serde_json::from_str::<Value>(&answer) {
         Ok(answer) => Ok(Found::of(&answer)),
-        Err(_) => Err(format!("a process that asked the driver ended with {status} and without an answer")),
+        Err(_) => Err(format!("the process that probes the driver ended with {status}, without an answer")),
     }
 }
 
@@ -131,13 +131,13 @@ fn of_probe(probe: &Probe) -> Value {
 /// Returns the reason why that library was chosen.
 fn why(source: Source) -> &'static str {
     match source {
-        Source::Setting => "which GPUFLAME_CUPTI names",
-        Source::Mapped => "which is in the process already",
-        Source::BesideRuntime => "which lies beside libcudart",
-        Source::SitePackages => "which is a package of the running Python",
-        Source::ByName => "which the dynamic linker finds by its name",
-        Source::Toolkit => "which is the CUDA toolkit's",
-        Source::System => "which lies among the system's libraries",
+        Source::Setting => "named by GPUFLAME_CUPTI",
+        Source::Mapped => "already loaded in the process",
+        Source::BesideRuntime => "found next to libcudart",
+        Source::SitePackages => "found in a package of the running Python",
+        Source::ByName => "found by name by the dynamic linker",
+        Source::Toolkit => "found in the CUDA toolkit",
+        Source::System => "found among the system's libraries",
     }
 }
 

@@ -52,17 +52,17 @@ fn fits(chosen: &[Chosen]) -> std::result::Result<(), String> {
             return Err(format!("{}= has no value", word(name)));
         }
         if chosen[..at].iter().any(|(before, _)| before == name) {
-            return Err(format!("{}= stands twice", word(name)));
+            return Err(format!("{}= is given twice", word(name)));
         }
         if name == FLAG && Path::new(value).is_dir() {
-            return Err(format!("{value} is a folder; name a file, which need not be there yet"));
+            return Err(format!("{value} is a folder; name a file, which need not exist yet"));
         }
     }
     if has("GPUFLAME_REPEAT") && !has("GPUFLAME_DURATION") {
-        return Err("repeat= needs a duration=".to_owned());
+        return Err("repeat= needs duration=".to_owned());
     }
     if has(FLAG) && has("GPUFLAME_SIGNAL") {
-        return Err("flag= and signal= do not go together".to_owned());
+        return Err("flag= and signal= exclude each other".to_owned());
     }
     Ok(())
 }
@@ -74,7 +74,7 @@ fn window_part(part: &str) -> Result<Chosen> {
     });
     found.ok_or_else(|| {
         let words: Vec<_> = WINDOW.iter().map(|(word, _)| format!("{word}=")).collect();
-        usage(format!("--window: `{part}` is none of {} with a value, and not `off`", words.join(", ")))
+        usage(format!("--window: `{part}` is neither `off` nor one of {} with a value", words.join(", ")))
     })
 }
 
@@ -123,7 +123,7 @@ fn name(key: &str) -> std::result::Result<String, String> {
         return Ok(name);
     }
     let nearest = nearest(&name).trim_start_matches(PREFIX).to_ascii_lowercase();
-    Err(format!("no such setting; did you mean `{nearest}`? `gpuflame settings` has all of them"))
+    Err(format!("no such setting; did you mean `{nearest}`? `gpuflame settings` lists all settings"))
 }
 
 /// Converts a value to the text of a variable.
@@ -138,7 +138,9 @@ fn word(key: &str, value: &Value) -> Result<String> {
             items?.join(",")
         }
         Value::Datetime(_) | Value::Table(_) => {
-            return Err(wrong(format!("{key}: no setting is a table or a date; write `{key} = VALUE`")));
+            return Err(wrong(format!(
+                "{key}: a setting cannot be a table or a date; write `{key} = VALUE`"
+            )));
         }
     })
 }
@@ -146,7 +148,7 @@ fn word(key: &str, value: &Value) -> Result<String> {
 /// Checks that the library would accept the values. The error is the reason why the library would reject a value.
 fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
-        return Err("a zero byte is in it, and no variable can have one".to_owned());
+        return Err("it contains a zero byte, which no variable can hold".to_owned());
     }
     let (_, warnings) = parse(chosen.iter().cloned());
     let Some(warning) = warnings.first() else { return Ok(()) };
@@ -179,14 +181,14 @@ mod tests {
         assert_eq!(pairs(&chosen), expected);
         assert_eq!(pairs(&window("off").unwrap()), [("GPUFLAME_ENABLED", "0")]);
         for (text, words) in [
-            ("5", "`5` is none of delay=, duration="),
-            ("length=5", "`length=5` is none of"),
+            ("5", "`5` is neither `off` nor one of delay=, duration="),
+            ("length=5", "`length=5` is neither `off` nor one of"),
             ("duration=0", "expected a number of seconds above 0, a year at most, not `0`"),
             ("steps=9..3", "expected FROM..TO with FROM below TO"),
-            ("delay=1,delay=2", "delay= stands twice"),
+            ("delay=1,delay=2", "delay= is given twice"),
             ("delay=1,step-range=", "step-range= has no value"),
-            ("repeat=3", "repeat= needs a duration="),
-            ("flag=on,signal=USR2", "do not go together"),
+            ("repeat=3", "repeat= needs duration="),
+            ("flag=on,signal=USR2", "exclude each other"),
             ("flag=/", "/ is a folder; name a file"),
             ("flag=a\0b", "a zero byte"),
         ] {
@@ -216,8 +218,8 @@ mod tests {
             ("formats = 'png'", "formats: `png` is not one of"),
             ("outputs = 'x'", "outputs: no such setting; did you mean `output`?"),
             ("GPUFLAME_DURRATION = 1", "GPUFLAME_DURRATION: no such setting; did you mean `duration`?"),
-            ("output = \"a\\u0000b\"", "output: a zero byte"),
-            ("[window]\ndelay = 1\n", "window: no setting is a table"),
+            ("output = \"a\\u0000b\"", "output: it contains a zero byte"),
+            ("[window]\ndelay = 1\n", "window: a setting cannot be a table"),
         ] {
             let said = settings_of(text).unwrap_err().to_string();
             assert!(said.contains(words), "{text}: {said}");

@@ -38,8 +38,8 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
         None => Err(Error::new(
             ErrorKind::Io,
             format!(
-                "there is no {NAME} in {} nor in its ../lib; build it with `cargo build --release`, or \
-                 name one with --library",
+                "there is no {NAME} in {} or its ../lib; build it with `cargo build --release`, or name one \
+                 with --library",
                 folder.display()
             ),
         )),
@@ -95,19 +95,22 @@ fn look_at(path: &Path) -> Result<PathBuf> {
     let head = part(&file, 0, HEAD as u64).map_err(|error| unfit(&format!("cannot be read: {error}")))?;
     let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
     if head.len() < HEAD || head[..6] != MAGIC || short(16) != SHARED || short(18) != MACHINE {
-        return Err(unfit("is no shared library for this machine"));
+        return Err(unfit("is not a shared library for this machine"));
     }
     let names = names(&file, &head).unwrap_or_default();
     if names.is_empty() {
-        return Err(unfit("is cut short or damaged"));
+        return Err(unfit("is truncated or damaged"));
     }
     if !names.windows(ENTRY.len()).any(|name| name == ENTRY) {
-        return Err(unfit("is another library, or a program: it has nothing that the driver would call"));
+        return Err(unfit(
+            "is another library, or a program: it lacks the function that the driver calls \
+             (InitializeInjection)",
+        ));
     }
     // The driver reads its variable as a path, but the loader reads LD_PRELOAD as a list separated by spaces and
     // colons.
     if path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
-        return Err(unfit("has a space or a colon in its path, which LD_PRELOAD cannot name"));
+        return Err(unfit("has a space or a colon in its path, which LD_PRELOAD does not support"));
     }
     Ok(path)
 }
@@ -127,7 +130,7 @@ mod tests {
         for (name, bytes) in [("short", &whole[..30]), ("cut", &whole[..5000]), ("empty", &[])] {
             std::fs::write(folder.join(name), bytes).unwrap();
             let why = refused(&folder.join(name));
-            assert!(why.contains(if name == "cut" { "cut short" } else { "no shared library" }), "{why}");
+            assert!(why.contains(if name == "cut" { "truncated" } else { "not a shared library" }), "{why}");
         }
         // The section headers are past the end of this truncated file.
         let mut astray = whole[..5000].to_vec();

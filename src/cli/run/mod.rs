@@ -37,51 +37,56 @@ const OPENS_WITHIN: Duration = Duration::from_secs(1);
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 
-/// Record a command: every process of it that calls CUDA leaves a flame graph.
+/// Record a command: each of its processes that calls CUDA writes a flame graph.
 ///
-/// The command runs as without it, on the same terminal; signals reach it, and its exit status is this one's. Of its
-/// processes that were killed or crashed there are the files as of a second before (`gpuflame recover`). What to
-/// record and where is as the GPUFLAME_* variables say (`gpuflame settings`) that the options do not.
+/// The command runs on the same terminal, signals are passed on to it, and `run` returns its exit status. For
+/// processes that were killed or crashed, the files are written from their last checkpoint, about a second
+/// old (`gpuflame recover`). GPUFLAME_* variables (`gpuflame settings`) decide everything that no option
+/// sets.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame run ./app --steps 100\n  \
     gpuflame run -o out/%e.%r --formats svg,gfr -- torchrun --nproc-per-node 8 train.py\n  \
     gpuflame run --window delay=60,duration=5 -- python serve.py\n\n\
-    Exit codes: the command's; 126 and 127 where it cannot be started; 1 and 2 where gpuflame cannot (no library, a wrong \
-    option), and nothing was run.")]
+    Exit codes: the command's; 126 or 127 if it cannot be started; 1 or 2 if gpuflame fails before that (no library, an \
+    invalid option).")]
 pub(super) struct Run {
-    /// Path prefix of the outputs, with the macros of GPUFLAME_OUTPUT (%p process, %e program, %r rank ...); where it ends
-    /// in / a folder, in which they have the names that they have without it.
+    /// Path prefix of the output files, with the macros of GPUFLAME_OUTPUT (%p process, %e program, %r rank
+    /// ...). A prefix that ends in / is a folder, in which the files have their default names.
     #[arg(short, long, value_name = "PREFIX")]
     output: Option<PathBuf>,
-    /// What to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr.
+    /// Formats to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together,
+    /// activities, chrome, cupti-text, gfr.
     #[arg(long, value_name = "LIST")]
     formats: Option<String>,
-    /// When to record: delay=SECONDS, duration=SECONDS, repeat=TIMES, steps=FROM..TO, step-range=NAME, launches=NUMBER,
-    /// bytes=SIZE, flag=FILE, signal=USR2, with commas between; off: the program says when.
+    /// Recording window, as a list of delay=SECONDS, duration=SECONDS, repeat=TIMES, steps=FROM..TO,
+    /// step-range=NAME, launches=NUMBER, bytes=SIZE, flag=FILE and signal=USR2, separated by commas; or
+    /// `off`: the program itself starts and stops recording.
     #[arg(long, value_name = "WHEN")]
     window: Option<String>,
-    /// Find out so often a second of processor time where the threads are that launch: drawn as NAME.cpu.svg, and named
-    /// where a GPU waited for them. 99 costs next to nothing, 999 shows more.
+    /// Number of samples of the launching threads' stacks per second of CPU time. They are drawn as
+    /// NAME.cpu.svg, and named in the idle picture if a GPU waited for these threads. 99 costs almost
+    /// nothing, 999 shows more.
     #[arg(long, value_name = "HZ")]
     cpu_samples: Option<String>,
-    /// Note where the threads that launch sleep or wait, and for how long: drawn as NAME.off-cpu.svg, and named where a GPU
-    /// waited for them. Needs kernel.perf_event_paranoid of 1 or CAP_PERFMON.
+    /// Record where the launching threads sleep or wait, and for how long. These waits are drawn as
+    /// NAME.off-cpu.svg, and named in the idle picture if a GPU waited for these threads. Needs
+    /// kernel.perf_event_paranoid of 1 or CAP_PERFMON.
     #[arg(long)]
     off_cpu: bool,
-    /// Settings from a TOML file, by their names without GPUFLAME_ (`duration = 2.5`). The environment and the other
-    /// options count for more.
+    /// TOML file with settings, named without GPUFLAME_ (`duration = 2.5`). The environment and the other
+    /// options take precedence.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// Come in by LD_PRELOAD instead of the driver's injection, for programs whose driver does not inject.
+    /// Load gpuflame with LD_PRELOAD instead of the driver's injection, for drivers that do not inject.
     #[arg(long)]
     preload: bool,
-    /// The libgpuflame.so to use, instead of the one beside this command.
+    /// Path of the libgpuflame.so to use [default: next to this command, or in ../lib].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// Show the first picture when the command has ended.
+    /// Open the first picture after the command has ended.
     #[arg(long)]
     open: bool,
-    /// The command, and its arguments.
+    /// Command and its arguments.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -95,7 +100,7 @@ impl Run {
         let reports = processes::Folder::new();
         let reports = reports.inspect_err(|error| {
             console.remark(format_args!(
-                "no reports of the command's processes: {error}; set TMPDIR to a writable folder"
+                "cannot collect reports of the command's processes: {error}; set TMPDIR to a writable folder"
             ));
         });
         let reports = reports.ok();
@@ -171,7 +176,7 @@ impl Run {
                 continue;
             };
             console.remark(format_args!(
-                "{name}={} is replaced for the command: one tool can be injected, and that is {}",
+                "{name}={} is replaced for the command by {}: only one tool can be injected",
                 other.display(),
                 library.display()
             ));
@@ -241,14 +246,14 @@ fn open(left: &[Report], console: Console) {
         .flat_map(|report| &report.files)
         .find(|file| file.extension().is_some_and(|ending| ending == "svg"));
     let Some(picture) = picture else {
-        return console.remark("there is no picture to open; --formats svg writes one");
+        return console.remark("no picture to open; write one with --formats svg");
     };
     let mut command = Command::new("xdg-open");
     command.arg(picture).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let why = match command.spawn().map(is_well) {
         Ok(true) => return,
-        Ok(false) => "xdg-open does not show it",
-        Err(_) => "there is no xdg-open here",
+        Ok(false) => "xdg-open cannot show the picture",
+        Err(_) => "cannot start xdg-open",
     };
     console.remark(format_args!("{why}; open {} in a browser", picture.display()));
 }

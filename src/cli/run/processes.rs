@@ -303,7 +303,7 @@ impl Left {
         let (idle, busy): (Vec<_>, Vec<_>) = self.reports.iter().partition(|report| report.is_idle());
         let mut lines: Vec<_> = busy.iter().take(MOST_LISTED).map(|report| report.line()).collect();
         if let Some(more) = busy.len().checked_sub(MOST_LISTED).filter(|more| *more > 0) {
-            lines.push(format!("and {more} processes more"));
+            lines.push(format!("and {more} more processes"));
         }
         if !idle.is_empty() {
             lines.push(format!("{} called CUDA and launched nothing: no files", processes(idle.len())));
@@ -334,14 +334,15 @@ impl Left {
         ));
         if !survivors.is_empty() {
             let numbers: Vec<_> = survivors.iter().map(u32::to_string).collect();
-            lines.push(format!("still running, and not awaited: processes {}", numbers.join(", ")));
+            lines.push(format!("still running, not waited for: processes {}", numbers.join(", ")));
         }
         if lines.is_empty() {
             lines.push(if is_disabled {
-                "nothing was recorded: GPUFLAME_DISABLE=1 switches gpuflame off; unset it to record".to_owned()
+                "nothing was recorded: GPUFLAME_DISABLE=1 switches gpuflame off; unset it to record"
+                    .to_owned()
             } else {
-                "no report arrived: as far as gpuflame could see, no process of the command called CUDA; if one did, try \
-                 `gpuflame run --preload`, or ask `gpuflame doctor`"
+                "no report arrived: gpuflame saw no process of the command call CUDA; if one did, try \
+                 `gpuflame run --preload`, or run `gpuflame doctor`"
                     .to_owned()
             });
         }
@@ -469,13 +470,11 @@ mod tests {
 
     #[test]
     fn survivors_are_listed_and_a_line_reports_that_no_report_arrived() {
-        assert!(
-            lines(Vec::new())[0].starts_with("no report arrived: as far as gpuflame could see, no process")
-        );
+        assert!(lines(Vec::new())[0].starts_with("no report arrived: gpuflame saw no process"));
         let disabled = Left::default().lines(&BTreeSet::new(), true);
         assert!(disabled[0].contains("GPUFLAME_DISABLE=1"), "{disabled:?}");
         let survivors = Left::default().lines(&[8, 9].into(), false);
-        assert_eq!(survivors, ["still running, and not awaited: processes 8, 9"]);
+        assert_eq!(survivors, ["still running, not waited for: processes 8, 9"]);
     }
 
     #[test]
@@ -499,7 +498,7 @@ mod tests {
                 "train (process 7) was not recorded: there is no CUPTI",
                 "no report arrived from 2 processes that called CUDA and left no file: exec (process 5), go (process 6); \
                  killed, or ended without exit handlers (`_exit`, Go), before the first checkpoint",
-                "still running, and not awaited: processes 8",
+                "still running, not waited for: processes 8",
             ]
         );
     }

@@ -224,7 +224,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         ),
         counted_finding(
             "no_waits",
-            "no record of what waited for what",
+            "waits not recorded",
             Note,
             u64::from(!has_waits(evidence.profile, linked)),
             0,
@@ -248,7 +248,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         ),
         counted_finding(
             "stacks_incomplete",
-            "stacks cut short or guessed",
+            "stacks truncated or guessed",
             Note,
             lost(&[StacksTruncated, StacksGuessed, StacksCut, StacksModuleUnknown]),
             launches.seen,
@@ -265,9 +265,9 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "cut_off",
             match evidence.writer_state {
-                Some(WriterState::OutOfMemory) => "recording ended for want of memory",
-                Some(WriterState::OutputsFailed) => "its files could not be written",
-                _ => "ended without its exit hooks",
+                Some(WriterState::OutOfMemory) => "recording stopped for lack of memory",
+                Some(WriterState::OutputsFailed) => "the process could not write its files",
+                _ => "process ended without its exit hooks",
             },
             Note,
             u64::from(evidence.writer_state.is_some()),
