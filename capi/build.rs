@@ -50,6 +50,9 @@ fn main() -> io::Result<()> {
     if links_with_lld() {
         let map = format!("{}/versions.map", env!("CARGO_MANIFEST_DIR"));
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--version-script={map}")?;
+        // Equal functions become one, which makes the library 2 % smaller. Each crate has its own instances of generic
+        // functions, and Rust promises no function an address of its own.
+        writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--icf=all")?;
         writeln!(cargo, "cargo:rustc-cfg=versioned")?;
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
