@@ -48,7 +48,7 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// As [`field`], for a table that a spreadsheet might open; see [`guarded`].
+/// As `field`, for a table that a spreadsheet might open; see [`guarded`].
 pub fn cell(name: &str) -> Cow<'_, str> {
     match field(name) {
         Cow::Borrowed(clean) => guarded(clean),

@@ -171,7 +171,7 @@ fn begin_step() {
 /// nothing.
 ///
 /// Takes about 100 ns and a lock. Text is truncated to 1,024 bytes. Thousands of marks per second are fine;
-/// marks for which there is no room are counted as [`Loss::MarksDropped`](crate::ledger::Loss::MarksDropped).
+/// marks for which there is no room are counted as [`Loss::MarksDropped`](gpuflame_model::record::Loss::MarksDropped).
 ///
 /// # Errors
 /// `State` if there is no session.
@@ -226,7 +226,7 @@ pub fn stats() -> Result<Stats> {
     stage::running()?.stats()
 }
 
-/// Guard of an open window, which closes when the guard is dropped: see [`window`].
+/// Guard of an open window, which closes when the guard is dropped: see [`window`](fn@window).
 #[derive(Debug)]
 #[must_use = "the window closes when this guard is dropped, which is at once unless a variable holds it"]
 pub struct Window(());

@@ -61,7 +61,7 @@ pub struct Range {
 ///
 /// Ranges nest, up to 128 deep. Ranges work whether a window is open or not, and take about 50 ns each. A few thousand
 /// distinct names are fine; one name per step of a long run is too many. Ranges for which there is no room are counted
-/// as [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
+/// as [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
     let is_open = !forks::is_over();
     if is_open {
