@@ -3,7 +3,7 @@
 //! Offsets in these tests are literal numbers and not the names of `cupti-sys`, so that the tests check these names.
 
 use super::*;
-use gpuflame_model::record::testing::Chance;
+use gpuflame_model::record::testing::Rng;
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
 /// Record sizes of each CUPTI release: the name of the release, and the sizes of the records of a kernel, a copy, a
@@ -480,7 +480,7 @@ fn turns() -> u64 {
 }
 
 /// Changes, inserts or removes bytes, at the end or in the middle.
-fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
+fn damage(bytes: &mut Vec<u8>, chance: &mut Rng) {
     for _ in 0..=chance.below(5) {
         let at = chance.below(bytes.len() as u64) as usize;
         let length = (chance.below(60) as usize).min(bytes.len() - at);
@@ -511,7 +511,7 @@ fn mend_names(bytes: &mut [u8], sizes: Sizes, name: &'static std::ffi::CStr) {
 #[test]
 fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
     for turn in 0..turns() {
-        let mut chance = Chance::new(turn + 1);
+        let mut chance = Rng::new(turn + 1);
         let (release, sizes) = RELEASES[turn as usize % RELEASES.len()];
         let mut buffer = a_buffer_of_each_kind(sizes);
         damage(&mut buffer, &mut chance);

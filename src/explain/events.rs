@@ -178,9 +178,9 @@ impl Sink for JoinedRows {
             Row::Wait(Wait { time, duration, correlation: id, context }) => {
                 self.host_calls.push(HostCall { id, time, duration, context, event_use: None });
             }
-            Row::EventCall(EventCall { time, duration, correlation: id, context, does, .. }) => {
+            Row::EventCall(EventCall { time, duration, correlation: id, context, event_use, .. }) => {
                 let duration = duration.into();
-                self.host_calls.push(HostCall { id, time, duration, context, event_use: Some(does) });
+                self.host_calls.push(HostCall { id, time, duration, context, event_use: Some(event_use) });
             }
             Row::EventRecord(record) => self.event_records.push(record),
             Row::Sync(sync) => self.syncs.push(sync),

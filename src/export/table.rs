@@ -14,7 +14,7 @@ use super::compose::work_name;
 use super::order;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{GPU, UnifiedSums, unified};
-use gpuflame_model::profile::{Kind, Profile, WorkStats};
+use gpuflame_model::profile::{Profile, ShownFrameKind, WorkStats};
 use gpuflame_model::record::Work;
 
 const HEADER: [&str; 14] = [
@@ -85,7 +85,7 @@ impl Row {
             Work::Copy(_) | Work::Set | Work::Graph => "",
         };
         self.fields.clear();
-        self.text(Kind::of(work).word());
+        self.text(ShownFrameKind::of(work).word());
         self.text(&clean::cell(name));
         self.number(device.0.into());
         self.number(weight.count);

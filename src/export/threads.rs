@@ -16,7 +16,7 @@ pub fn process(profile: &Profile) -> u32 {
 }
 
 /// Returns all threads that launched work, sorted, with their names.
-pub fn of(profile: &Profile) -> Vec<(ThreadId, String)> {
+pub fn launching_threads(profile: &Profile) -> Vec<(ThreadId, String)> {
     let contexts = profile.contexts();
     let mut threads: Vec<_> = contexts
         .iter()

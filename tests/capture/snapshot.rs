@@ -8,7 +8,7 @@ use gpuflame_model::profile::views::{GPU, IDLE, MEMORY, WAITS};
 use gpuflame_model::record::{
     Activity, Allocated, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
     Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, Loss, MemoryCall, MemoryKind,
-    ModuleEpoch, NameId, Nanos, Outside, Row, StreamId, ThreadId, Wait, WindowEdge,
+    ModuleEpoch, NameId, Nanos, OutsideLaunches, Row, StreamId, ThreadId, Wait, WindowEdge,
 };
 
 const SNAPSHOTS: usize = 1_000;
@@ -17,9 +17,9 @@ const LAUNCHES: u32 = 20_000;
 const FIRST: u32 = 1_000;
 
 /// Repeatable random numbers (xorshift64*).
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -39,7 +39,7 @@ fn frames() -> Vec<[Frame; 3]> {
 /// activities without a launch, under two ids, and outside of windows; nodes of graphs that were created, cloned, destroyed,
 /// or never announced.
 fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
-    let chance = &mut Chance(0x9e37_79b9_7f4a_7c15);
+    let chance = &mut Rng(0x9e37_79b9_7f4a_7c15);
     let mut rows = vec![Row::Process { id: 7, name: "program" }];
     for (id, text) in (0..).zip(["main", "step", "load", "cudaLaunchKernel", "cudaGraphLaunch"]) {
         rows.push(Row::Label { id: LabelId(id), text });
@@ -76,7 +76,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
             made(&mut rows, graph, context);
         }
         if is_outside {
-            rows.push(Row::Outside(Outside { first: within, last: id, count: 1, over: time }));
+            rows.push(Row::Outside(OutsideLaunches { first: within, last: id, count: 1, over: time }));
         } else {
             rows.push(Row::Launch(Launch { time, duration: 40, correlation: within, within, context }));
         }
@@ -124,7 +124,7 @@ fn made(rows: &mut Vec<Row<'_>>, graph: GraphId, context: ContextId) {
     rows.push(Row::GraphEnd { graph: GraphId(graph.0 - 1) });
 }
 
-fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph: GraphId) -> Activity {
+fn activity(chance: &mut Rng, correlation: CorrelationId, time: Nanos, graph: GraphId) -> Activity {
     let start = time.0 + chance.below(3_000);
     let end = if chance.below(30) == 0 { 0 } else { start + 1 + chance.below(200) };
     let kernel = KernelDetail {
@@ -291,7 +291,7 @@ fn many<'a>(frames: &'a [Vec<Frame>], names: &'a [String]) -> Vec<Row<'a>> {
         rows.push(Row::Label { id: LabelId(id), text });
     }
     let ran = |name, correlation, start: u64, nanos: u64| {
-        let chance = &mut Chance(1);
+        let chance = &mut Rng(1);
         let activity = activity(chance, CorrelationId(correlation), Nanos(start), GraphId(0));
         let Detail::Kernel(kernel) = activity.detail else { panic!("{activity:?}") };
         let detail = Detail::Kernel(KernelDetail { name: NameId(name), ..kernel });

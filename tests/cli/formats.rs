@@ -101,13 +101,13 @@ fn everything() -> Vec<u8> {
         }));
     }
     let (stream, event) = (StreamId(7), EventId(5));
-    for (id, context, time, does) in [(10, 7, 600, EventUse::Record), (11, 8, 610, EventUse::Wait)] {
+    for (id, context, time, event_use) in [(10, 7, 600, EventUse::Record), (11, 8, 610, EventUse::Wait)] {
         row(Row::EventCall(EventCall {
             time: at(time),
             duration: 1_000,
             correlation: CorrelationId(ID + id),
             context: ContextId(context),
-            does,
+            event_use,
             event: 0xe0,
             stream: 0x50,
         }));

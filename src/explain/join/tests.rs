@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use gpuflame_model::record::testing::{Chance, alias, kernel, launch};
+use gpuflame_model::record::testing::{Rng, alias, kernel, launch};
 use gpuflame_model::record::{ContextId, DeviceId, GraphId, GraphNodeId};
 
 /// A sink that stores everything it receives.
@@ -41,7 +41,7 @@ fn run(limits: Limits, rows: &[Row<'_>]) -> (Seen, Tally) {
         join.push(row, &mut seen);
     }
     let before = join.tally;
-    let tally = join.as_if_over(&mut seen);
+    let tally = join.final_tally(&mut seen);
     assert_eq!(join.tally, before);
     assert!(before.launches.open() + before.activities.open() <= (rows.len() as u64));
     check(&seen, &tally);
@@ -115,7 +115,7 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     }
     // Many calls were not reported, and an activity that was launched after these calls arrives before its launch.
     let late = (1 << 30) + 300;
-    let told = |on, time| Row::Told { on, time: Nanos(time) };
+    let told = |on, time| Row::CallbacksSwitched { on, time: Nanos(time) };
     let mut rows = vec![window.clone()];
     rows.extend_from_slice(&launches);
     rows.extend([told(false, 1000), told(true, 9000)]);
@@ -366,7 +366,7 @@ fn rows_that_wait_too_long_are_evicted_with_a_reason() {
     assert_eq!(join.tally().activities.open(), 3);
     assert_eq!(seen.summary(), [(100, Err(Missing::LaunchedBefore)); 5]);
     assert_eq!(join.tally().launches.open(), 32, "activities take their turn among those that wait");
-    let tally = join.as_if_over(&mut seen);
+    let tally = join.final_tally(&mut seen);
     check(&seen, &tally);
 }
 
@@ -402,7 +402,7 @@ fn previewing_the_final_tally_changes_nothing() {
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {
         let mut given_up = Seen::default();
-        let tally = join.as_if_over(&mut given_up);
+        let tally = join.final_tally(&mut given_up);
         check(&given_up, &tally);
         assert_eq!(given_up.pending, [CorrelationId(3)]);
         assert_eq!(given_up.summary(), [(100, Err(Missing::LaunchedBefore))]);
@@ -411,7 +411,7 @@ fn previewing_the_final_tally_changes_nothing() {
     join.push_activity(&kernel(3, 120, 130), &mut seen);
     assert_eq!(seen.summary(), [(100, Ok(12)), (120, Ok(11))]);
     let mut given_up = Seen::default();
-    let tally = join.as_if_over(&mut given_up);
+    let tally = join.final_tally(&mut given_up);
     assert_eq!((tally.launches.matched, tally.activities.matched), (2, 2));
     assert_eq!((given_up.pending.len(), given_up.activities.len()), (0, 0));
 }
@@ -420,7 +420,7 @@ fn previewing_the_final_tally_changes_nothing() {
 fn an_activity_in_an_outside_range_is_outside_unless_its_launch_is_recorded() {
     let range = |first, last, count| {
         let (first, last) = (CorrelationId(first), CorrelationId(last));
-        Row::Outside(record::Outside { first, last, count, over: Nanos(95) })
+        Row::Outside(record::OutsideLaunches { first, last, count, over: Nanos(95) })
     };
     let rows = [
         Row::Launch(launch(3, 11)),
@@ -452,7 +452,7 @@ struct Truth {
 
 /// Makes a run of `launches` calls whose ids begin at `first`, with gaps, second ids, graphs, launches that
 /// never ran, and activities without a launch; each activity has a start of its own.
-fn play(chance: &mut Chance, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
+fn play(chance: &mut Rng, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
     let (mut rows, mut truth) = (Vec::new(), Truth::default());
     let (mut id, mut start) = (first, 1_u64 << 40);
     for _ in 0..chance.below(20) {
@@ -504,7 +504,7 @@ fn check_against(truth: &Truth, seen: &Seen) {
 #[test]
 fn pairs_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..60 {
-        let mut chance = Chance::new(seed);
+        let mut chance = Rng::new(seed);
         let first = if seed % 3 == 0 { u32::MAX - 100 } else { chance.next_u64() as u32 };
         let (mut rows, truth) = play(&mut chance, first, 300);
         // The launches of a thread are its calls in order, but the very first id must be known from the start.
@@ -517,7 +517,7 @@ fn pairs_match_the_oracle_for_rows_in_any_order() {
 fn small_limits_match_the_oracle_if_rows_are_roughly_in_order() {
     let limits = Limits { recent: 512, waiting: 2000, running: 2000, orphans: 400 };
     for seed in 1..10 {
-        let mut chance = Chance::new(seed);
+        let mut chance = Rng::new(seed);
         let (mut rows, truth) = play(&mut chance, u32::MAX - 5_000, 10_000);
         chance.shuffle(&mut rows, 300);
         check_against(&truth, &run(limits, &rows).0);
@@ -527,7 +527,7 @@ fn small_limits_match_the_oracle_if_rows_are_roughly_in_order() {
 #[test]
 fn hostile_rows_never_break_the_sums() {
     for seed in 1..200 {
-        let mut chance = Chance::new(seed);
+        let mut chance = Rng::new(seed);
         let mut rows = Vec::new();
         for _ in 0..400 {
             let id = chance.below(20) as u32;
@@ -541,7 +541,7 @@ fn hostile_rows_never_break_the_sums() {
                 }
             });
         }
-        let limit = |chance: &mut Chance| chance.below(6) as usize;
+        let limit = |chance: &mut Rng| chance.below(6) as usize;
         let [recent, waiting, running, orphans] = std::array::from_fn(|_| limit(&mut chance));
         run(Limits { recent, waiting, running, orphans }, &rows);
     }
@@ -623,7 +623,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
         others(&mut join, &mut seen);
     }
     join.push_activity(&node(1, 60), &mut seen);
-    join.as_if_over(&mut seen);
+    join.final_tally(&mut seen);
     assert_eq!(
         seen.summary().last(),
         Some(&(60, Err(Missing::NoStack))),

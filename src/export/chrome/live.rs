@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
-use super::events::{Called, Events, Leaf, PENDING, about, places, title};
+use super::events::{ApiCall, Events, InnermostFrameId, PENDING, about, places, title};
 use crate::compose::stack;
 use crate::cupti_text::{MAX_CALLERS, starts_work};
-use crate::frame::Frame;
-use crate::options::{GraphStacks, Names};
+use crate::frame::ComposedFrame;
+use crate::options::{GraphStacks, NameFolding};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::error::{Error, Result};
-use gpuflame_model::profile::{Place, Profile, quoted};
+use gpuflame_model::profile::{Profile, SampleSite, json_string};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Created, DeviceId, FrameKind, GpuContextId, IdMap, Instant, LabelId,
     NameId, Nanos, Row, ThreadId, Work,
@@ -36,7 +36,7 @@ pub struct ChromeText<W> {
     devices: IdMap<GpuContextId, DeviceId>,
     untimed: u64,
     /// Launch of the next activity.
-    met: Option<Launched>,
+    matched: Option<Launched>,
     failed: Option<Error>,
 }
 
@@ -58,7 +58,7 @@ impl<W: Write> ChromeText<W> {
             streams: BTreeSet::new(),
             devices: IdMap::default(),
             untimed: 0,
-            met: None,
+            matched: None,
             failed: None,
         }
     }
@@ -102,9 +102,9 @@ impl<W: Write> ChromeText<W> {
         self.events.put(format_args!(",\"stackFrames\":{{"));
         let mut used: Vec<ContextId> = self.callers.keys().copied().collect();
         used.sort_unstable();
-        let mut frames = Frames::default();
+        let mut frames = WrittenFrames::default();
         for context in used {
-            let stack = stack(profile, Place::Context(context), GraphStacks::Both, Names::Kept);
+            let stack = stack(profile, SampleSite::Context(context), GraphStacks::Both, NameFolding::Kept);
             frames.stack(context, &stack, &mut self.events);
             self.put();
         }
@@ -119,7 +119,7 @@ impl<W: Write> ChromeText<W> {
         let name = known.and_then(|(_, label)| self.labels.get(&label));
         let name = name.map_or(UNKNOWN, String::as_str);
         let thread = known.map_or(ThreadId(0), |(thread, _)| thread);
-        let called = Called { name, thread, begun: launched.time, nanos, id };
+        let called = ApiCall { name, thread, begun: launched.time, nanos, id };
         self.events.call(&called, known.map(|_| launched.context), format_args!("{more}"));
         thread
     }
@@ -142,13 +142,13 @@ impl<W: Write> ChromeText<W> {
 }
 
 impl<W: Write> Sink for ChromeText<W> {
-    fn met(&mut self, launched: Launched, _is_graph: bool) {
-        self.met = Some(launched);
+    fn matched(&mut self, launched: Launched, _is_graph: bool) {
+        self.matched = Some(launched);
     }
 
     fn activity(&mut self, one: &Activity, origin: Origin) {
         // A call without a known stack would get a wrong stack when the file is read again.
-        if let Some(launched) = self.met.take().filter(|launched| launched.context != ContextId::NONE) {
+        if let Some(launched) = self.matched.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(one.correlation, launched, launched.duration.into(), "");
             self.events.starts(one.correlation, thread, launched.time);
         }
@@ -159,8 +159,8 @@ impl<W: Write> Sink for ChromeText<W> {
         self.streams.insert((one.device.0, one.stream.0));
         self.devices.insert(one.context, one.device);
         let created = match one.created {
-            Some(Created::Context(context)) => format!(",\"created_sf\":\"{}\"", Leaf(context)),
-            Some(made) => format!(",\"created_stack\":{}", quoted(made.label().unwrap_or_default())),
+            Some(Created::Context(context)) => format!(",\"created_sf\":\"{}\"", InnermostFrameId(context)),
+            Some(made) => format!(",\"created_stack\":{}", json_string(made.label().unwrap_or_default())),
             None => String::new(),
         };
         let name = match one.work() {
@@ -209,7 +209,7 @@ impl<W: Write> Sink for ChromeText<W> {
 
 /// Frames written so far, each once. Stacks share the frames of their common path from the root.
 #[derive(Default)]
-struct Frames {
+struct WrittenFrames {
     texts: HashMap<String, u32>,
     /// Numbers of frames by caller, text and kind.
     known: HashMap<(u32, u32, char), u32>,
@@ -217,13 +217,13 @@ struct Frames {
 }
 
 /// Number that root frames have as their parent.
-const NOBODY: u32 = 0;
+const NO_PARENT: u32 = 0;
 
-impl Frames {
+impl WrittenFrames {
     /// Writes the new frames of a stack, root first. The innermost frame gets the context's id.
-    fn stack(&mut self, context: ContextId, stack: &[Frame<'_>], events: &mut Events) {
+    fn stack(&mut self, context: ContextId, stack: &[ComposedFrame<'_>], events: &mut Events) {
         let Some((leaf, callers)) = stack.split_last() else { return };
-        let mut parent = NOBODY;
+        let mut parent = NO_PARENT;
         for frame in callers {
             let next = self.texts.len() as u32;
             let text = *self.texts.entry(frame.exact()).or_insert(next);
@@ -235,20 +235,20 @@ impl Frames {
             }
             parent = number;
         }
-        self.frame(&Leaf(context).to_string(), leaf, parent, events);
+        self.frame(&InnermostFrameId(context).to_string(), leaf, parent, events);
     }
 
-    fn frame(&mut self, id: &str, frame: &Frame<'_>, parent: u32, events: &mut Events) {
+    fn frame(&mut self, id: &str, frame: &ComposedFrame<'_>, parent: u32, events: &mut Events) {
         let comma = if std::mem::replace(&mut self.written, true) { "," } else { "" };
         let category = match frame.letter() {
             'p' => "python",
             'r' => "range",
             _ => "native",
         };
-        let name = quoted(&frame.exact());
+        let name = json_string(&frame.exact());
         events.put(format_args!("{comma}\n\"{id}\":{{\"category\":\"{category}\",\"name\":{name}"));
         match parent {
-            NOBODY => events.put(format_args!("}}")),
+            NO_PARENT => events.put(format_args!("}}")),
             parent => events.put(format_args!(",\"parent\":\"{parent}\"}}")),
         }
     }

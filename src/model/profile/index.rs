@@ -11,7 +11,7 @@ pub struct Index(HashTable<u32>);
 
 impl Index {
     /// Creates an index with capacity for `count` entries.
-    pub fn with_room(count: usize) -> Self {
+    pub fn with_capacity(count: usize) -> Self {
         Self(HashTable::with_capacity(count))
     }
 

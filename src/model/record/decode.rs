@@ -12,8 +12,8 @@ use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Maximum length of a row. No valid row is longer, so a greater length means that the recording is damaged.
-const LARGEST: u32 = 64 << 20;
-const HEADER: u64 = 16;
+const MAX_ROW_BYTES: u32 = 64 << 20;
+const HEADER_BYTES: u64 = 16;
 
 /// Reads the rows of a recording.
 ///
@@ -33,11 +33,11 @@ pub struct Reader<R: BufRead> {
     records: u64,
     skipped: u64,
     ended: bool,
-    is_whole: bool,
-    is_starved: bool,
-    standing: Standing,
+    is_complete: bool,
+    is_memory_exhausted: bool,
+    state: RecordingState,
     sums: SumsReader,
-    mark: Option<Mark>,
+    mark: Option<CheckpointMark>,
     writer: Option<WriterId>,
 }
 
@@ -48,20 +48,20 @@ impl<R: BufRead> Reader<R> {
     /// `Format` if the input is not a recording or has a newer format; any error of `input`.
     pub fn new(mut input: R) -> Result<Self> {
         let mut header = Vec::new();
-        input.by_ref().take(HEADER).read_to_end(&mut header)?;
+        input.by_ref().take(HEADER_BYTES).read_to_end(&mut header)?;
         if header.get(..8) != Some(MAGIC) {
-            return Err(malformed("not a gpuflame recording: it does not begin with `gpuflame`"));
+            return Err(format_error("not a gpuflame recording: it does not begin with `gpuflame`"));
         }
         let mut words = Fields(header.get(8..).unwrap_or_default());
-        let (Some(format), Some(standing)) = (words.u32(), words.u32()) else {
-            return Err(malformed("the recording is truncated within its first 16 bytes"));
+        let (Some(format), Some(state)) = (words.u32(), words.u32()) else {
+            return Err(format_error("the recording is truncated within its first 16 bytes"));
         };
         if format > FORMAT {
             let message = format!(
                 "the recording has format {format}, but this version of gpuflame reads only formats up to \
                  {FORMAT}"
             );
-            return Err(malformed(message));
+            return Err(format_error(message));
         }
         Ok(Self {
             input,
@@ -69,13 +69,13 @@ impl<R: BufRead> Reader<R> {
             frames: Vec::new(),
             chunk: Vec::new(),
             chunk_at: 0,
-            position: HEADER,
+            position: HEADER_BYTES,
             records: 0,
             skipped: 0,
             ended: false,
-            is_whole: false,
-            is_starved: false,
-            standing: Standing::of_bits(standing),
+            is_complete: false,
+            is_memory_exhausted: false,
+            state: RecordingState::from_bits(state),
             sums: SumsReader::default(),
             mark: None,
             writer: None,
@@ -91,18 +91,18 @@ impl<R: BufRead> Reader<R> {
             let Some(tag) = self.read()? else {
                 return Ok(self.sums.next().map(|(key, values)| Row::Sum { key, values }));
             };
-            self.is_whole = tag == tag::WHOLE;
+            self.is_complete = tag == tag::END;
             match tag {
-                tag::WHOLE => {}
-                tag::STARVED => self.is_starved = true,
+                tag::END => {}
+                tag::MEMORY_EXHAUSTED => self.is_memory_exhausted = true,
                 tag::CHUNK if self.chunk_at == self.chunk.len() => self.open_chunk()?,
                 tag::SUMS => self.sums.wait(&self.payload),
                 tag::MARK | tag::WRITER => self.note(tag)?,
-                _ if !is_known(tag, &self.payload) => self.skipped += 1,
+                _ if !is_known_tag(tag, &self.payload) => self.skipped += 1,
                 _ => {
                     let (record, at) = (self.records, self.row_at());
                     let row = row(tag, &self.payload, &mut self.frames);
-                    return row.map(Some).map_err(|what| senseless(record, at, what));
+                    return row.map(Some).map_err(|what| invalid_row(record, at, what));
                 }
             }
         }
@@ -114,18 +114,18 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Whether the last row read is the end row, which the writer appends when the recording is complete.
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     /// Whether recording stopped for lack of memory while the process continued to run.
-    pub fn is_starved(&self) -> bool {
-        self.is_starved
+    pub fn is_memory_exhausted(&self) -> bool {
+        self.is_memory_exhausted
     }
 
     /// State of the recording, for a recording without an end row.
-    pub fn standing(&self) -> Standing {
-        self.standing
+    pub fn state(&self) -> RecordingState {
+        self.state
     }
 
     /// Number of rows skipped because this version does not know their kind.
@@ -134,7 +134,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Last checkpoint mark in the recording.
-    pub fn mark(&self) -> Option<&Mark> {
+    pub fn mark(&self) -> Option<&CheckpointMark> {
         self.mark.as_ref()
     }
 
@@ -161,7 +161,7 @@ impl<R: BufRead> Reader<R> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
         let sum = Fields(&self.payload).u32();
         if sum.is_none_or(|sum| sum != crc32fast::hash(&self.payload[4..])) {
-            return Err(senseless(record, at, "is a chunk with a wrong checksum: its rows are lost"));
+            return Err(invalid_row(record, at, "is a chunk with a wrong checksum: its rows are lost"));
         }
         std::mem::swap(&mut self.chunk, &mut self.payload);
         self.chunk_at = 4;
@@ -183,7 +183,7 @@ impl<R: BufRead> Reader<R> {
         };
         match makes_sense {
             true => Ok(()),
-            false => Err(senseless(self.records, self.row_at(), "is invalid, or the sums before it are")),
+            false => Err(invalid_row(self.records, self.row_at(), "is invalid, or the sums before it are")),
         }
     }
 
@@ -206,19 +206,19 @@ impl<R: BufRead> Reader<R> {
         }
         let mut fields = Fields(&self.payload);
         let (Some(tag), Some(length)) = (fields.u8(), fields.u32()) else {
-            return Err(self.cut_short(5, head));
+            return Err(self.truncated(5, head));
         };
-        if length > LARGEST {
+        if length > MAX_ROW_BYTES {
             let (record, at) = (self.records, self.position);
             let message = format!(
                 "record {record} at byte {at:#x} claims to have {length} bytes, more than any record has; \
                  the rest of the recording is lost"
             );
-            return Err(malformed(message));
+            return Err(format_error(message));
         }
         let there = self.fill(u64::from(length))?;
         if there < u64::from(length) {
-            return Err(self.cut_short(u64::from(length) + 5, there + 5));
+            return Err(self.truncated(u64::from(length) + 5, there + 5));
         }
         self.position += 5 + u64::from(length);
         self.ended = false;
@@ -233,7 +233,7 @@ impl<R: BufRead> Reader<R> {
         let Some((tag, payload)) = row else {
             let (record, at) = (self.records, self.row_at());
             self.chunk_at = self.chunk.len();
-            return Err(senseless(record, at, "is longer than its chunk"));
+            return Err(invalid_row(record, at, "is longer than its chunk"));
         };
         self.payload.clear();
         self.payload.extend_from_slice(payload);
@@ -252,8 +252,8 @@ impl<R: BufRead> Reader<R> {
         Ok(read as u64)
     }
 
-    fn cut_short(&self, whole: u64, there: u64) -> Error {
-        malformed(format!(
+    fn truncated(&self, whole: u64, there: u64) -> Error {
+        format_error(format!(
             "record {} at byte {:#x} is cut short: {there} of its {whole}{} bytes are there; \
              the records before it are good, the rest is lost",
             self.records,
@@ -263,26 +263,26 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-fn senseless(record: u64, at: u64, what: &str) -> Error {
-    malformed(format!("record {record} at byte {at:#x} {what}"))
+fn invalid_row(record: u64, at: u64, what: &str) -> Error {
+    format_error(format!("record {record} at byte {at:#x} {what}"))
 }
 
-fn malformed(message: impl Into<String>) -> Error {
+fn format_error(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, message)
 }
 
 /// Whether this version can interpret the row. A loss row of an unknown kind is treated like a row with an unknown
 /// tag.
-fn is_known(tag: u8, payload: &[u8]) -> bool {
+fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
         tag::LAUNCH..=tag::WINDOW
         | tag::GRAPH_NODE..=tag::OUTSIDE
-        | tag::INSIDE
+        | tag::HOST_STATE
         | tag::INSTANT
         | tag::CODE
-        | tag::TOLD
-        | tag::CALLED
+        | tag::CALLBACKS_SWITCHED
+        | tag::HOST_CALL_SPAN
         | tag::PROVENANCE
         | tag::GENERATED
         | tag::SAMPLED
@@ -317,8 +317,8 @@ fn row<'a>(
         tag::RANGE => range(&mut fields)?,
         tag::CODE => code(&mut fields)?.map(Row::Code),
         tag::GENERATED => generated(&mut fields)?,
-        tag::INSIDE => inside(&mut fields).map(Row::Inside),
-        tag::CALLED => called(&mut fields).map(Row::Called),
+        tag::HOST_STATE => inside(&mut fields).map(Row::HostState),
+        tag::HOST_CALL_SPAN => called(&mut fields).map(Row::HostCallSpan),
         tag::SAMPLED => sampled(&mut fields).map(Row::Sampled),
         tag::BLOCKED => blocked(&mut fields).map(Row::Blocked),
         tag::INSTANT => instant(&mut fields)?,
@@ -331,7 +331,7 @@ fn row<'a>(
         tag::MODULE => module(&mut fields).map(Row::Module),
         tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => window(&mut fields)?,
-        tag::TOLD => told(&mut fields),
+        tag::CALLBACKS_SWITCHED => callbacks_switched(&mut fields),
         tag::LOSS => loss(&mut fields),
         _ => graph(tag, &mut fields),
     };
@@ -348,8 +348,8 @@ fn launch(fields: &mut Fields<'_>) -> Option<Launch> {
     })
 }
 
-fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
-    Some(Outside {
+fn outside(fields: &mut Fields<'_>) -> Option<OutsideLaunches> {
+    Some(OutsideLaunches {
         first: CorrelationId(fields.u32()?),
         last: CorrelationId(fields.u32()?),
         count: fields.u32()?,
@@ -357,8 +357,12 @@ fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
     })
 }
 
-fn called(fields: &mut Fields<'_>) -> Option<Called> {
-    Some(Called { ended: Nanos(fields.u64()?), duration: fields.u32()?, context: ContextId(fields.u32()?) })
+fn called(fields: &mut Fields<'_>) -> Option<HostCallSpan> {
+    Some(HostCallSpan {
+        ended: Nanos(fields.u64()?),
+        duration: fields.u32()?,
+        context: ContextId(fields.u32()?),
+    })
 }
 
 fn sampled(fields: &mut Fields<'_>) -> Option<Sampled> {
@@ -379,8 +383,8 @@ fn blocked(fields: &mut Fields<'_>) -> Option<Blocked> {
     })
 }
 
-fn inside(fields: &mut Fields<'_>) -> Option<Inside> {
-    Some(Inside {
+fn inside(fields: &mut Fields<'_>) -> Option<HostState> {
+    Some(HostState {
         thread: ThreadId(fields.u32()?),
         since: Nanos(fields.u64()?),
         context: ContextId(fields.u32()?),
@@ -472,7 +476,7 @@ fn range<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     Ok(Some(Row::Range { id: RangeId(id), domain, text }))
 }
 
-fn code<'a>(fields: &mut Fields<'a>) -> Parsed<Code<'a>> {
+fn code<'a>(fields: &mut Fields<'a>) -> Parsed<CodeObject<'a>> {
     let (Some(id), Some(version), Some(first_line)) = (fields.u32(), fields.u16(), fields.u32()) else {
         return Ok(None);
     };
@@ -481,7 +485,7 @@ fn code<'a>(fields: &mut Fields<'a>) -> Parsed<Code<'a>> {
     };
     let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8");
     let (file, name) = (text(file)?, text(name)?);
-    Ok(Some(Code { id: CodeId(id), version, first_line, file, name, lines }))
+    Ok(Some(CodeObject { id: CodeId(id), version, first_line, file, name, lines }))
 }
 
 fn generated<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
@@ -536,8 +540,8 @@ fn sync(fields: &mut Fields<'_>) -> Option<Sync> {
 }
 
 fn event_call(fields: &mut Fields<'_>) -> Parsed<EventCall> {
-    let Some((mut call, does)) = event_call_fields(fields) else { return Ok(None) };
-    call.does = match does {
+    let Some((mut call, event_use)) = event_call_fields(fields) else { return Ok(None) };
+    call.event_use = match event_use {
         0 => EventUse::Record,
         1 => EventUse::Wait,
         _ => return Err("is an event call of an unknown kind"),
@@ -547,9 +551,12 @@ fn event_call(fields: &mut Fields<'_>) -> Parsed<EventCall> {
 
 fn event_call_fields(fields: &mut Fields<'_>) -> Option<(EventCall, u8)> {
     let (time, duration, correlation) = (Nanos(fields.u64()?), fields.u32()?, CorrelationId(fields.u32()?));
-    let (context, does) = (ContextId(fields.u32()?), fields.u8()?);
+    let (context, event_use) = (ContextId(fields.u32()?), fields.u8()?);
     let (event, stream) = (fields.u64()?, fields.u64()?);
-    Some((EventCall { time, duration, correlation, context, does: EventUse::Record, event, stream }, does))
+    Some((
+        EventCall { time, duration, correlation, context, event_use: EventUse::Record, event, stream },
+        event_use,
+    ))
 }
 
 fn unified(fields: &mut Fields<'_>) -> Option<Unified> {
@@ -582,13 +589,13 @@ fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
     Ok(Some(Row::Window { edge, time: Nanos(time) }))
 }
 
-fn told<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
-    Some(Row::Told { on: fields.u8()? != 0, time: Nanos(fields.u64()?) })
+fn callbacks_switched<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    Some(Row::CallbacksSwitched { on: fields.u8()? != 0, time: Nanos(fields.u64()?) })
 }
 
-fn mark(fields: &mut Fields<'_>) -> Option<Mark> {
+fn mark(fields: &mut Fields<'_>) -> Option<CheckpointMark> {
     let (began, time) = (Nanos(fields.u64()?), Nanos(fields.u64()?));
-    Some(Mark { began, time, interval_ms: fields.u32()?, open: fields.u64()? })
+    Some(CheckpointMark { began, time, interval_ms: fields.u32()?, open: fields.u64()? })
 }
 
 fn writer(fields: &mut Fields<'_>) -> Option<WriterId> {
@@ -625,15 +632,15 @@ fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
 ///
 /// # Errors
 /// Any I/O error of the file.
-pub fn is_ended(path: &std::path::Path) -> std::io::Result<bool> {
+pub fn has_end_row(path: &std::path::Path) -> std::io::Result<bool> {
     use std::io::Seek;
     let mut file = std::fs::File::open(path)?;
     let length = file.seek(std::io::SeekFrom::End(0))?;
     let mut tail = [0; 5];
-    if length < HEADER + tail.len() as u64 {
+    if length < HEADER_BYTES + tail.len() as u64 {
         return Ok(false);
     }
     file.seek(std::io::SeekFrom::End(-(tail.len() as i64)))?;
     file.read_exact(&mut tail)?;
-    Ok(tail == [tag::WHOLE, 0, 0, 0, 0])
+    Ok(tail == [tag::END, 0, 0, 0, 0])
 }

@@ -77,7 +77,7 @@ pub struct EventCall {
     /// Stack that made the call.
     pub context: ContextId,
     /// Purpose for which the call uses the event.
-    pub does: EventUse,
+    pub event_use: EventUse,
     /// Handle of the event.
     pub event: u64,
     /// Handle of the stream, as passed by the program: 0 to 2 denote default streams.

@@ -4,7 +4,6 @@
 //! rows. The explaining side (in the same process or elsewhere) only consumes rows. This module depends on neither
 //! side.
 
-mod about;
 mod activity;
 mod caller;
 mod chunk;
@@ -17,6 +16,7 @@ mod hash;
 mod ids;
 mod kinds;
 mod loss;
+mod metadata;
 mod missing;
 mod provenance;
 mod rows;
@@ -28,13 +28,12 @@ pub mod testing;
 mod tests;
 mod unified;
 
-pub use about::{Mark, Standing, WriterId};
 pub use activity::{
     Activity, CopyDetail, CopyKind, Created, Detail, KernelDetail, MemoryKind, SetDetail, Work,
 };
 pub use caller::Caller;
 pub use chunk::Chunk;
-pub use decode::{Reader, is_ended};
+pub use decode::{Reader, has_end_row};
 pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
 pub use encode::Payload;
 pub use encode::Writer;
@@ -46,11 +45,12 @@ pub use ids::{
     ModuleEpoch, NameId, Nanos, RangeId, StreamId, SyncId, ThreadId,
 };
 pub use loss::Loss;
+pub use metadata::{CheckpointMark, RecordingState, WriterId};
 pub use missing::Missing;
 pub use provenance::Provenance;
 pub use rows::{
-    Allocated, Blocked, Called, Code, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside,
-    Row, Sampled, Wait, WindowEdge,
+    Allocated, Blocked, CodeObject, ContextFlags, HostCallSpan, HostState, Instant, Launch, MemoryCall,
+    Module, OutsideLaunches, Row, Sampled, Wait, WindowEdge,
 };
 pub use sums::SumsWriter;
 pub use unified::{Unified, UnifiedKind};

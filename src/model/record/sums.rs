@@ -9,10 +9,10 @@ use super::fields::Fields;
 use super::hash::IdMap;
 
 /// Maximum length of a key, and maximum number of values per key.
-const LONGEST_KEY: usize = 255;
-const MOST_VALUES: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
+const MAX_VALUES_PER_KEY: usize = 255;
 /// Approximate size in bytes of a sum without its key and values: slot, length and count.
-const HEAD: usize = 4;
+const ENTRY_HEADER_BYTES: usize = 4;
 
 /// Writer side of the table. The writer remembers the contents of the file by 16 bytes of hashes per sum. Two keys,
 /// or two states of one sum, with the same 64-bit hash are treated as equal; the chance of this is 1 in 10^9 for
@@ -39,7 +39,7 @@ impl SumsWriter {
         self.bytes = 0;
         chunk.sums(|out| {
             sums(&mut |key, values| self.sum(out, key, values));
-            self.gone(out);
+            self.write_removals(out);
         });
     }
 
@@ -49,9 +49,12 @@ impl SumsWriter {
     }
 
     fn sum(&mut self, out: &mut Vec<u8>, key: &[u8], values: &[u64]) {
-        debug_assert!((1..=LONGEST_KEY).contains(&key.len()) && (1..=MOST_VALUES).contains(&values.len()));
+        debug_assert!(
+            (1..=MAX_KEY_BYTES).contains(&key.len()) && (1..=MAX_VALUES_PER_KEY).contains(&values.len())
+        );
         let (turn, next, now) = (self.turn, self.slots.len() as u32, hash_of(values));
-        self.bytes += HEAD + key.len() + values.iter().map(|value| varint_bytes(*value)).sum::<usize>();
+        self.bytes +=
+            ENTRY_HEADER_BYTES + key.len() + values.iter().map(|value| varint_len(*value)).sum::<usize>();
         let mut out = Payload(out);
         let slot =
             self.slots.entry(hash_of(key)).or_insert_with(|| Slot { number: next, turn, values: !now });
@@ -70,17 +73,19 @@ impl SumsWriter {
     }
 
     /// Appends a removal entry for each sum that was not yielded this time.
-    fn gone(&mut self, out: &mut Vec<u8>) {
-        let gone = hash_of::<[u64]>(&[]);
-        for slot in self.slots.values_mut().filter(|slot| slot.turn != self.turn && slot.values != gone) {
-            slot.values = gone;
+    fn write_removals(&mut self, out: &mut Vec<u8>) {
+        let write_removals = hash_of::<[u64]>(&[]);
+        for slot in
+            self.slots.values_mut().filter(|slot| slot.turn != self.turn && slot.values != write_removals)
+        {
+            slot.values = write_removals;
             Payload(out).varint(slot.number.into()).u8(0).u8(0);
         }
     }
 }
 
 /// Returns the number of bytes of `value` as a varint (7 bits per byte).
-fn varint_bytes(value: u64) -> usize {
+fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
@@ -155,7 +160,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::record::{Mark, Nanos, Reader, Row};
+    use crate::record::{CheckpointMark, Nanos, Reader, Row};
 
     type Table = Vec<(&'static [u8], Vec<u64>)>;
 
@@ -163,7 +168,7 @@ mod tests {
         let mut chunk = Chunk::default();
         writer.write(&mut chunk, |each| table.iter().for_each(|(key, values)| each(key, values)));
         if marks {
-            chunk.mark(&Mark { time: Nanos(7), ..Mark::default() });
+            chunk.mark(&CheckpointMark { time: Nanos(7), ..CheckpointMark::default() });
         }
         file.extend(chunk.take());
     }
@@ -187,7 +192,7 @@ mod tests {
 
     #[test]
     fn truncated_sums_read_back_as_of_the_last_complete_mark() {
-        let mut file = Chunk::file_head().to_vec();
+        let mut file = Chunk::file_header().to_vec();
         let mut writer = SumsWriter::default();
         let tables: [Table; 4] = [
             vec![(b"a", vec![1, u64::MAX]), (b"bb", vec![0])],

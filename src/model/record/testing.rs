@@ -66,9 +66,9 @@ pub fn alias(correlation: u32, within: u32) -> Launch {
 }
 
 /// Reproducible random numbers (xorshift64*).
-pub struct Chance(u64);
+pub struct Rng(u64);
 
-impl Chance {
+impl Rng {
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -104,8 +104,8 @@ impl Chance {
 }
 
 /// Yields the rows of one turn of a program that makes calls of all kinds. Equal turns give equal rows.
-pub fn a_turn(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
-    let chance = &mut Chance::new(u64::from(turn) + 1);
+pub fn each_row_of_cycle(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
+    let chance = &mut Rng::new(u64::from(turn) + 1);
     let mut push = |row: Row<'_>| each(&row);
     push(Row::Label { id: LabelId(turn % 3), text: "call" });
     push(Row::Window { edge: WindowEdge::Open, time: Nanos(1000 * u64::from(turn) + 10) });

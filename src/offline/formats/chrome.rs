@@ -4,12 +4,12 @@ use std::io::Write;
 
 use super::callers::{Caller, Callers};
 use gpuflame_explain::events::{self, HostCall, JoinedActivity, LaunchCall};
-use gpuflame_export::chrome::events::{Called, Events, PENDING, about, places, title};
+use gpuflame_export::chrome::events::{ApiCall, Events, PENDING, about, places, title};
 use gpuflame_export::compose::work_name;
 use gpuflame_export::format::Format;
 use gpuflame_export::threads;
 use gpuflame_model::error::Result;
-use gpuflame_model::profile::{Profile, quoted};
+use gpuflame_model::profile::{Profile, json_string};
 use gpuflame_model::record::{Created, EventUse, GpuContextId, Sync};
 
 /// Chrome's trace events, with the names of the profile. Activities without times have no place on a time line, so
@@ -78,7 +78,7 @@ impl<W: Write> Chrome<'_, W> {
         }
         let caller = self.callers.get(call.launched.context);
         let begun = call.launched.time;
-        let called = Called {
+        let called = ApiCall {
             name: &caller.call,
             thread: caller.thread,
             begun,
@@ -108,7 +108,7 @@ impl<W: Write> Chrome<'_, W> {
         });
         let stack = stack("stack", "stack_kinds", &caller);
         let (thread, begun, nanos, id) = (caller.thread, call.time, call.duration, call.id);
-        let called = Called { name: &caller.call, thread, begun, nanos, id };
+        let called = ApiCall { name: &caller.call, thread, begun, nanos, id };
         self.events.call(&called, None, format_args!("{stack}{}", more.unwrap_or_default()));
         self.flush()
     }
@@ -126,7 +126,7 @@ impl<W: Write> Chrome<'_, W> {
             Some(Created::Context(context)) => {
                 stack("created_stack", "created_kinds", &self.callers.get(context))
             }
-            Some(made) => format!(",\"created_stack\":{}", quoted(made.label().unwrap_or_default())),
+            Some(made) => format!(",\"created_stack\":{}", json_string(made.label().unwrap_or_default())),
             None => String::new(),
         };
         let title = title(activity.work(), work_name(self.profile, activity.work()));
@@ -145,7 +145,7 @@ impl<W: Write> Chrome<'_, W> {
 /// Returns the arguments for a stack and for the kinds of its frames. The kinds are omitted if all frames are call or
 /// code.
 fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
-    let stack = format!(",\"{text}\":{}", quoted(&caller.exact_stack()));
+    let stack = format!(",\"{text}\":{}", json_string(&caller.exact_stack()));
     match caller.kinds() {
         letters if letters.is_empty() => stack,
         letters => format!("{stack},\"{kinds}\":\"{letters}\""),

@@ -391,7 +391,7 @@ impl<W: Write> Perfetto<'_, W> {
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
         let track = proto::Track { uuid: Some(1), process: Some(process), ..proto::Track::default() };
         self.packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
-        for (thread, name) in threads::of(self.callers.profile) {
+        for (thread, name) in threads::launching_threads(self.callers.profile) {
             let tid = Some(i64::from(thread.0));
             let named = proto::Thread { pid, tid, name: Some(name) };
             let (uuid, parent) = (Some(thread_track(thread.0)), Some(1));
@@ -420,7 +420,7 @@ impl<W: Write> Perfetto<'_, W> {
     /// Writes the instants that the program marked, on the track of the marking thread. If that thread launched
     /// nothing, the instant is on the track of the process.
     fn marks(&mut self, events: &JoinedRows) -> Result<()> {
-        let threads = threads::of(self.callers.profile);
+        let threads = threads::launching_threads(self.callers.profile);
         for mark in events.marks() {
             let is_known = threads.iter().any(|(thread, _)| *thread == mark.thread);
             let marked = proto::TrackEvent {

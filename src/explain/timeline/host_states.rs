@@ -5,20 +5,20 @@
 
 use std::sync::Arc;
 
-use gpuflame_model::record::{Caller, ContextId, IdMap, Inside, ThreadId, map_bytes};
+use gpuflame_model::record::{Caller, ContextId, HostState, IdMap, ThreadId, map_bytes};
 
 /// States of all threads. See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Insides {
+pub(super) struct HostStates {
     /// States by thread, as pairs of (start, context) in order of time.
     threads: IdMap<ThreadId, Arc<Vec<(u64, ContextId)>>>,
     /// The launching thread of each launching context.
     launching: IdMap<ContextId, ThreadId>,
 }
 
-impl Insides {
+impl HostStates {
     /// Adds a state of a thread. States of a thread must be added in order of time.
-    pub(super) fn add(&mut self, inside: &Inside) {
+    pub(super) fn add(&mut self, inside: &HostState) {
         let known = self.threads.entry(inside.thread).or_default();
         // The vector is shared with a snapshot at most, which is short-lived.
         Arc::make_mut(known).push((inside.since.0, inside.context));
@@ -29,7 +29,7 @@ impl Insides {
     }
 
     /// Notes that `thread` makes the launches with this context.
-    pub(super) fn launches(&mut self, context: ContextId, thread: ThreadId) {
+    pub(super) fn note_launching_thread(&mut self, context: ContextId, thread: ThreadId) {
         self.launching.insert(context, thread);
     }
 
@@ -78,33 +78,33 @@ mod tests {
     use super::*;
     use gpuflame_model::record::Nanos;
 
-    fn insides(known: &[(u64, u32)]) -> Insides {
-        let mut insides = Insides::default();
-        insides.launches(ContextId(100), ThreadId(1));
+    fn host_states(known: &[(u64, u32)]) -> HostStates {
+        let mut host_states = HostStates::default();
+        host_states.note_launching_thread(ContextId(100), ThreadId(1));
         for &(since, context) in known {
-            let inside = Inside { thread: ThreadId(1), since: Nanos(since), context: ContextId(context) };
-            insides.add(&inside);
+            let inside = HostState { thread: ThreadId(1), since: Nanos(since), context: ContextId(context) };
+            host_states.add(&inside);
         }
-        insides
+        host_states
     }
 
-    fn blame(insides: &Insides, launch: u32, from: u64, to: u64) -> Vec<(u32, u64)> {
-        let blamed = insides.blame(ContextId(launch).into(), from, to);
+    fn blame(host_states: &HostStates, launch: u32, from: u64, to: u64) -> Vec<(u32, u64)> {
+        let blamed = host_states.blame(ContextId(launch).into(), from, to);
         blamed.into_iter().map(|(who, nanos)| (who.launched().unwrap().0, nanos)).collect()
     }
 
     #[test]
     fn a_gap_is_split_where_the_threads_stack_changes() {
-        let insides = insides(&[(10, 101), (30, 102), (40, 101), (50, ContextId::NONE.0)]);
-        assert_eq!(blame(&insides, 100, 20, 45), [(101, 15), (102, 10)]);
-        assert_eq!(blame(&insides, 100, 30, 40), [(102, 10)]);
+        let host_states = host_states(&[(10, 101), (30, 102), (40, 101), (50, ContextId::NONE.0)]);
+        assert_eq!(blame(&host_states, 100, 20, 45), [(101, 15), (102, 10)]);
+        assert_eq!(blame(&host_states, 100, 30, 40), [(102, 10)]);
         assert_eq!(
-            blame(&insides, 100, 45, 60),
+            blame(&host_states, 100, 45, 60),
             [(101, 5), (100, 10)],
             "the launch's own stack while the thread's stack is unknown"
         );
-        assert_eq!(blame(&insides, 100, 0, 11), [(100, 10), (101, 1)]);
-        assert_eq!(blame(&insides, 103, 20, 45), [(103, 25)], "another thread's launch");
-        assert_eq!(blame(&insides, 100, 20, 20), []);
+        assert_eq!(blame(&host_states, 100, 0, 11), [(100, 10), (101, 1)]);
+        assert_eq!(blame(&host_states, 103, 20, 45), [(103, 25)], "another thread's launch");
+        assert_eq!(blame(&host_states, 100, 20, 20), []);
     }
 }
