@@ -42,20 +42,20 @@ fn of_sums() -> Vec<u8> {
     file
 }
 
-fn mutate(bytes: &mut Vec<u8>, chance: &mut Rng) {
-    for _ in 0..=chance.below(6) {
-        let at = chance.below(bytes.len() as u64) as usize;
-        let length = (chance.below(40) as usize).min(bytes.len() - at);
-        match chance.below(6) {
-            0 => bytes[at] ^= 1 << chance.below(8),
-            1 => bytes[at] = chance.next_u64() as u8,
+fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..=rng.below(6) {
+        let at = rng.below(bytes.len() as u64) as usize;
+        let length = (rng.below(40) as usize).min(bytes.len() - at);
+        match rng.below(6) {
+            0 => bytes[at] ^= 1 << rng.below(8),
+            1 => bytes[at] = rng.next_u64() as u8,
             2 => bytes[at..at + length].fill(0xff),
             3 => drop(bytes.drain(at..at + length)),
             4 => {
                 let copy = bytes[at..at + length].to_vec();
                 bytes.splice(at..at, copy);
             }
-            _ if bytes.len() > 100 && chance.below(8) == 0 => bytes.truncate(at.max(1)),
+            _ if bytes.len() > 100 && rng.below(8) == 0 => bytes.truncate(at.max(1)),
             _ => bytes[at..at + length].fill(0),
         }
     }
@@ -125,11 +125,11 @@ fn no_verb_panics_on_a_damaged_recording() {
     let seeds = [of_rows(), of_sums()];
     let mut panicked = Vec::new();
     for turn in (0..turns).chain(FOUND) {
-        let mut chance = Rng::new(turn + 1);
+        let mut rng = Rng::new(turn + 1);
         let mut bytes = seeds[turn as usize % 2].clone();
         if turn >= 2 {
-            mutate(&mut bytes, &mut chance);
-            if chance.below(4) > 0 {
+            mutate(&mut bytes, &mut rng);
+            if rng.below(4) > 0 {
                 mend(&mut bytes);
             }
         }

@@ -424,14 +424,14 @@ mod tests {
         for (id, number) in [(2, 1), (3, 2), (4, 1), (5, 2)] {
             context(&mut explain, id, number);
         }
-        let first = |explain: &Explain, id| explain.first(ContextId(id));
+        let first = |explain: &Explain, id| explain.representative(ContextId(id));
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
         explain.forget_below(ContextId(5));
         // Contexts that represent themselves stay known as long as the profile has them.
         let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
         let special = [ContextId::NONE, ContextId::OUTSIDE];
-        assert_eq!(special.map(|id| explain.first(id)), special);
+        assert_eq!(special.map(|id| explain.representative(id)), special);
         // Add a new id for a stack that is still known.
         context(&mut explain, 6, 1);
         assert_eq!(first(&explain, 6), ContextId(2));

@@ -111,7 +111,7 @@ impl Explain {
 
     /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, a file that was written
     /// before must not be appended to.
-    pub fn forgotten(&self) -> u64 {
+    pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }
 }
@@ -292,10 +292,10 @@ impl CheckpointSums {
     /// Adds a sum. The sum is skipped if this version does not know its kind or if its values are impossible. `first`
     /// returns the context that represents another context.
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
-        let _ = self.take(&mut Fields(key), values, first);
+        let _ = self.add_sum(&mut Fields(key), values, first);
     }
 
-    fn take(
+    fn add_sum(
         &mut self,
         key: &mut Fields<'_>,
         values: &[u64],
@@ -307,7 +307,7 @@ impl CheckpointSums {
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
         self.total = total.filter(|total| *total < MAX_TOTAL)?;
         match (of, values) {
-            (of::SAMPLE, _) => self.take_sample(key, values, first)?,
+            (of::SAMPLE, _) => self.add_sample(key, values, first)?,
             (of::WORK, &[count, nanos, bytes, min, max, p50, p95, p99]) => {
                 let LeafFrame::Work(work) = leaf_frame(key)? else { return None };
                 let (device, weight) = (DeviceId(key.u32()?), Weight { count, nanos, bytes });
@@ -355,7 +355,7 @@ impl CheckpointSums {
         Some(())
     }
 
-    fn take_sample(
+    fn add_sample(
         &mut self,
         key: &mut Fields<'_>,
         sums: &[u64],

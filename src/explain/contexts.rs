@@ -54,7 +54,7 @@ impl Contexts {
     }
 
     /// Returns the context that represents `id`. The returned context may belong to another thread.
-    pub(super) fn first(&self, id: ContextId, profile: &Profile) -> ContextId {
+    pub(super) fn representative(&self, id: ContextId, profile: &Profile) -> ContextId {
         match self.firsts.get(&id) {
             Some((first, _)) => *first,
             None if id >= self.begin || id < ContextId::FIRST || profile.context(id).is_some() => id,

@@ -118,7 +118,7 @@ impl Explain {
         match row {
             Row::Launch(launch) => {
                 let thread = self.contexts.thread(launch.context, &self.profile);
-                let launch = &Launch { context: self.first(launch.context), ..*launch };
+                let launch = &Launch { context: self.representative(launch.context), ..*launch };
                 if let Some(thread) = thread {
                     self.note_launching_thread(thread, launch);
                 }
@@ -139,7 +139,7 @@ impl Explain {
                 self.join_activity(&activity, sink);
             }
             Row::GraphNode { graph, node, context } => {
-                let context = self.first(*context);
+                let context = self.representative(*context);
                 self.graphs.push(&Row::GraphNode { graph: *graph, node: *node, context });
             }
             Row::GraphClone { .. } | Row::GraphUpdate { .. } | Row::GraphEnd { .. } => {
@@ -151,12 +151,12 @@ impl Explain {
                 }
             }
             Row::HostState(inside) => {
-                let context = self.first(inside.context);
+                let context = self.representative(inside.context);
                 self.timeline.add_host_state(&HostState { context, ..*inside });
             }
             Row::HostCallSpan(called) => {
                 if let Some(thread) = self.contexts.thread(called.context, &self.profile) {
-                    let context = self.first(called.context);
+                    let context = self.representative(called.context);
                     let begun = Nanos(called.ended.0.saturating_sub(called.duration.into()));
                     self.timeline.add_call(thread, (begun, called.ended), context);
                     if let Some(per_window) = &mut self.per_window {
@@ -165,7 +165,7 @@ impl Explain {
                 }
             }
             Row::Sampled(sampled) => {
-                let sampled = Sampled { context: self.first(sampled.context), ..*sampled };
+                let sampled = Sampled { context: self.representative(sampled.context), ..*sampled };
                 let row = Row::Sampled(sampled);
                 if self.timeline.is_in_window(sampled.time) {
                     (&mut self.per_window, &mut *sink).host(&row);
@@ -174,7 +174,7 @@ impl Explain {
                 }
             }
             Row::Blocked(blocked) => {
-                let context = self.first(blocked.context);
+                let context = self.representative(blocked.context);
                 let until = blocked.time.0.saturating_add(blocked.duration);
                 // Pass on only the parts of the wait during which a window was open.
                 for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
@@ -186,12 +186,12 @@ impl Explain {
                 }
             }
             Row::Wait(wait) => {
-                let row = Row::Wait(Wait { context: self.first(wait.context), ..*wait });
+                let row = Row::Wait(Wait { context: self.representative(wait.context), ..*wait });
                 (&mut self.per_window, &mut *sink).host(&row);
                 self.host.row(&row);
             }
             Row::Memory(call) => {
-                let call = MemoryCall { context: self.first(call.context), ..*call };
+                let call = MemoryCall { context: self.representative(call.context), ..*call };
                 (&mut self.per_window, &mut *sink).memory(&call);
                 self.host.row(&Row::Memory(call));
             }
@@ -201,7 +201,7 @@ impl Explain {
             }
             Row::Instant(instant) => sink.instant(instant),
             Row::EventCall(call) => {
-                let row = Row::EventCall(EventCall { context: self.first(call.context), ..*call });
+                let row = Row::EventCall(EventCall { context: self.representative(call.context), ..*call });
                 (&mut self.per_window, &mut *sink).host(&row);
                 self.host.row(&row);
             }
@@ -259,12 +259,12 @@ impl Explain {
         }
         let Self { checkpoint, contexts, profile, .. } = self;
         let checkpoint = checkpoint.get_or_insert_default();
-        checkpoint.push(key, values, |id| contexts.first(id, profile));
+        checkpoint.push(key, values, |id| contexts.representative(id, profile));
     }
 
     /// Returns the context that represents `id`.
-    fn first(&self, id: ContextId) -> ContextId {
-        self.contexts.first(id, &self.profile)
+    fn representative(&self, id: ContextId) -> ContextId {
+        self.contexts.representative(id, &self.profile)
     }
 
     fn join_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {

@@ -178,7 +178,7 @@ impl<W: Write> ActivityTable<W> {
     }
 
     fn name(&mut self, work: Work) {
-        self.record.push_field(ShownFrameKind::of(work).word().as_bytes());
+        self.record.push_field(ShownFrameKind::for_work(work).word().as_bytes());
         match work {
             Work::Kernel(id) => match self.names.get(&id) {
                 Some(name) => self.record.push_field(name.as_bytes()),

@@ -45,21 +45,21 @@ impl<'a> Composer<'a> {
             Cow::Owned(sample)
         });
         let parts = view.parts.iter().flat_map(move |(part, leaf_frame)| {
-            profile.samples(part).iter().map(move |sample| Cow::Owned(with(sample, *leaf_frame)))
+            profile.samples(part).iter().map(move |sample| Cow::Owned(with_leaf_frame(sample, *leaf_frame)))
         });
         profile.samples(view).iter().map(Cow::Borrowed).chain(parts).chain(lost)
     }
 
     /// Returns all frames of a sample.
     pub fn frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
-        let mut frames = self.below(sample);
+        let mut frames = self.root_frames(sample);
         frames.extend(self.stack(sample.site));
         frames.extend(sample.leaf.frames().map(|leaf_frame| self.leaf_frame(leaf_frame, sample.device)));
         frames
     }
 
     /// Returns the frames below the sample's stack.
-    pub(super) fn below(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
+    pub(super) fn root_frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
         // The device and stream of lost samples are unknown.
         let is_lost = |leaf_frame| matches!(leaf_frame, LeafFrame::Lost(_));
         let mut frames = match sample.leaf.frames().any(is_lost) {
@@ -147,10 +147,10 @@ impl<'a> Composer<'a> {
             Work::Set => push(&["[", &gpu, "_Memset]"]),
             Work::Graph => push(&["[", &gpu, "_Graph]"]),
         }
-        let Work::Kernel(_) = work else { return (ShownFrameKind::of(work), 0) };
+        let Work::Kernel(_) = work else { return (ShownFrameKind::for_work(work), 0) };
         let tag = text.len() - before;
         text.push_str(&work_name(self.profile, work));
-        (ShownFrameKind::of(work), tag)
+        (ShownFrameKind::for_work(work), tag)
     }
 
     fn lost(&self, loss: Loss) -> &'static str {
@@ -159,7 +159,7 @@ impl<'a> Composer<'a> {
 }
 
 /// Returns a sample of another view, reduced to time and count, with one more frame on top.
-fn with(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
+fn with_leaf_frame(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
     let leaf_frames: Vec<LeafFrame> = sample.leaf.frames().chain(leaf_frame).collect();
     let [amount, count, ..] = sample.values;
     Sample { leaf: Leaf::new(&leaf_frames), stream: None, values: [amount, count, 0, 0], ..*sample }

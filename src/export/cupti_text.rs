@@ -12,7 +12,7 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::error::{Error, Result};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, EventRecord, FrameKind, IdMap, LabelId, Loss, MemoryKind,
-    NameId, Nanos, Row, Sync, SyncKind, ThreadId, Work,
+    NameId, Nanos, Row, SyncKind, SyncRecord, ThreadId, Work,
 };
 
 /// Maximum number of stacks whose caller is stored while the application runs (8 MiB). Calls of other stacks have no
@@ -100,7 +100,7 @@ impl<W: Write> CuptiText<W> {
         let (thread, label) = self.callers.get(&context).copied().unzip();
         let name = label.and_then(|label| self.labels.get(&label));
         let (name, thread) = (name.map_or("[call unknown]", String::as_str), thread.unwrap_or(ThreadId(0)));
-        ApiCall { name, process: self.process, thread, begun, nanos, id }.line(&mut self.text);
+        CallLine { name, process: self.process, thread, begun, nanos, id }.line(&mut self.text);
     }
 
     fn put(&mut self) {
@@ -150,7 +150,7 @@ pub fn lost(loss: Loss, count: u64, text: &mut Vec<u8>) {
 }
 
 /// A call of the API.
-pub struct ApiCall<'a> {
+pub struct CallLine<'a> {
     /// API function.
     pub name: &'a str,
     /// Process id.
@@ -165,10 +165,10 @@ pub struct ApiCall<'a> {
     pub id: CorrelationId,
 }
 
-impl ApiCall<'_> {
+impl CallLine<'_> {
     /// Appends the line of this call.
     pub fn line(&self, text: &mut Vec<u8>) {
-        let &ApiCall { name, process, thread, begun, nanos, id } = self;
+        let &CallLine { name, process, thread, begun, nanos, id } = self;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
         push_line(
             text,
@@ -186,7 +186,7 @@ impl ApiCall<'_> {
 }
 
 /// Appends the line of a synchronization.
-pub fn sync(sync: &Sync, text: &mut Vec<u8>) {
+pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
     let kind = match sync.kind {
         SyncKind::EVENT => "EVENT_SYNCHRONIZE",
         SyncKind::STREAM_WAIT => "STREAM_WAIT_EVENT",

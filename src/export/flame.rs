@@ -283,7 +283,7 @@ impl FlameBuilder {
     }
 
     fn sample(&mut self, composer: &Composer<'_>, sample: &Sample, weight: u64) {
-        let base = self.path(NodeId::ROOT, composer.below(sample));
+        let base = self.path(NodeId::ROOT, composer.root_frames(sample));
         let key = (base, site_key(sample.site));
         let stack = match self.stacks.get(&key) {
             Some(&known) => known,

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::clean;
-use super::short::short_kernel;
 use super::short_name_svg::SEPARATOR;
+use super::short_names::short_kernel;
 use gpuflame_model::profile::{ShownFrameId, ShownFrameKind};
 
 /// A frame of a composed stack.

@@ -476,13 +476,13 @@ fn a_full_disk_is_an_io_error() {
 #[ignore = "draws a picture for visual inspection and prints its path"]
 fn a_picture_for_visual_inspection() {
     let mut sketch = Sketch::new();
-    let (mut chance, mut id) = (Rng::new(7), 2);
+    let (mut rng, mut id) = (Rng::new(7), 2);
     for layer in ["attention", "mlp", "rmsnorm", "softmax"] {
         for call in 0..6 {
             let call = format!("{layer}_step{call}");
             let work = if call.ends_with('1') { RELU } else { GEMM };
             sketch.context(id, 0, &["main", "decode", "forward", layer, &call, "cudaLaunchKernel"]);
-            sketch.ran(id, work, 10, 1_000_000 + chance.below(9_000_000));
+            sketch.ran(id, work, 10, 1_000_000 + rng.below(9_000_000));
             id += 1;
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use gpuflame_model::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventCall,
     EventId, EventRecord, EventUse, Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch,
-    Loss, MemoryKind, NameId, Nanos, Row, StreamId, Sync, SyncKind, ThreadId, Wait, WindowEdge, Writer,
+    Loss, MemoryKind, NameId, Nanos, Row, StreamId, SyncKind, SyncRecord, ThreadId, Wait, WindowEdge, Writer,
 };
 
 use crate::support::command::gpuflame;
@@ -117,7 +117,7 @@ fn everything() -> Vec<u8> {
     for (id, kind, time, event) in
         [(11, SyncKind::STREAM_WAIT, 610, Some(event)), (12, SyncKind::STREAM, 620, None)]
     {
-        row(Row::Sync(Sync {
+        row(Row::Sync(SyncRecord {
             kind,
             start: at(time),
             end: at(time + 3),

@@ -149,12 +149,12 @@ impl Rng {
 
 /// A trace of slices that overlap arbitrarily, on few distinct times, so that many begin and end together.
 fn random_trace(seed: u64) -> Value {
-    let mut chance = Rng(seed);
+    let mut rng = Rng(seed);
     let mut events = Vec::new();
     for at in 0..120 {
-        let (start, length) = (chance.below(60), chance.below(25));
-        let thread = 1 + chance.below(2);
-        let (category, name) = match chance.below(4) {
+        let (start, length) = (rng.below(60), rng.below(25));
+        let thread = 1 + rng.below(2);
+        let (category, name) = match rng.below(4) {
             0 => ("python_function", "function"),
             1 => ("user_annotation", "range"),
             2 => ("cpu_op", "operator"),

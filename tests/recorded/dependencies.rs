@@ -10,7 +10,7 @@ use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
 use gpuflame_export::stack_names;
 use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{
-    ContextId, EventCall, EventRecord, EventUse, Reader, Row, Sync, SyncKind, ThreadId, Wait,
+    ContextId, EventCall, EventRecord, EventUse, Reader, Row, SyncKind, SyncRecord, ThreadId, Wait,
 };
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ fn run_of(source: &str, variables: &[(&str, &str)]) -> Done {
 struct Recorded {
     profile: Profile,
     records: Vec<EventRecord>,
-    syncs: Vec<Sync>,
+    syncs: Vec<SyncRecord>,
     calls: Vec<EventCall>,
     waits: Vec<Wait>,
     threads: BTreeMap<ContextId, ThreadId>,

@@ -30,7 +30,7 @@ pub struct Aggregate {
     /// Whether each stream has cells of its own.
     by_stream: bool,
     lanes: Vec<Lane>,
-    lane_index: IdMap<(u32, Stream), u32>,
+    lane_index: IdMap<(u32, StreamKey), u32>,
     series: Vec<Series>,
     series_index: IdMap<(LaunchOutcome, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
@@ -62,13 +62,13 @@ struct Cell {
 }
 
 /// A stream of a GPU context.
-type Stream = (GpuContextId, StreamId);
+type StreamKey = (GpuContextId, StreamId);
 
 /// A series of one stream.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
-    stream: Option<Stream>,
+    stream: Option<StreamKey>,
 }
 
 const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
@@ -171,7 +171,7 @@ impl Aggregate {
         &mut self,
         site: SiteCode,
         outcome: LaunchOutcome,
-        (device, stream): (Option<DeviceId>, Option<Stream>),
+        (device, stream): (Option<DeviceId>, Option<StreamKey>),
         weight: Weight,
     ) -> usize {
         let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
@@ -205,7 +205,7 @@ impl Aggregate {
         })
     }
 
-    fn lane(&mut self, series: u32, stream: Option<Stream>) -> u32 {
+    fn lane(&mut self, series: u32, stream: Option<StreamKey>) -> u32 {
         let lanes = &mut self.lanes;
         // Only launches that did not run have no stream.
         let key = stream.unwrap_or((GpuContextId(u32::MAX), StreamId(u32::MAX)));

@@ -2,7 +2,7 @@
 //! from the same stacks again and again, and without the cache two look-ups in hash maps are a quarter of the collector's
 //! cost per activity.
 
-use super::{LaunchOutcome, SiteCode, Stream};
+use super::{LaunchOutcome, SiteCode, StreamKey};
 use gpuflame_model::record::{DeviceId, Work};
 
 /// Number of slots. They take 12 KiB, which fit into the L1 cache together with the collector's other data.
@@ -15,7 +15,7 @@ pub(super) struct SumKey {
     pub(super) outcome: LaunchOutcome,
     pub(super) device: Option<DeviceId>,
     /// Stream of the activity; set only if streams are summed separately.
-    pub(super) stream: Option<Stream>,
+    pub(super) stream: Option<StreamKey>,
 }
 
 impl SumKey {

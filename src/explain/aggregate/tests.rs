@@ -156,14 +156,14 @@ fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
 /// Rows of launches with one kernel each, delivered in buffers of 1,000 records as by a tracer. The launches use `names`
 /// different kernels and `contexts` different call sites.
 fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
-    let (mut rows, mut chance) = (Vec::with_capacity(2 * launches as usize), Rng::new(3));
+    let (mut rows, mut rng) = (Vec::with_capacity(2 * launches as usize), Rng::new(3));
     for from in (0..launches).step_by(1000) {
         let ids = from..from + 1000;
-        rows.extend(ids.clone().map(|id| Row::Launch(launch(id, 2 + chance.below(contexts) as u32))));
+        rows.extend(ids.clone().map(|id| Row::Launch(launch(id, 2 + rng.below(contexts) as u32))));
         rows.extend(ids.map(|id| {
             let start = 1_000_000 + u64::from(id) * 3000;
-            let name = chance.below(names) as u32;
-            Row::Activity(named(name, kernel(id, start, start + 500 + chance.below(2000))))
+            let name = rng.below(names) as u32;
+            Row::Activity(named(name, kernel(id, start, start + 500 + rng.below(2000))))
         }));
     }
     rows

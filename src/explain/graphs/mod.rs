@@ -290,7 +290,7 @@ impl Graphs {
             Some(group) if group.shared => {
                 let own = self.ids_and_creators(*group).collect();
                 self.drop_group(graph);
-                self.own(graph, own);
+                self.insert_own_table(graph, own);
             }
             Some(_) => {}
         }
@@ -310,7 +310,7 @@ impl Graphs {
     }
 
     /// Inserts a group with a table of its own, which contains `nodes`. `nodes` must not be empty.
-    fn own(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
+    fn insert_own_table(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
         let mut table = NodeTable { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
         for (id, creator) in nodes {
@@ -345,7 +345,7 @@ impl Graphs {
             self.share(graph, from.table, shift_of_all, (*first, *last));
         } else {
             let creators = theirs.into_iter().map(|(_, creator)| creator);
-            self.own(graph, mine.iter().map(|(id, _)| *id).zip(creators).collect());
+            self.insert_own_table(graph, mine.iter().map(|(id, _)| *id).zip(creators).collect());
         }
     }
 

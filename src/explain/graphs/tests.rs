@@ -310,13 +310,13 @@ fn destroyed_graphs_use_no_memory() {
 
 #[test]
 fn nonsensical_graph_rows_do_not_panic() {
-    let mut chance = gpuflame_model::record::testing::Rng::new(7);
+    let mut rng = gpuflame_model::record::testing::Rng::new(7);
     let mut graphs = Graphs::default();
     for _ in 0..200_000 {
         let ids = [0, 1, 2, 5, 9, u64::MAX, u64::MAX - 1, 1 << 32, 1 << 63];
-        let mut id = || ids[chance.below(ids.len() as u64) as usize].wrapping_add(chance.below(40));
+        let mut id = || ids[rng.below(ids.len() as u64) as usize].wrapping_add(rng.below(40));
         let (a, b, c) = (id(), id(), id());
-        match chance.below(6) {
+        match rng.below(6) {
             0 => node(&mut graphs, a as u32 % 8, b, c as u32),
             1 | 2 => copy(&mut graphs, a as u32 % 8, b, c),
             3 => update(&mut graphs, a as u32 % 8, b as u32 % 8, c as u32),

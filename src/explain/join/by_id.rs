@@ -55,7 +55,7 @@ impl MatchState {
         if activity.graph != GraphId(0) {
             *self = Self::Graph;
         } else if *self != Self::Graph {
-            *self = Self::Matched(ActivityHash::of(activity));
+            *self = Self::Matched(ActivityHash::from_activity(activity));
         }
     }
 }
@@ -170,11 +170,11 @@ impl ById {
         }
     }
 
-    /// Passes all entries to `each`, oldest first as far as their age is known.
-    pub(super) fn each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
+    /// Passes all entries to `for_each`, oldest first as far as their age is known.
+    pub(super) fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
         older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
-        self.recent.each(each);
+        self.recent.for_each(each);
     }
 
     /// Launches that have had no activity so far, in no particular order.
@@ -275,7 +275,7 @@ fn offset(id: CorrelationId) -> usize {
 }
 
 #[derive(Debug)]
-struct Page {
+struct IdPage {
     /// Id of the page's first entry.
     first: CorrelationId,
     entries: [Option<IdEntry>; ENTRIES_PER_PAGE],
@@ -284,7 +284,7 @@ struct Page {
 /// Table of recent ids. Its number of pages is a power of two, and each page is allocated when it is first used.
 #[derive(Debug)]
 struct RecentIds {
-    pages: Box<[Option<Box<Page>>]>,
+    pages: Box<[Option<Box<IdPage>>]>,
 }
 
 /// Whether the page in the place of an id is the id's own page.
@@ -308,7 +308,7 @@ impl RecentIds {
     }
 
     /// The page that contains `id`, if it is present.
-    fn page_of(&self, id: CorrelationId) -> Option<&Page> {
+    fn page_of(&self, id: CorrelationId) -> Option<&IdPage> {
         let page = self.pages[self.place(id)].as_deref()?;
         (page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32).then_some(page)
     }
@@ -340,13 +340,13 @@ impl RecentIds {
         let place = self.place(id);
         match &mut self.pages[place] {
             Some(page) => page.first = first,
-            nothing => *nothing = Some(Box::new(Page { first, entries: [None; ENTRIES_PER_PAGE] })),
+            nothing => *nothing = Some(Box::new(IdPage { first, entries: [None; ENTRIES_PER_PAGE] })),
         }
     }
 
-    /// Passes all entries to `each`, in the order of their ids unless ids wrapped.
-    fn each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
-        let mut pages: Vec<&Page> = self.pages.iter().flatten().map(|page| &**page).collect();
+    /// Passes all entries to `for_each`, in the order of their ids unless ids wrapped.
+    fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
+        let mut pages: Vec<&IdPage> = self.pages.iter().flatten().map(|page| &**page).collect();
         pages.sort_by_key(|page| page.first.0);
         for page in pages {
             for (at, entry) in (0..).zip(&page.entries) {
@@ -359,7 +359,7 @@ impl RecentIds {
 
     fn heap_bytes(&self) -> usize {
         let made = self.pages.iter().flatten().count();
-        size_of_val(&*self.pages) + made * size_of::<Page>()
+        size_of_val(&*self.pages) + made * size_of::<IdPage>()
     }
 }
 

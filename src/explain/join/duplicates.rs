@@ -24,7 +24,7 @@ pub(super) struct DuplicateDetector {
 pub(super) struct ActivityHash(u32);
 
 impl ActivityHash {
-    pub(super) fn of(activity: &Activity) -> Self {
+    pub(super) fn from_activity(activity: &Activity) -> Self {
         let hash_activity = hash_activity(activity);
         // The bits that depend on the GPU's number are in the lower half, so both halves are combined.
         Self((hash_activity ^ hash_activity >> 32) as u32)
@@ -55,7 +55,7 @@ impl DuplicateDetector {
         if activity.graph != GraphId(0) {
             return self.is_duplicate_node(activity);
         }
-        last == Some(ActivityHash::of(activity))
+        last == Some(ActivityHash::from_activity(activity))
     }
 
     /// Whether the node run was delivered before. The function remembers the node run from now on.

@@ -176,7 +176,7 @@ impl Join {
         self.outside.add(first, last, launches.over);
         let Self { by_id, orphans, outside, order, tally, .. } = self;
         let mut theirs = Vec::new();
-        orphans.each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
+        orphans.for_each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
         for (id, over) in theirs {
             by_id.shorten(id, |chain| {
                 orphans.take_all(chain, |activity| deliver_outside(tally, activity, over, sink));
@@ -190,8 +190,8 @@ impl Join {
     /// called at any time.
     pub fn final_tally(&self, sink: &mut impl Sink) -> Tally {
         let mut tally = self.tally;
-        self.orphans.each(|activity| abandon(&mut tally, &self.order, activity, sink));
-        self.by_id.each(|id, entry| {
+        self.orphans.for_each(|activity| abandon(&mut tally, &self.order, activity, sink));
+        self.by_id.for_each(|id, entry| {
             if let IdEntry::Launch(launched, progress) = *entry {
                 retire(&mut tally, id, launched, progress, sink);
             }
@@ -201,7 +201,7 @@ impl Join {
 
     /// Passes launches to `sink` as pending if they were made between two times and still wait for an activity.
     pub fn pending_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
-        self.by_id.each(|id, entry| {
+        self.by_id.for_each(|id, entry| {
             if let IdEntry::Launch(launched, MatchState::Waiting) = *entry
                 && launched.context != ContextId::OUTSIDE
                 && from < launched.time

@@ -47,7 +47,7 @@ pub struct BackwardTime {
 type RangeKey = (u64, String);
 
 /// Contexts of the operators' last launches, by thread. The context is `None` for a thread of autograd's engine.
-type Operators = HashMap<RangeKey, HashMap<ThreadId, Option<ContextId>>>;
+type OperatorContexts = HashMap<RangeKey, HashMap<ThreadId, Option<ContextId>>>;
 
 /// Whether a function of this name belongs to autograd's engine and calls nodes.
 pub(super) fn is_engine(function: &str) -> bool {
@@ -62,7 +62,7 @@ pub(super) fn attach_backward_to_forward(
     engine: &[bool],
     of_node: &dyn Fn(&Profile, ContextId) -> Vec<ShownFrameId>,
 ) -> BackwardTime {
-    let mut operators = Operators::new();
+    let mut operators = OperatorContexts::new();
     let mut backward = HashMap::new();
     for context in profile.contexts() {
         let is_done = shown(profile, context).any(|id| name(profile, id) == BACKWARD_MARK);
@@ -240,7 +240,7 @@ mod tests {
         profile
     }
 
-    fn hang(profile: &mut Profile) -> BackwardTime {
+    fn attach(profile: &mut Profile) -> BackwardTime {
         let options = SymbolizeOptions { backward_under_forward: true, ..SymbolizeOptions::default() };
         let mut symbolizer = Symbolizer::new(options);
         symbolizer.name(profile);
@@ -282,7 +282,7 @@ mod tests {
         let sums = BackwardTime { all: 1129, moved: 120 };
         // Nothing changes if the profile is displayed again, as in a live process.
         for _ in 0..2 {
-            assert_eq!(hang(&mut profile), sums);
+            assert_eq!(attach(&mut profile), sums);
             let tail = |number| {
                 format!("MmBackward0;aten::mm;call;[range]MmBackward0, seq = {number};[range]aten::mm")
             };
@@ -319,7 +319,7 @@ mod tests {
         let contexts: Vec<_> =
             contexts.iter().map(|(thread, stack, ns)| (*thread, stack.as_str(), *ns)).collect();
         let mut profile = profile(&contexts);
-        assert_eq!(hang(&mut profile), BackwardTime { all: 7, moved: 2 });
+        assert_eq!(attach(&mut profile), BackwardTime { all: 7, moved: 2 });
         let hung = |id: u32| stack(&profile, id).split_once(";[backward];").map(|(line, _)| line.to_owned());
         let tied: Vec<_> = (1..=11).filter_map(|id| Some((id, hung(id)?))).collect();
         assert_eq!(tied, [(4, "step;layer".to_owned()), (11, "step;relu".to_owned())]);
@@ -338,7 +338,7 @@ mod tests {
         ] {
             let forward = format!("{forward}p step;c call;r aten::mm, seq = 1");
             let mut profile = profile(&[(1, &forward, 1), (2, &format!("{backward}{node}"), 5)]);
-            assert_eq!(hang(&mut profile), BackwardTime { all: 5, moved: 5 }, "{forward} {backward}");
+            assert_eq!(attach(&mut profile), BackwardTime { all: 5, moved: 5 }, "{forward} {backward}");
             let of_node = "X;call;[range]MmBackward0, seq = 1;[range]aten::mm";
             assert_eq!(stack(&profile, 2), format!("{hung}{of_node}"));
         }

@@ -83,7 +83,7 @@ pub(super) struct StackName<'a> {
 
 impl StackName<'_> {
     /// Treats a trampoline, through which Python calls a function, as the function itself.
-    fn by_trampoline(mut self) -> Self {
+    fn unwrap_trampoline(mut self) -> Self {
         if self.origin == CodeOrigin::Interpreter && self.text.starts_with(TRAMPOLINE) {
             self.origin = CodeOrigin::Python;
         }
@@ -94,7 +94,7 @@ impl StackName<'_> {
 /// For each name of `stack`, root first, whether the name is shown.
 pub(super) fn fold(stack: &[StackName<'_>]) -> Vec<bool> {
     let has_functions = stack.iter().any(|name| name.origin == CodeOrigin::Python);
-    let stack = stack.iter().map(|name| if has_functions { *name } else { name.by_trampoline() });
+    let stack = stack.iter().map(|name| if has_functions { *name } else { name.unwrap_trampoline() });
     let stack = &stack.collect::<Vec<_>>()[..];
     let in_python = stack.iter().any(|name| name.origin == CodeOrigin::Python);
     let is_ours = |name: &StackName<'_>| match name.origin {

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 pub use backward::BackwardTime;
 pub use demangle::kernel_name;
-pub use generated::{Generated, GeneratedCodeSources, generated_addresses};
+pub use generated::{GeneratedCodeSources, GeneratedNames, generated_addresses};
 
 use backward::{attach_backward_to_forward, is_engine};
 use files::{FunctionSymbol, SymbolFiles, Symbols};
@@ -129,7 +129,7 @@ impl Symbolizer {
         &self.misses
     }
 
-    fn note(&mut self, found: &FrameToName) {
+    fn count_if_unnamed(&mut self, found: &FrameToName) {
         if let FrameToName::Code { symbols: Some(Err(why)), .. } = found {
             *self.misses.entry(*why).or_default() += 1;
         }
@@ -156,7 +156,7 @@ impl Symbolizer {
         let internal = self.options.internal_frames;
         let found = find_symbols(&frames, profile, |origin| internal || origin == CodeOrigin::Code);
         for found in found {
-            self.note(&found);
+            self.count_if_unnamed(&found);
             self.frames.push(name_frame(profile, found, &self.options));
         }
     }
@@ -201,7 +201,7 @@ impl Symbolizer {
         seen.dedup();
         let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
         for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile, |_| true)) {
-            self.note(&found);
+            self.count_if_unnamed(&found);
             self.frames[at] = name_frame(profile, found, &self.options);
         }
     }

@@ -62,7 +62,7 @@ impl CulpritThreads {
 struct ThreadHistory {
     last: Option<CallSpan>,
     /// The thread's pieces in order of time, without overlaps.
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<HistoryPiece>,
 }
 
 /// A call and the times at which it began and ended.
@@ -75,19 +75,19 @@ struct CallSpan {
 
 /// A long period of a thread: either a call, or the pause between two calls.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct HistoryPiece {
     since: u64,
     until: u64,
     /// The call itself, or the call after the pause.
     call: ContextId,
-    /// The call before the pause; [`Piece::CALL`] if this piece is a call, [`Piece::BEGINNING`] if the pause was before the
+    /// The call before the pause; [`HistoryPiece::CALL`] if this piece is a call, [`HistoryPiece::BEGINNING`] if the pause was before the
     /// thread's first call.
     after: ContextId,
 }
 
-const _: () = assert!(size_of::<Piece>() == 24, "a piece grew: up to 131,072 pieces are stored");
+const _: () = assert!(size_of::<HistoryPiece>() == 24, "a piece grew: up to 131,072 pieces are stored");
 
-impl Piece {
+impl HistoryPiece {
     const CALL: ContextId = ContextId::NONE;
     const BEGINNING: ContextId = ContextId::OUTSIDE;
 
@@ -116,7 +116,7 @@ impl Default for CallHistory {
 impl CallHistory {
     /// Creates an instance that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
-        let max_pieces = (bytes / size_of::<Piece>()).min(MAX_PIECES);
+        let max_pieces = (bytes / size_of::<HistoryPiece>()).min(MAX_PIECES);
         Self { max_pieces, drop_at: PIECES_HIGH_WATER.min(max_pieces), ..Self::default() }
     }
 
@@ -129,7 +129,9 @@ impl CallHistory {
         let had = thread.pieces.len();
         let noted = thread.pieces.back().map_or(0, |piece| piece.until);
         match thread.last {
-            None => thread.push(Piece { since: 0, until: begun, call, after: Piece::BEGINNING }),
+            None => {
+                thread.push(HistoryPiece { since: 0, until: begun, call, after: HistoryPiece::BEGINNING })
+            }
             // The row of this call was delayed, or the clock was set.
             Some(last) if ended < last.ended => return,
             // After a long call, a pause of any length is stored, because the end of the pause shows which thread made the
@@ -137,12 +139,12 @@ impl CallHistory {
             Some(CallSpan { ended: since, call: after, .. })
                 if begun >= since.saturating_add(MIN_PIECE_NS) || since == noted && begun > since =>
             {
-                thread.push(Piece { since, until: begun, call, after });
+                thread.push(HistoryPiece { since, until: begun, call, after });
             }
             _ => {}
         }
         if ended.saturating_sub(begun) >= MIN_PIECE_NS {
-            thread.push(Piece { since: begun, until: ended, call, after: Piece::CALL });
+            thread.push(HistoryPiece { since: begun, until: ended, call, after: HistoryPiece::CALL });
         }
         thread.last = Some(CallSpan { begun, ended, call });
         self.pieces += thread.pieces.len() - had;
@@ -265,13 +267,13 @@ impl CallHistory {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let pieces = self.threads.values().map(|thread| thread.pieces.capacity() * size_of::<Piece>());
+        let pieces = self.threads.values().map(|thread| thread.pieces.capacity() * size_of::<HistoryPiece>());
         pieces.sum::<usize>() + map_bytes(&self.threads)
     }
 }
 
 impl ThreadHistory {
-    fn push(&mut self, piece: Piece) {
+    fn push(&mut self, piece: HistoryPiece) {
         // The last piece is a call whose end was not known when it was added.
         if let Some(last) = self.pieces.back_mut()
             && last.until > piece.since
@@ -293,7 +295,7 @@ impl ThreadHistory {
     }
 
     /// The thread's pieces that overlap the time `from..to`.
-    fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = &Piece> {
+    fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = &HistoryPiece> {
         let first = self.pieces.partition_point(|piece| piece.until <= from);
         self.pieces.range(first..).take_while(move |piece| piece.since < to)
     }

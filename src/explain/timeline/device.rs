@@ -246,7 +246,7 @@ impl DeviceAccount {
         for stretch in &stretches {
             let first = if windows.has_any() { 0 } else { stretch.start };
             let from = self.cursor.unwrap_or(first);
-            self.gap(from, stretch, known, charge);
+            self.charge_gap(from, stretch, known, charge);
             let from = from.max(stretch.start);
             if stretch.end > from {
                 let inside: u64 = windows.parts(from, stretch.end).map(|(from, to)| to - from).sum();
@@ -266,7 +266,7 @@ impl DeviceAccount {
     ) {
         self.account(time, known, charge);
         for (from, to) in known.windows.parts(self.cursor(), time) {
-            self.closing(to - from, charge);
+            self.charge_closing(to - from, charge);
         }
         self.cursor = self.cursor.max(Some(time));
     }
@@ -284,13 +284,13 @@ impl DeviceAccount {
     }
 
     /// Charges idle time after the last work in a window.
-    pub(super) fn closing(&mut self, nanos: u64, charge: &mut impl FnMut(IdleCause, IdleAmount)) {
+    pub(super) fn charge_closing(&mut self, nanos: u64, charge: &mut impl FnMut(IdleCause, IdleAmount)) {
         self.idle += nanos;
         charge(IdleCause::Closing, IdleAmount::gap(nanos));
     }
 
     /// Charges the gap from `from` to the beginning of `stretch`, limited to the time in which a window was open.
-    fn gap(
+    fn charge_gap(
         &mut self,
         from: u64,
         stretch: &BusyStretch,
@@ -304,7 +304,7 @@ impl DeviceAccount {
             // window closed.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
-                self.closing(to - open, charge);
+                self.charge_closing(to - open, charge);
                 continue;
             }
             self.idle += to - open;

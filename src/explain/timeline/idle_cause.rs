@@ -40,7 +40,7 @@ impl IdleCulprit {
 
 impl IdleCause {
     /// Replaces the blamed code by the code that `who` returns for it.
-    pub(super) fn by(self, who: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
+    pub(super) fn map_culprit(self, who: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
         match self {
             Self::Between(blamed, cause) => Self::Between(who(blamed), cause),
             Self::Opening(blamed, cause) => Self::Opening(who(blamed), cause),

@@ -87,7 +87,7 @@ impl IdleByCause {
     fn adder_for(&mut self, device: DeviceId) -> impl FnMut(IdleCause, IdleAmount) {
         move |charge, idle| {
             let is_full = self.sums.len() >= MAX_CAUSES && !self.sums.contains_key(&(device, charge));
-            let charge = if is_full { charge.by(IdleCulprit::without_pause) } else { charge };
+            let charge = if is_full { charge.map_culprit(IdleCulprit::without_pause) } else { charge };
             match idle.context {
                 None => add(&mut self.sums, (device, charge), idle),
                 Some(context) => self.add_found((device, charge, context), idle.nanos),
@@ -112,7 +112,7 @@ impl IdleByCause {
         let mut shared = Sums::default();
         for (&(device, charge), idle) in &self.sums {
             for (who, part) in divide_idle(*idle, found.remove(&(device, charge)).unwrap_or_default()) {
-                let by = who.map_or(charge, |who| charge.by(|_| IdleCulprit::Caller(who.into())));
+                let by = who.map_or(charge, |who| charge.map_culprit(|_| IdleCulprit::Caller(who.into())));
                 add(&mut shared, (device, by), part);
             }
         }
@@ -292,10 +292,10 @@ impl Timeline {
         };
         let IdleByCause { sums, found } = std::mem::take(&mut self.charges);
         for ((device, charge), old) in sums {
-            add(&mut self.charges.sums, (device, charge.by(renamed)), old);
+            add(&mut self.charges.sums, (device, charge.map_culprit(renamed)), old);
         }
         for ((device, charge, by), nanos) in found {
-            self.charges.add_found((device, charge.by(renamed), context(by)), nanos);
+            self.charges.add_found((device, charge.map_culprit(renamed), context(by)), nanos);
         }
         self.devices.iter_mut().for_each(|device| device.rename(caller));
         Arc::make_mut(&mut self.calls).rename(&context);
@@ -342,7 +342,7 @@ impl Timeline {
             let mut device = DeviceAccount::new(id);
             // The device was idle in all windows that were forgotten.
             if self.windows.forgotten() > 0 {
-                device.closing(self.windows.forgotten(), &mut self.charges.adder_for(id));
+                device.charge_closing(self.windows.forgotten(), &mut self.charges.adder_for(id));
             }
             self.devices.push(device);
             self.devices.len() - 1

@@ -20,7 +20,7 @@ const SAMPLES_HIGH_WATER: usize = 1 << 12;
 /// Samples and waits of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct SampleHistory {
-    threads: IdMap<ThreadId, VecDeque<Sample>>,
+    threads: IdMap<ThreadId, VecDeque<CpuSample>>,
     waits: IdMap<ThreadId, VecDeque<OffCpuSpan>>,
     count: usize,
     /// Number of samples and waits at which those that are not needed are dropped next.
@@ -30,7 +30,7 @@ pub(super) struct SampleHistory {
 
 /// A sample of a thread.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct CpuSample {
     time: u64,
     period: u32,
     context: ContextId,
@@ -44,7 +44,7 @@ struct OffCpuSpan {
     context: ContextId,
 }
 
-const _: () = assert!(size_of::<Sample>() == 16, "a sample grew: up to 65,536 samples are stored");
+const _: () = assert!(size_of::<CpuSample>() == 16, "a sample grew: up to 65,536 samples are stored");
 const _: () = assert!(size_of::<OffCpuSpan>() == 24, "a wait grew: up to 65,536 waits are stored");
 
 impl Default for SampleHistory {
@@ -57,7 +57,7 @@ impl Default for SampleHistory {
 impl SampleHistory {
     /// Creates an instance that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
-        let max_samples = (bytes / size_of::<Sample>()).min(MAX_SAMPLES);
+        let max_samples = (bytes / size_of::<CpuSample>()).min(MAX_SAMPLES);
         Self { max_samples, drop_at: SAMPLES_HIGH_WATER.min(max_samples), ..Self::default() }
     }
 
@@ -66,7 +66,7 @@ impl SampleHistory {
         let Sampled { time, period, thread, context } = *sampled;
         let known = self.threads.entry(thread).or_default();
         let at = known.partition_point(|found| found.time <= time.0);
-        known.insert(at, Sample { time: time.0, period, context });
+        known.insert(at, CpuSample { time: time.0, period, context });
         self.count += 1;
     }
 
@@ -137,7 +137,7 @@ impl SampleHistory {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let known = self.threads.values().map(|known| known.capacity() * size_of::<Sample>());
+        let known = self.threads.values().map(|known| known.capacity() * size_of::<CpuSample>());
         let waits = self.waits.values().map(|known| known.capacity() * size_of::<OffCpuSpan>());
         known.chain(waits).sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.waits)
     }

@@ -349,28 +349,28 @@ fn window(edge: WindowEdge, time: u64) -> Row<'static> {
 #[test]
 fn sums_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..300 {
-        let mut chance = Rng::new(seed);
+        let mut rng = Rng::new(seed);
         // State per nanosecond: inside a window, busy with recorded work, and busy with work that was launched outside.
         let (mut open, mut busy, mut outside) = ([false; 4000], [false; 4000], [false; 4000]);
-        let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + chance.below(500) as usize);
+        let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + rng.below(500) as usize);
         while at < 3500 {
-            let close = at + chance.below(600) as usize;
+            let close = at + rng.below(600) as usize;
             open[at..close.min(4000)].fill(true);
             edges.push(window(WindowEdge::Open, at as u64));
             edges.push(window(WindowEdge::Close, close.min(4000) as u64));
-            at = close + chance.below(300) as usize;
+            at = close + rng.below(300) as usize;
         }
         for id in 2..40_u32 {
-            let (start, length) = (1 + chance.below(3800) as usize, chance.below(100) as usize);
-            let recorded = id == 2 || chance.below(3) > 0;
+            let (start, length) = (1 + rng.below(3800) as usize, rng.below(100) as usize);
+            let recorded = id == 2 || rng.below(3) > 0;
             let marks = if recorded { &mut busy } else { &mut outside };
             marks[start..start + length].fill(true);
             let context = if recorded { id } else { ContextId::OUTSIDE.0 };
-            let call = Launch { time: Nanos(1 + chance.below(4000)), ..launch(id, context) };
+            let call = Launch { time: Nanos(1 + rng.below(4000)), ..launch(id, context) };
             rows.push(Row::Launch(call));
             rows.push(Row::Activity(kernel(id, start as u64, (start + length) as u64)));
         }
-        chance.shuffle(&mut rows, 100);
+        rng.shuffle(&mut rows, 100);
         edges.append(&mut rows);
         let time = only(&account(&edges, Limits::default()));
         let count = |what: &dyn Fn(usize) -> bool| (0..4000).filter(|&at| what(at)).count() as u64;
@@ -501,11 +501,11 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
 #[test]
 #[ignore = "a measurement: cargo test --release -p gpuflame-explain --lib costs_beside_the_join -- --ignored --nocapture"]
 fn the_timelines_cost_compared_with_the_join_is_printed() {
-    let (mut rows, mut chance) = (Vec::new(), Rng::new(3));
+    let (mut rows, mut rng) = (Vec::new(), Rng::new(3));
     for id in 0..1_000_000_u32 {
         let start = 1_000_000 + u64::from(id) * 3000;
         rows.push(Row::Launch(Launch { time: Nanos(start - 4000), ..launch(id, 2 + id % 500) }));
-        rows.push(Row::Activity(kernel(id, start, start + 500 + chance.below(2000))));
+        rows.push(Row::Activity(kernel(id, start, start + 500 + rng.below(2000))));
     }
     let rate = |sink: &mut dyn Sink| {
         let (mut join, began) = (Join::default(), std::time::Instant::now());

@@ -10,12 +10,13 @@ use crate::json::comma;
 use crate::threads;
 use gpuflame_model::profile::{Profile, ShownFrameKind, json_string};
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, Sync, SyncKind, ThreadId, Work,
+    Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, SyncKind, SyncRecord, ThreadId,
+    Work,
 };
 
 /// Text of consecutive events.
 #[derive(Debug)]
-pub struct Events {
+pub struct EventText {
     /// JSON text of the events that are not written yet.
     pub text: Vec<u8>,
     /// Time that all times are relative to.
@@ -25,7 +26,7 @@ pub struct Events {
 }
 
 /// A call of the API.
-pub struct ApiCall<'a> {
+pub struct CallEvent<'a> {
     /// API function.
     pub name: &'a str,
     /// Thread that called.
@@ -38,7 +39,7 @@ pub struct ApiCall<'a> {
     pub id: CorrelationId,
 }
 
-impl Events {
+impl EventText {
     /// Creates an empty list whose times are relative to `base`.
     pub fn new(base: Nanos, process: u32) -> Self {
         Self { text: Vec::new(), base, process, written: 0 }
@@ -60,8 +61,8 @@ impl Events {
 
     /// Writes a call with `more` arguments. `frame` is the context whose innermost frame in `stackFrames` is the
     /// call.
-    pub fn call(&mut self, call: &ApiCall<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
-        let &ApiCall { name, thread, begun, nanos, id } = call;
+    pub fn call(&mut self, call: &CallEvent<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
+        let &CallEvent { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
         let category = if is_driver { "cuda_driver" } else { "cuda_runtime" };
         let (process, name) = (self.process, json_string(&clean::field(name)));
@@ -79,7 +80,7 @@ impl Events {
     }
 
     /// Writes the start of the flow from a call to the work that the call started.
-    pub fn starts(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
+    pub fn flow_start(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
         self.put(format_args!(
@@ -97,7 +98,7 @@ impl Events {
         missing: Option<Missing>,
         more: Arguments<'_>,
     ) {
-        let category = match ShownFrameKind::of(activity.work()) {
+        let category = match ShownFrameKind::for_work(activity.work()) {
             ShownFrameKind::Copy => "gpu_memcpy",
             ShownFrameKind::Set => "gpu_memset",
             _ => "kernel",
@@ -141,7 +142,7 @@ impl Events {
 
     /// Writes a wait, in Kineto's words, on the stream that waited or that the host waited for. `record` is the
     /// record of the event that was waited for, if CUPTI reports one.
-    pub fn sync(&mut self, sync: &Sync, device: u32, record: Option<&EventRecord>) {
+    pub fn sync(&mut self, sync: &SyncRecord, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
             SyncKind::STREAM_WAIT => "Stream Wait Event",
@@ -196,7 +197,7 @@ impl Events {
 pub const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
 
 /// Writes the losses, the number of activities without times, and the provenance.
-pub fn about(events: &mut Events, profile: &Profile, untimed: u64) {
+pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
     let word = Missing::Untimed.word();
     events.put(format_args!("\"gpuflame\":{{\"missing\":{{\"{word}\":{untimed}}},\"lost\":{{"));
     for (at, (loss, count)) in profile.lost().enumerate() {
@@ -210,7 +211,7 @@ pub fn about(events: &mut Events, profile: &Profile, untimed: u64) {
 }
 
 /// Writes the names of processes, threads and streams (GPU and number).
-pub fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
+pub fn write_track_names(events: &mut EventText, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
     let process = threads::process(profile);
     events.name("process_name", process, 0, "CPU");
     for (thread, name) in threads::launching_threads(profile) {

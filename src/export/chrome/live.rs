@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
-use super::events::{ApiCall, Events, InnermostFrameId, PENDING, about, places, title};
+use super::events::{
+    CallEvent, EventText, InnermostFrameId, PENDING, title, write_metadata, write_track_names,
+};
 use crate::compose::stack;
 use crate::cupti_text::{MAX_CALLERS, starts_work};
 use crate::frame::ComposedFrame;
@@ -26,7 +28,7 @@ const UNKNOWN: &str = "[call unknown]";
 #[derive(Debug)]
 pub struct ChromeText<W> {
     out: W,
-    events: Events,
+    events: EventText,
     kernel_name: fn(&str) -> String,
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
@@ -43,7 +45,7 @@ pub struct ChromeText<W> {
 impl<W: Write> ChromeText<W> {
     /// Starts the file. Times are relative to `base`, and `kernel_name` turns symbols into names.
     pub fn new(out: W, base: Nanos, kernel_name: fn(&str) -> String) -> Self {
-        let mut events = Events::new(base, 0);
+        let mut events = EventText::new(base, 0);
         events.put(format_args!(
             "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"traceEvents\":[",
             base.0
@@ -96,9 +98,9 @@ impl<W: Write> ChromeText<W> {
     /// # Errors
     /// The first error since the start. Nothing was written after that error.
     pub fn finish(mut self, profile: &Profile) -> Result<W> {
-        places(&mut self.events, profile, &self.streams);
+        write_track_names(&mut self.events, profile, &self.streams);
         self.events.put(format_args!("\n],"));
-        about(&mut self.events, profile, self.untimed);
+        write_metadata(&mut self.events, profile, self.untimed);
         self.events.put(format_args!(",\"stackFrames\":{{"));
         let mut used: Vec<ContextId> = self.callers.keys().copied().collect();
         used.sort_unstable();
@@ -119,7 +121,7 @@ impl<W: Write> ChromeText<W> {
         let name = known.and_then(|(_, label)| self.labels.get(&label));
         let name = name.map_or(UNKNOWN, String::as_str);
         let thread = known.map_or(ThreadId(0), |(thread, _)| thread);
-        let called = ApiCall { name, thread, begun: launched.time, nanos, id };
+        let called = CallEvent { name, thread, begun: launched.time, nanos, id };
         self.events.call(&called, known.map(|_| launched.context), format_args!("{more}"));
         thread
     }
@@ -150,7 +152,7 @@ impl<W: Write> Sink for ChromeText<W> {
         // A call without a known stack would get a wrong stack when the file is read again.
         if let Some(launched) = self.matched.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(one.correlation, launched, launched.duration.into(), "");
-            self.events.starts(one.correlation, thread, launched.time);
+            self.events.flow_start(one.correlation, thread, launched.time);
         }
         if one.duration().is_none() {
             self.untimed += 1;
@@ -221,7 +223,7 @@ const NO_PARENT: u32 = 0;
 
 impl WrittenFrames {
     /// Writes the new frames of a stack, root first. The innermost frame gets the context's id.
-    fn stack(&mut self, context: ContextId, stack: &[ComposedFrame<'_>], events: &mut Events) {
+    fn stack(&mut self, context: ContextId, stack: &[ComposedFrame<'_>], events: &mut EventText) {
         let Some((leaf, callers)) = stack.split_last() else { return };
         let mut parent = NO_PARENT;
         for frame in callers {
@@ -238,7 +240,7 @@ impl WrittenFrames {
         self.frame(&InnermostFrameId(context).to_string(), leaf, parent, events);
     }
 
-    fn frame(&mut self, id: &str, frame: &ComposedFrame<'_>, parent: u32, events: &mut Events) {
+    fn frame(&mut self, id: &str, frame: &ComposedFrame<'_>, parent: u32, events: &mut EventText) {
         let comma = if std::mem::replace(&mut self.written, true) { "," } else { "" };
         let category = match frame.letter() {
             'p' => "python",

@@ -37,7 +37,7 @@ impl Profile {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
             if id.is_others() || keep(id) {
                 stack.clear();
-                stack.extend(stacks.up(node));
+                stack.extend(stacks.symbols_to_root(node));
                 let Self { frames: kept, frame_index, stacks, .. } = self;
                 let root_first = stack.iter().rev().map(|&frame| {
                     let at = &mut kept_at[frame as usize];
@@ -46,7 +46,7 @@ impl Profile {
                 let stack = StackId(stacks.chain(NodeId::ROOT, root_first));
                 self.contexts.insert(id, Context { thread, flags, stack });
             } else {
-                let mut leaf_first = stacks.up(node).map(|frame| frames[frame as usize]);
+                let mut leaf_first = stacks.symbols_to_root(node).map(|frame| frames[frame as usize]);
                 let call = leaf_first.find(|frame| matches!(frame.kind(), FrameKind::Label(_)));
                 forgotten.insert(id, self.merged_context(call));
             }

@@ -125,7 +125,7 @@ pub enum ShownFrameKind {
 
 impl ShownFrameKind {
     /// Returns the kind for `work`.
-    pub fn of(work: Work) -> Self {
+    pub fn for_work(work: Work) -> Self {
         match work {
             Work::Kernel(_) => Self::Kernel,
             Work::Copy(_) => Self::Copy,

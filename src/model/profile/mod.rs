@@ -7,7 +7,6 @@
 //! repeatedly as the profile grows. Nothing in this module depends on a clock, a path or a file format.
 
 mod cause;
-mod code;
 mod dense_id_map;
 mod eviction;
 mod frame;
@@ -16,6 +15,7 @@ mod index;
 mod json_string;
 mod kernels;
 mod missing;
+mod python_code;
 mod sample;
 mod strings;
 mod sums;
@@ -103,7 +103,7 @@ pub struct Profile {
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
-    codes: IdMap<CodeId, code::PythonCode>,
+    codes: IdMap<CodeId, python_code::PythonCode>,
     /// Names of functions without a file, by address.
     generated: BTreeMap<u64, Box<str>>,
     kernels: Kernels,
@@ -296,7 +296,7 @@ impl Profile {
 
     /// Returns the frames of a stack, leaf first.
     pub fn stack(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
-        self.stacks.up(stack.0).map(FrameId)
+        self.stacks.symbols_to_root(stack.0).map(FrameId)
     }
 
     /// Returns the text of a label; `None` if the label's row was lost.
@@ -488,7 +488,7 @@ impl Profile {
 
     /// Returns the frames of a displayed stack, leaf first.
     pub fn shown_stack(&self, shown: ShownStackId) -> impl Iterator<Item = ShownFrameId> {
-        self.shown.up(shown.0).map(ShownFrameId)
+        self.shown.symbols_to_root(shown.0).map(ShownFrameId)
     }
 
     /// Returns the displayed frame.

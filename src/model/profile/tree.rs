@@ -78,7 +78,7 @@ impl PrefixTree {
     }
 
     /// Returns the symbols of a chain, from its end to the root.
-    pub fn up(&self, from: NodeId) -> impl Iterator<Item = u32> {
+    pub fn symbols_to_root(&self, from: NodeId) -> impl Iterator<Item = u32> {
         let mut at = from;
         let runs = std::iter::from_fn(move || {
             let node = self.nodes.get(at.0 as usize)?;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn read(tree: &PrefixTree, node: NodeId) -> Vec<u32> {
-        let mut symbols: Vec<u32> = tree.up(node).collect();
+        let mut symbols: Vec<u32> = tree.symbols_to_root(node).collect();
         symbols.reverse();
         symbols
     }
@@ -186,8 +186,8 @@ mod tests {
         // The runs are 1 2, 3 and 4.
         assert_eq!((tree.node_count(), tree.symbols()), (3, 4));
         assert_eq!(chain(&mut tree, &[1, 2, 3]), abc);
-        assert_eq!(tree.up(abd).collect::<Vec<_>>(), [4, 2, 1]);
-        assert_eq!(tree.up(NodeId::ROOT).count(), 0);
+        assert_eq!(tree.symbols_to_root(abd).collect::<Vec<_>>(), [4, 2, 1]);
+        assert_eq!(tree.symbols_to_root(NodeId::ROOT).count(), 0);
         assert_eq!(chain(&mut tree, &[]), NodeId::ROOT);
     }
 

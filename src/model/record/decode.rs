@@ -97,7 +97,7 @@ impl<R: BufRead> Reader<R> {
                 tag::MEMORY_EXHAUSTED => self.is_memory_exhausted = true,
                 tag::CHUNK if self.chunk_at == self.chunk.len() => self.open_chunk()?,
                 tag::SUMS => self.sums.wait(&self.payload),
-                tag::MARK | tag::WRITER => self.note(tag)?,
+                tag::MARK | tag::WRITER => self.apply_metadata(tag)?,
                 _ if !is_known_tag(tag, &self.payload) => self.skipped += 1,
                 _ => {
                     let (record, at) = (self.records, self.row_at());
@@ -145,7 +145,7 @@ impl<R: BufRead> Reader<R> {
 
     /// Whether the recording holds sums instead of single rows.
     pub fn has_sums(&self) -> bool {
-        self.sums.any()
+        self.sums.has_sums()
     }
 
     /// Offset at which the last row read starts; for a row in a chunk, the chunk's offset.
@@ -169,7 +169,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Processes a row that describes the recording itself.
-    fn note(&mut self, tag: u8) -> Result<()> {
+    fn apply_metadata(&mut self, tag: u8) -> Result<()> {
         let makes_sense = match tag {
             tag::MARK => {
                 let (mark, sums) = (mark(&mut Fields(&self.payload)), self.sums.mark());
@@ -525,8 +525,8 @@ fn event_record(fields: &mut Fields<'_>) -> Option<EventRecord> {
     })
 }
 
-fn sync(fields: &mut Fields<'_>) -> Option<Sync> {
-    Some(Sync {
+fn sync(fields: &mut Fields<'_>) -> Option<SyncRecord> {
+    Some(SyncRecord {
         kind: SyncKind(fields.u32()?),
         start: Nanos(fields.u64()?),
         end: Nanos(fields.u64()?),

@@ -8,7 +8,7 @@ mod activity;
 mod caller;
 mod chunk;
 mod decode;
-mod deps;
+mod dependencies;
 mod encode;
 mod fields;
 mod frame;
@@ -34,7 +34,7 @@ pub use activity::{
 pub use caller::Caller;
 pub use chunk::Chunk;
 pub use decode::{Reader, has_end_row};
-pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
+pub use dependencies::{EventCall, EventRecord, EventUse, SyncKind, SyncRecord};
 pub use encode::Payload;
 pub use encode::Writer;
 pub use fields::Fields;

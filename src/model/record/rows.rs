@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::activity::{Activity, MemoryKind};
-use super::deps::{EventCall, EventRecord, Sync};
+use super::dependencies::{EventCall, EventRecord, SyncRecord};
 use super::frame::Frame;
 use super::ids::{
     CodeId, ContextId, CorrelationId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId, Nanos, RangeId,
@@ -111,7 +111,7 @@ pub enum Row<'a> {
     /// An event was recorded on a stream, as reported by the tracer.
     EventRecord(EventRecord),
     /// The host or a stream waited, as reported by the tracer.
-    Sync(Sync),
+    Sync(SyncRecord),
     /// A call recorded an event on a stream, or made a stream wait for it.
     EventCall(EventCall),
     /// Migration or page faults of unified memory.

@@ -19,14 +19,14 @@ const ENTRY_HEADER_BYTES: usize = 4;
 /// 100,000 sums.
 #[derive(Debug, Default)]
 pub struct SumsWriter {
-    slots: IdMap<u64, Slot>,
+    slots: IdMap<u64, SumSlot>,
     turn: u32,
     /// Size in bytes of the whole table in a file.
     bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct SumSlot {
     number: u32,
     turn: u32,
     values: u64,
@@ -57,7 +57,7 @@ impl SumsWriter {
             ENTRY_HEADER_BYTES + key.len() + values.iter().map(|value| varint_len(*value)).sum::<usize>();
         let mut out = Payload(out);
         let slot =
-            self.slots.entry(hash_of(key)).or_insert_with(|| Slot { number: next, turn, values: !now });
+            self.slots.entry(hash_of(key)).or_insert_with(|| SumSlot { number: next, turn, values: !now });
         slot.turn = turn;
         if slot.values == now {
             return;
@@ -150,7 +150,7 @@ impl SumsReader {
     }
 
     /// Whether the table contains sums.
-    pub(super) fn any(&self) -> bool {
+    pub(super) fn has_sums(&self) -> bool {
         !self.sums.is_empty()
     }
 }
@@ -162,9 +162,9 @@ mod tests {
     use super::*;
     use crate::record::{CheckpointMark, Nanos, Reader, Row};
 
-    type Table = Vec<(&'static [u8], Vec<u64>)>;
+    type SumTable = Vec<(&'static [u8], Vec<u64>)>;
 
-    fn add(file: &mut Vec<u8>, writer: &mut SumsWriter, table: &Table, marks: bool) {
+    fn add(file: &mut Vec<u8>, writer: &mut SumsWriter, table: &SumTable, marks: bool) {
         let mut chunk = Chunk::default();
         writer.write(&mut chunk, |each| table.iter().for_each(|(key, values)| each(key, values)));
         if marks {
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    fn expected(table: &Table) -> HashMap<Vec<u8>, Vec<u64>> {
+    fn expected(table: &SumTable) -> HashMap<Vec<u8>, Vec<u64>> {
         table.iter().map(|(key, values)| (key.to_vec(), values.clone())).collect()
     }
 
@@ -194,13 +194,13 @@ mod tests {
     fn truncated_sums_read_back_as_of_the_last_complete_mark() {
         let mut file = Chunk::file_header().to_vec();
         let mut writer = SumsWriter::default();
-        let tables: [Table; 4] = [
+        let tables: [SumTable; 4] = [
             vec![(b"a", vec![1, u64::MAX]), (b"bb", vec![0])],
             vec![(b"a", vec![1, u64::MAX]), (b"c", vec![300]), (b"bb", vec![128])],
             vec![(b"c", vec![300])],
             vec![(b"a", vec![5, 5]), (b"c", vec![300]), (b"d", vec![1 << 40])],
         ];
-        let mut ends = vec![(file.len(), Table::new())];
+        let mut ends = vec![(file.len(), SumTable::new())];
         for table in &tables {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn unchanged_sums_are_not_written_again() {
         let (mut file, mut writer) = (Vec::new(), SumsWriter::default());
-        let mut table: Table = vec![(b"first", vec![1, 2, 3]), (b"second", vec![4, 5, 6])];
+        let mut table: SumTable = vec![(b"first", vec![1, 2, 3]), (b"second", vec![4, 5, 6])];
         add(&mut file, &mut writer, &table, true);
         let mut more = Vec::new();
         table[1].1[0] = 1000;

@@ -111,7 +111,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             event: EventId(7),
             sync: None,
         }),
-        Row::Sync(Sync {
+        Row::Sync(SyncRecord {
             kind: SyncKind::STREAM_WAIT,
             start: Nanos(1),
             end: Nanos(u64::MAX),
@@ -122,7 +122,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             sync: Some(SyncId(6)),
             result: 600,
         }),
-        Row::Sync(Sync {
+        Row::Sync(SyncRecord {
             kind: SyncKind(77),
             start: Nanos(7),
             end: Nanos(8),
@@ -346,11 +346,11 @@ fn mutations() -> u64 {
 }
 
 /// Overwrites up to nine bytes, starting at `from` or later.
-fn mutated(whole: &[u8], from: usize, chance: &mut Rng) -> Vec<u8> {
+fn mutated(whole: &[u8], from: usize, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = whole.to_vec();
-    for _ in 0..=chance.below(8) {
-        let at = from + chance.below((whole.len() - from) as u64) as usize;
-        bytes[at] = chance.next_u64() as u8;
+    for _ in 0..=rng.below(8) {
+        let at = from + rng.below((whole.len() - from) as u64) as usize;
+        bytes[at] = rng.next_u64() as u8;
     }
     bytes
 }
@@ -392,12 +392,12 @@ fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();
     assert_eq!(read(&whole).1, [""; 0]);
     for seed in 1..mutations() {
-        let mut chance = Rng::new(seed);
+        let mut rng = Rng::new(seed);
         let mut bytes = whole.clone();
-        let (at, length) = chunks[chance.below(chunks.len() as u64) as usize];
+        let (at, length) = chunks[rng.below(chunks.len() as u64) as usize];
         // The rows begin after the chunk's tag, length and checksum.
         let rows = at + 9..at + length;
-        bytes[rows.clone()].copy_from_slice(&mutated(&whole[rows.clone()], 0, &mut chance));
+        bytes[rows.clone()].copy_from_slice(&mutated(&whole[rows.clone()], 0, &mut rng));
         let crc = crc32fast::hash(&bytes[rows]);
         bytes[at + 5..at + 9].copy_from_slice(&crc.to_le_bytes());
         let (rows, errors) = read(&bytes);

@@ -161,7 +161,7 @@ impl Line<'_> {
     pub(super) fn text(&self, key: Key) -> String {
         let caller = |context| -> Rc<Caller> { self.callers.get(context) };
         match key {
-            Key::Kind(work) => ShownFrameKind::of(work).word().to_owned(),
+            Key::Kind(work) => ShownFrameKind::for_work(work).word().to_owned(),
             Key::Name(work) => clean::text(&work_name(self.profile, work)),
             Key::Call(context) => clean::text(&caller(context).call),
             Key::ThreadName(context) => caller(context).thread_name.clone(),

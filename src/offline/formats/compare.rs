@@ -10,7 +10,7 @@ use super::lines::Lines;
 use gpuflame_export::colors;
 use gpuflame_export::frame::Label;
 use gpuflame_export::options::{Options, Unit};
-use gpuflame_export::short::short_kernel;
+use gpuflame_export::short_names::short_kernel;
 use gpuflame_export::svg;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;

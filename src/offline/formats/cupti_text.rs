@@ -4,7 +4,7 @@ use std::io::Write;
 
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::Launched;
-use gpuflame_export::cupti_text::{ApiCall, activity, lost, record, sync};
+use gpuflame_export::cupti_text::{CallLine, activity, lost, record, sync};
 use gpuflame_export::format::Format;
 use gpuflame_export::threads;
 use gpuflame_model::error::Result;
@@ -32,7 +32,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<
     let others = events.host_calls().iter().map(|call| (call.id, call.time, call.duration, call.context));
     for (id, begun, nanos, context) in launches.chain(others) {
         let caller = callers.get(context);
-        let what = ApiCall { name: &caller.call, process, thread: caller.thread, begun, nanos, id };
+        let what = CallLine { name: &caller.call, process, thread: caller.thread, begun, nanos, id };
         what.line(&mut text);
         put(&mut text, out)?;
     }

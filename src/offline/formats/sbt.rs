@@ -29,7 +29,7 @@ use gpuflame_export::format::Format;
 use gpuflame_export::{chrome, clean, threads};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, Sync, SyncKind};
+use gpuflame_model::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, SyncKind, SyncRecord};
 
 const HEADER: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
@@ -131,7 +131,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
 enum Event<'a> {
     Call(&'a LaunchCall),
     Host(&'a HostCall),
-    Sync(&'a Sync),
+    Sync(&'a SyncRecord),
     Activity(&'a JoinedActivity),
 }
 
@@ -170,7 +170,7 @@ impl Body<'_> {
     }
 
     /// Writes CUPTI's record of a wait, with the stack of the call if the stack is known.
-    fn sync(&mut self, sync: &Sync, device: u32, context: Option<ContextId>) {
+    fn sync(&mut self, sync: &SyncRecord, device: u32, context: Option<ContextId>) {
         let kind = match sync.kind {
             SyncKind::STREAM => kind::STREAM_SYNC,
             SyncKind::CONTEXT => kind::DEVICE_SYNC,

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::messages::say;
-use gpuflame_explain::symbolize::{Generated, GeneratedCodeSources, generated_addresses};
+use gpuflame_explain::symbolize::{GeneratedCodeSources, GeneratedNames, generated_addresses};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::Row;
 use gpuflame_os as host;
@@ -28,7 +28,7 @@ impl GeneratedCode {
         if new.is_empty() {
             return Vec::new();
         }
-        let Generated { names, remarks, .. } = sources().find_names(&new);
+        let GeneratedNames { names, remarks, .. } = sources().find_names(&new);
         self.asked.extend(new);
         for remark in remarks {
             if self.remarks.insert(remark.clone()) {
@@ -62,7 +62,7 @@ impl NamesSoFar {
         if self.addresses.is_empty() {
             return;
         }
-        let Generated { names, several, .. } = sources().find_names(&self.addresses);
+        let GeneratedNames { names, several, .. } = sources().find_names(&self.addresses);
         let several = several.into_iter().map(|address| (address, String::new()));
         for (address, mut name) in names.into_iter().chain(several) {
             match self.told.get(&address) {

@@ -475,7 +475,7 @@ impl Pipeline {
             (count > before).then_some((loss, count - before))
         };
         let lost: Vec<_> = all.iter().filter_map(lost).collect();
-        let forgotten = explain.forgotten();
+        let forgotten = explain.dropped_count();
         let is_fresh = taken.forgotten.replace(forgotten) != Some(forgotten);
         if is_fresh {
             taken.definitions = Definitions::default();
@@ -568,7 +568,7 @@ impl Pipeline {
     /// Number of entries merged into "others" so far. When this number changes, sums and definitions that were written
     /// before are outdated.
     pub(super) fn forgotten(&self) -> u64 {
-        self.rows.explain.forgotten()
+        self.rows.explain.dropped_count()
     }
 
     /// Whether computing all sums fits below the memory ceiling if gpuflame holds `held` bytes now.

@@ -357,7 +357,7 @@ impl TraceCollector {
         syncs.sort_by_key(|sync| (sync.start, sync.end));
         for sync in syncs {
             correlation = correlation.wrapping_add(1);
-            each(&Row::Sync(gpuflame_model::record::Sync {
+            each(&Row::Sync(gpuflame_model::record::SyncRecord {
                 kind: sync.kind,
                 start: nanos(sync.start),
                 end: nanos(sync.end),

@@ -42,7 +42,7 @@ pub struct GeneratedCodeSources {
 
 /// Names read from the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Generated {
+pub struct GeneratedNames {
     /// Names of functions by address.
     pub names: Vec<(u64, String)>,
     /// Addresses that belonged to several functions in turn.
@@ -69,7 +69,7 @@ pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
 
 impl GeneratedCodeSources {
     /// Returns the names of the functions at `addresses`.
-    pub fn find_names(&self, addresses: &BTreeSet<u64>) -> Generated {
+    pub fn find_names(&self, addresses: &BTreeSet<u64>) -> GeneratedNames {
         let mut answers = Answers::new(addresses);
         let mut remarks = Vec::new();
         let maps = self.maps.iter().map(|path| (path, map::read as ReadSource));
@@ -85,7 +85,7 @@ impl GeneratedCodeSources {
                 several.len()
             ));
         }
-        Generated { names: answers.names(), several, remarks }
+        GeneratedNames { names: answers.names(), several, remarks }
     }
 
     fn read(&self, path: &Path, read: ReadSource, answers: &mut Answers) -> Result<(), String> {
@@ -217,7 +217,7 @@ mod tests {
         }
 
         /// Returns the result for these addresses from a map with these bytes.
-        fn find_names(&self, map: impl AsRef<[u8]>, addresses: &[u64]) -> Generated {
+        fn find_names(&self, map: impl AsRef<[u8]>, addresses: &[u64]) -> GeneratedNames {
             let path = self.0.join("map");
             fs::write(&path, map).unwrap();
             self.sources(&path).find_names(&addresses.iter().copied().collect())
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    fn names(generated: &Generated) -> Vec<(u64, &str)> {
+    fn names(generated: &GeneratedNames) -> Vec<(u64, &str)> {
         generated.names.iter().map(|(address, name)| (*address, name.as_str())).collect()
     }
 
@@ -313,7 +313,7 @@ mod tests {
         let ask = |user: Option<u32>| {
             let mut sources = folder.sources(&path);
             sources.user = user.unwrap_or(sources.user);
-            let Generated { names, remarks, .. } = sources.find_names(&[0x1000].into());
+            let GeneratedNames { names, remarks, .. } = sources.find_names(&[0x1000].into());
             fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
             assert_eq!(names, []);
             let [remark] = &remarks[..] else { panic!("{remarks:?}") };
@@ -329,7 +329,11 @@ mod tests {
         assert_eq!(ask(None), no_plain_file);
         fs::create_dir(&path).unwrap();
         assert_eq!(ask(None), no_plain_file);
-        assert_eq!(folder.sources(&path).find_names(&[0x1000].into()), Generated::default(), "none is there");
+        assert_eq!(
+            folder.sources(&path).find_names(&[0x1000].into()),
+            GeneratedNames::default(),
+            "none is there"
+        );
         fs::write(&path, "1000 10 first\n").unwrap();
         let owner = path.metadata().unwrap().uid();
         if owner == 0 && Command::new("chown").arg("65534").arg(&path).status().unwrap().success() {
