@@ -214,10 +214,10 @@ impl Explain {
         let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());
         let all = all.map(|id| (id, weights.remove(&id).unwrap_or_default())).collect();
         let kept = choose_kept(all, count, youngest);
-        let forgotten = self.profile.keep_contexts(|id| kept.contains(&id));
-        self.dropped.stacks += forgotten.len() as u64;
-        self.rename(&forgotten);
-        self.contexts.rename(forgotten);
+        let replacements = self.profile.keep_contexts(|id| kept.contains(&id));
+        self.dropped.stacks += replacements.len() as u64;
+        self.rename(&replacements);
+        self.contexts.rename(replacements);
     }
 
     /// Weights by context, including waits. A launch that still waits for its activity counts as much as the average
@@ -239,9 +239,9 @@ impl Explain {
     }
 
     /// Merges the sums of dropped contexts and kernels into `[other stacks]` and `[other kernels]`.
-    fn rename(&mut self, forgotten: &IdMap<ContextId, ContextId>) {
+    fn rename(&mut self, replacements: &IdMap<ContextId, ContextId>) {
         let Self { profile, join, aggregate, timeline, host, per_window, checkpoint, .. } = self;
-        let mapping = IdMapping::new(profile, forgotten);
+        let mapping = IdMapping::new(profile, replacements);
         join.rename(|id| mapping.context(id));
         aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         timeline.rename(|id| mapping.context(id));
@@ -255,20 +255,20 @@ impl Explain {
     }
 }
 
-/// Maps ids to the ids under which they are summed: contexts that were just dropped (`forgotten`), and ids that the profile
+/// Maps ids to the ids under which they are summed: contexts that were just dropped (`replacements`), and ids that the profile
 /// does not know because they were dropped earlier.
 pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
-    forgotten: &'a IdMap<ContextId, ContextId>,
+    replacements: &'a IdMap<ContextId, ContextId>,
     has_stacks: bool,
     has_kernels: bool,
 }
 
 impl<'a> IdMapping<'a> {
-    pub(super) fn new(profile: &'a Profile, forgotten: &'a IdMap<ContextId, ContextId>) -> Self {
+    pub(super) fn new(profile: &'a Profile, replacements: &'a IdMap<ContextId, ContextId>) -> Self {
         let has_stacks = profile.context(ContextId::OTHERS).is_some();
         let has_kernels = profile.symbol(NameId::OTHERS).is_some();
-        Self { profile, forgotten, has_stacks, has_kernels }
+        Self { profile, replacements, has_stacks, has_kernels }
     }
 
     /// Whether any id may map to a different id.
@@ -277,7 +277,7 @@ impl<'a> IdMapping<'a> {
     }
 
     pub(super) fn context(&self, id: ContextId) -> ContextId {
-        match self.forgotten.get(&id) {
+        match self.replacements.get(&id) {
             Some(others) => *others,
             None if self.has_stacks && self.profile.context(id).is_none() => ContextId::OTHERS,
             None => id,

@@ -18,7 +18,7 @@ use gpuflame_model::record::{
 };
 
 /// First byte of a key, which is the kind of sum.
-mod of {
+mod kind {
     pub(super) const SAMPLE: u8 = 1;
     pub(super) const WORK: u8 = 2;
     pub(super) const DEVICE: u8 = 3;
@@ -76,8 +76,8 @@ impl Explain {
             let (from, to) = part.span();
             self.join.pending_between(Nanos(from.0.saturating_sub(1)), to, &mut PendingToWindow(&mut part));
         }
-        let forgotten = IdMap::default();
-        let mapping = IdMapping::new(&self.profile, &forgotten);
+        let replacements = IdMap::default();
+        let mapping = IdMapping::new(&self.profile, &replacements);
         if mapping.has_any() {
             part.aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
@@ -145,7 +145,7 @@ fn sums(
     for (number, view) in (0..).zip(VIEWS) {
         let counted = view.values.len().max(1);
         for sample in profile.samples(view) {
-            sum(of::SAMPLE, &|out| put_sample(out, number, sample), &sample.values[..counted]);
+            sum(kind::SAMPLE, &|out| put_sample(out, number, sample), &sample.values[..counted]);
         }
     }
     for work in profile.works() {
@@ -155,40 +155,40 @@ fn sums(
             put_leaf_frame(out, LeafFrame::Work(work.work));
             out.u32(work.device.0);
         };
-        sum(of::WORK, &put, &values);
+        sum(kind::WORK, &put, &values);
     }
     for device in profile.devices() {
-        sum(of::DEVICE, &|out| _ = out.u32(device.device.0), &[device.count, device.nanos]);
+        sum(kind::DEVICE, &|out| _ = out.u32(device.device.0), &[device.count, device.nanos]);
     }
     for time in profile.times() {
         let DeviceTime { window, busy, idle, late, late_count, early, early_count, first, last, .. } = *time;
         let values = [window, busy, idle, late, late_count, early, early_count, first.0, last.0];
-        sum(of::TIME, &|out| _ = out.u32(time.device.0), &values);
+        sum(kind::TIME, &|out| _ = out.u32(time.device.0), &values);
     }
     for stream in profile.streams() {
         let put = |out: &mut Payload<'_>| {
             out.u32(stream.device.0);
             put_stream(out, stream.stream);
         };
-        sum(of::STREAM, &put, &[stream.count, stream.nanos]);
+        sum(kind::STREAM, &put, &[stream.count, stream.nanos]);
     }
     let nothing = |_: &mut Payload<'_>| {};
-    sum(of::TALLY, &nothing, &tally_values(&ledger.tally));
+    sum(kind::TALLY, &nothing, &tally_values(&ledger.tally));
     let NodeTally { created, before_recording, unknown } = ledger.nodes;
-    sum(of::NODES, &nothing, &[created, before_recording, unknown]);
+    sum(kind::NODES, &nothing, &[created, before_recording, unknown]);
     let Stacks { distinct, truncated, guessed, cut, module_unknown } = ledger.stacks;
-    sum(of::STACKS, &nothing, &[distinct, truncated, guessed, cut, module_unknown]);
-    sum(of::HELD, &nothing, &[ledger.host.held, ledger.host.held_max]);
+    sum(kind::STACKS, &nothing, &[distinct, truncated, guessed, cut, module_unknown]);
+    sum(kind::HELD, &nothing, &[ledger.host.held, ledger.host.held_max]);
     let known = &ledger.dependencies;
-    sum(of::DEPENDENCIES, &nothing, &[known.record_calls, known.wait_calls, known.event_records]);
+    sum(kind::DEPENDENCIES, &nothing, &[known.record_calls, known.wait_calls, known.event_records]);
     for (kind, count) in &known.syncs {
-        sum(of::SYNC, &|out| _ = out.u32(kind.0), &[*count]);
+        sum(kind::SYNC, &|out| _ = out.u32(kind.0), &[*count]);
     }
     for (loss, count) in &ledger.losses {
-        sum(of::LOSS, &|out| _ = out.u8(*loss as u8), &[*count]);
+        sum(kind::LOSS, &|out| _ = out.u8(*loss as u8), &[*count]);
     }
     for (edge, time) in windows {
-        sum(of::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
+        sum(kind::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
     }
 }
 
@@ -303,20 +303,20 @@ impl CheckpointSums {
     ) -> Option<()> {
         let of = key.u8()?;
         // The timestamps after the first seven values are not sums, so they are not counted.
-        let counted = if of == of::TIME { values.get(..7)? } else { values };
+        let counted = if of == kind::TIME { values.get(..7)? } else { values };
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
         self.total = total.filter(|total| *total < MAX_TOTAL)?;
         match (of, values) {
-            (of::SAMPLE, _) => self.add_sample(key, values, first)?,
-            (of::WORK, &[count, nanos, bytes, min, max, p50, p95, p99]) => {
+            (kind::SAMPLE, _) => self.add_sample(key, values, first)?,
+            (kind::WORK, &[count, nanos, bytes, min, max, p50, p95, p99]) => {
                 let LeafFrame::Work(work) = leaf_frame(key)? else { return None };
                 let (device, weight) = (DeviceId(key.u32()?), Weight { count, nanos, bytes });
                 self.works.push(WorkStats { work, device, weight, min, max, percentiles: [p50, p95, p99] });
             }
-            (of::DEVICE, &[count, nanos]) => {
+            (kind::DEVICE, &[count, nanos]) => {
                 self.devices.push(DeviceUse { device: DeviceId(key.u32()?), count, nanos });
             }
-            (of::TIME, &[window, busy, idle, late, late_count, early, early_count, first, last]) => {
+            (kind::TIME, &[window, busy, idle, late, late_count, early, early_count, first, last]) => {
                 let (device, first, last) = (DeviceId(key.u32()?), Nanos(first), Nanos(last));
                 let time = DeviceTime {
                     device,
@@ -332,24 +332,24 @@ impl CheckpointSums {
                 };
                 (window == busy + idle && first <= last).then(|| self.times.push(time))?;
             }
-            (of::STREAM, &[count, nanos]) => {
+            (kind::STREAM, &[count, nanos]) => {
                 let (device, stream) = (DeviceId(key.u32()?), stream(key)?);
                 self.streams.push(StreamUse { device, stream, count, nanos });
             }
-            (of::TALLY, values) => self.tally = tally(values)?,
-            (of::NODES, &[created, before_recording, unknown]) => {
+            (kind::TALLY, values) => self.tally = tally(values)?,
+            (kind::NODES, &[created, before_recording, unknown]) => {
                 self.nodes = NodeTally { created, before_recording, unknown };
             }
-            (of::STACKS, &[distinct, truncated, guessed, cut, module_unknown]) => {
+            (kind::STACKS, &[distinct, truncated, guessed, cut, module_unknown]) => {
                 self.stacks = Stacks { distinct, truncated, guessed, cut, module_unknown };
             }
-            (of::HELD, &[held, most]) => self.held = (held, most),
-            (of::DEPENDENCIES, &[record_calls, wait_calls, event_records]) => {
+            (kind::HELD, &[held, most]) => self.held = (held, most),
+            (kind::DEPENDENCIES, &[record_calls, wait_calls, event_records]) => {
                 let syncs = std::mem::take(&mut self.dependencies.syncs);
                 self.dependencies = Dependencies { record_calls, wait_calls, event_records, syncs };
             }
-            (of::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
-            (of::LOSS, &[count]) => drop(self.losses.insert(loss(key.u8()?.into())?, count)),
+            (kind::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
+            (kind::LOSS, &[count]) => drop(self.losses.insert(loss(key.u8()?.into())?, count)),
             _ => return None,
         }
         Some(())
@@ -379,7 +379,7 @@ impl CheckpointSums {
     /// Decodes a window edge. Window edges are stored in the profile and not in this struct.
     pub(super) fn window(key: &[u8], values: &[u64]) -> Option<Row<'static>> {
         match (key, values) {
-            (&[of::WINDOW, edge @ 0..=1], &[time]) => {
+            (&[kind::WINDOW, edge @ 0..=1], &[time]) => {
                 let edge = if edge == 0 { WindowEdge::Open } else { WindowEdge::Close };
                 Some(Row::Window { edge, time: Nanos(time) })
             }
@@ -648,12 +648,12 @@ mod tests {
     fn impossible_sums_are_skipped() {
         let mut checkpoint = CheckpointSums::default();
         let first = |id| id;
-        checkpoint.push(&[of::DEVICE, 0, 0, 0, 0], &[u64::MAX, 1], first);
-        checkpoint.push(&[of::DEVICE, 0, 0, 0, 0], &[1, MAX_TOTAL - 2], first);
-        checkpoint.push(&[of::DEVICE, 1, 0, 0, 0], &[1, 1], first);
-        checkpoint.push(&[of::TIME, 0, 0, 0, 0], &[10, 1, 2, 0, 0, 0, 0, 5, 6], first);
-        checkpoint.push(&[of::TALLY], &[5; 14], first);
-        checkpoint.push(&[of::SAMPLE, 9], &[1], first);
+        checkpoint.push(&[kind::DEVICE, 0, 0, 0, 0], &[u64::MAX, 1], first);
+        checkpoint.push(&[kind::DEVICE, 0, 0, 0, 0], &[1, MAX_TOTAL - 2], first);
+        checkpoint.push(&[kind::DEVICE, 1, 0, 0, 0], &[1, 1], first);
+        checkpoint.push(&[kind::TIME, 0, 0, 0, 0], &[10, 1, 2, 0, 0, 0, 0, 5, 6], first);
+        checkpoint.push(&[kind::TALLY], &[5; 14], first);
+        checkpoint.push(&[kind::SAMPLE, 9], &[1], first);
         checkpoint.push(&[99], &[1], first);
         checkpoint.push(&[], &[], first);
         assert_eq!(checkpoint.devices.len(), 1);

@@ -71,11 +71,11 @@ impl Contexts {
     }
 
     /// Replaces contexts that are no longer kept separately by the contexts into which they were merged.
-    pub(super) fn rename(&mut self, forgotten: IdMap<ContextId, ContextId>) {
+    pub(super) fn rename(&mut self, replacements: IdMap<ContextId, ContextId>) {
         for (first, _) in self.firsts.values_mut() {
-            *first = forgotten.get(first).copied().unwrap_or(*first);
+            *first = replacements.get(first).copied().unwrap_or(*first);
         }
-        self.firsts.extend(forgotten.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
+        self.firsts.extend(replacements.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
     /// Forgets which contexts represent the ids below `lowest`. These ids will not occur any more.

@@ -39,8 +39,8 @@ impl Definitions {
             self.process = true;
             chunk.row(&Row::Process { id, name });
         }
-        let said = profile.provenance().skip(self.provenance);
-        said.for_each(|(what, text)| chunk.row(&Row::Provenance { what, text }));
+        let facts = profile.provenance().skip(self.provenance);
+        facts.for_each(|(what, text)| chunk.row(&Row::Provenance { what, text }));
         self.provenance = profile.provenance().len();
         for module in &profile.modules()[self.modules..] {
             chunk.row(&Row::Module(module.clone()));

@@ -309,8 +309,8 @@ impl Explain {
         sink: &mut impl Sink,
     ) -> Snapshot<'_> {
         let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, sink)));
-        let forgotten = IdMap::default();
-        let mapping = IdMapping::new(&self.profile, &forgotten);
+        let replacements = IdMap::default();
+        let mapping = IdMapping::new(&self.profile, &replacements);
         if mapping.has_any() {
             // Contexts that created graph nodes, and kernels that waited for their launch, may have been forgotten in the
             // meantime.

@@ -49,15 +49,15 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
             device.work.device.0, time.busy, time.idle
         ))
     });
-    let said =
+    let fact =
         |wanted| profile.provenance().find(|(what, _)| *what == wanted).map(|(_, text)| json_string(text));
-    let said = |wanted| said(wanted).unwrap_or_else(|| "null".to_owned());
+    let fact = |wanted| fact(wanted).unwrap_or_else(|| "null".to_owned());
     let (process, program) = profile.process().unwrap_or_default();
     format!(
         "{{\"process\":{process},\"program\":{},\"host\":{},\"rank\":{},\"launches\":{},\"gpus\":[{}]{more},\"files\":[{}]}}\n",
         json_string(program),
-        said(Provenance::HOST),
-        said(Provenance::RANK),
+        fact(Provenance::HOST),
+        fact(Provenance::RANK),
         ledger.launches().total,
         gpus.collect::<Vec<_>>().join(","),
         files.collect::<Vec<_>>().join(","),

@@ -141,7 +141,7 @@ struct Labels {
     /// Kind and tag length of each text, by number.
     shapes: Vec<(ShownFrameKind, usize)>,
     /// Labels of frames that the profile knows. Most frames are known, and they recur in every stack.
-    known: Vec<Option<u32>>,
+    by_frame: Vec<Option<u32>>,
 }
 
 impl Labels {
@@ -162,11 +162,11 @@ impl Labels {
     /// Returns the label of a frame that the profile knows; `made` creates the frame on its first occurrence.
     fn of_profile_frame<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> ComposedFrame<'a>) -> u32 {
         let at = known.index();
-        if at >= self.known.len() {
-            self.known.resize(at + 1, None);
+        if at >= self.by_frame.len() {
+            self.by_frame.resize(at + 1, None);
         }
-        let id = self.known[at].unwrap_or_else(|| self.intern(&made()));
-        self.known[at] = Some(id);
+        let id = self.by_frame[at].unwrap_or_else(|| self.intern(&made()));
+        self.by_frame[at] = Some(id);
         id
     }
 

@@ -79,7 +79,7 @@ struct Series {
     outcome: LaunchOutcome,
     device: Option<DeviceId>,
     /// Position of the series' device in `Aggregate::devices`.
-    site: Option<usize>,
+    device_index: Option<usize>,
     weight: Weight,
     min: u64,
     max: u64,
@@ -101,7 +101,7 @@ impl Sink for Aggregate {
         let weight = Weight { count: 1, nanos: nanos.unwrap_or(0), bytes: activity.bytes() };
         let stream = Some((activity.context, activity.stream));
         let series = self.add(site, outcome, (Some(activity.device), stream), weight);
-        if let (Some(device), Some(nanos)) = (self.series[series].site, nanos) {
+        if let (Some(device), Some(nanos)) = (self.series[series].device_index, nanos) {
             let device = &mut self.devices[device];
             device.count += 1;
             device.nanos = device.nanos.saturating_add(nanos);
@@ -234,8 +234,8 @@ impl Aggregate {
 
     fn series(&mut self, outcome: LaunchOutcome, device: Option<DeviceId>) -> u32 {
         *self.series_index.entry((outcome, device)).or_insert_with(|| {
-            let site = device.map(|id| position(&mut self.devices, id));
-            self.series.push(Series::new(outcome, device, site));
+            let device_index = device.map(|id| position(&mut self.devices, id));
+            self.series.push(Series::new(outcome, device, device_index));
             (self.series.len() - 1) as u32
         })
     }
@@ -260,9 +260,9 @@ impl LaunchOutcome {
 }
 
 impl Series {
-    fn new(outcome: LaunchOutcome, device: Option<DeviceId>, site: Option<usize>) -> Self {
+    fn new(outcome: LaunchOutcome, device: Option<DeviceId>, device_index: Option<usize>) -> Self {
         let weight = Weight::default();
-        Self { outcome, device, site, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
+        Self { outcome, device, device_index, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
     }
 
     fn add(&mut self, weight: Weight) {

@@ -303,18 +303,18 @@ impl RecentIds {
         Self { pages: (0..pages).map(|_| None).collect() }
     }
 
-    fn place(&self, id: CorrelationId) -> usize {
+    fn page_index(&self, id: CorrelationId) -> usize {
         (id.0 as usize / ENTRIES_PER_PAGE) & (self.pages.len() - 1)
     }
 
     /// The page that contains `id`, if it is present.
     fn page_of(&self, id: CorrelationId) -> Option<&IdPage> {
-        let page = self.pages[self.place(id)].as_deref()?;
+        let page = self.pages[self.page_index(id)].as_deref()?;
         (page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32).then_some(page)
     }
 
     fn room_for(&self, id: CorrelationId) -> PagePlace {
-        match &self.pages[self.place(id)] {
+        match &self.pages[self.page_index(id)] {
             Some(page) if page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32 => PagePlace::Here,
             // Ids wrap, so the sign of the shorter distance shows which id is higher.
             Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => PagePlace::TooOld,
@@ -324,12 +324,12 @@ impl RecentIds {
 
     /// The slot of `id`. The caller must have checked that the page in the place of `id` is the right page.
     fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<IdEntry>> {
-        Some(&mut self.pages[self.place(id)].as_mut()?.entries[offset(id)])
+        Some(&mut self.pages[self.page_index(id)].as_mut()?.entries[offset(id)])
     }
 
     /// Removes and returns entry number `at` of the page in the place that belongs to `id`.
     fn take_entry(&mut self, id: CorrelationId, at: usize) -> Option<(CorrelationId, IdEntry)> {
-        let page = self.pages[self.place(id)].as_mut()?;
+        let page = self.pages[self.page_index(id)].as_mut()?;
         let entry = page.entries[at].take()?;
         Some((CorrelationId(page.first.0 + at as u32), entry))
     }
@@ -337,8 +337,8 @@ impl RecentIds {
     /// Creates the page for `id`, from the empty page in its place or from a new page.
     fn start_page(&mut self, id: CorrelationId) {
         let first = CorrelationId(id.0 & !(ENTRIES_PER_PAGE as u32 - 1));
-        let place = self.place(id);
-        match &mut self.pages[place] {
+        let page_index = self.page_index(id);
+        match &mut self.pages[page_index] {
             Some(page) => page.first = first,
             nothing => *nothing = Some(Box::new(IdPage { first, entries: [None; ENTRIES_PER_PAGE] })),
         }

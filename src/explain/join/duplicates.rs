@@ -25,9 +25,9 @@ pub(super) struct ActivityHash(u32);
 
 impl ActivityHash {
     pub(super) fn from_activity(activity: &Activity) -> Self {
-        let hash_activity = hash_activity(activity);
+        let hash = hash_activity(activity);
         // The bits that depend on the GPU's number are in the lower half, so both halves are combined.
-        Self((hash_activity ^ hash_activity >> 32) as u32)
+        Self((hash ^ hash >> 32) as u32)
     }
 }
 
@@ -65,13 +65,13 @@ impl DuplicateDetector {
         }
         let ids = u64::from(activity.correlation.0) << 32 ^ u64::from(activity.graph.0);
         // The lowest bit is set, because a hash of 0 marks an empty entry.
-        let hash_activity = mix(mix(hash_activity(activity), activity.graph_node.0), ids) | 1;
-        let set = &mut self.nodes[(hash_activity >> 32) as usize % SETS];
-        if set.contains(&hash_activity) {
+        let hash = mix(mix(hash_activity(activity), activity.graph_node.0), ids) | 1;
+        let set = &mut self.nodes[(hash >> 32) as usize % SETS];
+        if set.contains(&hash) {
             return true;
         }
         set.rotate_right(1);
-        set[0] = hash_activity;
+        set[0] = hash;
         false
     }
 

@@ -102,18 +102,18 @@ pub(super) fn fold(stack: &[StackName<'_>]) -> Vec<bool> {
         CodeOrigin::Interpreter => !in_python,
         _ => true,
     };
-    let says = |name: &StackName<'_>| name.is_label || is_ours(name) && name.glue != Glue::Always;
-    let mut shown: Vec<bool> = stack.iter().map(says).collect();
+    let is_informative = |name: &StackName<'_>| name.is_label || is_ours(name) && name.glue != Glue::Always;
+    let mut shown: Vec<bool> = stack.iter().map(is_informative).collect();
     hide_in_operators(stack, &mut shown);
     hide_around_operators(stack, &mut shown);
-    let tip = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
-    let api = stack.get(tip).map_or("", |label| label.text);
-    let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
-    let mut call = call.unwrap_or(tip);
+    let call_at = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
+    let api = stack.get(call_at).map_or("", |label| label.text);
+    let call = (0..call_at).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
+    let mut call = call.unwrap_or(call_at);
     let start = start_code(&stack[..call], in_python);
     // If there is only glue, the innermost frame is shown, because it would otherwise count as a part of the call.
     if !(start..call).any(|at| shown[at])
-        && let Some(innermost) = (start..tip).rev().find(|at| stack[*at].glue != Glue::Never)
+        && let Some(innermost) = (start..call_at).rev().find(|at| stack[*at].glue != Glue::Never)
     {
         shown[innermost] = true;
         call = call.max(innermost + 1);
@@ -121,7 +121,7 @@ pub(super) fn fold(stack: &[StackName<'_>]) -> Vec<bool> {
     show_operators_once(stack, &mut shown);
     if (start..call).any(|at| shown[at]) {
         shown[..start].fill(false);
-        shown[call..tip].fill(false);
+        shown[call..call_at].fill(false);
     }
     shown
 }

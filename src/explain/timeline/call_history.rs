@@ -126,8 +126,8 @@ impl CallHistory {
             self.forget_threads();
         }
         let thread = self.threads.entry(id).or_default();
-        let had = thread.pieces.len();
-        let noted = thread.pieces.back().map_or(0, |piece| piece.until);
+        let count_before = thread.pieces.len();
+        let last_until = thread.pieces.back().map_or(0, |piece| piece.until);
         match thread.last {
             None => {
                 thread.push(HistoryPiece { since: 0, until: begun, call, after: HistoryPiece::BEGINNING })
@@ -137,7 +137,7 @@ impl CallHistory {
             // After a long call, a pause of any length is stored, because the end of the pause shows which thread made the
             // next launch.
             Some(CallSpan { ended: since, call: after, .. })
-                if begun >= since.saturating_add(MIN_PIECE_NS) || since == noted && begun > since =>
+                if begun >= since.saturating_add(MIN_PIECE_NS) || since == last_until && begun > since =>
             {
                 thread.push(HistoryPiece { since, until: begun, call, after });
             }
@@ -147,7 +147,7 @@ impl CallHistory {
             thread.push(HistoryPiece { since: begun, until: ended, call, after: HistoryPiece::CALL });
         }
         thread.last = Some(CallSpan { begun, ended, call });
-        self.pieces += thread.pieces.len() - had;
+        self.pieces += thread.pieces.len() - count_before;
     }
 
     /// Adds a launch, under the same conditions as [`CallHistory::add`].
@@ -286,8 +286,8 @@ impl ThreadHistory {
     /// Whether the thread was busy elsewhere until it made this call.
     fn was_busy_until(&self, time: u64, call: ContextId) -> bool {
         let at = self.pieces.partition_point(|piece| piece.until < time);
-        let here = self.pieces.range(at..).take_while(|piece| piece.until == time);
-        here.into_iter().any(|piece| !piece.is_call() && piece.call == call)
+        let ending_now = self.pieces.range(at..).take_while(|piece| piece.until == time);
+        ending_now.into_iter().any(|piece| !piece.is_call() && piece.call == call)
     }
 
     fn ended(&self) -> u64 {

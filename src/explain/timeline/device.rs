@@ -34,10 +34,10 @@ impl AccountInputs<'_> {
     ) -> Vec<(IdleCulprit, u64)> {
         if self.host_states.is_empty() {
             let mut blamed: Vec<(IdleCulprit, u64)> = Vec::new();
-            for (who, nanos) in self.by_calls(call, from, to, threads) {
-                match blamed.iter_mut().find(|(known, _)| *known == who) {
+            for (culprit, nanos) in self.by_calls(call, from, to, threads) {
+                match blamed.iter_mut().find(|(other, _)| *other == culprit) {
                     Some((_, sum)) => *sum += nanos,
-                    None => blamed.push((who, nanos)),
+                    None => blamed.push((culprit, nanos)),
                 }
             }
             return blamed;
@@ -71,10 +71,10 @@ impl AccountInputs<'_> {
         let late = if self.samples.is_empty() { None } else { self.calls.launching_thread(call) };
         let Some(thread) = late.filter(|_| self.host_states.is_empty()) else { return Vec::new() };
         let (mut found, mut since) = (Vec::new(), from);
-        for (who, nanos) in self.by_calls(call, from, to, threads) {
+        for (culprit, nanos) in self.by_calls(call, from, to, threads) {
             let until = since + nanos;
-            if matches!(who, IdleCulprit::Pause { .. }) {
-                found.extend(self.samples.within(thread, since, until).map(|found| (who, found)));
+            if matches!(culprit, IdleCulprit::Pause { .. }) {
+                found.extend(self.samples.within(thread, since, until).map(|found| (culprit, found)));
             }
             since = until;
         }
@@ -204,7 +204,7 @@ impl DeviceAccount {
     /// maximum.
     pub(super) fn make_room(
         &mut self,
-        mut known: AccountInputs<'_>,
+        mut inputs: AccountInputs<'_>,
         charge: &mut impl FnMut(IdleCause, IdleAmount),
     ) {
         let is_recorded = self.recorded.len() >= self.outside.len();
@@ -223,17 +223,17 @@ impl DeviceAccount {
         }
         let time = fullest.start_of(leaving.max(waiting / 4));
         self.disorder = [0, now];
-        self.account(time, &mut known, charge);
+        self.account(time, &mut inputs, charge);
     }
 
     /// Accounts for all work that began before `time`.
     fn account(
         &mut self,
         time: u64,
-        known: &mut AccountInputs<'_>,
+        inputs: &mut AccountInputs<'_>,
         charge: &mut impl FnMut(IdleCause, IdleAmount),
     ) {
-        let windows = known.windows;
+        let windows = inputs.windows;
         let mut stretches = self.recorded.take_before(time);
         let outside = self.outside.take_before(time);
         if windows.has_any() && !outside.is_empty() {
@@ -246,7 +246,7 @@ impl DeviceAccount {
         for stretch in &stretches {
             let first = if windows.has_any() { 0 } else { stretch.start };
             let from = self.cursor.unwrap_or(first);
-            self.charge_gap(from, stretch, known, charge);
+            self.charge_gap(from, stretch, inputs, charge);
             let from = from.max(stretch.start);
             if stretch.end > from {
                 let inside: u64 = windows.parts(from, stretch.end).map(|(from, to)| to - from).sum();
@@ -261,11 +261,11 @@ impl DeviceAccount {
     pub(super) fn account_to(
         &mut self,
         time: u64,
-        known: &mut AccountInputs<'_>,
+        inputs: &mut AccountInputs<'_>,
         charge: &mut impl FnMut(IdleCause, IdleAmount),
     ) {
-        self.account(time, known, charge);
-        for (from, to) in known.windows.parts(self.cursor(), time) {
+        self.account(time, inputs, charge);
+        for (from, to) in inputs.windows.parts(self.cursor(), time) {
             self.charge_closing(to - from, charge);
         }
         self.cursor = self.cursor.max(Some(time));
@@ -274,12 +274,12 @@ impl DeviceAccount {
     /// Accounts for all waiting work, and for the time up to the end of the last window.
     pub(super) fn account_all(
         &mut self,
-        known: &mut AccountInputs<'_>,
+        inputs: &mut AccountInputs<'_>,
         charge: &mut impl FnMut(IdleCause, IdleAmount),
     ) {
-        self.account(u64::MAX, known, charge);
-        if let Some(close) = known.windows.last_close() {
-            self.account_to(close, known, charge);
+        self.account(u64::MAX, inputs, charge);
+        if let Some(close) = inputs.windows.last_close() {
+            self.account_to(close, inputs, charge);
         }
     }
 
@@ -294,11 +294,11 @@ impl DeviceAccount {
         &mut self,
         from: u64,
         stretch: &BusyStretch,
-        known: &mut AccountInputs<'_>,
+        inputs: &mut AccountInputs<'_>,
         charge: &mut impl FnMut(IdleCause, IdleAmount),
     ) {
         let BusyStretch { start, call, .. } = *stretch;
-        let parts: Vec<_> = known.windows.parts(from, start).collect();
+        let parts: Vec<_> = inputs.windows.parts(from, start).collect();
         for (open, to) in parts {
             // The work that ended the gap may begin after the window closed. Such work counts if it was launched before the
             // window closed.
@@ -312,27 +312,29 @@ impl DeviceAccount {
             for (cause, nanos) in
                 split_by_cause(open, to, start, &call).into_iter().filter(|(_, nanos)| *nanos > 0)
             {
-                let mut blame = |who: IdleCulprit, idle| match is_first {
-                    true => charge(IdleCause::Opening(who, cause), idle),
-                    false => charge(IdleCause::Between(who, cause), idle),
+                let mut blame = |culprit: IdleCulprit, idle| match is_first {
+                    true => charge(IdleCause::Opening(culprit, cause), idle),
+                    false => charge(IdleCause::Between(culprit, cause), idle),
                 };
                 match cause {
                     // The first part of a gap lasts until the call began.
                     Cause::HostLate => {
-                        if let Some(thread) = known.calls.launching_thread(&call) {
+                        if let Some(thread) = inputs.calls.launching_thread(&call) {
                             self.launched_by(thread);
                         }
-                        let blamed = known.blame(&call, open, open + nanos, &self.threads);
+                        let blamed = inputs.blame(&call, open, open + nanos, &self.threads);
                         let longest = blamed.iter().map(|(_, nanos)| *nanos).max();
                         let counts = blamed.iter().position(|(_, nanos)| Some(*nanos) == longest);
-                        for (at, (who, nanos)) in blamed.into_iter().enumerate() {
+                        for (at, (culprit, nanos)) in blamed.into_iter().enumerate() {
                             blame(
-                                who,
+                                culprit,
                                 IdleAmount { nanos, gaps: u64::from(Some(at) == counts), context: None },
                             );
                         }
-                        for (who, found) in known.sampled_stacks(&call, open, open + nanos, &self.threads) {
-                            blame(who, IdleAmount::attributed(found));
+                        for (culprit, found) in
+                            inputs.sampled_stacks(&call, open, open + nanos, &self.threads)
+                        {
+                            blame(culprit, IdleAmount::attributed(found));
                         }
                     }
                     _ => blame(IdleCulprit::Caller(call.caller), IdleAmount::gap(nanos)),

@@ -19,9 +19,9 @@ pub(super) struct HostStates {
 impl HostStates {
     /// Adds a state of a thread. States of a thread must be added in order of time.
     pub(super) fn add(&mut self, inside: &HostState) {
-        let known = self.threads.entry(inside.thread).or_default();
+        let states = self.threads.entry(inside.thread).or_default();
         // The vector is shared with a snapshot at most, which is short-lived.
-        Arc::make_mut(known).push((inside.since.0, inside.context));
+        Arc::make_mut(states).push((inside.since.0, inside.context));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -37,39 +37,40 @@ impl HostStates {
     /// once. If no state is known, the launch itself is blamed.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
-        let Some(known) = thread.and_then(|thread| self.threads.get(thread)) else {
+        let Some(states) = thread.and_then(|thread| self.threads.get(thread)) else {
             return vec![(caller, to - from)];
         };
         let mut blamed: Vec<(Caller, u64)> = Vec::new();
-        let mut add = |who: Caller, nanos: u64| match blamed.iter_mut().find(|(known, _)| *known == who) {
-            Some((_, sum)) => *sum += nanos,
-            None if nanos > 0 => blamed.push((who, nanos)),
-            None => {}
-        };
-        let first = known.partition_point(|(since, _)| *since <= from).saturating_sub(1);
+        let mut add =
+            |culprit: Caller, nanos: u64| match blamed.iter_mut().find(|(other, _)| *other == culprit) {
+                Some((_, sum)) => *sum += nanos,
+                None if nanos > 0 => blamed.push((culprit, nanos)),
+                None => {}
+            };
+        let first = states.partition_point(|(since, _)| *since <= from).saturating_sub(1);
         let mut done = from;
-        let mut who = caller;
-        for &(since, context) in known[first..].iter().take_while(|(since, _)| *since < to) {
+        let mut culprit = caller;
+        for &(since, context) in states[first..].iter().take_while(|(since, _)| *since < to) {
             let since = since.max(from);
-            add(who, since - done);
-            (done, who) = (since, if context == ContextId::NONE { caller } else { context.into() });
+            add(culprit, since - done);
+            (done, culprit) = (since, if context == ContextId::NONE { caller } else { context.into() });
         }
-        add(who, to - done);
+        add(culprit, to - done);
         blamed
     }
 
     /// Replaces each context by the one that `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
-        for (_, known) in self.threads.values_mut().flat_map(Arc::make_mut) {
-            *known = context(*known);
+        for (_, states) in self.threads.values_mut().flat_map(Arc::make_mut) {
+            *states = context(*states);
         }
         let launching = std::mem::take(&mut self.launching);
         self.launching = launching.into_iter().map(|(id, thread)| (context(id), thread)).collect();
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let known = self.threads.values().map(|known| known.capacity() * size_of::<(u64, ContextId)>());
-        known.sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.launching)
+        let states = self.threads.values().map(|states| states.capacity() * size_of::<(u64, ContextId)>());
+        states.sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.launching)
     }
 }
 
@@ -78,10 +79,10 @@ mod tests {
     use super::*;
     use gpuflame_model::record::Nanos;
 
-    fn host_states(known: &[(u64, u32)]) -> HostStates {
+    fn host_states(states: &[(u64, u32)]) -> HostStates {
         let mut host_states = HostStates::default();
         host_states.note_launching_thread(ContextId(100), ThreadId(1));
-        for &(since, context) in known {
+        for &(since, context) in states {
             let inside = HostState { thread: ThreadId(1), since: Nanos(since), context: ContextId(context) };
             host_states.add(&inside);
         }
@@ -90,7 +91,7 @@ mod tests {
 
     fn blame(host_states: &HostStates, launch: u32, from: u64, to: u64) -> Vec<(u32, u64)> {
         let blamed = host_states.blame(ContextId(launch).into(), from, to);
-        blamed.into_iter().map(|(who, nanos)| (who.launched().unwrap().0, nanos)).collect()
+        blamed.into_iter().map(|(culprit, nanos)| (culprit.launched().unwrap().0, nanos)).collect()
     }
 
     #[test]

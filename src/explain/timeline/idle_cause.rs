@@ -39,11 +39,11 @@ impl IdleCulprit {
 }
 
 impl IdleCause {
-    /// Replaces the blamed code by the code that `who` returns for it.
-    pub(super) fn map_culprit(self, who: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
+    /// Replaces the blamed code by the code that `culprit` returns for it.
+    pub(super) fn map_culprit(self, culprit: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
         match self {
-            Self::Between(blamed, cause) => Self::Between(who(blamed), cause),
-            Self::Opening(blamed, cause) => Self::Opening(who(blamed), cause),
+            Self::Between(blamed, cause) => Self::Between(culprit(blamed), cause),
+            Self::Opening(blamed, cause) => Self::Opening(culprit(blamed), cause),
             Self::Closing => Self::Closing,
         }
     }

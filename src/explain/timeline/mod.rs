@@ -111,8 +111,9 @@ impl IdleByCause {
         }
         let mut shared = Sums::default();
         for (&(device, charge), idle) in &self.sums {
-            for (who, part) in divide_idle(*idle, found.remove(&(device, charge)).unwrap_or_default()) {
-                let by = who.map_or(charge, |who| charge.map_culprit(|_| IdleCulprit::Caller(who.into())));
+            for (culprit, part) in divide_idle(*idle, found.remove(&(device, charge)).unwrap_or_default()) {
+                let by = culprit
+                    .map_or(charge, |culprit| charge.map_culprit(|_| IdleCulprit::Caller(culprit.into())));
                 add(&mut shared, (device, by), part);
             }
         }
@@ -264,9 +265,9 @@ impl Timeline {
     /// Replaces the account in `profile` by this one. Call when all rows were pushed.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
-        let (devices, mut known, charges) = all.accounting();
+        let (devices, mut inputs, charges) = all.accounting();
         for device in devices {
-            device.account_all(&mut known, &mut charges.adder_for(device.id));
+            device.account_all(&mut inputs, &mut charges.adder_for(device.id));
         }
         let times: Vec<_> = all.devices.iter().filter_map(|device| device.time(&all.windows)).collect();
         let is_known = |device| times.iter().any(|time| time.device == device);
@@ -284,7 +285,7 @@ impl Timeline {
     /// Replaces each context by the one that `context` returns for it, and recomputes the charges.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         let caller = |caller: Caller| caller.launched().map_or(caller, |id| context(id).into());
-        let renamed = |who| match who {
+        let renamed = |culprit| match culprit {
             IdleCulprit::Caller(by) => IdleCulprit::Caller(caller(by)),
             IdleCulprit::Pause { after, thread, before } => {
                 IdleCulprit::Pause { after: context(after), thread, before: context(before) }
@@ -329,9 +330,9 @@ impl Timeline {
         }
         if !device.add(activity, call) {
             let last = self.last;
-            let (devices, known, charges) = self.accounting();
+            let (devices, inputs, charges) = self.accounting();
             let device = &mut devices[last];
-            device.make_room(known, &mut charges.adder_for(device.id));
+            device.make_room(inputs, &mut charges.adder_for(device.id));
             device.add(activity, call);
             self.forget_windows();
         }
@@ -341,8 +342,8 @@ impl Timeline {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = DeviceAccount::new(id);
             // The device was idle in all windows that were forgotten.
-            if self.windows.forgotten() > 0 {
-                device.charge_closing(self.windows.forgotten(), &mut self.charges.adder_for(id));
+            if self.windows.forgotten_ns() > 0 {
+                device.charge_closing(self.windows.forgotten_ns(), &mut self.charges.adder_for(id));
             }
             self.devices.push(device);
             self.devices.len() - 1
@@ -351,16 +352,16 @@ impl Timeline {
 
     /// Accounts for all time before `time`, even if few activities wait. Called because too many windows are pending.
     fn account_before(&mut self, time: u64) {
-        let (devices, mut known, charges) = self.accounting();
+        let (devices, mut inputs, charges) = self.accounting();
         for device in devices {
-            device.account_to(time, &mut known, &mut charges.adder_for(device.id));
+            device.account_to(time, &mut inputs, &mut charges.adder_for(device.id));
         }
         self.forget_windows();
     }
 
     /// Splits `self` into the devices, the data that their accounts need, and the charges.
     fn accounting(&mut self) -> (&mut [DeviceAccount], AccountInputs<'_>, &mut IdleByCause) {
-        let known = AccountInputs {
+        let inputs = AccountInputs {
             windows: &self.windows,
             host_states: &self.host_states,
             calls: &self.calls,
@@ -368,7 +369,7 @@ impl Timeline {
             culprit_threads: &mut self.culprit_threads,
             is_only: self.devices.len() == 1,
         };
-        (&mut self.devices, known, &mut self.charges)
+        (&mut self.devices, inputs, &mut self.charges)
     }
 
     fn forget_windows(&mut self) {
@@ -381,9 +382,9 @@ impl Timeline {
 fn sample(charge: IdleCause) -> Sample {
     let idle = |cause| Leaf::new(&[LeafFrame::Idle(cause)]);
     match charge {
-        IdleCause::Between(who, cause) => Sample::new(culprit_site(who), idle(cause)),
-        IdleCause::Opening(who, cause) => {
-            Sample { root_mark: Some(RootMark::Opening), ..Sample::new(culprit_site(who), idle(cause)) }
+        IdleCause::Between(culprit, cause) => Sample::new(culprit_site(culprit), idle(cause)),
+        IdleCause::Opening(culprit, cause) => {
+            Sample { root_mark: Some(RootMark::Opening), ..Sample::new(culprit_site(culprit), idle(cause)) }
         }
         IdleCause::Closing => Sample {
             root_mark: Some(RootMark::Closing),
@@ -392,8 +393,8 @@ fn sample(charge: IdleCause) -> Sample {
     }
 }
 
-fn culprit_site(who: IdleCulprit) -> SampleSite {
-    match who {
+fn culprit_site(culprit: IdleCulprit) -> SampleSite {
+    match culprit {
         IdleCulprit::Caller(caller) => {
             caller.launched().map_or_else(SampleSite::Missing, SampleSite::Context)
         }

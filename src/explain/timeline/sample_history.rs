@@ -1,5 +1,5 @@
 //! Stacks in which threads were found by samples while a GPU waited for these threads. For a late launch, the two calls of
-//! its thread around that time are known (`calls`); samples of the thread show the thread's activity between these calls.
+//! its thread around that time are known (`call_history`); samples of the thread show the thread's activity between these calls.
 //!
 //! A sample represents a period that is longer than most gaps, so samples are summed over all gaps between the same two
 //! calls before time is charged (`divide_idle`). Time that a thread spent waiting has no samples. If context switches were
@@ -64,18 +64,18 @@ impl SampleHistory {
     /// Adds a sample. Samples of a thread arrive in order of time unless the clock was set.
     pub(super) fn add(&mut self, sampled: &Sampled) {
         let Sampled { time, period, thread, context } = *sampled;
-        let known = self.threads.entry(thread).or_default();
-        let at = known.partition_point(|found| found.time <= time.0);
-        known.insert(at, CpuSample { time: time.0, period, context });
+        let entries = self.threads.entry(thread).or_default();
+        let at = entries.partition_point(|sample| sample.time <= time.0);
+        entries.insert(at, CpuSample { time: time.0, period, context });
         self.count += 1;
     }
 
     /// Adds a wait, under the same condition as [`SampleHistory::add`].
     pub(super) fn add_blocked(&mut self, blocked: &Blocked) {
         let Blocked { time, duration, thread, context } = *blocked;
-        let known = self.waits.entry(thread).or_default();
-        let at = known.partition_point(|waited| waited.from <= time.0);
-        known.insert(at, OffCpuSpan { from: time.0, to: time.0.saturating_add(duration), context });
+        let entries = self.waits.entry(thread).or_default();
+        let at = entries.partition_point(|waited| waited.from <= time.0);
+        entries.insert(at, OffCpuSpan { from: time.0, to: time.0.saturating_add(duration), context });
         self.count += 1;
     }
 
@@ -87,16 +87,16 @@ impl SampleHistory {
         from: u64,
         to: u64,
     ) -> impl Iterator<Item = (ContextId, u64)> {
-        let found = self.threads.get(&thread).into_iter().flat_map(move |known| {
-            let first = known.partition_point(|found| found.time < from);
-            known.range(first..).take_while(move |found| found.time < to)
+        let found = self.threads.get(&thread).into_iter().flat_map(move |entries| {
+            let first = entries.partition_point(|sample| sample.time < from);
+            entries.range(first..).take_while(move |sample| sample.time < to)
         });
-        let waited = self.waits.get(&thread).into_iter().flat_map(move |known| {
-            let first = known.partition_point(|waited| waited.to <= from);
-            known.range(first..).take_while(move |waited| waited.from < to)
+        let waited = self.waits.get(&thread).into_iter().flat_map(move |entries| {
+            let first = entries.partition_point(|waited| waited.to <= from);
+            entries.range(first..).take_while(move |waited| waited.from < to)
         });
         let waited = waited.map(move |one| (one.context, one.to.min(to).saturating_sub(one.from.max(from))));
-        found.map(|found| (found.context, u64::from(found.period))).chain(waited)
+        found.map(|sample| (sample.context, u64::from(sample.period))).chain(waited)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -111,8 +111,8 @@ impl SampleHistory {
     /// Drops samples and waits in periods that cannot contain a gap any more, according to `is_over`. If there are still
     /// too many samples and waits, drops the older half.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
-        self.threads.values_mut().for_each(|known| known.retain(|one| !is_over(one.time, one.time + 1)));
-        self.waits.values_mut().for_each(|known| known.retain(|one| !is_over(one.from, one.to)));
+        self.threads.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.time, one.time + 1)));
+        self.waits.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.from, one.to)));
         self.shrink();
         if self.count >= self.max_samples {
             self.threads.values_mut().for_each(drop_older_half);
@@ -128,8 +128,8 @@ impl SampleHistory {
 
     /// Replaces each context by the one that `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
-        for found in self.threads.values_mut().flatten() {
-            found.context = context(found.context);
+        for sample in self.threads.values_mut().flatten() {
+            sample.context = context(sample.context);
         }
         for waited in self.waits.values_mut().flatten() {
             waited.context = context(waited.context);
@@ -137,20 +137,20 @@ impl SampleHistory {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let known = self.threads.values().map(|known| known.capacity() * size_of::<CpuSample>());
-        let waits = self.waits.values().map(|known| known.capacity() * size_of::<OffCpuSpan>());
-        known.chain(waits).sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.waits)
+        let entries = self.threads.values().map(|entries| entries.capacity() * size_of::<CpuSample>());
+        let waits = self.waits.values().map(|entries| entries.capacity() * size_of::<OffCpuSpan>());
+        entries.chain(waits).sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.waits)
     }
 }
 
-fn drop_older_half<T>(known: &mut VecDeque<T>) {
-    known.drain(..known.len().div_ceil(2));
+fn drop_older_half<T>(entries: &mut VecDeque<T>) {
+    entries.drain(..entries.len().div_ceil(2));
 }
 
 /// Releases memory that is not needed, and returns the number of remaining entries.
 fn shrink<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
-    threads.retain(|_, known| !known.is_empty());
-    threads.values_mut().for_each(|known| known.shrink_to(2 * known.len()));
+    threads.retain(|_, entries| !entries.is_empty());
+    threads.values_mut().for_each(|entries| entries.shrink_to(2 * entries.len()));
     threads.values().map(VecDeque::len).sum()
 }
 
@@ -180,8 +180,8 @@ pub(super) fn divide_idle(
         Some((_, first)) if sampled > idle.nanos => first.nanos += left,
         _ => parts.push((None, IdleAmount { nanos: left, gaps: 0, context: None })),
     }
-    let max_samples = parts.iter().map(|(_, part)| part.nanos).max();
-    if let Some((_, part)) = parts.iter_mut().find(|(_, part)| Some(part.nanos) == max_samples) {
+    let largest = parts.iter().map(|(_, part)| part.nanos).max();
+    if let Some((_, part)) = parts.iter_mut().find(|(_, part)| Some(part.nanos) == largest) {
         part.gaps = idle.gaps;
     }
     parts.retain(|(_, part)| part.nanos > 0 || part.gaps > 0);

@@ -12,7 +12,7 @@ pub(super) struct WindowSpans {
     /// Windows in order of time, without overlaps. The last window may still be open.
     spans: VecDeque<WindowSpan>,
     /// Total length of forgotten windows in nanoseconds.
-    forgotten: u64,
+    forgotten_ns: u64,
     /// Whether a window was ever opened.
     any: bool,
 }
@@ -54,7 +54,7 @@ impl WindowSpans {
     /// Forgets windows that ended by `time`.
     pub(super) fn forget(&mut self, time: u64) {
         while let Some(first) = self.spans.front().filter(|first| first.to <= time) {
-            self.forgotten += first.to - first.from;
+            self.forgotten_ns += first.to - first.from;
             self.spans.pop_front();
         }
     }
@@ -76,8 +76,8 @@ impl WindowSpans {
     }
 
     /// Total length of forgotten windows in nanoseconds.
-    pub(super) fn forgotten(&self) -> u64 {
-        self.forgotten
+    pub(super) fn forgotten_ns(&self) -> u64 {
+        self.forgotten_ns
     }
 
     /// Time at which the last window was closed; `None` while it is open.
@@ -91,7 +91,7 @@ impl WindowSpans {
             u64::MAX => now.saturating_sub(window.from),
             to => to - window.from,
         });
-        self.forgotten + lengths.sum::<u64>()
+        self.forgotten_ns + lengths.sum::<u64>()
     }
 
     pub(super) fn heap_bytes(&self) -> usize {

@@ -117,12 +117,12 @@ impl<W: Write> ChromeText<W> {
 
     /// Writes a call with `more` arguments. Returns the calling thread.
     fn call(&mut self, id: CorrelationId, launched: Launched, nanos: u64, more: &str) -> ThreadId {
-        let known = self.callers.get(&launched.context).copied();
-        let name = known.and_then(|(_, label)| self.labels.get(&label));
+        let caller = self.callers.get(&launched.context).copied();
+        let name = caller.and_then(|(_, label)| self.labels.get(&label));
         let name = name.map_or(UNKNOWN, String::as_str);
-        let thread = known.map_or(ThreadId(0), |(thread, _)| thread);
+        let thread = caller.map_or(ThreadId(0), |(thread, _)| thread);
         let called = CallEvent { name, thread, begun: launched.time, nanos, id };
-        self.events.call(&called, known.map(|_| launched.context), format_args!("{more}"));
+        self.events.call(&called, caller.map(|_| launched.context), format_args!("{more}"));
         thread
     }
 
@@ -148,24 +148,24 @@ impl<W: Write> Sink for ChromeText<W> {
         self.matched = Some(launched);
     }
 
-    fn activity(&mut self, one: &Activity, origin: Origin) {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
         // A call without a known stack would get a wrong stack when the file is read again.
         if let Some(launched) = self.matched.take().filter(|launched| launched.context != ContextId::NONE) {
-            let thread = self.call(one.correlation, launched, launched.duration.into(), "");
-            self.events.flow_start(one.correlation, thread, launched.time);
+            let thread = self.call(activity.correlation, launched, launched.duration.into(), "");
+            self.events.flow_start(activity.correlation, thread, launched.time);
         }
-        if one.duration().is_none() {
+        if activity.duration().is_none() {
             self.untimed += 1;
             return self.put();
         }
-        self.streams.insert((one.device.0, one.stream.0));
-        self.devices.insert(one.context, one.device);
-        let created = match one.created {
+        self.streams.insert((activity.device.0, activity.stream.0));
+        self.devices.insert(activity.context, activity.device);
+        let created = match activity.created {
             Some(Created::Context(context)) => format!(",\"created_sf\":\"{}\"", InnermostFrameId(context)),
             Some(made) => format!(",\"created_stack\":{}", json_string(made.label().unwrap_or_default())),
             None => String::new(),
         };
-        let name = match one.work() {
+        let name = match activity.work() {
             Work::Kernel(name) => match self.kernels.get(&name) {
                 Some(text) => Cow::Borrowed(text.as_str()),
                 None => format!("[kernel without a name: {}]", name.0).into(),
@@ -173,8 +173,8 @@ impl<W: Write> Sink for ChromeText<W> {
             Work::Copy(kind) => kind.label().into(),
             Work::Set | Work::Graph => "".into(),
         };
-        let title = title(one.work(), name);
-        self.events.activity(one, &title, origin.context().err(), format_args!("{created}"));
+        let title = title(activity.work(), name);
+        self.events.activity(activity, &title, origin.context().err(), format_args!("{created}"));
         self.put();
     }
 
@@ -214,7 +214,7 @@ impl<W: Write> Sink for ChromeText<W> {
 struct WrittenFrames {
     texts: HashMap<String, u32>,
     /// Numbers of frames by caller, text and kind.
-    known: HashMap<(u32, u32, char), u32>,
+    numbers: HashMap<(u32, u32, char), u32>,
     written: bool,
 }
 
@@ -229,9 +229,9 @@ impl WrittenFrames {
         for frame in callers {
             let next = self.texts.len() as u32;
             let text = *self.texts.entry(frame.exact()).or_insert(next);
-            let next = self.known.len() as u32 + 1;
+            let next = self.numbers.len() as u32 + 1;
             let key = (parent, text, frame.letter());
-            let number = *self.known.entry(key).or_insert(next);
+            let number = *self.numbers.entry(key).or_insert(next);
             if number == next {
                 self.frame(&number.to_string(), frame, parent, events);
             }

@@ -30,7 +30,7 @@ impl Profile {
         let firsts = std::mem::take(&mut self.first_with);
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
-        let (mut forgotten, mut stack) = (IdMap::default(), Vec::new());
+        let (mut replacements, mut stack) = (IdMap::default(), Vec::new());
         // New position of each frame that was kept. Hundreds of thousands of stacks share a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
@@ -48,7 +48,7 @@ impl Profile {
             } else {
                 let mut leaf_first = stacks.symbols_to_root(node).map(|frame| frames[frame as usize]);
                 let call = leaf_first.find(|frame| matches!(frame.kind(), FrameKind::Label(_)));
-                forgotten.insert(id, self.merged_context(call));
+                replacements.insert(id, self.merged_context(call));
             }
         }
         self.merged_context(None);
@@ -57,7 +57,7 @@ impl Profile {
             Some(((node, flags, thread), id))
         });
         self.first_with = kept.collect();
-        forgotten
+        replacements
     }
 
     /// Keeps the kernels selected by `keep`. All other kernels are replaced by [`NameId::OTHERS`].

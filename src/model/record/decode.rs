@@ -216,9 +216,9 @@ impl<R: BufRead> Reader<R> {
             );
             return Err(format_error(message));
         }
-        let there = self.fill(u64::from(length))?;
-        if there < u64::from(length) {
-            return Err(self.truncated(u64::from(length) + 5, there + 5));
+        let available = self.fill(u64::from(length))?;
+        if available < u64::from(length) {
+            return Err(self.truncated(u64::from(length) + 5, available + 5));
         }
         self.position += 5 + u64::from(length);
         self.ended = false;
@@ -252,13 +252,13 @@ impl<R: BufRead> Reader<R> {
         Ok(read as u64)
     }
 
-    fn truncated(&self, whole: u64, there: u64) -> Error {
+    fn truncated(&self, expected: u64, available: u64) -> Error {
         format_error(format!(
-            "record {} at byte {:#x} is cut short: {there} of its {whole}{} bytes are there; \
+            "record {} at byte {:#x} is cut short: {available} of its {expected}{} bytes are there; \
              the records before it are good, the rest is lost",
             self.records,
             self.position,
-            if whole == 5 { " or more" } else { "" },
+            if expected == 5 { " or more" } else { "" },
         ))
     }
 }

@@ -20,7 +20,7 @@ const ENTRY_HEADER_BYTES: usize = 4;
 #[derive(Debug, Default)]
 pub struct SumsWriter {
     slots: IdMap<u64, SumSlot>,
-    turn: u32,
+    generation: u32,
     /// Size in bytes of the whole table in a file.
     bytes: usize,
 }
@@ -28,14 +28,14 @@ pub struct SumsWriter {
 #[derive(Clone, Copy, Debug)]
 struct SumSlot {
     number: u32,
-    turn: u32,
+    generation: u32,
     values: u64,
 }
 
 impl SumsWriter {
     /// Appends the entries of `sums` that changed since the last call. `sums` must yield every entry, changed or not.
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
-        self.turn = self.turn.wrapping_add(1);
+        self.generation = self.generation.wrapping_add(1);
         self.bytes = 0;
         chunk.sums(|out| {
             sums(&mut |key, values| self.sum(out, key, values));
@@ -52,13 +52,16 @@ impl SumsWriter {
         debug_assert!(
             (1..=MAX_KEY_BYTES).contains(&key.len()) && (1..=MAX_VALUES_PER_KEY).contains(&values.len())
         );
-        let (turn, next, now) = (self.turn, self.slots.len() as u32, hash_of(values));
+        let (generation, next, now) = (self.generation, self.slots.len() as u32, hash_of(values));
         self.bytes +=
             ENTRY_HEADER_BYTES + key.len() + values.iter().map(|value| varint_len(*value)).sum::<usize>();
         let mut out = Payload(out);
-        let slot =
-            self.slots.entry(hash_of(key)).or_insert_with(|| SumSlot { number: next, turn, values: !now });
-        slot.turn = turn;
+        let slot = self.slots.entry(hash_of(key)).or_insert_with(|| SumSlot {
+            number: next,
+            generation,
+            values: !now,
+        });
+        slot.generation = generation;
         if slot.values == now {
             return;
         }
@@ -74,11 +77,13 @@ impl SumsWriter {
 
     /// Appends a removal entry for each sum that was not yielded this time.
     fn write_removals(&mut self, out: &mut Vec<u8>) {
-        let write_removals = hash_of::<[u64]>(&[]);
-        for slot in
-            self.slots.values_mut().filter(|slot| slot.turn != self.turn && slot.values != write_removals)
+        let hash_of_removed = hash_of::<[u64]>(&[]);
+        for slot in self
+            .slots
+            .values_mut()
+            .filter(|slot| slot.generation != self.generation && slot.values != hash_of_removed)
         {
-            slot.values = write_removals;
+            slot.values = hash_of_removed;
             Payload(out).varint(slot.number.into()).u8(0).u8(0);
         }
     }
