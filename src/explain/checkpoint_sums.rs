@@ -309,7 +309,7 @@ impl CheckpointSums {
         match (of, values) {
             (kind::SAMPLE, _) => self.add_sample(key, values, first)?,
             (kind::WORK, &[count, nanos, bytes, min, max, p50, p95, p99]) => {
-                let LeafFrame::Work(work) = leaf_frame(key)? else { return None };
+                let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
                 let (device, weight) = (DeviceId(key.u32()?), Weight { count, nanos, bytes });
                 self.works.push(WorkStats { work, device, weight, min, max, percentiles: [p50, p95, p99] });
             }
@@ -333,10 +333,10 @@ impl CheckpointSums {
                 (window == busy + idle && first <= last).then(|| self.times.push(time))?;
             }
             (kind::STREAM, &[count, nanos]) => {
-                let (device, stream) = (DeviceId(key.u32()?), stream(key)?);
+                let (device, stream) = (DeviceId(key.u32()?), decode_stream(key)?);
                 self.streams.push(StreamUse { device, stream, count, nanos });
             }
-            (kind::TALLY, values) => self.tally = tally(values)?,
+            (kind::TALLY, values) => self.tally = decode_tally(values)?,
             (kind::NODES, &[created, before_recording, unknown]) => {
                 self.nodes = NodeTally { created, before_recording, unknown };
             }
@@ -349,7 +349,7 @@ impl CheckpointSums {
                 self.dependencies = Dependencies { record_calls, wait_calls, event_records, syncs };
             }
             (kind::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
-            (kind::LOSS, &[count]) => drop(self.losses.insert(loss(key.u8()?.into())?, count)),
+            (kind::LOSS, &[count]) => drop(self.losses.insert(decode_loss(key.u8()?.into())?, count)),
             _ => return None,
         }
         Some(())
@@ -363,13 +363,13 @@ impl CheckpointSums {
     ) -> Option<()> {
         let view = usize::from(key.u8()?);
         let root_mark = *ROOT_MARKS.get(usize::from(key.u8()?))?;
-        let site = map_contexts(site(key)?, first);
+        let site = map_contexts(decode_site(key)?, first);
         let count = key.u8()?;
-        let frames = (0..count).map(|_| leaf_frame(key)).collect::<Option<Vec<_>>>()?;
+        let frames = (0..count).map(|_| decode_leaf_frame(key)).collect::<Option<Vec<_>>>()?;
         if frames.len() > Leaf::MAX_FRAMES || view >= VIEWS.len() {
             return None;
         }
-        let (device, stream) = (key.option()?.map(DeviceId), stream(key)?);
+        let (device, stream) = (key.option()?.map(DeviceId), decode_stream(key)?);
         let mut sample = Sample { root_mark, device, stream, ..Sample::new(site, Leaf::new(&frames)) };
         sample.values.get_mut(..sums.len())?.copy_from_slice(sums);
         self.samples.entry(view).or_default().push(sample);
@@ -475,7 +475,7 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
     sum.percentiles.iter_mut().zip(more.percentiles).for_each(|(sum, more)| *sum = more.max(*sum));
 }
 
-fn tally(values: &[u64]) -> Option<Tally> {
+fn decode_tally(values: &[u64]) -> Option<Tally> {
     // Files of older versions have up to four values fewer.
     let (values, more) = values.split_at_checked(14)?;
     let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
@@ -507,7 +507,7 @@ fn tally(values: &[u64]) -> Option<Tally> {
     is_sound.then_some(Tally { launches, activities })
 }
 
-fn site(key: &mut Fields<'_>) -> Option<SampleSite> {
+fn decode_site(key: &mut Fields<'_>) -> Option<SampleSite> {
     let kind = key.u8()?;
     Some(match kind {
         0 => Caller::from_bits(key.u32()?).launched().map_or_else(SampleSite::Missing, SampleSite::Context),
@@ -538,7 +538,7 @@ fn map_contexts(site: SampleSite, context: impl Fn(ContextId) -> ContextId) -> S
     }
 }
 
-fn leaf_frame(key: &mut Fields<'_>) -> Option<LeafFrame> {
+fn decode_leaf_frame(key: &mut Fields<'_>) -> Option<LeafFrame> {
     let (kind, value) = (key.u8()?, key.u32()?);
     Some(match kind {
         0 => LeafFrame::Work(Work::Kernel(NameId(value))),
@@ -552,16 +552,16 @@ fn leaf_frame(key: &mut Fields<'_>) -> Option<LeafFrame> {
         8 => LeafFrame::Free(Some(MemoryKind(value.try_into().ok()?))),
         9 => LeafFrame::Free(None),
         10 => LeafFrame::Unified(UnifiedKind(value)),
-        11 => LeafFrame::Lost(loss(value)?),
+        11 => LeafFrame::Lost(decode_loss(value)?),
         _ => return None,
     })
 }
 
-fn loss(number: u32) -> Option<Loss> {
+fn decode_loss(number: u32) -> Option<Loss> {
     Loss::ALL.into_iter().find(|loss| *loss as u32 == number)
 }
 
-fn stream(key: &mut Fields<'_>) -> Option<Option<(GpuContextId, StreamId)>> {
+fn decode_stream(key: &mut Fields<'_>) -> Option<Option<(GpuContextId, StreamId)>> {
     Some(match key.u8()? {
         0 => None,
         _ => Some((GpuContextId(key.u32()?), StreamId(key.u32()?))),

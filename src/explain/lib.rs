@@ -123,7 +123,7 @@ impl Explain {
                     self.note_launching_thread(thread, launch);
                 }
                 if let Some(per_window) = self.per_window.as_mut().filter(|_| !launch.is_alias()) {
-                    per_window.launch(launch);
+                    per_window.count_launch(launch);
                 }
                 let sink = (&mut self.timeline, (&mut self.per_window, sink));
                 self.join.push_launch(launch, &mut (&mut self.aggregate, sink));
@@ -218,7 +218,7 @@ impl Explain {
                 self.join.push(row, &mut (&mut self.aggregate, sink));
                 self.timeline.row(row);
                 if let Some(per_window) = &mut self.per_window {
-                    per_window.edge(*edge, *time);
+                    per_window.push_edge(*edge, *time);
                 }
                 self.profile.push(row);
             }
@@ -232,10 +232,10 @@ impl Explain {
     }
 
     /// Handles an edge that is due to a step of the clock: the open window ends or continues, and no new window begins.
-    pub fn clock_edge(&mut self, edge: &Row<'_>) {
+    pub fn push_clock_edge(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(per_window) = &mut self.per_window {
-            per_window.clock_edge(edge);
+            per_window.push_clock_edge(edge);
         }
         self.profile.push(edge);
     }

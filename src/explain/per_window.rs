@@ -106,7 +106,7 @@ impl PerWindowSums {
     }
 
     /// Handles an edge that is due to a step of the clock. The list of windows does not change.
-    pub(super) fn clock_edge(&mut self, edge: &Row<'_>) {
+    pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {
             sums.timeline.row(edge);
@@ -114,7 +114,7 @@ impl PerWindowSums {
     }
 
     /// Handles an edge that opens or closes a window.
-    pub(super) fn edge(&mut self, edge: WindowEdge, time: Nanos) {
+    pub(super) fn push_edge(&mut self, edge: WindowEdge, time: Nanos) {
         if edge == WindowEdge::Open {
             self.opened += 1;
             if self.opened <= self.max_windows {
@@ -131,7 +131,7 @@ impl PerWindowSums {
     }
 
     /// Counts a launch in its window. Not called for the second id of a launch.
-    pub(super) fn launch(&mut self, launch: &Launch) {
+    pub(super) fn count_launch(&mut self, launch: &Launch) {
         match self.index_at(launch.time).and_then(|at| self.windows[at].sums.as_mut()) {
             Some(sums) => sums.tally.launches.seen += 1,
             None => self.late.launches += 1,

@@ -41,13 +41,13 @@ impl Output {
     }
 
     /// Whether the output's size grows with the run, and the output covers all windows.
-    pub fn grows(self) -> bool {
+    pub fn is_streamed(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
     }
 
     /// Whether the output contains names of frames.
     pub fn has_names(self) -> bool {
-        !self.grows() || self == Self::Chrome
+        !self.is_streamed() || self == Self::Chrome
     }
 
     /// Returns the word in `GPUFLAME_FORMATS`. The first view has a word per format. Every other view has one word

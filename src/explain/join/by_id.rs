@@ -101,12 +101,12 @@ impl ById {
         forget: &mut impl FnMut(CorrelationId, IdEntry),
     ) -> Option<IdEntry> {
         match self.recent.room_for(id) {
-            PagePlace::Here => {}
-            PagePlace::Displaced => {
+            PageStatus::Here => {}
+            PageStatus::Displaced => {
                 self.displace(id, forget);
                 self.recent.start_page(id);
             }
-            PagePlace::TooOld => return self.waiting.insert(id, entry, forget),
+            PageStatus::TooOld => return self.waiting.insert(id, entry, forget),
         }
         self.recent.slot(id)?.replace(entry)
     }
@@ -288,7 +288,7 @@ struct RecentIds {
 }
 
 /// Whether the page in the place of an id is the id's own page.
-enum PagePlace {
+enum PageStatus {
     /// The page of the id is in its place.
     Here,
     /// The place is empty, or contains a page with a lower number.
@@ -313,12 +313,12 @@ impl RecentIds {
         (page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32).then_some(page)
     }
 
-    fn room_for(&self, id: CorrelationId) -> PagePlace {
+    fn room_for(&self, id: CorrelationId) -> PageStatus {
         match &self.pages[self.page_index(id)] {
-            Some(page) if page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32 => PagePlace::Here,
+            Some(page) if page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32 => PageStatus::Here,
             // Ids wrap, so the sign of the shorter distance shows which id is higher.
-            Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => PagePlace::TooOld,
-            _ => PagePlace::Displaced,
+            Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => PageStatus::TooOld,
+            _ => PageStatus::Displaced,
         }
     }
 

@@ -212,7 +212,7 @@ pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
 
 /// Writes the names of processes, threads and streams (GPU and number).
 pub fn write_track_names(events: &mut EventText, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
-    let process = threads::process(profile);
+    let process = threads::process_id(profile);
     events.name("process_name", process, 0, "CPU");
     for (thread, name) in threads::launching_threads(profile) {
         events.name("thread_name", process, thread.0, &name);

@@ -106,7 +106,7 @@ fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
     /// Entries read since the last mark.
-    waiting: Vec<u8>,
+    buffered: Vec<u8>,
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
     /// Index of the sum to return next.
     next: usize,
@@ -114,15 +114,15 @@ pub(super) struct SumsReader {
 
 impl SumsReader {
     /// Buffers the payload of a sums row until the next mark.
-    pub(super) fn wait(&mut self, payload: &[u8]) {
-        self.waiting.extend(payload);
+    pub(super) fn buffer_entries(&mut self, payload: &[u8]) {
+        self.buffered.extend(payload);
     }
 
     /// Applies the buffered entries. Returns false at the first invalid entry; entries before the invalid entry are
     /// applied.
-    pub(super) fn mark(&mut self) -> bool {
-        let waiting = std::mem::take(&mut self.waiting);
-        let mut fields = Fields(&waiting);
+    pub(super) fn apply_buffered(&mut self) -> bool {
+        let buffered = std::mem::take(&mut self.buffered);
+        let mut fields = Fields(&buffered);
         while !fields.0.is_empty() {
             if self.entry(&mut fields).is_none() {
                 return false;
@@ -237,8 +237,8 @@ mod tests {
             [&b"\x05\x00\x00"[..], b"\x00\x01", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00\x00\x00"]
         {
             let mut reader = SumsReader::default();
-            reader.wait(garbage);
-            assert!(!reader.mark(), "{garbage:?}");
+            reader.buffer_entries(garbage);
+            assert!(!reader.apply_buffered(), "{garbage:?}");
             assert_eq!(reader.next(), None);
         }
     }

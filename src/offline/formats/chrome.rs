@@ -25,7 +25,7 @@ pub(crate) static CHROME: Format = Format::of_events(
 
 fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
-    let events = EventText::new(rows.first_time(), threads::process(profile));
+    let events = EventText::new(rows.first_time(), threads::process_id(profile));
     let mut chrome = Chrome { profile, callers, rows, events, out };
     chrome.head()?;
     for call in rows.calls() {

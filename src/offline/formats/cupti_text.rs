@@ -22,7 +22,7 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
 
 fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<()> {
     let callers = Callers::of(profile);
-    let process = threads::process(profile);
+    let process = threads::process_id(profile);
     let mut text = Vec::new();
     profile.lost().for_each(|(loss, count)| lost(loss, count, &mut text));
     let launches = events.calls().iter().map(|call| {

@@ -339,7 +339,7 @@ impl<W: Write> Perfetto<'_, W> {
             Work::Kernel(name) => Some(name),
             Work::Copy(_) | Work::Set | Work::Graph => None,
         }));
-        let pid = threads::process(profile) as i32;
+        let pid = threads::process_id(profile) as i32;
         let queues =
             names.queues.iter().map(|((_, _, stream), &iid)| specification(iid, &format!("stream {stream}")));
         let stages = names.stages.iter().map(|(name, &iid)| specification(iid, name));
@@ -387,7 +387,7 @@ impl<W: Write> Perfetto<'_, W> {
 
     /// Writes the track of the process, which is number 1, and the tracks of its threads.
     fn tracks(&mut self) -> Result<()> {
-        let pid = Some(threads::process(self.callers.profile) as i32);
+        let pid = Some(threads::process_id(self.callers.profile) as i32);
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
         let track = proto::Track { uuid: Some(1), process: Some(process), ..proto::Track::default() };
         self.packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;

@@ -107,7 +107,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     number(&mut metadata, events.first_time().0);
     number(&mut metadata, end);
     text(&mut metadata, "");
-    number(&mut metadata, threads::process(body.profile).into());
+    number(&mut metadata, threads::process_id(body.profile).into());
     let events_at = HEADER + metadata.len() as u64;
     let strings_at = events_at + body.bytes.len() as u64;
     out.write_all(b"SBT\0\0\0\x01\0")?;

@@ -65,7 +65,8 @@ pub(super) fn files(
     // If there is no disk space for a file, a failed recording is removed, and the file is written again.
     let made = |output: Output, path: &Path| {
         make(output, path, streams.as_deref_mut()).or_else(|error| {
-            let has_room = !output.grows() && streams.as_mut().is_some_and(|streams| streams.make_room());
+            let has_room =
+                !output.is_streamed() && streams.as_mut().is_some_and(|streams| streams.make_room());
             if has_room { make(output, path, None) } else { Err(error) }
         })
     };

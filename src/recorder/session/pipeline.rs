@@ -707,7 +707,7 @@ impl Rows {
             if window::state().is_open() {
                 self.count += 1;
                 self.streams.row(&row);
-                self.explain.clock_edge(&row);
+                self.explain.push_clock_edge(&row);
             }
         }
     }

@@ -320,7 +320,7 @@ impl Session {
         let mut wanted = self.settings.formats.clone();
         if self.sets.is_some() {
             // All other formats are drawn per window.
-            wanted.retain(|output| output.grows() || *output == Output::Stacks);
+            wanted.retain(|output| output.is_streamed() || *output == Output::Stacks);
         }
         if wanted.iter().any(|output| output.has_names()) {
             Symbolizer::new(draw::naming(&self.settings)).name(profile);

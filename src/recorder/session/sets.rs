@@ -219,7 +219,7 @@ impl Artist {
             profile.push(&Row::Generated { address, name: &name });
         }
         self.symbolizer.name(profile);
-        let drawn = |output: &Output| !output.grows() && *output != Output::Stacks;
+        let drawn = |output: &Output| !output.is_streamed() && *output != Output::Stacks;
         let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();
         Ok(draw::files(profile, settings, &wanted, (outputs, None), (Some(set.number), &ledger), None))
     }
