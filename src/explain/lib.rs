@@ -45,8 +45,8 @@ pub use contexts::Stacks;
 pub use definitions::Definitions;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, Blocked, ContextId, EventCall, HostState, IdMap, Launch, Loss, MemoryCall, Nanos, Row, Sampled,
-    ThreadId, Wait,
+    Activity, ContextId, CpuSample, EventCall, HostState, IdMap, Launch, Loss, MemoryCall, Nanos, OffCpuWait,
+    Row, ThreadId, Wait,
 };
 pub use ledger::{Device, Host, Ledger, MergedWork, Sum};
 pub use per_window::{LateArrivals, PerWindowSums, WindowSums};
@@ -150,22 +150,22 @@ impl Explain {
                     self.fit_stacks();
                 }
             }
-            Row::HostState(inside) => {
-                let context = self.representative(inside.context);
-                self.timeline.add_host_state(&HostState { context, ..*inside });
+            Row::HostState(state) => {
+                let context = self.representative(state.context);
+                self.timeline.add_host_state(&HostState { context, ..*state });
             }
-            Row::HostCallSpan(called) => {
-                if let Some(thread) = self.contexts.thread(called.context, &self.profile) {
-                    let context = self.representative(called.context);
-                    let begun = Nanos(called.ended.0.saturating_sub(called.duration.into()));
-                    self.timeline.add_call(thread, (begun, called.ended), context);
+            Row::HostCallSpan(call) => {
+                if let Some(thread) = self.contexts.thread(call.context, &self.profile) {
+                    let context = self.representative(call.context);
+                    let begun = Nanos(call.ended.0.saturating_sub(call.duration.into()));
+                    self.timeline.add_call(thread, (begun, call.ended), context);
                     if let Some(per_window) = &mut self.per_window {
-                        per_window.add_call(thread, (begun, called.ended), context);
+                        per_window.add_call(thread, (begun, call.ended), context);
                     }
                 }
             }
             Row::Sampled(sampled) => {
-                let sampled = Sampled { context: self.representative(sampled.context), ..*sampled };
+                let sampled = CpuSample { context: self.representative(sampled.context), ..*sampled };
                 let row = Row::Sampled(sampled);
                 if self.timeline.is_in_window(sampled.time) {
                     (&mut self.per_window, &mut *sink).host(&row);
@@ -178,7 +178,7 @@ impl Explain {
                 let until = blocked.time.0.saturating_add(blocked.duration);
                 // Pass on only the parts of the wait during which a window was open.
                 for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
-                    let part = Blocked { time: Nanos(from), duration: to - from, context, ..*blocked };
+                    let part = OffCpuWait { time: Nanos(from), duration: to - from, context, ..*blocked };
                     let row = Row::Blocked(part);
                     (&mut self.per_window, &mut *sink).host(&row);
                     self.host.row(&row);

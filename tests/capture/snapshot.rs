@@ -6,7 +6,7 @@ use gpuflame_export::{self as export, ActivityTable, FOLDED, Root, SVG};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::profile::views::{GPU, IDLE, MEMORY, WAITS};
 use gpuflame_model::record::{
-    Activity, Allocated, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
+    Activity, Allocation, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
     Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, Loss, MemoryCall, MemoryKind,
     ModuleEpoch, NameId, Nanos, OutsideLaunches, Row, StreamId, ThreadId, Wait, WindowEdge,
 };
@@ -100,7 +100,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
                 rows.push(Row::Window { edge, time });
             }
             3..8 => {
-                let allocated = Some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 + rng.below(999) });
+                let allocated = Some(Allocation { memory: MemoryKind::DEVICE, bytes: 1 + rng.below(999) });
                 let allocated = allocated.filter(|_| rng.below(2) == 0);
                 let address = rng.below(30);
                 rows.push(Row::Memory(MemoryCall { time, correlation: id, context, address, allocated }));

@@ -8,7 +8,7 @@ use gpuflame_model::profile::{
     Dependencies, Leaf, LeafFrame, MAX_SAMPLE_VALUES, Profile, Sample, SampleSite, Values, add_values,
 };
 use gpuflame_model::record::{
-    Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
+    Allocation, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
     map_bytes,
 };
 
@@ -18,7 +18,7 @@ pub struct HostSums {
     /// Number of calls, and their total nanoseconds or bytes.
     sums: IdMap<(ContextId, HostActivity), (u64, u64)>,
     /// Present allocations by address.
-    live: IdMap<u64, Allocated>,
+    live: IdMap<u64, Allocation>,
     live_bytes: u64,
     max_live_bytes: u64,
     dependencies: Dependencies,
@@ -166,7 +166,7 @@ mod tests {
     use gpuflame_model::record::{CorrelationId, MemoryKind, Nanos};
 
     fn call(context: u32, address: u64, bytes: Option<u64>) -> Row<'static> {
-        let allocated = bytes.map(|bytes| Allocated { memory: MemoryKind::DEVICE, bytes });
+        let allocated = bytes.map(|bytes| Allocation { memory: MemoryKind::DEVICE, bytes });
         let (time, correlation) = (Nanos(0), CorrelationId(0));
         Row::Memory(MemoryCall { time, correlation, context: ContextId(context), address, allocated })
     }

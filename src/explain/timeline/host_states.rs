@@ -18,10 +18,10 @@ pub(super) struct HostStates {
 
 impl HostStates {
     /// Adds a state of a thread. States of a thread must be added in order of time.
-    pub(super) fn add(&mut self, inside: &HostState) {
-        let states = self.threads.entry(inside.thread).or_default();
+    pub(super) fn add(&mut self, state: &HostState) {
+        let states = self.threads.entry(state.thread).or_default();
         // The vector is shared with a snapshot at most, which is short-lived.
-        Arc::make_mut(states).push((inside.since.0, inside.context));
+        Arc::make_mut(states).push((state.since.0, state.context));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -83,8 +83,8 @@ mod tests {
         let mut host_states = HostStates::default();
         host_states.note_launching_thread(ContextId(100), ThreadId(1));
         for &(since, context) in states {
-            let inside = HostState { thread: ThreadId(1), since: Nanos(since), context: ContextId(context) };
-            host_states.add(&inside);
+            let state = HostState { thread: ThreadId(1), since: Nanos(since), context: ContextId(context) };
+            host_states.add(&state);
         }
         host_states
     }

@@ -43,8 +43,8 @@ use device::{AccountInputs, DeviceAccount};
 use gpuflame_model::profile::views::IDLE;
 use gpuflame_model::profile::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, Profile, RootMark, Sample, SampleSite};
 use gpuflame_model::record::{
-    Activity, Blocked, Caller, ContextId, CorrelationId, DeviceId, HostState, IdMap, Missing, Nanos, Row,
-    Sampled, ThreadId, WindowEdge, map_bytes,
+    Activity, Caller, ContextId, CorrelationId, CpuSample, DeviceId, HostState, IdMap, Missing, Nanos,
+    OffCpuWait, Row, ThreadId, WindowEdge, map_bytes,
 };
 use host_states::HostStates;
 use idle_cause::{IdleAmount, IdleCause, IdleCulprit};
@@ -177,8 +177,8 @@ impl Timeline {
 
     /// Adds the state that a thread entered. Add the state before the launches that end the gaps in which the thread had
     /// this state.
-    pub fn add_host_state(&mut self, inside: &HostState) {
-        self.host_states.add(inside);
+    pub fn add_host_state(&mut self, state: &HostState) {
+        self.host_states.add(state);
     }
 
     /// Whether [`Timeline::add_host_state`] was called. If it was, the threads of launches must be known.
@@ -231,7 +231,7 @@ impl Timeline {
     }
 
     /// Adds a sample of a thread. Add the sample before the gap to which it belongs is accounted for.
-    pub fn add_sample(&mut self, sampled: &Sampled) {
+    pub fn add_sample(&mut self, sampled: &CpuSample) {
         if sampled.context < ContextId::FIRST {
             return;
         }
@@ -240,7 +240,7 @@ impl Timeline {
     }
 
     /// Adds a wait of a thread. Add the wait before the gap to which it belongs is accounted for.
-    pub fn add_wait(&mut self, blocked: &Blocked) {
+    pub fn add_wait(&mut self, blocked: &OffCpuWait) {
         if blocked.context >= ContextId::FIRST {
             Arc::make_mut(&mut self.samples).add_blocked(blocked);
             self.forget_samples();

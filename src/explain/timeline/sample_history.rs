@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::idle_cause::IdleAmount;
-use gpuflame_model::record::{Blocked, ContextId, IdMap, Sampled, ThreadId, map_bytes};
+use gpuflame_model::record::{ContextId, CpuSample, IdMap, OffCpuWait, ThreadId, map_bytes};
 
 /// Maximum number of samples (16 bytes each) and of waits (24 bytes each). Gaps are accounted for soon after they have
 /// ended, so older samples and waits are not needed.
@@ -20,8 +20,8 @@ const SAMPLES_HIGH_WATER: usize = 1 << 12;
 /// Samples and waits of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct SampleHistory {
-    threads: IdMap<ThreadId, VecDeque<CpuSample>>,
-    waits: IdMap<ThreadId, VecDeque<OffCpuSpan>>,
+    threads: IdMap<ThreadId, VecDeque<StoredSample>>,
+    waits: IdMap<ThreadId, VecDeque<StoredWait>>,
     count: usize,
     /// Number of samples and waits at which those that are not needed are dropped next.
     drop_at: usize,
@@ -30,7 +30,7 @@ pub(super) struct SampleHistory {
 
 /// A sample of a thread.
 #[derive(Clone, Copy, Debug)]
-struct CpuSample {
+struct StoredSample {
     time: u64,
     period: u32,
     context: ContextId,
@@ -38,14 +38,14 @@ struct CpuSample {
 
 /// A wait and its stack. The waits of one thread do not overlap.
 #[derive(Clone, Copy, Debug)]
-struct OffCpuSpan {
+struct StoredWait {
     from: u64,
     to: u64,
     context: ContextId,
 }
 
-const _: () = assert!(size_of::<CpuSample>() == 16, "a sample grew: up to 65,536 samples are stored");
-const _: () = assert!(size_of::<OffCpuSpan>() == 24, "a wait grew: up to 65,536 waits are stored");
+const _: () = assert!(size_of::<StoredSample>() == 16, "a sample grew: up to 65,536 samples are stored");
+const _: () = assert!(size_of::<StoredWait>() == 24, "a wait grew: up to 65,536 waits are stored");
 
 impl Default for SampleHistory {
     fn default() -> Self {
@@ -57,25 +57,25 @@ impl Default for SampleHistory {
 impl SampleHistory {
     /// Creates an instance that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
-        let max_samples = (bytes / size_of::<CpuSample>()).min(MAX_SAMPLES);
+        let max_samples = (bytes / size_of::<StoredSample>()).min(MAX_SAMPLES);
         Self { max_samples, drop_at: SAMPLES_HIGH_WATER.min(max_samples), ..Self::default() }
     }
 
     /// Adds a sample. Samples of a thread arrive in order of time unless the clock was set.
-    pub(super) fn add(&mut self, sampled: &Sampled) {
-        let Sampled { time, period, thread, context } = *sampled;
+    pub(super) fn add(&mut self, sampled: &CpuSample) {
+        let CpuSample { time, period, thread, context } = *sampled;
         let entries = self.threads.entry(thread).or_default();
         let at = entries.partition_point(|sample| sample.time <= time.0);
-        entries.insert(at, CpuSample { time: time.0, period, context });
+        entries.insert(at, StoredSample { time: time.0, period, context });
         self.count += 1;
     }
 
     /// Adds a wait, under the same condition as [`SampleHistory::add`].
-    pub(super) fn add_blocked(&mut self, blocked: &Blocked) {
-        let Blocked { time, duration, thread, context } = *blocked;
+    pub(super) fn add_blocked(&mut self, blocked: &OffCpuWait) {
+        let OffCpuWait { time, duration, thread, context } = *blocked;
         let entries = self.waits.entry(thread).or_default();
         let at = entries.partition_point(|waited| waited.from <= time.0);
-        entries.insert(at, OffCpuSpan { from: time.0, to: time.0.saturating_add(duration), context });
+        entries.insert(at, StoredWait { from: time.0, to: time.0.saturating_add(duration), context });
         self.count += 1;
     }
 
@@ -137,8 +137,8 @@ impl SampleHistory {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let entries = self.threads.values().map(|entries| entries.capacity() * size_of::<CpuSample>());
-        let waits = self.waits.values().map(|entries| entries.capacity() * size_of::<OffCpuSpan>());
+        let entries = self.threads.values().map(|entries| entries.capacity() * size_of::<StoredSample>());
+        let waits = self.waits.values().map(|entries| entries.capacity() * size_of::<StoredWait>());
         entries.chain(waits).sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.waits)
     }
 }
@@ -197,7 +197,7 @@ mod tests {
         let mut samples = SampleHistory::default();
         for time in times {
             let (thread, context) = (ThreadId(1), ContextId(time as u32));
-            samples.add(&Sampled { time: Nanos(time), period: 10, thread, context });
+            samples.add(&CpuSample { time: Nanos(time), period: 10, thread, context });
         }
         samples
     }
@@ -225,7 +225,7 @@ mod tests {
         let mut samples = samples([250]);
         for (from, duration, context) in [(100, 100, 7), (300, 100, 8), (400, 500, 9)] {
             let (thread, context) = (ThreadId(1), ContextId(context));
-            samples.add_blocked(&Blocked { time: Nanos(from), duration, thread, context });
+            samples.add_blocked(&OffCpuWait { time: Nanos(from), duration, thread, context });
         }
         let found = |from, to| -> Vec<(u32, u64)> {
             samples.within(ThreadId(1), from, to).map(|(context, nanos)| (context.0, nanos)).collect()
@@ -253,7 +253,7 @@ mod tests {
         let mut samples = SampleHistory::default();
         for time in 0..1_000_000 {
             let (thread, context) = (ThreadId(time as u32 % 9), ContextId(7));
-            samples.add(&Sampled { time: Nanos(time), period: 10, thread, context });
+            samples.add(&CpuSample { time: Nanos(time), period: 10, thread, context });
             if samples.is_crowded() {
                 samples.forget(|_, _| false);
             }

@@ -533,7 +533,7 @@ fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
         [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
     {
         let (thread, context) = (ThreadId(thread), ContextId(context));
-        timeline.add_sample(&Sampled { time: us(at), period: 300_000, thread, context });
+        timeline.add_sample(&CpuSample { time: us(at), period: 300_000, thread, context });
     }
     for (at, context) in [(0, 100), (1000, 101)] {
         let launched = Launched { time: us(at), duration: 5000, context: ContextId(context) };

@@ -367,8 +367,8 @@ fn decode_host_call_span(fields: &mut Fields<'_>) -> Option<HostCallSpan> {
     })
 }
 
-fn decode_sampled(fields: &mut Fields<'_>) -> Option<Sampled> {
-    Some(Sampled {
+fn decode_sampled(fields: &mut Fields<'_>) -> Option<CpuSample> {
+    Some(CpuSample {
         time: Nanos(fields.u64()?),
         period: fields.u32()?,
         thread: ThreadId(fields.u32()?),
@@ -376,8 +376,8 @@ fn decode_sampled(fields: &mut Fields<'_>) -> Option<Sampled> {
     })
 }
 
-fn decode_blocked(fields: &mut Fields<'_>) -> Option<Blocked> {
-    Some(Blocked {
+fn decode_blocked(fields: &mut Fields<'_>) -> Option<OffCpuWait> {
+    Some(OffCpuWait {
         time: Nanos(fields.u64()?),
         duration: fields.u64()?,
         thread: ThreadId(fields.u32()?),
@@ -513,7 +513,7 @@ fn decode_memory<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     let (time, correlation) = (Nanos(fields.u64()?), CorrelationId(fields.u32()?));
     let (context, address) = (ContextId(fields.u32()?), fields.u64()?);
     let (allocates, memory, bytes) = (fields.u8()? != 0, MemoryKind(fields.u16()?), fields.u64()?);
-    let allocated = allocates.then_some(Allocated { memory, bytes });
+    let allocated = allocates.then_some(Allocation { memory, bytes });
     Some(Row::Memory(MemoryCall { time, correlation, context, address, allocated }))
 }
 

@@ -28,11 +28,11 @@
 //!  18   event     correlation:u32 context:u32 stream:u32 event:u32 sync:long_option
 //!  19   sync      kind:u32 start:u64 end:u64 correlation:u32 context:u32 stream:option event:option
 //!                 sync:long_option result:u32
-//!  20   call      time:u64 duration:u32 correlation:u32 context:u32 does:u8 event:u64 stream:u64
+//!  20   call      time:u64 duration:u32 correlation:u32 context:u32 event_use:u8 event:u64 stream:u64
 //!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
 //!  22   outside   first:u32 last:u32 count:u32 over:u64
-//!  23   whole                                                                  the end row: the recording is complete
-//!  24   inside    thread:u32 since:u64 context:u32                             stack of a thread from then on; 0 = unknown
+//!  23   complete                                                               the end row: the recording is complete
+//!  24   host_state  thread:u32 since:u64 context:u32                           stack of a thread from then on; 0 = unknown
 //!  25   chunk     crc:u32 row*                                                 written in one piece; CRC-32 of the rows;
 //!                                                                              chunks are not nested
 //!  26   sums      entry*                                                       sums that replace single rows
@@ -41,10 +41,10 @@
 //!  29   instant   thread:u32 time:u64 text                                     an instant marked by the program
 //!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a Python function; its line table
 //!                                                                              in that version's encoding
-//!  31   told      on:u8 time:u64                                               whether launches are seen from then on
-//!  32   called    ended:u64 duration:u32 context:u32                           a call that launched nothing
+//!  31   callbacks on:u8 time:u64                                               whether launches are seen from then on
+//!  32   host_call ended:u64 duration:u32 context:u32                           a call that launched nothing
 //!  33   provenance  what:u32 text                                              origin of the recording
-//!  34   starved                                                                recording stopped here for lack of memory
+//!  34   no_memory                                                              recording stopped here for lack of memory
 //!  35   generated address:u64 name:text                                        function at an address without a file;
 //!                                                                              empty: several functions shared the address
 //!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a CPU
@@ -98,7 +98,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
-use super::{Activity, Allocated, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
+use super::{Activity, Allocation, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
 use crate::error::Result;
 
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
@@ -302,12 +302,12 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(what.0).bytes(text.as_bytes());
             tag::PROVENANCE
         }
-        Row::HostState(inside) => {
-            out.u32(inside.thread.0).u64(inside.since.0).u32(inside.context.0);
+        Row::HostState(state) => {
+            out.u32(state.thread.0).u64(state.since.0).u32(state.context.0);
             tag::HOST_STATE
         }
-        Row::HostCallSpan(called) => {
-            out.u64(called.ended.0).u32(called.duration).u32(called.context.0);
+        Row::HostCallSpan(call) => {
+            out.u64(call.ended.0).u32(call.duration).u32(call.context.0);
             tag::HOST_CALL_SPAN
         }
         Row::Sampled(sampled) => {
@@ -324,8 +324,8 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         }
         Row::Memory(call) => {
             out.u64(call.time.0).u32(call.correlation.0).u32(call.context.0).u64(call.address);
-            let Allocated { memory, bytes } =
-                call.allocated.unwrap_or(Allocated { memory: MemoryKind(0), bytes: 0 });
+            let Allocation { memory, bytes } =
+                call.allocated.unwrap_or(Allocation { memory: MemoryKind(0), bytes: 0 });
             out.u8(u8::from(call.allocated.is_some())).u16(memory.0).u64(bytes);
             tag::MEMORY
         }

@@ -49,8 +49,8 @@ pub use metadata::{CheckpointMark, RecordingState, WriterId};
 pub use missing::Missing;
 pub use provenance::Provenance;
 pub use rows::{
-    Allocated, Blocked, CodeObject, ContextFlags, HostCallSpan, HostState, Instant, Launch, MemoryCall,
-    Module, OutsideLaunches, Row, Sampled, Wait, WindowEdge,
+    Allocation, CodeObject, ContextFlags, CpuSample, HostCallSpan, HostState, Instant, Launch, MemoryCall,
+    Module, OffCpuWait, OutsideLaunches, Row, Wait, WindowEdge,
 };
 pub use sums::SumsWriter;
 pub use unified::{Unified, UnifiedKind};

@@ -101,9 +101,9 @@ pub enum Row<'a> {
     /// of time.
     HostCallSpan(HostCallSpan),
     /// A CPU sample: a thread was on a CPU.
-    Sampled(Sampled),
+    Sampled(CpuSample),
     /// An off-CPU wait of a thread.
-    Blocked(Blocked),
+    Blocked(OffCpuWait),
     /// A completed call that waited for a GPU.
     Wait(Wait),
     /// Memory was allocated, or is about to be freed. Memory rows are in order of occurrence.
@@ -248,7 +248,7 @@ pub struct HostCallSpan {
 
 /// Stack of a thread, sampled each time the thread has consumed another `period` of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sampled {
+pub struct CpuSample {
     /// Time of the sample.
     pub time: Nanos,
     /// CPU time that the sample represents, in nanoseconds.
@@ -261,7 +261,7 @@ pub struct Sampled {
 
 /// Time in which a thread was off-CPU voluntarily: the thread slept, or waited for any reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct OffCpuWait {
     /// Time at which the thread left the CPU.
     pub time: Nanos,
     /// Duration in nanoseconds.
@@ -297,12 +297,12 @@ pub struct MemoryCall {
     /// Address or handle of the memory.
     pub address: u64,
     /// Memory allocated; `None` if the call frees memory.
-    pub allocated: Option<Allocated>,
+    pub allocated: Option<Allocation>,
 }
 
 /// Memory allocated by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Allocated {
+pub struct Allocation {
     /// Kind of memory: device, pinned or managed.
     pub memory: MemoryKind,
     /// Size in bytes.

@@ -135,7 +135,7 @@ pub fn each_row_of_cycle(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
         let (time, correlation) = (Nanos(start), CorrelationId(id));
         push(Row::Wait(Wait { time, duration: 7, correlation, context }));
         let allocated =
-            (rng.below(2) > 0).then_some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 << of });
+            (rng.below(2) > 0).then_some(Allocation { memory: MemoryKind::DEVICE, bytes: 1 << of });
         push(Row::Memory(MemoryCall { time, correlation, context, address: of.into(), allocated }));
         push(Row::Unified(Unified {
             kind: UnifiedKind::DTOH,

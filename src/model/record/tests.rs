@@ -65,13 +65,13 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Provenance { what: Provenance(u32::MAX), text: "" },
         Row::HostState(HostState { thread: ThreadId(4), since: Nanos(1 << 60), context: ContextId::NONE }),
         Row::HostCallSpan(HostCallSpan { ended: Nanos(1 << 61), duration: u32::MAX, context: ContextId(77) }),
-        Row::Sampled(Sampled {
+        Row::Sampled(CpuSample {
             time: Nanos(1 << 62),
             period: 1_001_001,
             thread: ThreadId(5),
             context: ContextId(77),
         }),
-        Row::Blocked(Blocked {
+        Row::Blocked(OffCpuWait {
             time: Nanos(1 << 62),
             duration: 5_000_000_000,
             thread: ThreadId(5),
@@ -88,7 +88,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             correlation: CorrelationId(2),
             context: ContextId(3),
             address: 0x7f00_0000_0000,
-            allocated: Some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 << 40 }),
+            allocated: Some(Allocation { memory: MemoryKind::DEVICE, bytes: 1 << 40 }),
         }),
         Row::Memory(MemoryCall {
             time: Nanos(4),

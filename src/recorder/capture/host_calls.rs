@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::control::{life, window};
 use gpuflame_cupti::tracer::{AllocationKind, Call, CallKind, HostCallDone, HostCallEvent};
 use gpuflame_model::record::{
-    Allocated, ContextId, CorrelationId, EventCall, EventUse, HostCallSpan, Launch, Loss, MemoryCall,
+    Allocation, ContextId, CorrelationId, EventCall, EventUse, HostCallSpan, Launch, Loss, MemoryCall,
     MemoryKind, Nanos, Row, Wait,
 };
 
@@ -221,7 +221,7 @@ fn row(record: &[u64; 5]) -> Option<Row<'static>> {
         }
         kind::EVENT_RECORD => return Some(event_call(EventUse::Record)),
         kind::EVENT_WAIT => return Some(event_call(EventUse::Wait)),
-        kind::ALLOCATE => Some(Allocated { memory: MemoryKind((record[0] >> 32) as u16), bytes: record[3] }),
+        kind::ALLOCATE => Some(Allocation { memory: MemoryKind((record[0] >> 32) as u16), bytes: record[3] }),
         kind::FREE => None,
         _ => return None,
     };

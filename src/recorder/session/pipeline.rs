@@ -21,8 +21,8 @@ use gpuflame_explain::{
 use gpuflame_model::options::Root;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, Blocked, CheckpointMark, Chunk, ContextId, Frame, Instant, LabelId, Loss, Module, Nanos, Row,
-    Sampled, SumsWriter, ThreadId,
+    Activity, CheckpointMark, Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos,
+    OffCpuWait, Row, SumsWriter, ThreadId,
 };
 use gpuflame_os::clocks::Moment;
 use gpuflame_os::growing::Growing;
@@ -236,8 +236,8 @@ impl Pipeline {
                 id
             });
             self.rows.push(&match stands {
-                Stands::OnCpu(period) => Row::Sampled(Sampled { time, period, thread, context }),
-                Stands::Waited(duration) => Row::Blocked(Blocked { time, duration, thread, context }),
+                Stands::OnCpu(period) => Row::Sampled(CpuSample { time, period, thread, context }),
+                Stands::Waited(duration) => Row::Blocked(OffCpuWait { time, duration, thread, context }),
             });
         }
     }
