@@ -255,8 +255,8 @@ impl Explain {
     }
 }
 
-/// Maps ids to the ids under which they are summed: contexts that were just dropped (`replacements`), and ids that the profile
-/// does not know because they were dropped earlier.
+/// Maps ids to the ids under which they are summed: contexts that were just dropped (`replacements`), and ids that the
+/// profile does not know because they were dropped earlier.
 pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
     replacements: &'a IdMap<ContextId, ContextId>,

@@ -80,8 +80,8 @@ struct HistoryPiece {
     until: u64,
     /// The call itself, or the call after the pause.
     call: ContextId,
-    /// The call before the pause; [`HistoryPiece::CALL`] if this piece is a call, [`HistoryPiece::BEGINNING`] if the pause was before the
-    /// thread's first call.
+    /// The call before the pause; [`HistoryPiece::CALL`] if this piece is a call, [`HistoryPiece::BEGINNING`] if the pause
+    /// was before the thread's first call.
     after: ContextId,
 }
 

@@ -1,5 +1,6 @@
 //! Stacks in which threads were found by samples while a GPU waited for these threads. For a late launch, the two calls of
-//! its thread around that time are known (`call_history`); samples of the thread show the thread's activity between these calls.
+//! its thread around that time are known (`call_history`); samples of the thread show the thread's activity between these
+//! calls.
 //!
 //! A sample represents a period that is longer than most gaps, so samples are summed over all gaps between the same two
 //! calls before time is charged (`divide_idle`). Time that a thread spent waiting has no samples. If context switches were
