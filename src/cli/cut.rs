@@ -9,8 +9,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use gpuflame_explain::{Definitions, Explain};
-use gpuflame_model::record::testing::a_turn;
-use gpuflame_model::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
+use gpuflame_model::record::testing::each_row_of_cycle;
+use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, SumsWriter, Writer};
 use gpuflame_offline::run::{ReadOptions, read};
 
 const LENGTH: usize = 100 << 10;
@@ -28,23 +28,23 @@ struct Recording {
 }
 
 struct Marked {
-    mark: Mark,
+    mark: CheckpointMark,
     launches: u64,
 }
 
-fn mark(turn: u32) -> Mark {
+fn mark(turn: u32) -> CheckpointMark {
     let time = Nanos(1_000_000_000 * u64::from(turn) + 500_000_000);
-    Mark { began: Nanos(0), time, interval_ms: 1000 + turn, open: u64::from(turn) * 3 }
+    CheckpointMark { began: Nanos(0), time, interval_ms: 1000 + turn, open: u64::from(turn) * 3 }
 }
 
 /// Returns the recording of a process that does not record rows.
 fn of_sums() -> Recording {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
-    let (mut bytes, mut marked) = (Chunk::file_head().to_vec(), Vec::new());
+    let (mut bytes, mut marked) = (Chunk::file_header().to_vec(), Vec::new());
     while bytes.len() < LENGTH {
         let turn = marked.len() as u32;
-        a_turn(turn, &mut |row| explain.push(row, &mut ()));
+        each_row_of_cycle(turn, &mut |row| explain.push(row, &mut ()));
         let mut chunk = Chunk::default();
         explain.write_definitions(&mut definitions, &mut chunk, usize::MAX);
         explain.write_sums(&[], &mut written, &mut chunk);
@@ -60,7 +60,7 @@ fn of_rows() -> Recording {
     let (mut explain, mut marked) = (Explain::default(), Vec::new());
     let mut writer = Writer::new(Vec::new()).unwrap();
     for turn in 0..=(LENGTH / 4000) as u32 {
-        a_turn(turn, &mut |row| {
+        each_row_of_cycle(turn, &mut |row| {
             writer.row(row).unwrap();
             explain.push(row, &mut ());
         });
@@ -102,7 +102,7 @@ fn walk(bytes: &[u8]) -> Walked {
 }
 
 /// Returns the expected remarks about the truncated recording.
-fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&Mark>) -> Vec<String> {
+fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&CheckpointMark>) -> Vec<String> {
     let rest = &bytes[walked.end..];
     let cut = (!rest.is_empty()).then(|| {
         let whole = if rest.len() < ROW { "5 or more".to_owned() } else { (ROW + length(rest)).to_string() };
@@ -115,7 +115,7 @@ fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&Mark>) -> Vec<String> {
         )
     });
     let ended = match mark {
-        Some(Mark { time, interval_ms, open, .. }) => Some(format!(
+        Some(CheckpointMark { time, interval_ms, open, .. }) => Some(format!(
             "its process ended without its exit hooks, or is still running elsewhere, after {:.1} s or later; at most the last \
              {} s, and {open} activities that CUPTI still held, are missing, unless it printed that checkpoints stop",
             time.0 as f64 / 1e9,

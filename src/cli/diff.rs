@@ -11,10 +11,10 @@ use super::input::Source;
 use super::names::NameFlags;
 use super::report::{Cell, Format, Report, Table};
 use gpuflame_explain::events::JoinedRows;
-use gpuflame_export::{clean_frame, event_place, folded_names, work_name};
+use gpuflame_export::{clean_frame, event_site, folded_names, work_name};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::{IDLE, idle_word};
-use gpuflame_model::profile::{DeviceTime, Place, Profile, saturating_sum};
+use gpuflame_model::profile::{DeviceTime, Profile, SampleSite, saturating_sum};
 use gpuflame_offline::analysis::{DurationChange, Durations, compare_durations};
 
 /// Compare two runs.
@@ -205,10 +205,10 @@ impl Run {
         facts.need_work(source)?;
         facts.need_rows(source)?;
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
-        let mut known: HashMap<Place, (String, Option<String>)> = HashMap::new();
+        let mut known: HashMap<SampleSite, (String, Option<String>)> = HashMap::new();
         for event in events.activities() {
             let Some(nanos) = event.activity.duration() else { continue };
-            let place = event_place(event);
+            let place = event_site(event);
             let (stack, module) = known.entry(place).or_insert_with(|| {
                 let frames = folded_names(&profile, place, flags.names());
                 let frames: Vec<_> = frames.iter().map(|name| clean_frame(name)).collect();

@@ -68,7 +68,7 @@ pub(super) fn explain_opened(
     let (profile, ledger, unnamed, tied) = run.into_parts();
     if facts.kind == Kind::Recording && options.backward_under_forward {
         let all = profile.devices().iter().map(|device| device.nanos);
-        let what = backward_pass(tied.all, tied.tied, saturating_sum(all));
+        let what = backward_pass(tied.all, tied.moved, saturating_sum(all));
         console.remark(format!("{source}: {what}"));
     }
     Ok(Explained { profile, ledger, facts, unnamed })

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::console::{Console, usage};
 use super::report::grouped;
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::profile::human;
+use gpuflame_model::profile::format_nanos;
 use gpuflame_model::record::{Row, WindowEdge};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{
@@ -239,7 +239,7 @@ fn captured(coverage: CaptureCoverage) -> String {
         all => format!(
             "{:.1} % of the graphs' GPU time ({}) is drawn under the stacks that captured the graphs",
             share(coverage.attributed),
-            human(all)
+            format_nanos(all)
         ),
     };
     if coverage.guessed > 0 {

@@ -12,7 +12,7 @@ use super::output::Target;
 use super::report::grouped;
 use gpuflame_export::{Unit, clean_frame};
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::profile::{add_to, human, saturating_sum};
+use gpuflame_model::profile::{add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::IdMap;
 use gpuflame_traces::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
 use gpuflame_traces::merge::{self, Launch, Method, Report, Stack};
@@ -459,8 +459,8 @@ fn doubts(report: &Report, console: Console) {
              let the probe add a frame `[correlation N]`, or correct the clock with --offset {:.1}",
             grouped(report.doubtful),
             grouped(guessed),
-            human(report.clock_distance.unsigned_abs()),
-            human(report.median_gap),
+            format_nanos(report.clock_distance.unsigned_abs()),
+            format_nanos(report.median_gap),
             report.clock_distance as f64 / 1e3,
         ));
     }

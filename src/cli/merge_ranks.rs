@@ -15,7 +15,7 @@ use super::output::Target;
 use super::ranks::{self, SameRank};
 use super::report::{self, Cell, Format, Table};
 use gpuflame_explain::join::{Launched, Origin, Sink};
-use gpuflame_export::{self, GraphStacks, Names, Unit, clean_frame, folded_names, work_name};
+use gpuflame_export::{self, GraphStacks, NameFolding, Unit, clean_frame, folded_names, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
 use gpuflame_model::profile::{Profile, add_to, saturating_sum};
@@ -194,9 +194,9 @@ impl MergeRanks {
 /// GPU time by launching stack, and the ranks in which the stack occurs.
 type Stacks = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
-fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile, names: Names) {
+fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile, names: NameFolding) {
     for sample in profile.samples(&GPU).iter().filter(|sample| sample.amount() > 0) {
-        let names = folded_names(profile, sample.place, names);
+        let names = folded_names(profile, sample.site, names);
         let names: Vec<_> = names.iter().map(|name| clean_frame(name)).collect();
         let sum = stacks.entry(names.join(";")).or_default();
         sum.0 = sum.0.saturating_add(sample.amount());

@@ -11,8 +11,8 @@ use clap::Parser;
 
 use super::{Command, dispatch};
 use gpuflame_explain::{Definitions, Explain};
-use gpuflame_model::record::testing::{Chance, a_turn};
-use gpuflame_model::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
+use gpuflame_model::record::testing::{Rng, each_row_of_cycle};
+use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
 /// Turns in which a verb once panicked.
@@ -21,8 +21,8 @@ const FOUND: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472,
 /// Returns a recording of rows.
 fn of_rows() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    (0..5).for_each(|turn| a_turn(turn, &mut |row| writer.row(row).unwrap()));
-    writer.mark(&Mark { began: Nanos(1), time: Nanos(2), ..Mark::default() }).unwrap();
+    (0..5).for_each(|turn| each_row_of_cycle(turn, &mut |row| writer.row(row).unwrap()));
+    writer.mark(&CheckpointMark { began: Nanos(1), time: Nanos(2), ..CheckpointMark::default() }).unwrap();
     writer.finish().unwrap()
 }
 
@@ -30,32 +30,32 @@ fn of_rows() -> Vec<u8> {
 fn of_sums() -> Vec<u8> {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
-    let mut file = Chunk::file_head().to_vec();
+    let mut file = Chunk::file_header().to_vec();
     for turn in 0..5 {
-        a_turn(turn, &mut |row| explain.push(row, &mut ()));
+        each_row_of_cycle(turn, &mut |row| explain.push(row, &mut ()));
         let mut chunk = Chunk::default();
         explain.write_definitions(&mut definitions, &mut chunk, usize::MAX);
         explain.write_sums(&[], &mut written, &mut chunk);
-        chunk.mark(&Mark { began: Nanos(1), time: Nanos(2), ..Mark::default() });
+        chunk.mark(&CheckpointMark { began: Nanos(1), time: Nanos(2), ..CheckpointMark::default() });
         file.extend(chunk.take());
     }
     file
 }
 
-fn mutate(bytes: &mut Vec<u8>, chance: &mut Chance) {
-    for _ in 0..=chance.below(6) {
-        let at = chance.below(bytes.len() as u64) as usize;
-        let length = (chance.below(40) as usize).min(bytes.len() - at);
-        match chance.below(6) {
-            0 => bytes[at] ^= 1 << chance.below(8),
-            1 => bytes[at] = chance.next_u64() as u8,
+fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..=rng.below(6) {
+        let at = rng.below(bytes.len() as u64) as usize;
+        let length = (rng.below(40) as usize).min(bytes.len() - at);
+        match rng.below(6) {
+            0 => bytes[at] ^= 1 << rng.below(8),
+            1 => bytes[at] = rng.next_u64() as u8,
             2 => bytes[at..at + length].fill(0xff),
             3 => drop(bytes.drain(at..at + length)),
             4 => {
                 let copy = bytes[at..at + length].to_vec();
                 bytes.splice(at..at, copy);
             }
-            _ if bytes.len() > 100 && chance.below(8) == 0 => bytes.truncate(at.max(1)),
+            _ if bytes.len() > 100 && rng.below(8) == 0 => bytes.truncate(at.max(1)),
             _ => bytes[at..at + length].fill(0),
         }
     }
@@ -125,11 +125,11 @@ fn no_verb_panics_on_a_damaged_recording() {
     let seeds = [of_rows(), of_sums()];
     let mut panicked = Vec::new();
     for turn in (0..turns).chain(FOUND) {
-        let mut chance = Chance::new(turn + 1);
+        let mut rng = Rng::new(turn + 1);
         let mut bytes = seeds[turn as usize % 2].clone();
         if turn >= 2 {
-            mutate(&mut bytes, &mut chance);
-            if chance.below(4) > 0 {
+            mutate(&mut bytes, &mut rng);
+            if rng.below(4) > 0 {
                 mend(&mut bytes);
             }
         }

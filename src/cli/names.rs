@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use gpuflame_export::Names;
+use gpuflame_export::NameFolding;
 use gpuflame_model::options::Backward;
 use gpuflame_offline::run::ReadOptions;
 
@@ -53,11 +53,11 @@ impl NameFlags {
         self.keep_numbers
     }
 
-    pub(super) fn names(&self) -> Names {
+    pub(super) fn names(&self) -> NameFolding {
         match (self.keep_numbers, self.fold) {
-            (true, _) => Names::Kept,
-            (false, Some(Fold::Modules)) => Names::Modules,
-            (false, None) => Names::Folded,
+            (true, _) => NameFolding::Kept,
+            (false, Some(Fold::Modules)) => NameFolding::Modules,
+            (false, None) => NameFolding::Folded,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::set_file::path_of;
-use gpuflame_config::settings::ABOUT;
+use gpuflame_config::settings::SET_SUFFIX;
 use gpuflame_model::error::Result;
 use gpuflame_traces::import;
 
@@ -125,7 +125,7 @@ fn beside(sources: &[Source]) -> Option<Vec<u32>> {
 fn about(path: &Path) -> Option<Option<u32>> {
     let name = path.file_name()?;
     let stem = name.as_bytes().strip_suffix(b".gfr")?;
-    let set = path.with_file_name(OsStr::from_bytes(&[stem, ABOUT.as_bytes()].concat()));
+    let set = path.with_file_name(OsStr::from_bytes(&[stem, SET_SUFFIX.as_bytes()].concat()));
     let set: Value = serde_json::from_slice(&std::fs::read(set).ok()?).ok()?;
     let is_of = set["files"].as_array()?.iter().any(|file| path_of(file).is_some_and(|path| path == name));
     is_of.then(|| set["rank"].as_str().and_then(|rank| rank.parse().ok()))
@@ -174,7 +174,7 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
                     .map_err(|error| gpuflame_model::error::Error::from(error).within(source))?
                 {
                     let path = entry?.path();
-                    sets += usize::from(path.to_string_lossy().ends_with(ABOUT));
+                    sets += usize::from(path.to_string_lossy().ends_with(SET_SUFFIX));
                     if path.is_file() && is_trace(&path) {
                         files.push(Source::File(path));
                     }
@@ -210,7 +210,7 @@ fn is_trace(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     name != INDEX
-        && !name.ends_with(ABOUT)
+        && !name.ends_with(SET_SUFFIX)
         && [".gfr", ".json", ".sqlite", ".sbt"].iter().any(|ending| name.ends_with(ending))
 }
 

@@ -11,8 +11,8 @@ use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
 use super::output::Target;
-use gpuflame_config::settings::{self, ABOUT, Output, Settings};
-use gpuflame_explain::{process_text, set_text};
+use gpuflame_config::settings::{self, Output, SET_SUFFIX, Settings};
+use gpuflame_explain::{describe_process, describe_set};
 use gpuflame_export::{self as export, Drawing};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::GPU;
@@ -80,9 +80,10 @@ pub(super) fn recover(
         return Ok(None);
     }
     // Outputs that list rows are not written, and neither is the recording itself.
-    let outputs = outputs.iter().filter(|output| matches!(output, Output::Drawn(..) | Output::Table));
+    let outputs = outputs.iter().filter(|output| matches!(output, Output::View(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
-    let suffixes: Vec<_> = outputs.iter().map(|output| output.suffix()).chain([ABOUT.to_owned()]).collect();
+    let suffixes: Vec<_> =
+        outputs.iter().map(|output| output.suffix()).chain([SET_SUFFIX.to_owned()]).collect();
     let Some(mut paths) = free_names(input, &suffixes) else {
         let taken = format!(
             "{}: all names for the new files are taken, up to number 9999; remove some of these files",
@@ -96,7 +97,7 @@ pub(super) fn recover(
     let mut drawing = Drawing::new(&profile, &GPU, &options);
     for (output, path) in &outputs {
         Target::File(path.clone()).write(console, |mut out| match output {
-            Output::Drawn(view, format) => {
+            Output::View(view, format) => {
                 if drawing.view() != *view {
                     drawing = Drawing::new(&profile, view, &options);
                 }
@@ -107,10 +108,10 @@ pub(super) fn recover(
     }
     let mut files: Vec<_> = outputs.into_iter().map(|(_, path)| path).collect();
     let all = [&files[..], &[input.to_owned()]].concat();
-    let text = set_text(&profile, &ledger, None, &all);
+    let text = describe_set(&profile, &ledger, None, &all);
     Target::File(about.clone()).write(console, |out| Ok(out.write_all(text.as_bytes())?))?;
     files.push(about);
-    Ok(Some(Recovered { report: process_text(&profile, &ledger, files.iter()) }))
+    Ok(Some(Recovered { report: describe_process(&profile, &ledger, files.iter()) }))
 }
 
 /// Maximum number of names tried.
@@ -131,7 +132,7 @@ fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
         // The recording without a number is the input itself.
-        let is_others = *number > 0 && is_taken(".gfr") || Claim::is_on(&named(*number, ABOUT));
+        let is_others = *number > 0 && is_taken(".gfr") || Claim::is_on(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };
     let number = (0..MOST_NUMBERS).find(is_free)?;

@@ -11,7 +11,7 @@ use super::console::Console;
 use super::output::Target;
 use gpuflame_export::{clean_line, guarded, short_kernels};
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::profile::human;
+use gpuflame_model::profile::format_nanos;
 
 /// Output options of all verbs that print tables.
 #[derive(Debug, Args)]
@@ -110,9 +110,9 @@ impl Cell {
                 names.collect::<Vec<_>>().join(", ")
             }
             Self::Count(count) => grouped(*count),
-            Self::Nanos(nanos) => human(*nanos),
+            Self::Nanos(nanos) => format_nanos(*nanos),
             Self::Change(nanos) => {
-                format!("{}{}", if *nanos < 0 { "-" } else { "+" }, human(nanos.unsigned_abs()))
+                format!("{}{}", if *nanos < 0 { "-" } else { "+" }, format_nanos(nanos.unsigned_abs()))
             }
             Self::Share(percent) => format!("{percent:.1} %"),
             Self::Nothing => "-".to_owned(),

@@ -17,7 +17,7 @@ mod tests {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
 
-    use gpuflame_explain::quoted_path;
+    use gpuflame_explain::json_path;
 
     use super::*;
 
@@ -25,7 +25,7 @@ mod tests {
     fn any_path_is_the_same_after_it_was_written_and_read() {
         for path in [&b""[..], b"/a/b.svg", "/a\n\"é".as_bytes(), b"caf\xe9/\0\xff"] {
             let path = OsStr::from_bytes(path);
-            assert_eq!(path_of(&serde_json::from_str(&quoted_path(path)).unwrap()).as_deref(), Some(path));
+            assert_eq!(path_of(&serde_json::from_str(&json_path(path)).unwrap()).as_deref(), Some(path));
         }
         for other in ["7", "null", "[256]", "[-1]", "[\"a\"]"] {
             assert_eq!(path_of(&serde_json::from_str(other).unwrap()), None, "{other}");

@@ -13,10 +13,10 @@ use super::report::{Cell, Report, Table};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Origin;
 use gpuflame_explain::symbolize::kernel_name;
-use gpuflame_export::{Names, event_place, folded_names, source_line, work_name};
+use gpuflame_export::{NameFolding, event_site, folded_names, source_line, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
-use gpuflame_model::profile::{Profile, Tip, Values, add_to, add_values, saturating_sum};
+use gpuflame_model::profile::{LeafFrame, Profile, Values, add_to, add_values, saturating_sum};
 use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
     CommunicationFilter, LaunchDelays, StackShare, WorkClass, sum_communication,
@@ -143,7 +143,7 @@ impl Top {
         let (devices, places) = sum_communication(
             activities.iter().filter(is_counted),
             |event| doing[&event.activity.work()],
-            event_place,
+            event_site,
         );
         let columns = &[
             "device",
@@ -236,11 +236,11 @@ fn kernels(explained: &Explained, most: usize) -> Table {
     table
 }
 
-fn stacks(explained: &Explained, names: Names, most: usize) -> Table {
+fn stacks(explained: &Explained, names: NameFolding, most: usize) -> Table {
     let profile = &explained.profile;
     let mut sums: HashMap<String, Values> = HashMap::new();
     for sample in profile.samples(&GPU) {
-        let sum = sums.entry(folded_names(profile, sample.place, names).join(";")).or_default();
+        let sum = sums.entry(folded_names(profile, sample.site, names).join(";")).or_default();
         add_values(sum, sample.values);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
@@ -253,11 +253,11 @@ fn stacks(explained: &Explained, names: Names, most: usize) -> Table {
     table
 }
 
-fn functions(profile: &Profile, names: Names, most: usize) -> Table {
+fn functions(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: HashMap<String, [u64; 3]> = HashMap::new();
     for (at, view) in [&GPU, &CPU, &OFF_CPU].into_iter().enumerate() {
         for sample in profile.samples(view) {
-            let frames: BTreeSet<_> = folded_names(profile, sample.place, names).into_iter().collect();
+            let frames: BTreeSet<_> = folded_names(profile, sample.site, names).into_iter().collect();
             for frame in frames {
                 add_to(&mut sums.entry(frame.into_owned()).or_default()[at], sample.amount());
             }
@@ -284,18 +284,18 @@ struct UnderLine {
 /// Maximum number of kernels named per line.
 const MOST_KERNELS: usize = 3;
 
-fn lines(profile: &Profile, names: Names, most: usize) -> Table {
+fn lines(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: HashMap<(String, String), UnderLine> = HashMap::new();
     for sample in profile.samples(&GPU) {
-        let line = source_line(profile, sample.place, names);
+        let line = source_line(profile, sample.site, names);
         let key = line.map_or_else(
             || ("[no line]".to_owned(), String::new()),
             |it| (format!("{}:{}", it.file, it.line), it.function.into_owned()),
         );
         let sum = sums.entry(key).or_default();
         add_values(&mut sum.values, sample.values);
-        for tip in sample.leaf.tips() {
-            if let Tip::Work(work) = tip {
+        for tip in sample.leaf.frames() {
+            if let LeafFrame::Work(work) = tip {
                 add_to(sum.kernels.entry(work).or_default(), sample.amount());
             }
         }
@@ -332,10 +332,10 @@ fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
-fn idle(profile: &Profile, names: Names, most: usize) -> Table {
+fn idle(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
     for sample in profile.samples(&IDLE) {
-        let stack = folded_names(profile, sample.place, names).join(";");
+        let stack = folded_names(profile, sample.site, names).join(";");
         let sum = sums.entry((idle_word(sample), stack)).or_default();
         add_to(&mut sum.0, sample.amount());
         add_to(&mut sum.1, sample.count());

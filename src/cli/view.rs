@@ -10,10 +10,10 @@ use super::input::Source;
 use super::report::{self, Cell, Report, Table};
 use super::top;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
-use gpuflame_export::{event_place, stack_names, work_name};
+use gpuflame_export::{event_site, stack_names, work_name};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::UNIFIED;
-use gpuflame_model::profile::{Profile, Sample, add_to, human, saturating_sum};
+use gpuflame_model::profile::{Profile, Sample, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::{DeviceId, StreamId, Work};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import;
@@ -149,7 +149,7 @@ impl View {
                 if has_ids { Cell::Text(activity.correlation.0.to_string()) } else { Cell::Nothing },
                 Cell::Count(activity.bytes()),
                 Cell::Text(work_name(profile, activity.work()).into_owned()),
-                Cell::Text(stack_names(profile, event_place(event)).join(";")),
+                Cell::Text(stack_names(profile, event_site(event)).join(";")),
             ]);
         }
         table
@@ -179,8 +179,8 @@ fn timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
     writeln!(
         out,
         "{} in total, {} per letter: {} from idle to busy",
-        human(to - from),
-        human(step),
+        format_nanos(to - from),
+        format_nanos(step),
         LETTERS.iter().collect::<String>()
     )?;
     for (device, stream) in streams {

@@ -7,4 +7,4 @@ mod outputs;
 pub mod schedule;
 pub mod settings;
 
-pub use outputs::{Facts, Outputs, Rename, expand};
+pub use outputs::{Outputs, PrefixMacros, RenamedOutput, expand};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Values for the macros of a path prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct PrefixMacros {
     /// `%p`: the process id.
     pub process: u32,
     /// `%h`: the host name.
@@ -22,12 +22,12 @@ pub struct Facts {
 
 /// Environment variables in which launchers store a process's rank. The first variable that is set is used. The
 /// launchers are torchrun, Open MPI, PMIx, MPICH and Slurm; the last variable is the rank on this machine.
-const RANKS: [&str; 6] =
+const RANK_VARIABLES: [&str; 6] =
     ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"];
 
-impl Facts {
+impl PrefixMacros {
     /// Returns the values for this process.
-    pub fn of_this_process() -> Self {
+    pub fn from_process() -> Self {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(Path::file_name);
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -41,12 +41,12 @@ impl Facts {
     }
 
     /// Rank of the process within its job, if a launcher has set one.
-    pub fn known_rank(&self) -> Option<&OsStr> {
-        RANKS.iter().find_map(|name| self.environment.get(OsStr::new(name))).map(OsString::as_os_str)
+    pub fn launcher_rank(&self) -> Option<&OsStr> {
+        RANK_VARIABLES.iter().find_map(|name| self.environment.get(OsStr::new(name))).map(OsString::as_os_str)
     }
 
     fn rank(&self) -> &OsStr {
-        self.known_rank().unwrap_or(OsStr::new("0"))
+        self.launcher_rank().unwrap_or(OsStr::new("0"))
     }
 }
 
@@ -58,13 +58,13 @@ fn host() -> String {
 /// Replaces the macros in `prefix`, which need not be UTF-8. `%n` and `%w` are not replaced here but by [`Outputs`],
 /// which knows the existing files. Unknown macros are kept. A `/` inside a value becomes `_`, because values name
 /// files, not folders.
-pub fn expand(prefix: &OsStr, facts: &Facts) -> OsString {
+pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
         out.extend(&rest[..at]);
         rest = &rest[at + 1..];
-        match one_macro(rest, facts) {
+        match expand_macro(rest, macros) {
             Some((value, used)) => {
                 out.extend(value.iter().map(|byte| if *byte == b'/' { b'_' } else { *byte }));
                 rest = &rest[used..];
@@ -77,18 +77,18 @@ pub fn expand(prefix: &OsStr, facts: &Facts) -> OsString {
 }
 
 /// Value of the macro at the start of `text` (without its `%`), and its length in bytes.
-fn one_macro(text: &[u8], facts: &Facts) -> Option<(Vec<u8>, usize)> {
+fn expand_macro(text: &[u8], macros: &PrefixMacros) -> Option<(Vec<u8>, usize)> {
     let value = match text.first()? {
-        b'p' => facts.process.to_string().into_bytes(),
-        b'h' => facts.host.clone().into_bytes(),
-        b'e' => facts.program.clone().into_vec(),
-        b't' => facts.time.to_string().into_bytes(),
-        b'r' => facts.rank().as_bytes().to_vec(),
+        b'p' => macros.process.to_string().into_bytes(),
+        b'h' => macros.host.clone().into_bytes(),
+        b'e' => macros.program.clone().into_vec(),
+        b't' => macros.time.to_string().into_bytes(),
+        b'r' => macros.rank().as_bytes().to_vec(),
         b'%' => b"%".to_vec(),
         b'q' => {
             let name = text.strip_prefix(b"q{")?;
             let name = &name[..name.iter().position(|byte| *byte == b'}')?];
-            let value = facts.environment.get(OsStr::from_bytes(name)).cloned();
+            let value = macros.environment.get(OsStr::from_bytes(name)).cloned();
             return Some((value.unwrap_or_default().into_vec(), name.len() + 3));
         }
         _ => return None,
@@ -98,11 +98,11 @@ fn one_macro(text: &[u8], facts: &Facts) -> Option<(Vec<u8>, usize)> {
 
 /// A file that could not be created under its intended name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rename {
+pub struct RenamedOutput {
     /// The intended name, which was taken.
-    pub taken: PathBuf,
+    pub intended: PathBuf,
     /// The name that is used instead of the intended name.
-    pub used: PathBuf,
+    pub actual: PathBuf,
 }
 
 /// Expanded, absolute prefix of all outputs of this process. The prefix may be non-UTF-8.
@@ -113,8 +113,8 @@ pub struct Outputs {
 
 impl Outputs {
     /// Expands `prefix`, and makes it absolute now, because applications may change their current directory.
-    pub fn new(prefix: impl AsRef<OsStr>, facts: &Facts) -> Self {
-        let expanded = PathBuf::from(expand(prefix.as_ref(), facts));
+    pub fn new(prefix: impl AsRef<OsStr>, macros: &PrefixMacros) -> Self {
+        let expanded = PathBuf::from(expand(prefix.as_ref(), macros));
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
@@ -124,34 +124,34 @@ impl Outputs {
     }
 
     /// Returns the outputs of one window.
-    pub fn of_window(&self, number: u64) -> Self {
+    pub fn for_window(&self, number: u64) -> Self {
         Self { prefix: replaced(&self.prefix, "%w", &number.to_string()) }
     }
 
     /// Returns the outputs that cover all windows.
-    pub fn of_all(&self) -> Self {
+    pub fn for_all_windows(&self) -> Self {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
     /// Chooses names for outputs with these suffixes. None of the named files exists, and all names contain the same
     /// number. `claim` confirms that no other process is about to create these files. Returns a rename for each file
     /// whose first choice was taken.
-    pub fn choose(
+    pub fn choose_names(
         &self,
         suffixes: &[&str],
         exists: impl Fn(&Path) -> bool,
         mut claim: impl FnMut(&[PathBuf]) -> bool,
-    ) -> (Vec<PathBuf>, Vec<Rename>) {
-        self.choose_by(suffixes, &exists, &mut claim)
+    ) -> (Vec<PathBuf>, Vec<RenamedOutput>) {
+        self.choose_names_by(suffixes, &exists, &mut claim)
     }
 
     /// This function is not generic, so that it is compiled once for all callers.
-    fn choose_by(
+    fn choose_names_by(
         &self,
         suffixes: &[&str],
         exists: &dyn Fn(&Path) -> bool,
         claim: &mut dyn FnMut(&[PathBuf]) -> bool,
-    ) -> (Vec<PathBuf>, Vec<Rename>) {
+    ) -> (Vec<PathBuf>, Vec<RenamedOutput>) {
         let named = |number: u32| -> Vec<PathBuf> {
             suffixes.iter().map(|suffix| PathBuf::from(self.name(number, suffix))).collect()
         };
@@ -177,7 +177,7 @@ impl Outputs {
             .zip(names.iter().cloned())
             .zip(are_taken)
             .filter(|(_, is_taken)| *is_taken)
-            .map(|((taken, used), _)| Rename { taken, used })
+            .map(|((intended, actual), _)| RenamedOutput { intended, actual })
             .collect();
         (names, renames)
     }
@@ -212,8 +212,8 @@ fn replaced(text: &OsStr, word: &str, with: &str) -> OsString {
 mod tests {
     use super::*;
 
-    fn facts() -> Facts {
-        Facts {
+    fn macros() -> PrefixMacros {
+        PrefixMacros {
             process: 42,
             host: "node7".to_owned(),
             program: "llm".into(),
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn every_macro_is_replaced() {
         assert_eq!(
-            expand(OsStr::new("/out/%h/%e.%p-%t-r%r-%q{JOB}%%"), &facts()),
+            expand(OsStr::new("/out/%h/%e.%p-%t-r%r-%q{JOB}%%"), &macros()),
             "/out/node7/llm.42-1700000000-r5-a_b%"
         );
     }
@@ -235,39 +235,41 @@ mod tests {
     #[test]
     fn text_that_is_not_a_macro_is_unchanged() {
         for (prefix, expected) in [("a%z%q{x%é%", "a%z%q{x%é%"), ("run%n", "run%n"), ("%q{UNSET}x", "x")] {
-            assert_eq!(expand(OsStr::new(prefix), &facts()), expected);
+            assert_eq!(expand(OsStr::new(prefix), &macros()), expected);
         }
     }
 
     #[test]
     fn the_rank_is_read_from_each_launchers_variable() {
         for name in ["RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"] {
-            let facts = Facts { environment: [(name.into(), "3".into())].into(), ..Facts::default() };
-            assert_eq!(expand(OsStr::new("%r"), &facts), "3", "{name}");
-            assert_eq!(facts.known_rank(), Some(OsStr::new("3")), "{name}");
+            let macros =
+                PrefixMacros { environment: [(name.into(), "3".into())].into(), ..PrefixMacros::default() };
+            assert_eq!(expand(OsStr::new("%r"), &macros), "3", "{name}");
+            assert_eq!(macros.launcher_rank(), Some(OsStr::new("3")), "{name}");
         }
     }
 
     #[test]
     fn the_rank_is_zero_if_unset() {
-        assert_eq!(expand(OsStr::new("%r"), &Facts::default()), "0");
+        assert_eq!(expand(OsStr::new("%r"), &PrefixMacros::default()), "0");
     }
 
     #[test]
     fn a_name_that_exists_gets_a_number_before_its_suffix() {
-        let outputs = Outputs::new("/out/x", &facts());
+        let outputs = Outputs::new("/out/x", &macros());
         let taken = ["/out/x.svg", "/out/x.1.folded"].map(PathBuf::from);
         let (names, renames) =
-            outputs.choose(&[".folded", ".svg"], |path| taken.contains(&path.to_owned()), |_| true);
+            outputs.choose_names(&[".folded", ".svg"], |path| taken.contains(&path.to_owned()), |_| true);
         assert_eq!(names, ["/out/x.2.folded", "/out/x.2.svg"].map(PathBuf::from));
-        assert_eq!(renames, [Rename { taken: "/out/x.svg".into(), used: "/out/x.2.svg".into() }]);
+        assert_eq!(renames, [RenamedOutput { intended: "/out/x.svg".into(), actual: "/out/x.2.svg".into() }]);
     }
 
     #[test]
     fn a_number_macro_takes_the_first_free_number_without_a_warning() {
-        let outputs = Outputs::new("/out/run%n", &facts());
+        let outputs = Outputs::new("/out/run%n", &macros());
         let taken = ["/out/run0.svg", "/out/run1.svg"].map(PathBuf::from);
-        let (names, renames) = outputs.choose(&[".svg"], |path| taken.contains(&path.to_owned()), |_| true);
+        let (names, renames) =
+            outputs.choose_names(&[".svg"], |path| taken.contains(&path.to_owned()), |_| true);
         assert_eq!(names, [PathBuf::from("/out/run2.svg")]);
         assert_eq!(renames, []);
     }
@@ -276,24 +278,25 @@ mod tests {
     fn non_utf_8_bytes_in_a_prefix_are_unchanged() {
         let bytes = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
         let environment = [(bytes(b"\xfe"), bytes(b"\xc3/"))].into();
-        let facts = Facts { program: bytes(b"caf\xe9"), environment, ..facts() };
+        let macros = PrefixMacros { program: bytes(b"caf\xe9"), environment, ..macros() };
         let prefix = bytes(b"/out/\xff%p/\xe9t\xe9%n%w%e%q{\xfe}");
-        let (names, _) = Outputs::new(prefix, &facts).of_window(3).choose(&[".svg"], |_| false, |_| true);
+        let (names, _) =
+            Outputs::new(prefix, &macros).for_window(3).choose_names(&[".svg"], |_| false, |_| true);
         assert_eq!(names[0].as_os_str().as_bytes(), b"/out/\xff42/\xe9t\xe903caf\xe9\xc3_.svg");
     }
 
     #[test]
     fn a_relative_prefix_is_resolved_against_the_initial_directory() {
-        let outputs = Outputs::new("x", &facts());
-        let (names, _) = outputs.choose(&[".svg"], |_| false, |_| true);
+        let outputs = Outputs::new("x", &macros());
+        let (names, _) = outputs.choose_names(&[".svg"], |_| false, |_| true);
         assert_eq!(names, [std::env::current_dir().unwrap().join("x.svg")]);
     }
 
     #[test]
     fn names_claimed_by_another_process_count_as_taken() {
-        let outputs = Outputs::new("/x/out", &Facts::default());
+        let outputs = Outputs::new("/x/out", &PrefixMacros::default());
         let mut asked = Vec::new();
-        let (names, renames) = outputs.choose(
+        let (names, renames) = outputs.choose_names(
             &[".svg", ".csv"],
             |path| path.ends_with("out.1.csv"),
             |names| {

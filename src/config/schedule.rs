@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Plan from the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct WindowPlan {
     /// Time before each window.
     pub delay: Duration,
     /// Length of each window; `None` for the rest of the run.
@@ -25,14 +25,14 @@ pub struct Plan {
     /// Steps to record, counted from 1; `None` for everything, including the time before the first step.
     pub steps: Option<Range<u64>>,
     /// Maximum number of launches per window. The window closes when this number is reached.
-    pub most_launches: Option<u64>,
+    pub max_launches: Option<u64>,
     /// Maximum number of bytes written to files while a window is open. The window closes when this number is reached.
-    pub most_bytes: Option<u64>,
+    pub max_bytes: Option<u64>,
 }
 
 /// Progress of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reached {
+pub struct RunProgress {
     /// Time since any fixed moment.
     pub time: Duration,
     /// Number of steps that have begun.
@@ -45,7 +45,7 @@ pub struct Reached {
 
 /// Change of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum WindowChange {
     /// A window opens.
     Open,
     /// The window closes.
@@ -60,24 +60,24 @@ type WindowId = (u64, u64);
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Schedule {
-    plan: Plan,
+    plan: WindowPlan,
     /// Progress at the beginning of the run; `None` if there is no run.
-    run: Option<Reached>,
+    run: Option<RunProgress>,
     runs: u64,
     /// The open window, and the progress when it opened.
-    open: Option<(WindowId, Reached)>,
+    open: Option<(WindowId, RunProgress)>,
     /// Last window that reached a limit.
-    spent: Option<WindowId>,
+    exhausted: Option<WindowId>,
 }
 
 impl Schedule {
     /// Creates a schedule without a run.
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: WindowPlan) -> Self {
         Self { plan, ..Self::default() }
     }
 
     /// Begins a run, which replaces the current run.
-    pub fn begin(&mut self, now: Reached) {
+    pub fn begin(&mut self, now: RunProgress) {
         self.run = Some(now);
         self.runs += 1;
     }
@@ -93,37 +93,37 @@ impl Schedule {
     }
 
     /// Returns the change of the window that is due now; `None` if no change is due.
-    pub fn turn(&mut self, now: Reached) -> Option<Turn> {
+    pub fn next_change(&mut self, now: RunProgress) -> Option<WindowChange> {
         if let Some((id, opened)) = self.open
-            && self.plan.is_spent(opened, now)
+            && self.plan.has_reached_limit(opened, now)
         {
-            self.spent = Some(id);
+            self.exhausted = Some(id);
         }
-        let wanted = self.window(now).filter(|id| self.spent != Some(*id));
+        let wanted = self.window(now).filter(|id| self.exhausted != Some(*id));
         let was = self.open.map(|(id, _)| id);
         if wanted == was {
             return None;
         }
         self.open = wanted.map(|id| (id, now));
         Some(match (was, wanted) {
-            (None, _) => Turn::Open,
-            (Some(_), None) => Turn::Close,
-            (Some(_), Some(_)) => Turn::Next,
+            (None, _) => WindowChange::Open,
+            (Some(_), None) => WindowChange::Close,
+            (Some(_), Some(_)) => WindowChange::Next,
         })
     }
 
     /// Time after which a change of the window may be due even if the program makes no progress; `None` if time alone
     /// changes nothing.
-    pub fn patience(&self, now: Reached) -> Option<Duration> {
-        self.plan.patience(now.time.saturating_sub(self.run?.time))
+    pub fn time_to_next_change(&self, now: RunProgress) -> Option<Duration> {
+        self.plan.time_to_next_change(now.time.saturating_sub(self.run?.time))
     }
 
     /// Whether the open window has a limit, so that progress should be checked often.
     pub fn is_limited(&self) -> bool {
-        self.open.is_some() && (self.plan.most_launches.is_some() || self.plan.most_bytes.is_some())
+        self.open.is_some() && (self.plan.max_launches.is_some() || self.plan.max_bytes.is_some())
     }
 
-    fn window(&self, now: Reached) -> Option<WindowId> {
+    fn window(&self, now: RunProgress) -> Option<WindowId> {
         let run = self.run?;
         let cycle = self.plan.cycle(now.time.saturating_sub(run.time))?;
         let steps = now.steps.saturating_sub(run.steps);
@@ -132,7 +132,7 @@ impl Schedule {
     }
 }
 
-impl Plan {
+impl WindowPlan {
     /// Length of one delay-plus-duration cycle, in ns. `None` if there is no duration, so that the window never closes.
     fn length(&self) -> Option<u128> {
         self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
@@ -150,7 +150,7 @@ impl Plan {
         (!is_over && within >= self.delay.as_nanos()).then_some(cycle)
     }
 
-    fn patience(&self, elapsed: Duration) -> Option<Duration> {
+    fn time_to_next_change(&self, elapsed: Duration) -> Option<Duration> {
         let nanos = |nanos: u128| Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let (elapsed, delay) = (elapsed.as_nanos(), self.delay.as_nanos());
         let Some(length) = self.length() else {
@@ -163,11 +163,11 @@ impl Plan {
         Some(nanos(if within < delay { delay - within } else { length - within }))
     }
 
-    fn is_spent(&self, opened: Reached, now: Reached) -> bool {
+    fn has_reached_limit(&self, opened: RunProgress, now: RunProgress) -> bool {
         let is_past =
             |most: Option<u64>, from: u64, to: u64| most.is_some_and(|most| to.saturating_sub(from) >= most);
-        is_past(self.most_launches, opened.launches, now.launches)
-            || is_past(self.most_bytes, opened.bytes, now.bytes)
+        is_past(self.max_launches, opened.launches, now.launches)
+            || is_past(self.max_bytes, opened.bytes, now.bytes)
     }
 }
 
@@ -177,100 +177,122 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn at(seconds: u32) -> Reached {
-        Reached { time: seconds * SECOND, ..Reached::default() }
+    fn at(seconds: u32) -> RunProgress {
+        RunProgress { time: seconds * SECOND, ..RunProgress::default() }
     }
 
-    fn begun(plan: Plan) -> Schedule {
+    fn begun(plan: WindowPlan) -> Schedule {
         let mut schedule = Schedule::new(plan);
-        assert_eq!(schedule.turn(at(0)), None, "there is no run");
+        assert_eq!(schedule.next_change(at(0)), None, "there is no run");
         schedule.begin(at(0));
         schedule
     }
 
     /// Returns the changes of the window, each with the second at which the change is due.
-    fn turns(schedule: &mut Schedule, seconds: Range<u32>) -> Vec<(u32, Turn)> {
-        seconds.filter_map(|second| Some((second, schedule.turn(at(second))?))).collect()
+    fn changes(schedule: &mut Schedule, seconds: Range<u32>) -> Vec<(u32, WindowChange)> {
+        seconds.filter_map(|second| Some((second, schedule.next_change(at(second))?))).collect()
     }
 
     #[test]
     fn without_a_plan_one_window_covers_the_whole_run() {
-        let mut schedule = begun(Plan::default());
-        assert_eq!(turns(&mut schedule, 0..100), [(0, Turn::Open)]);
-        assert_eq!(schedule.patience(at(100)), None);
+        let mut schedule = begun(WindowPlan::default());
+        assert_eq!(changes(&mut schedule, 0..100), [(0, WindowChange::Open)]);
+        assert_eq!(schedule.time_to_next_change(at(100)), None);
         schedule.end();
-        assert_eq!(turns(&mut schedule, 100..110), [(100, Turn::Close)]);
+        assert_eq!(changes(&mut schedule, 100..110), [(100, WindowChange::Close)]);
     }
 
     #[test]
     fn windows_match_the_delay_duration_and_repeat_count() {
-        let plan = Plan { delay: 3 * SECOND, duration: Some(2 * SECOND), repeat: 2, ..Plan::default() };
+        let plan =
+            WindowPlan { delay: 3 * SECOND, duration: Some(2 * SECOND), repeat: 2, ..WindowPlan::default() };
         let mut schedule = begun(plan);
-        let expected = [(3, Turn::Open), (5, Turn::Close), (8, Turn::Open), (10, Turn::Close)];
-        assert_eq!(turns(&mut schedule, 0..40), expected);
-        let patience = |second| schedule.patience(at(second));
+        let expected = [
+            (3, WindowChange::Open),
+            (5, WindowChange::Close),
+            (8, WindowChange::Open),
+            (10, WindowChange::Close),
+        ];
+        assert_eq!(changes(&mut schedule, 0..40), expected);
+        let patience = |second| schedule.time_to_next_change(at(second));
         assert_eq!([patience(0), patience(3), patience(4)], [3, 2, 1].map(|seconds| Some(seconds * SECOND)));
         assert_eq!([patience(5), patience(9), patience(10)], [Some(3 * SECOND), Some(SECOND), None]);
     }
 
     #[test]
     fn without_a_delay_windows_follow_each_other_directly() {
-        let mut schedule = begun(Plan { duration: Some(2 * SECOND), repeat: 3, ..Plan::default() });
-        let expected = [(0, Turn::Open), (2, Turn::Next), (4, Turn::Next), (6, Turn::Close)];
-        assert_eq!(turns(&mut schedule, 0..40), expected);
+        let mut schedule =
+            begun(WindowPlan { duration: Some(2 * SECOND), repeat: 3, ..WindowPlan::default() });
+        let expected = [
+            (0, WindowChange::Open),
+            (2, WindowChange::Next),
+            (4, WindowChange::Next),
+            (6, WindowChange::Close),
+        ];
+        assert_eq!(changes(&mut schedule, 0..40), expected);
     }
 
     #[test]
     fn a_late_check_skips_windows_that_are_over() {
         let mut schedule =
-            begun(Plan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..Plan::default() });
-        assert_eq!(schedule.turn(at(1)), Some(Turn::Open));
+            begun(WindowPlan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..WindowPlan::default() });
+        assert_eq!(schedule.next_change(at(1)), Some(WindowChange::Open));
         // The first window is over, and the second window has begun.
-        assert_eq!(schedule.turn(at(3)), Some(Turn::Next));
-        assert_eq!(schedule.turn(at(77)), Some(Turn::Close));
+        assert_eq!(schedule.next_change(at(3)), Some(WindowChange::Next));
+        assert_eq!(schedule.next_change(at(77)), Some(WindowChange::Close));
     }
 
     #[test]
     fn steps_count_from_the_start_of_their_run() {
-        let mut schedule = Schedule::new(Plan { steps: Some(2..4), ..Plan::default() });
-        let at = |steps| Reached { steps, ..Reached::default() };
+        let mut schedule = Schedule::new(WindowPlan { steps: Some(2..4), ..WindowPlan::default() });
+        let at = |steps| RunProgress { steps, ..RunProgress::default() };
         schedule.begin(at(10));
-        let turns: Vec<_> = (10..16).map(|steps| schedule.turn(at(steps))).collect();
-        assert_eq!(turns, [None, None, Some(Turn::Open), None, Some(Turn::Close), None]);
+        let changes: Vec<_> = (10..16).map(|steps| schedule.next_change(at(steps))).collect();
+        assert_eq!(changes, [None, None, Some(WindowChange::Open), None, Some(WindowChange::Close), None]);
         schedule.end();
-        assert_eq!(schedule.turn(at(16)), None);
+        assert_eq!(schedule.next_change(at(16)), None);
         schedule.begin(at(16));
-        assert_eq!([schedule.turn(at(17)), schedule.turn(at(18))], [None, Some(Turn::Open)]);
+        assert_eq!(
+            [schedule.next_change(at(17)), schedule.next_change(at(18))],
+            [None, Some(WindowChange::Open)]
+        );
         // A new run has a new window, and the old window ends.
         schedule.begin(at(18));
-        assert_eq!(schedule.turn(at(18)), Some(Turn::Close));
-        assert_eq!(schedule.turn(at(20)), Some(Turn::Open));
+        assert_eq!(schedule.next_change(at(18)), Some(WindowChange::Close));
+        assert_eq!(schedule.next_change(at(20)), Some(WindowChange::Open));
     }
 
     #[test]
     fn a_window_that_reached_its_launch_limit_stays_closed_until_the_next_window() {
-        let plan =
-            Plan { duration: Some(10 * SECOND), repeat: 0, most_launches: Some(100), ..Plan::default() };
+        let plan = WindowPlan {
+            duration: Some(10 * SECOND),
+            repeat: 0,
+            max_launches: Some(100),
+            ..WindowPlan::default()
+        };
         let mut schedule = begun(plan);
-        let at = |second, launches| Reached { launches, ..at(second) };
-        assert_eq!(schedule.turn(at(0, 50)), Some(Turn::Open));
+        let at = |second, launches| RunProgress { launches, ..at(second) };
+        assert_eq!(schedule.next_change(at(0, 50)), Some(WindowChange::Open));
         assert!(schedule.is_limited());
-        assert_eq!(schedule.turn(at(1, 149)), None);
-        assert_eq!(schedule.turn(at(2, 150)), Some(Turn::Close));
+        assert_eq!(schedule.next_change(at(1, 149)), None);
+        assert_eq!(schedule.next_change(at(2, 150)), Some(WindowChange::Close));
         assert!(!schedule.is_limited());
-        assert_eq!(schedule.turn(at(9, 999)), None);
-        assert_eq!(schedule.turn(at(10, 1000)), Some(Turn::Open));
-        assert_eq!(schedule.turn(at(20, 1099)), Some(Turn::Next));
-        assert_eq!(schedule.turn(at(21, 1198)), None, "it counts from its own beginning");
+        assert_eq!(schedule.next_change(at(9, 999)), None);
+        assert_eq!(schedule.next_change(at(10, 1000)), Some(WindowChange::Open));
+        assert_eq!(schedule.next_change(at(20, 1099)), Some(WindowChange::Next));
+        assert_eq!(schedule.next_change(at(21, 1198)), None, "it counts from its own beginning");
         schedule.begin(at(22, 1198));
-        assert_eq!(schedule.turn(at(22, 1198)), Some(Turn::Next));
+        assert_eq!(schedule.next_change(at(22, 1198)), Some(WindowChange::Next));
     }
 
     #[test]
     fn a_window_closes_at_its_byte_limit() {
-        let mut schedule = begun(Plan { most_bytes: Some(1000), ..Plan::default() });
-        let at = |bytes| Reached { bytes, ..Reached::default() };
-        assert_eq!(schedule.turn(at(5)), Some(Turn::Open));
-        assert_eq!([schedule.turn(at(1004)), schedule.turn(at(1005))], [None, Some(Turn::Close)]);
+        let mut schedule = begun(WindowPlan { max_bytes: Some(1000), ..WindowPlan::default() });
+        let at = |bytes| RunProgress { bytes, ..RunProgress::default() };
+        assert_eq!(schedule.next_change(at(5)), Some(WindowChange::Open));
+        assert_eq!(
+            [schedule.next_change(at(1004)), schedule.next_change(at(1005))],
+            [None, Some(WindowChange::Close)]
+        );
     }
 }

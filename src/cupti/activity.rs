@@ -14,7 +14,7 @@ use cupti_sys::record::{
 use cupti_sys::{ActivityKind, ChannelType, Status};
 use gpuflame_model::record::{
     Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventId, EventRecord, GpuContextId,
-    GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId, Unified,
+    GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, SyncId, SyncRecord, Unified,
 };
 
 /// Counts of a buffer's records.
@@ -213,7 +213,7 @@ fn beside(record: Record<'_>) -> Option<Row<'static>> {
         ActivityKind::SYNCHRONIZATION => {
             let sync = record.prefix::<Synchronization>()?;
             let known = |id: u32| Some(id).filter(|id| *id != NOT_APPLICABLE);
-            Some(Row::Sync(Sync {
+            Some(Row::Sync(SyncRecord {
                 kind: kinds::sync(sync.sync_type),
                 start: Nanos(sync.start),
                 end: Nanos(sync.end),

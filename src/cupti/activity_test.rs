@@ -3,7 +3,7 @@
 //! Offsets in these tests are literal numbers and not the names of `cupti-sys`, so that the tests check these names.
 
 use super::*;
-use gpuflame_model::record::testing::Chance;
+use gpuflame_model::record::testing::Rng;
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
 /// Record sizes of each CUPTI release: the name of the release, and the sizes of the records of a kernel, a copy, a
@@ -354,7 +354,7 @@ fn a_synchronization_record_is_read_with_and_without_later_fields() {
         let record = Bytes::new(38, size).u32(4, 2).u64(8, 1_000).u64(16, 1_200).u32(24, 515);
         let record = record.u32(28, 2).u32(32, 13).u32(36, 4);
         let record = record.late(40, &900_u64.to_ne_bytes()).late(48, &600_u32.to_ne_bytes()).0;
-        let expected = Sync {
+        let expected = SyncRecord {
             kind: SyncKind::STREAM_WAIT,
             start: Nanos(1_000),
             end: Nanos(1_200),
@@ -480,17 +480,17 @@ fn turns() -> u64 {
 }
 
 /// Changes, inserts or removes bytes, at the end or in the middle.
-fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
-    for _ in 0..=chance.below(5) {
-        let at = chance.below(bytes.len() as u64) as usize;
-        let length = (chance.below(60) as usize).min(bytes.len() - at);
-        match chance.below(6) {
-            0 => bytes[at] ^= 1 << chance.below(8),
-            1 => bytes[at] = chance.next_u64() as u8,
+fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..=rng.below(5) {
+        let at = rng.below(bytes.len() as u64) as usize;
+        let length = (rng.below(60) as usize).min(bytes.len() - at);
+        match rng.below(6) {
+            0 => bytes[at] ^= 1 << rng.below(8),
+            1 => bytes[at] = rng.next_u64() as u8,
             2 => bytes[at..at + length].fill(0xff),
             3 => bytes[at..at + length].fill(0),
             4 if bytes.len() > 64 => bytes.truncate(at.max(8)),
-            _ => bytes[at & !3] = [1, 2, 3, 4, 10, 22][chance.below(6) as usize],
+            _ => bytes[at & !3] = [1, 2, 3, 4, 10, 22][rng.below(6) as usize],
         }
     }
 }
@@ -511,10 +511,10 @@ fn mend_names(bytes: &mut [u8], sizes: Sizes, name: &'static std::ffi::CStr) {
 #[test]
 fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
     for turn in 0..turns() {
-        let mut chance = Chance::new(turn + 1);
+        let mut rng = Rng::new(turn + 1);
         let (release, sizes) = RELEASES[turn as usize % RELEASES.len()];
         let mut buffer = a_buffer_of_each_kind(sizes);
-        damage(&mut buffer, &mut chance);
+        damage(&mut buffer, &mut rng);
         mend_names(&mut buffer, sizes, c"_Z4gemmv");
         // The bytes are copied to a separate allocation, so that tools can detect a read past its end.
         let exact = buffer.into_boxed_slice();

@@ -21,37 +21,37 @@
 //!
 //! A dropped stack is forgotten together with its id. Later rows with such an id are attributed to `[other stacks]`. When
 //! graph nodes run that were created on a dropped stack, they have an unknown id, and join `[other stacks]` at the next
-//! snapshot ([`Renames`]).
+//! snapshot ([`IdMapping`]).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::hash::Hash;
 
-use super::{Apart, Explain};
+use super::{Explain, PerWindowSums};
 use crate::join::Limits;
 use gpuflame_model::profile::{Profile, Weight};
 use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
 /// Number of stacks, and of kernels, up to which none are dropped, because so few cannot be what uses the memory.
-const FEWEST: usize = 256;
+const MIN_KEPT_STACKS: usize = 256;
 /// Ceiling below which the join holds a quarter of its usual limits: full, it would take 45 MiB.
-const SMALL: usize = 64 << 20;
+const SMALL_CEILING_BYTES: usize = 64 << 20;
 
 /// Memory of a thread's name and number, in bytes.
-const BYTES_A_THREAD: usize = 96;
+const BYTES_PER_THREAD: usize = 96;
 
 /// Upper bound on the extra memory of a snapshot, its names and a flame graph (tables grow by doubling). This constant is
 /// per frame that a stack shares with no other stack; the next ones are per node of the tree of stacks, and per stack. A
 /// stack may have a root of its own if threads are kept separate.
-const EXPORT_BYTES_A_FRAME: usize = 16;
-const EXPORT_BYTES_A_NODE: usize = 120;
-const EXPORT_BYTES_A_STACK: usize = 500;
-const EXPORT_BYTES_A_STACK_OF_A_THREAD: usize = 1100;
+const EXPORT_BYTES_PER_FRAME: usize = 16;
+const EXPORT_BYTES_PER_NODE: usize = 120;
+const EXPORT_BYTES_PER_STACK: usize = 500;
+const EXPORT_BYTES_PER_STACK_AND_THREAD: usize = 1100;
 
 /// Number of stacks, kernels and thread names dropped so far. A stack that occurred again after it was dropped may be
 /// counted twice.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NotKept {
+pub(super) struct DroppedCounts {
     stacks: u64,
     kernels: u64,
     threads: u64,
@@ -59,14 +59,14 @@ pub(super) struct NotKept {
 
 /// Data that [`Explain::fit`] has dropped, for callers that store the same data.
 #[derive(Debug, Default)]
-pub struct Forgotten {
+pub struct DroppedDefinitions {
     /// The remaining kernels, if some were dropped. A dropped kernel that runs again gets a new id.
     pub kept_kernels: Option<HashSet<NameId>>,
     /// Whether names of threads were dropped.
     pub threads: bool,
 }
 
-impl NotKept {
+impl DroppedCounts {
     pub(super) fn losses(&self) -> [(Loss, u64); 3] {
         [
             (Loss::StacksNotKeptApart, self.stacks),
@@ -80,7 +80,7 @@ impl NotKept {
 pub(super) fn limits(ceiling: usize) -> Limits {
     let all = Limits::default();
     match ceiling {
-        0..SMALL => Limits {
+        0..SMALL_CEILING_BYTES => Limits {
             recent: all.recent / 4,
             waiting: all.waiting / 4,
             running: all.running / 4,
@@ -92,23 +92,23 @@ pub(super) fn limits(ceiling: usize) -> Limits {
 
 impl Explain {
     /// Number of stacks dropped so far.
-    pub fn stacks_not_kept(&self) -> u64 {
-        self.not_kept.stacks
+    pub fn dropped_stacks(&self) -> u64 {
+        self.dropped.stacks
     }
 
     /// Reduces all data stored so far to their share of the ceiling. Call every few thousand rows. `names` is the number of
     /// bytes that kernel names use elsewhere.
-    pub fn fit(&mut self, names: usize) -> Forgotten {
+    pub fn fit(&mut self, names: usize) -> DroppedDefinitions {
         self.fit_stacks();
-        Forgotten { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
+        DroppedDefinitions { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
     }
 
     /// Reduces stacks to their share of the ceiling. Called for each new stack.
     pub(super) fn fit_stacks(&mut self) {
         if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
-            self.profile.forget_what_was_shown();
+            self.profile.drop_shown();
         }
-        while self.stack_bytes() > self.ceiling / 4 && self.profile.context_count() > FEWEST {
+        while self.stack_bytes() > self.ceiling / 4 && self.profile.context_count() > MIN_KEPT_STACKS {
             let count = self.profile.context_count() / 2;
             self.keep_contexts(count, count / 4);
         }
@@ -127,18 +127,18 @@ impl Explain {
     fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
         let unused = (self.ceiling / 4).saturating_sub(self.stack_bytes());
         let room = (self.ceiling / 8 + unused / 2).saturating_sub(names + self.aggregate.series_bytes());
-        if self.profile.kernel_bytes() <= room || self.profile.kernel_count() <= FEWEST {
+        if self.profile.kernel_bytes() <= room || self.profile.kernel_count() <= MIN_KEPT_STACKS {
             return None;
         }
-        let mut weights = match &self.stored {
-            Some(stored) => stored.kernel_weights(),
+        let mut weights = match &self.checkpoint {
+            Some(checkpoint) => checkpoint.kernel_weights(),
             None => self.aggregate.by_kernel(),
         };
         let kernels = self.profile.kernels().into_iter().map(|(id, _)| id).filter(|id| *id != NameId::OTHERS);
         let all: Vec<_> = kernels.map(|id| (id, weights.remove(&id).unwrap_or_default())).collect();
         let count = all.len();
-        let kept = choose(all, count / 2, count / 8);
-        self.not_kept.kernels += (count - kept.len()) as u64;
+        let kept = choose_kept(all, count / 2, count / 8);
+        self.dropped.kernels += (count - kept.len()) as u64;
         self.profile.keep_kernels(|id| kept.contains(&id));
         self.rename(&IdMap::default());
         Some(kept)
@@ -147,17 +147,17 @@ impl Explain {
     /// Drops the names of threads without a stack if there are too many names. Returns whether names were dropped.
     fn fit_threads(&mut self) -> bool {
         let count = self.profile.thread_count();
-        if count * BYTES_A_THREAD <= self.ceiling / 16 || count < 2 * self.profile.context_count() {
+        if count * BYTES_PER_THREAD <= self.ceiling / 16 || count < 2 * self.profile.context_count() {
             return false;
         }
-        self.not_kept.threads += self.profile.keep_threads() as u64;
+        self.dropped.threads += self.profile.keep_threads() as u64;
         true
     }
 
     /// Forgets the contexts of ids below `lowest`, because these ids will not occur any more.
     pub fn forget_below(&mut self, lowest: ContextId) {
         // If such an id occurs nevertheless, it is attributed to `[other stacks]`.
-        self.profile.others(None);
+        self.profile.merged_context(None);
         self.contexts.forget_below(lowest);
     }
 
@@ -169,16 +169,16 @@ impl Explain {
         }
         let held = held.saturating_sub(self.profile.shown_bytes());
         if self.profile.shown_bytes() > 0 {
-            self.profile.forget_what_was_shown();
+            self.profile.drop_shown();
         }
         let needed = self.export_bytes();
         let room = self.ceiling.saturating_sub(held);
-        if needed > room && self.profile.context_count() > FEWEST {
+        if needed > room && self.profile.context_count() > MIN_KEPT_STACKS {
             // Dropped stacks also free memory.
             let stacks = self.stack_bytes();
             let share = (room + stacks) as f64 / (needed + stacks) as f64;
             let count = (self.profile.context_count() as f64 * share) as usize;
-            self.keep_contexts(count.max(FEWEST), 0);
+            self.keep_contexts(count.max(MIN_KEPT_STACKS), 0);
         }
     }
 
@@ -188,7 +188,7 @@ impl Explain {
             + self.aggregate.cell_bytes()
             + self.timeline.charge_bytes()
             + self.host.context_bytes()
-            + self.apart.as_ref().map_or(0, Apart::stack_bytes)
+            + self.per_window.as_ref().map_or(0, PerWindowSums::stack_bytes)
     }
 
     /// Extra memory in bytes that is needed to look up names and write files.
@@ -197,12 +197,12 @@ impl Explain {
         let stacks = self
             .profile
             .context_count()
-            .max(self.aggregate.cells() + self.stored.as_ref().map_or(0, |s| s.len()));
+            .max(self.aggregate.cells() + self.checkpoint.as_ref().map_or(0, |s| s.len()));
         let bytes_a_stack = match self.contexts.merges_threads() {
-            true => EXPORT_BYTES_A_STACK,
-            false => EXPORT_BYTES_A_STACK_OF_A_THREAD,
+            true => EXPORT_BYTES_PER_STACK,
+            false => EXPORT_BYTES_PER_STACK_AND_THREAD,
         };
-        EXPORT_BYTES_A_FRAME * frames + EXPORT_BYTES_A_NODE * nodes + bytes_a_stack * stacks
+        EXPORT_BYTES_PER_FRAME * frames + EXPORT_BYTES_PER_NODE * nodes + bytes_a_stack * stacks
     }
 
     /// Keeps `count` contexts, which include the `youngest` newest contexts, and drops all other contexts.
@@ -213,11 +213,11 @@ impl Explain {
         made.iter().for_each(|id| weights.entry(*id).or_default().nanos = u64::MAX);
         let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());
         let all = all.map(|id| (id, weights.remove(&id).unwrap_or_default())).collect();
-        let kept = choose(all, count, youngest);
-        let forgotten = self.profile.keep_contexts(|id| kept.contains(&id));
-        self.not_kept.stacks += forgotten.len() as u64;
-        self.rename(&forgotten);
-        self.contexts.rename(forgotten);
+        let kept = choose_kept(all, count, youngest);
+        let replacements = self.profile.keep_contexts(|id| kept.contains(&id));
+        self.dropped.stacks += replacements.len() as u64;
+        self.rename(&replacements);
+        self.contexts.rename(replacements);
     }
 
     /// Weights by context, including waits. A launch that still waits for its activity counts as much as the average
@@ -229,8 +229,8 @@ impl Explain {
         });
         let mean = nanos.checked_div(count).unwrap_or(1).max(1);
         let launches = self.join.waiting().map(|id| (id, 1, mean));
-        let stored = self.stored.iter().flat_map(|stored| stored.weights());
-        for (id, count, nanos) in self.host.waits().chain(launches).chain(stored) {
+        let checkpoint = self.checkpoint.iter().flat_map(|checkpoint| checkpoint.weights());
+        for (id, count, nanos) in self.host.waits().chain(launches).chain(checkpoint) {
             let weight = weights.entry(id).or_default();
             weight.count += count;
             weight.nanos = weight.nanos.saturating_add(nanos);
@@ -239,45 +239,45 @@ impl Explain {
     }
 
     /// Merges the sums of dropped contexts and kernels into `[other stacks]` and `[other kernels]`.
-    fn rename(&mut self, forgotten: &IdMap<ContextId, ContextId>) {
-        let Self { profile, join, aggregate, timeline, host, apart, stored, .. } = self;
-        let renames = Renames::new(profile, forgotten);
-        join.rename(|id| renames.context(id));
-        aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
-        timeline.rename(|id| renames.context(id));
-        host.rename(|id| renames.context(id));
-        if let Some(apart) = apart {
-            apart.rename(|id| renames.context(id), |id| renames.kernel(id));
+    fn rename(&mut self, replacements: &IdMap<ContextId, ContextId>) {
+        let Self { profile, join, aggregate, timeline, host, per_window, checkpoint, .. } = self;
+        let mapping = IdMapping::new(profile, replacements);
+        join.rename(|id| mapping.context(id));
+        aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
+        timeline.rename(|id| mapping.context(id));
+        host.rename(|id| mapping.context(id));
+        if let Some(per_window) = per_window {
+            per_window.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
-        if let Some(stored) = stored {
-            stored.rename(|id| renames.context(id), |id| renames.kernel(id));
+        if let Some(checkpoint) = checkpoint {
+            checkpoint.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
     }
 }
 
-/// Maps ids to the ids under which they are summed: contexts that were just dropped (`forgotten`), and ids that the profile
-/// does not know because they were dropped earlier.
-pub(super) struct Renames<'a> {
+/// Maps ids to the ids under which they are summed: contexts that were just dropped (`replacements`), and ids that the
+/// profile does not know because they were dropped earlier.
+pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
-    forgotten: &'a IdMap<ContextId, ContextId>,
+    replacements: &'a IdMap<ContextId, ContextId>,
     has_stacks: bool,
     has_kernels: bool,
 }
 
-impl<'a> Renames<'a> {
-    pub(super) fn new(profile: &'a Profile, forgotten: &'a IdMap<ContextId, ContextId>) -> Self {
+impl<'a> IdMapping<'a> {
+    pub(super) fn new(profile: &'a Profile, replacements: &'a IdMap<ContextId, ContextId>) -> Self {
         let has_stacks = profile.context(ContextId::OTHERS).is_some();
         let has_kernels = profile.symbol(NameId::OTHERS).is_some();
-        Self { profile, forgotten, has_stacks, has_kernels }
+        Self { profile, replacements, has_stacks, has_kernels }
     }
 
     /// Whether any id may map to a different id.
-    pub(super) fn any(&self) -> bool {
+    pub(super) fn has_any(&self) -> bool {
         self.has_stacks || self.has_kernels
     }
 
     pub(super) fn context(&self, id: ContextId) -> ContextId {
-        match self.forgotten.get(&id) {
+        match self.replacements.get(&id) {
             Some(others) => *others,
             None if self.has_stacks && self.profile.context(id).is_none() => ContextId::OTHERS,
             None => id,
@@ -291,7 +291,7 @@ impl<'a> Renames<'a> {
 
 /// Chooses `count` ids of `all`, which is sorted by age: first the `youngest` ids, then the ids with the most nanoseconds.
 /// Ties go to the higher count, then to the younger id.
-fn choose<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, youngest: usize) -> HashSet<I> {
+fn choose_kept<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, youngest: usize) -> HashSet<I> {
     let youngest = youngest.min(all.len());
     let mut kept: HashSet<I> = all.drain(all.len() - youngest..).map(|(id, _)| id).collect();
     let more = count - youngest;
@@ -308,7 +308,7 @@ mod tests {
     use super::super::Options;
     use super::*;
     use gpuflame_model::profile::views::GPU;
-    use gpuflame_model::profile::{Place, Sample, saturating_sum};
+    use gpuflame_model::profile::{Sample, SampleSite, saturating_sum};
     use gpuflame_model::record::testing::{kernel, launch, named};
     use gpuflame_model::record::{ContextFlags, Frame, LabelId, ModuleEpoch, Row, ThreadId};
 
@@ -336,8 +336,8 @@ mod tests {
     }
 
     fn nanos_of(profile: &Profile, wanted: impl Fn(ContextId) -> bool) -> u64 {
-        let of = profile.samples(&GPU).iter().filter(|sample| match sample.place {
-            Place::Context(id) => wanted(id),
+        let of = profile.samples(&GPU).iter().filter(|sample| match sample.site {
+            SampleSite::Context(id) => wanted(id),
             _ => false,
         });
         saturating_sum(of.map(Sample::amount))
@@ -360,10 +360,10 @@ mod tests {
             kept.sort_unstable();
             kept
         };
-        assert_eq!(sorted(choose(all(), 2, 0)), [2, 3]);
-        assert_eq!(sorted(choose(all(), 4, 1)), [1, 2, 3, 5]);
-        assert_eq!(sorted(choose(all(), 9, 0)), [1, 2, 3, 4, 5]);
-        assert!(choose(all(), 0, 0).is_empty());
+        assert_eq!(sorted(choose_kept(all(), 2, 0)), [2, 3]);
+        assert_eq!(sorted(choose_kept(all(), 4, 1)), [1, 2, 3, 5]);
+        assert_eq!(sorted(choose_kept(all(), 9, 0)), [1, 2, 3, 4, 5]);
+        assert!(choose_kept(all(), 0, 0).is_empty());
     }
 
     #[test]
@@ -378,7 +378,7 @@ mod tests {
             explain.push(&Row::Activity(kernel(number, 100, 100 + nanos)), &mut ());
             assert!(explain.stack_bytes() <= 2 * (2 << 20) / 4, "{}", explain.stack_bytes());
         }
-        let others = explain.stacks_not_kept();
+        let others = explain.dropped_stacks();
         assert!((10_000..20_000).contains(&others), "{others}");
         let profile = filled(explain);
         let all = 19_999 * 50 + 1_000_000;
@@ -424,14 +424,14 @@ mod tests {
         for (id, number) in [(2, 1), (3, 2), (4, 1), (5, 2)] {
             context(&mut explain, id, number);
         }
-        let first = |explain: &Explain, id| explain.first(ContextId(id));
+        let first = |explain: &Explain, id| explain.representative(ContextId(id));
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
         explain.forget_below(ContextId(5));
         // Contexts that represent themselves stay known as long as the profile has them.
         let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
         let special = [ContextId::NONE, ContextId::OUTSIDE];
-        assert_eq!(special.map(|id| explain.first(id)), special);
+        assert_eq!(special.map(|id| explain.representative(id)), special);
         // Add a new id for a stack that is still known.
         context(&mut explain, 6, 1);
         assert_eq!(first(&explain, 6), ContextId(2));
@@ -445,10 +445,10 @@ mod tests {
             explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
             explain.push(&Row::Activity(kernel(number, 100, 100 + u64::from(2000 - number))), &mut ());
         }
-        assert_eq!(explain.stacks_not_kept(), 0);
+        assert_eq!(explain.dropped_stacks(), 0);
         explain.fit_exports((12 << 20) - (700 << 10));
         explain.snapshot(&[], &mut ());
-        let dropped = explain.stacks_not_kept() as u32;
+        let dropped = explain.dropped_stacks() as u32;
         assert!((1..800).contains(&dropped), "{dropped}");
         let profile = explain.into_profile();
         // The last kernels ran for the shortest time.

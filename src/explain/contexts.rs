@@ -54,7 +54,7 @@ impl Contexts {
     }
 
     /// Returns the context that represents `id`. The returned context may belong to another thread.
-    pub(super) fn first(&self, id: ContextId, profile: &Profile) -> ContextId {
+    pub(super) fn representative(&self, id: ContextId, profile: &Profile) -> ContextId {
         match self.firsts.get(&id) {
             Some((first, _)) => *first,
             None if id >= self.begin || id < ContextId::FIRST || profile.context(id).is_some() => id,
@@ -71,11 +71,11 @@ impl Contexts {
     }
 
     /// Replaces contexts that are no longer kept separately by the contexts into which they were merged.
-    pub(super) fn rename(&mut self, forgotten: IdMap<ContextId, ContextId>) {
+    pub(super) fn rename(&mut self, replacements: IdMap<ContextId, ContextId>) {
         for (first, _) in self.firsts.values_mut() {
-            *first = forgotten.get(first).copied().unwrap_or(*first);
+            *first = replacements.get(first).copied().unwrap_or(*first);
         }
-        self.firsts.extend(forgotten.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
+        self.firsts.extend(replacements.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
     /// Forgets which contexts represent the ids below `lowest`. These ids will not occur any more.

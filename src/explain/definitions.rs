@@ -23,24 +23,24 @@ pub struct Definitions {
 }
 
 impl Explain {
-    /// Appends definitions that are not in `written` yet, until `chunk` has `most` bytes. Returns false if definitions are
-    /// left to write.
-    pub fn write_definitions(&self, written: &mut Definitions, chunk: &mut Chunk, most: usize) -> bool {
-        written.few(&self.profile, chunk);
-        written.kernels(&self.profile, chunk, most)
-            && written.contexts(&self.profile, self.contexts.merges_threads(), chunk, most)
+    /// Appends definitions that are not in `written` yet, until `chunk` has `max_bytes` bytes. Returns false if definitions
+    /// are left to write.
+    pub fn write_definitions(&self, written: &mut Definitions, chunk: &mut Chunk, max_bytes: usize) -> bool {
+        written.write_small(&self.profile, chunk);
+        written.kernels(&self.profile, chunk, max_bytes)
+            && written.contexts(&self.profile, self.contexts.merges_threads(), chunk, max_bytes)
     }
 }
 
 impl Definitions {
     /// Writes the kinds of definitions that are few or small, regardless of the limit.
-    fn few(&mut self, profile: &Profile, chunk: &mut Chunk) {
+    fn write_small(&mut self, profile: &Profile, chunk: &mut Chunk) {
         if let Some((id, name)) = profile.process().filter(|_| !self.process) {
             self.process = true;
             chunk.row(&Row::Process { id, name });
         }
-        let said = profile.provenance().skip(self.provenance);
-        said.for_each(|(what, text)| chunk.row(&Row::Provenance { what, text }));
+        let facts = profile.provenance().skip(self.provenance);
+        facts.for_each(|(what, text)| chunk.row(&Row::Provenance { what, text }));
         self.provenance = profile.provenance().len();
         for module in &profile.modules()[self.modules..] {
             chunk.row(&Row::Module(module.clone()));
@@ -59,12 +59,12 @@ impl Definitions {
         threads.for_each(|(id, name)| chunk.row(&Row::Thread { id, name }));
     }
 
-    fn kernels(&mut self, profile: &Profile, chunk: &mut Chunk, most: usize) -> bool {
+    fn kernels(&mut self, profile: &Profile, chunk: &mut Chunk, max_bytes: usize) -> bool {
         if self.kernels.len() == profile.kernel_count() {
             return true;
         }
         for (id, text) in profile.kernel_names() {
-            if chunk.len() >= most {
+            if chunk.len() >= max_bytes {
                 return false;
             }
             if self.kernels.insert(id, ()).is_none() {
@@ -76,12 +76,12 @@ impl Definitions {
 
     /// With merged threads a stack has no single thread: the profile only knows the thread on which the stack occurred
     /// first.
-    fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, most: usize) -> bool {
+    fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, max_bytes: usize) -> bool {
         if self.contexts.len() == profile.all_contexts().len() {
             return true;
         }
         for (id, context) in profile.all_contexts() {
-            if chunk.len() >= most {
+            if chunk.len() >= max_bytes {
                 return false;
             }
             if self.contexts.insert(id, ()).is_none() {

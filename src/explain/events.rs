@@ -6,7 +6,7 @@
 use crate::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, DeviceId, EventCall, EventRecord, EventUse, GpuContextId,
-    IdMap, Instant, Nanos, Row, Sync, ThreadId, Unified, Wait,
+    IdMap, Instant, Nanos, Row, SyncRecord, ThreadId, Unified, Wait,
 };
 
 /// An activity and its origin.
@@ -63,7 +63,7 @@ pub struct JoinedRows {
     unified: Vec<Unified>,
     host_calls: Vec<HostCall>,
     event_records: Vec<EventRecord>,
-    syncs: Vec<Sync>,
+    syncs: Vec<SyncRecord>,
     devices: IdMap<GpuContextId, DeviceId>,
     marks: Vec<MarkedInstant>,
 }
@@ -108,12 +108,12 @@ impl JoinedRows {
     }
 
     /// Returns the records of waits, by time.
-    pub fn syncs(&self) -> &[Sync] {
+    pub fn syncs(&self) -> &[SyncRecord] {
         &self.syncs
     }
 
     /// Returns the records of waits that have times.
-    pub fn timed_syncs(&self) -> impl Iterator<Item = &Sync> {
+    pub fn timed_syncs(&self) -> impl Iterator<Item = &SyncRecord> {
         self.syncs.iter().filter(|sync| sync.start.0 != 0 && sync.end >= sync.start)
     }
 
@@ -178,9 +178,9 @@ impl Sink for JoinedRows {
             Row::Wait(Wait { time, duration, correlation: id, context }) => {
                 self.host_calls.push(HostCall { id, time, duration, context, event_use: None });
             }
-            Row::EventCall(EventCall { time, duration, correlation: id, context, does, .. }) => {
+            Row::EventCall(EventCall { time, duration, correlation: id, context, event_use, .. }) => {
                 let duration = duration.into();
-                self.host_calls.push(HostCall { id, time, duration, context, event_use: Some(does) });
+                self.host_calls.push(HostCall { id, time, duration, context, event_use: Some(event_use) });
             }
             Row::EventRecord(record) => self.event_records.push(record),
             Row::Sync(sync) => self.syncs.push(sync),

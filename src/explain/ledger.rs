@@ -8,7 +8,9 @@ use super::Stacks;
 use crate::graphs;
 use crate::join::Tally;
 use gpuflame_model::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
-use gpuflame_model::profile::{Base, Cause, Dependencies, DeviceTime, DeviceUse, Profile, Sample, Tip};
+use gpuflame_model::profile::{
+    Cause, Dependencies, DeviceTime, DeviceUse, LeafFrame, Profile, RootMark, Sample,
+};
 use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 
 /// Counts of everything that was recorded, by outcome. See the module's documentation.
@@ -31,13 +33,13 @@ pub struct Ledger {
     /// Events of unified memory, if requested.
     pub unified: Vec<UnifiedSums>,
     /// Work under stacks and kernels that were merged for lack of memory.
-    pub others: Others,
+    pub others: MergedWork,
 }
 
 /// Work under merged stacks and kernels. This work is included in all sums. The losses include how many stacks and kernels
 /// were merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Others {
+pub struct MergedWork {
     /// Number of activities and launches under `[other stacks]`, and their total nanoseconds.
     pub stacks: (u64, u64),
     /// Number of activities and launches under `[other kernels]`, and their total nanoseconds.
@@ -116,7 +118,7 @@ impl fmt::Display for Sum {
 
 impl Ledger {
     /// Creates the ledger of `profile`, which must contain the sums, and of counts that the profile does not contain.
-    pub(super) fn of(
+    pub(super) fn new(
         profile: &Profile,
         tally: Tally,
         nodes: graphs::NodeTally,
@@ -128,11 +130,11 @@ impl Ledger {
             nodes,
             losses: profile.losses().collect(),
             stacks,
-            devices: profile.devices().iter().map(|work| Device::of(profile, *work)).collect(),
-            host: Host::of(profile, held),
+            devices: profile.devices().iter().map(|work| Device::new(profile, *work)).collect(),
+            host: Host::new(profile, held),
             dependencies: profile.dependencies().clone(),
             unified: views::unified(profile).collect(),
-            others: Others::of(profile),
+            others: MergedWork::new(profile),
         }
     }
 
@@ -183,21 +185,21 @@ impl Ledger {
     }
 }
 
-impl Others {
-    fn of(profile: &Profile) -> Self {
+impl MergedWork {
+    fn new(profile: &Profile) -> Self {
         let samples = |wanted: &dyn Fn(&Sample) -> bool| {
             sums(profile.samples(&GPU).iter().filter(|sample| wanted(sample)))
         };
-        let kernel = Tip::Work(Work::Kernel(NameId::OTHERS));
+        let kernel = LeafFrame::Work(Work::Kernel(NameId::OTHERS));
         Self {
-            stacks: samples(&|sample| sample.place.launch().is_ok_and(ContextId::is_others)),
-            kernels: samples(&|sample| sample.leaf.tips().any(|tip| tip == kernel)),
+            stacks: samples(&|sample| sample.site.launch().is_ok_and(ContextId::is_others)),
+            kernels: samples(&|sample| sample.leaf.frames().any(|leaf_frame| leaf_frame == kernel)),
         }
     }
 }
 
 impl Device {
-    fn of(profile: &Profile, work: DeviceUse) -> Self {
+    fn new(profile: &Profile, work: DeviceUse) -> Self {
         let device = work.device;
         let time = profile.times().iter().find(|time| time.device == device).copied();
         let mut found = Self { work, time, between: Default::default(), opening: 0, closing: 0 };
@@ -208,12 +210,12 @@ impl Device {
     }
 
     fn part(&mut self, sample: &Sample) -> &mut u64 {
-        let cause = |tip| match tip {
-            Tip::Idle(cause) => Cause::ALL.into_iter().position(|known| known == cause),
+        let cause = |leaf_frame| match leaf_frame {
+            LeafFrame::Idle(cause) => Cause::ALL.into_iter().position(|known| known == cause),
             _ => None,
         };
-        match (sample.base, sample.leaf.tips().find_map(cause)) {
-            (Some(Base::Opening), _) => &mut self.opening,
+        match (sample.root_mark, sample.leaf.frames().find_map(cause)) {
+            (Some(RootMark::Opening), _) => &mut self.opening,
             (None, Some(at)) => &mut self.between[at],
             _ => &mut self.closing,
         }
@@ -238,9 +240,11 @@ impl Device {
 }
 
 impl Host {
-    fn of(profile: &Profile, (held, held_max): (u64, u64)) -> Self {
+    fn new(profile: &Profile, (held, held_max): (u64, u64)) -> Self {
         let mut host = Self { held, held_max, ..Self::default() };
-        let allocates = |sample: &Sample| sample.leaf.tips().any(|tip| matches!(tip, Tip::Allocate(_)));
+        let allocates = |sample: &Sample| {
+            sample.leaf.frames().any(|leaf_frame| matches!(leaf_frame, LeafFrame::Allocate(_)))
+        };
         let (waits, memory) = (profile.samples(&WAITS), profile.samples(&MEMORY));
         (host.waits, host.waited) = sums(waits.iter());
         (host.allocations, host.allocated) = sums(memory.iter().filter(|sample| allocates(sample)));

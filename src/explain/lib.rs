@@ -22,13 +22,13 @@ pub mod join;
 pub mod symbolize;
 pub mod timeline;
 
-mod about;
-mod apart;
 mod ceiling;
+mod checkpoint_sums;
 mod contexts;
 mod definitions;
 mod ledger;
-mod stored;
+mod per_window;
+mod set_description;
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -37,24 +37,24 @@ use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::Graphs;
 use crate::join::{Join, Sink, Tally};
 use crate::timeline::Timeline;
-pub use about::{process_text, quoted_path, set_text};
-pub use apart::{Apart, Late, Part};
-pub use ceiling::Forgotten;
-use ceiling::{NotKept, Renames};
+pub use ceiling::DroppedDefinitions;
+use ceiling::{DroppedCounts, IdMapping};
+use checkpoint_sums::CheckpointSums;
 use contexts::Contexts;
 pub use contexts::Stacks;
 pub use definitions::Definitions;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, Blocked, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, Sampled,
-    ThreadId, Wait,
+    Activity, ContextId, CpuSample, EventCall, HostState, IdMap, Launch, Loss, MemoryCall, Nanos, OffCpuWait,
+    Row, ThreadId, Wait,
 };
-pub use ledger::{Device, Host, Ledger, Others, Sum};
-use stored::Stored;
+pub use ledger::{Device, Host, Ledger, MergedWork, Sum};
+pub use per_window::{LateArrivals, PerWindowSums, WindowSums};
+pub use set_description::{describe_process, describe_set, json_path};
 
 /// Upper limit per kind of loss. The losses in a plausible file stay below this limit, and the total over all kinds of loss
 /// cannot overflow.
-const MOST_LOST: u64 = 1 << 56;
+const MAX_LOST_PER_KIND: u64 = 1 << 56;
 
 /// Options that choose which sums are kept separately, and the memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -65,7 +65,7 @@ pub struct Options {
     /// program that creates a thread per request must not grow with each thread. Default: no.
     pub merge_threads: bool,
     /// Maximum number of windows that are summed separately; each window is removed when its work is over. Default: none.
-    pub apart: Option<u64>,
+    pub per_window: Option<u64>,
     /// Memory ceiling in bytes, for all memory that gpuflame uses. Default: no limit.
     pub ceiling: Option<usize>,
 }
@@ -83,11 +83,11 @@ pub struct Explain {
     /// Losses reported by rows.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
-    not_kept: NotKept,
+    dropped: DroppedCounts,
     /// Windows that are summed separately, in addition to the whole run.
-    apart: Option<Apart>,
+    per_window: Option<PerWindowSums>,
     /// Sums that were read from a file that does not contain the rows themselves.
-    stored: Option<Stored>,
+    checkpoint: Option<CheckpointSums>,
 }
 
 /// The result of the rows pushed so far.
@@ -108,7 +108,7 @@ impl Explain {
             contexts: Contexts::new(options.merge_threads),
             timeline: options.ceiling.map_or_else(Timeline::default, |bytes| Timeline::bounded(bytes / 64)),
             ceiling: options.ceiling.unwrap_or(usize::MAX),
-            apart: options.apart.map(|most| Apart::new(most, options.by_stream)),
+            per_window: options.per_window.map(|most| PerWindowSums::new(most, options.by_stream)),
             ..Self::default()
         }
     }
@@ -118,14 +118,14 @@ impl Explain {
         match row {
             Row::Launch(launch) => {
                 let thread = self.contexts.thread(launch.context, &self.profile);
-                let launch = &Launch { context: self.first(launch.context), ..*launch };
+                let launch = &Launch { context: self.representative(launch.context), ..*launch };
                 if let Some(thread) = thread {
-                    self.tell_thread(thread, launch);
+                    self.note_launching_thread(thread, launch);
                 }
-                if let Some(apart) = self.apart.as_mut().filter(|_| !launch.is_alias()) {
-                    apart.launch(launch);
+                if let Some(per_window) = self.per_window.as_mut().filter(|_| !launch.is_alias()) {
+                    per_window.count_launch(launch);
                 }
-                let sink = (&mut self.timeline, (&mut self.apart, sink));
+                let sink = (&mut self.timeline, (&mut self.per_window, sink));
                 self.join.push_launch(launch, &mut (&mut self.aggregate, sink));
             }
             // Copying an activity must wait for the stores that created the row, which takes about 12 ns, and almost no
@@ -139,7 +139,7 @@ impl Explain {
                 self.join_activity(&activity, sink);
             }
             Row::GraphNode { graph, node, context } => {
-                let context = self.first(*context);
+                let context = self.representative(*context);
                 self.graphs.push(&Row::GraphNode { graph: *graph, node: *node, context });
             }
             Row::GraphClone { .. } | Row::GraphUpdate { .. } | Row::GraphEnd { .. } => {
@@ -150,81 +150,81 @@ impl Explain {
                     self.fit_stacks();
                 }
             }
-            Row::Inside(inside) => {
-                let context = self.first(inside.context);
-                self.timeline.inside(&Inside { context, ..*inside });
+            Row::HostState(state) => {
+                let context = self.representative(state.context);
+                self.timeline.add_host_state(&HostState { context, ..*state });
             }
-            Row::Called(called) => {
-                if let Some(thread) = self.contexts.thread(called.context, &self.profile) {
-                    let context = self.first(called.context);
-                    let begun = Nanos(called.ended.0.saturating_sub(called.duration.into()));
-                    self.timeline.called(thread, (begun, called.ended), context);
-                    if let Some(apart) = &mut self.apart {
-                        apart.called(thread, (begun, called.ended), context);
+            Row::HostCallSpan(call) => {
+                if let Some(thread) = self.contexts.thread(call.context, &self.profile) {
+                    let context = self.representative(call.context);
+                    let begun = Nanos(call.ended.0.saturating_sub(call.duration.into()));
+                    self.timeline.add_call(thread, (begun, call.ended), context);
+                    if let Some(per_window) = &mut self.per_window {
+                        per_window.add_call(thread, (begun, call.ended), context);
                     }
                 }
             }
             Row::Sampled(sampled) => {
-                let sampled = Sampled { context: self.first(sampled.context), ..*sampled };
+                let sampled = CpuSample { context: self.representative(sampled.context), ..*sampled };
                 let row = Row::Sampled(sampled);
                 if self.timeline.is_in_window(sampled.time) {
-                    (&mut self.apart, &mut *sink).host(&row);
+                    (&mut self.per_window, &mut *sink).host(&row);
                     self.host.row(&row);
-                    self.timeline.sampled(&sampled);
+                    self.timeline.add_sample(&sampled);
                 }
             }
             Row::Blocked(blocked) => {
-                let context = self.first(blocked.context);
+                let context = self.representative(blocked.context);
                 let until = blocked.time.0.saturating_add(blocked.duration);
                 // Pass on only the parts of the wait during which a window was open.
                 for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
-                    let part = Blocked { time: Nanos(from), duration: to - from, context, ..*blocked };
+                    let part = OffCpuWait { time: Nanos(from), duration: to - from, context, ..*blocked };
                     let row = Row::Blocked(part);
-                    (&mut self.apart, &mut *sink).host(&row);
+                    (&mut self.per_window, &mut *sink).host(&row);
                     self.host.row(&row);
-                    self.timeline.blocked(&part);
+                    self.timeline.add_wait(&part);
                 }
             }
             Row::Wait(wait) => {
-                let row = Row::Wait(Wait { context: self.first(wait.context), ..*wait });
-                (&mut self.apart, &mut *sink).host(&row);
+                let row = Row::Wait(Wait { context: self.representative(wait.context), ..*wait });
+                (&mut self.per_window, &mut *sink).host(&row);
                 self.host.row(&row);
             }
             Row::Memory(call) => {
-                let call = MemoryCall { context: self.first(call.context), ..*call };
-                (&mut self.apart, &mut *sink).memory(&call);
+                let call = MemoryCall { context: self.representative(call.context), ..*call };
+                (&mut self.per_window, &mut *sink).memory(&call);
                 self.host.row(&Row::Memory(call));
             }
             Row::Unified(unified) => {
-                (&mut self.apart, &mut *sink).unified(unified);
+                (&mut self.per_window, &mut *sink).unified(unified);
                 self.host.row(row);
             }
             Row::Instant(instant) => sink.instant(instant),
             Row::EventCall(call) => {
-                let row = Row::EventCall(EventCall { context: self.first(call.context), ..*call });
-                (&mut self.apart, &mut *sink).host(&row);
+                let row = Row::EventCall(EventCall { context: self.representative(call.context), ..*call });
+                (&mut self.per_window, &mut *sink).host(&row);
                 self.host.row(&row);
             }
             Row::EventRecord(_) | Row::Sync(_) => {
-                (&mut self.apart, &mut *sink).host(row);
+                (&mut self.per_window, &mut *sink).host(row);
                 self.host.row(row);
             }
-            Row::Outside(_) | Row::Told { .. } => {
-                let sink = (&mut self.timeline, (&mut self.apart, sink));
+            Row::Outside(_) | Row::CallbacksSwitched { .. } => {
+                let sink = (&mut self.timeline, (&mut self.per_window, sink));
                 self.join.push(row, &mut (&mut self.aggregate, sink));
             }
             Row::Window { edge, time } => {
-                let sink = (&mut self.timeline, (&mut self.apart, sink));
+                let sink = (&mut self.timeline, (&mut self.per_window, sink));
                 self.join.push(row, &mut (&mut self.aggregate, sink));
                 self.timeline.row(row);
-                if let Some(apart) = &mut self.apart {
-                    apart.edge(*edge, *time);
+                if let Some(per_window) = &mut self.per_window {
+                    per_window.push_edge(*edge, *time);
                 }
                 self.profile.push(row);
             }
             Row::Loss { loss, count } => {
                 let sum = self.losses.entry(*loss).or_default();
-                *sum = sum.saturating_add(*count).min(MOST_LOST);
+                *sum = sum.saturating_add(*count).min(MAX_LOST_PER_KIND);
             }
             Row::Sum { key, values } => self.push_sum(key, values),
             _ => self.profile.push(row),
@@ -232,43 +232,43 @@ impl Explain {
     }
 
     /// Handles an edge that is due to a step of the clock: the open window ends or continues, and no new window begins.
-    pub fn clock_was_set(&mut self, edge: &Row<'_>) {
+    pub fn push_clock_edge(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
-        if let Some(apart) = &mut self.apart {
-            apart.clock_was_set(edge);
+        if let Some(per_window) = &mut self.per_window {
+            per_window.push_clock_edge(edge);
         }
         self.profile.push(edge);
     }
 
     /// Notifies the timeline of the thread that made this launch.
-    fn tell_thread(&mut self, thread: ThreadId, launch: &Launch) {
-        if self.timeline.has_insides() {
-            self.timeline.launches(launch.context, thread);
+    fn note_launching_thread(&mut self, thread: ThreadId, launch: &Launch) {
+        if self.timeline.has_host_states() {
+            self.timeline.note_launching_thread(launch.context, thread);
         } else if !launch.is_alias() {
             let ended = Nanos(launch.time.0.saturating_add(launch.duration.into()));
-            self.timeline.launched(thread, (launch.time, ended), launch.context);
-            if let Some(apart) = &mut self.apart {
-                apart.launched(thread, (launch.time, ended), launch.context);
+            self.timeline.add_launch(thread, (launch.time, ended), launch.context);
+            if let Some(per_window) = &mut self.per_window {
+                per_window.add_launch(thread, (launch.time, ended), launch.context);
             }
         }
     }
 
     fn push_sum(&mut self, key: &[u8], values: &[u64]) {
-        if let Some(edge) = Stored::window(key, values) {
+        if let Some(edge) = CheckpointSums::window(key, values) {
             return self.profile.push(&edge);
         }
-        let Self { stored, contexts, profile, .. } = self;
-        let stored = stored.get_or_insert_default();
-        stored.push(key, values, |id| contexts.first(id, profile));
+        let Self { checkpoint, contexts, profile, .. } = self;
+        let checkpoint = checkpoint.get_or_insert_default();
+        checkpoint.push(key, values, |id| contexts.representative(id, profile));
     }
 
     /// Returns the context that represents `id`.
-    fn first(&self, id: ContextId) -> ContextId {
-        self.contexts.first(id, &self.profile)
+    fn representative(&self, id: ContextId) -> ContextId {
+        self.contexts.representative(id, &self.profile)
     }
 
     fn join_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
-        let sink = (&mut self.timeline, (&mut self.apart, sink));
+        let sink = (&mut self.timeline, (&mut self.per_window, sink));
         self.join.push_activity(activity, &mut (&mut self.aggregate, sink));
     }
 
@@ -277,8 +277,8 @@ impl Explain {
     pub fn flushed(&mut self) {
         self.graphs.flushed();
         self.join.flushed();
-        if let Some(apart) = &mut self.apart {
-            apart.flushed();
+        if let Some(per_window) = &mut self.per_window {
+            per_window.flushed();
         }
     }
 
@@ -293,57 +293,58 @@ impl Explain {
     /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (self.aggregate.clone(), self.timeline.clone());
-        self.come_to(sums, counted, sink)
+        self.totals(sums, counted, sink)
     }
 
     /// Returns the final result, when no more rows will arrive. This avoids the copy of the sums that a snapshot makes.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (mem::take(&mut self.aggregate), mem::take(&mut self.timeline));
-        self.come_to(sums, counted, sink)
+        self.totals(sums, counted, sink)
     }
 
-    fn come_to(
+    fn totals(
         &mut self,
         (mut aggregate, mut timeline): (Aggregate, Timeline),
         counted: &[(Loss, u64)],
         sink: &mut impl Sink,
     ) -> Snapshot<'_> {
-        let tally = self.join.as_if_over(&mut (&mut aggregate, (&mut timeline, sink)));
-        let forgotten = IdMap::default();
-        let renames = Renames::new(&self.profile, &forgotten);
-        if renames.any() {
+        let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, sink)));
+        let replacements = IdMap::default();
+        let mapping = IdMapping::new(&self.profile, &replacements);
+        if mapping.has_any() {
             // Contexts that created graph nodes, and kernels that waited for their launch, may have been forgotten in the
             // meantime.
-            aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
+            aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
         let mut losses = self.losses.clone();
         for (loss, count) in counted {
             *losses.entry(*loss).or_default() += count;
         }
-        losses.extend(self.not_kept.losses());
+        losses.extend(self.dropped.losses());
         let profile = &mut self.profile;
         let (mut tally, mut nodes) = (tally, self.graphs.tally());
         let (mut stacks, mut held) = (self.contexts.stacks(), self.host.held());
-        if let Some(stored) = &self.stored {
-            stored.losses.iter().for_each(|(loss, count)| *losses.entry(*loss).or_default() += count);
-            (tally, nodes, stacks, held) = (stored.tally, stored.nodes, stored.stacks, stored.held);
+        if let Some(checkpoint) = &self.checkpoint {
+            checkpoint.losses.iter().for_each(|(loss, count)| *losses.entry(*loss).or_default() += count);
+            (tally, nodes, stacks, held) =
+                (checkpoint.tally, checkpoint.nodes, checkpoint.stacks, checkpoint.held);
         }
         profile.set_losses(losses);
-        match &self.stored {
-            Some(stored) => stored.fill(profile),
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.fill(profile),
             None => {
                 aggregate.fill(profile);
                 timeline.end(profile);
                 self.host.fill(profile);
             }
         }
-        let ledger = Ledger::of(profile, tally, nodes, stacks, held);
+        let ledger = Ledger::new(profile, tally, nodes, stacks, held);
         Snapshot { profile, ledger }
     }
 
-    /// The windows that are summed separately; `None` unless [`Options::apart`] was set.
-    pub fn apart(&mut self) -> Option<&mut Apart> {
-        self.apart.as_mut()
+    /// The windows that are summed separately; `None` unless [`Options::per_window`] was set.
+    pub fn per_window(&mut self) -> Option<&mut PerWindowSums> {
+        self.per_window.as_mut()
     }
 
     /// Counts of launches and activities so far, by outcome.
@@ -375,7 +376,7 @@ impl Explain {
             + self.host.context_bytes()
             + self.profile.heap_bytes()
             + self.contexts.heap_bytes()
-            + self.apart.as_ref().map_or(0, Apart::heap_bytes)
+            + self.per_window.as_ref().map_or(0, PerWindowSums::heap_bytes)
     }
 
     /// Returns the profile and drops everything else.

@@ -14,7 +14,7 @@ use csv::ByteRecord;
 use super::{clean, table};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::error::{Error, Result};
-use gpuflame_model::profile::{Kind, OTHER_KERNELS};
+use gpuflame_model::profile::{OTHER_KERNELS, ShownFrameKind};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Created, Detail, IdMap, Loss, Missing, NameId, Row, Unified,
     UnifiedKind, Work,
@@ -178,7 +178,7 @@ impl<W: Write> ActivityTable<W> {
     }
 
     fn name(&mut self, work: Work) {
-        self.record.push_field(Kind::of(work).word().as_bytes());
+        self.record.push_field(ShownFrameKind::for_work(work).word().as_bytes());
         match work {
             Work::Kernel(id) => match self.names.get(&id) {
                 Some(name) => self.record.push_field(name.as_bytes()),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use gpuflame_model::profile::turns;
+use gpuflame_model::profile::is_bidi_control;
 
 /// Cleans `name` as one frame of a folded stack, which readers split at `;`, at line ends and at the last blank:
 ///
@@ -83,7 +83,7 @@ fn is_clean(name: &[u8]) -> bool {
 /// XML.
 fn is_printable(c: char) -> bool {
     let ends_a_line = matches!(c, '\u{2028}' | '\u{2029}');
-    !(c.is_control() || ends_a_line || turns(c) || matches!(c, '\u{fffe}' | '\u{ffff}'))
+    !(c.is_control() || ends_a_line || is_bidi_control(c) || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
 /// Whether a reader of folded files would take `word` for a weight.

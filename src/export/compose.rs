@@ -3,26 +3,26 @@
 
 use std::borrow::Cow;
 
-use super::frame::Frame;
+use super::frame::ComposedFrame;
 use super::numbers;
-use super::options::{GraphStacks, Names, Options};
+use super::options::{GraphStacks, NameFolding, Options};
 use super::roots::Roots;
 use gpuflame_model::profile::{
-    Cause, Kind, Leaf, OTHER_STACKS, Place, Profile, Sample, ShownFrameId, Tip, View,
+    Cause, Leaf, LeafFrame, OTHER_STACKS, Profile, Sample, SampleSite, ShownFrameId, ShownFrameKind, View,
 };
 use gpuflame_model::record::{
-    ContextId, Created, DeviceId, Frame as Captured, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
+    ContextId, Created, DeviceId, Frame, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
 };
 
 /// Frame between the launch of a graph and the stack that created the graph's node.
-const GRAPH: &str = "[graph]";
+const GRAPH_FRAME: &str = "[graph]";
 
 /// Composes the stacks of a view.
 pub struct Composer<'a> {
     profile: &'a Profile,
     view: &'a View,
     graph: GraphStacks,
-    names: Names,
+    names: NameFolding,
     /// Whether the paths to both calls around an idle gap are shown completely.
     all_frames: bool,
     roots: Roots<'a>,
@@ -40,89 +40,104 @@ impl<'a> Composer<'a> {
         let (profile, view) = (self.profile, self.view);
         let is_shown = |loss| view.lost.iter().any(|(lost, _)| *lost == loss);
         let lost = profile.lost().filter(move |(loss, _)| is_shown(*loss)).map(|(loss, count)| {
-            let mut sample = Sample::new(Place::Nobody, Leaf::new(&[Tip::Lost(loss)]));
+            let mut sample = Sample::new(SampleSite::NoStack, Leaf::new(&[LeafFrame::Lost(loss)]));
             sample.values[1] = count;
             Cow::Owned(sample)
         });
-        let parts = view.parts.iter().flat_map(move |(part, tip)| {
-            profile.samples(part).iter().map(move |sample| Cow::Owned(with(sample, *tip)))
+        let parts = view.parts.iter().flat_map(move |(part, leaf_frame)| {
+            profile.samples(part).iter().map(move |sample| Cow::Owned(with_leaf_frame(sample, *leaf_frame)))
         });
         profile.samples(view).iter().map(Cow::Borrowed).chain(parts).chain(lost)
     }
 
     /// Returns all frames of a sample.
-    pub fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
-        let mut frames = self.below(sample);
-        frames.extend(self.stack(sample.place));
-        frames.extend(sample.leaf.tips().map(|tip| self.tip(tip, sample.device)));
+    pub fn frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
+        let mut frames = self.root_frames(sample);
+        frames.extend(self.stack(sample.site));
+        frames.extend(sample.leaf.frames().map(|leaf_frame| self.leaf_frame(leaf_frame, sample.device)));
         frames
     }
 
     /// Returns the frames below the sample's stack.
-    pub(super) fn below(&self, sample: &Sample) -> Vec<Frame<'a>> {
+    pub(super) fn root_frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
         // The device and stream of lost samples are unknown.
-        let is_lost = |tip| matches!(tip, Tip::Lost(_));
-        let mut frames = match sample.leaf.tips().any(is_lost) {
+        let is_lost = |leaf_frame| matches!(leaf_frame, LeafFrame::Lost(_));
+        let mut frames = match sample.leaf.frames().any(is_lost) {
             true => Vec::new(),
             false => self.roots.frames(sample),
         };
-        frames.extend(sample.base.map(|base| Frame::new(Kind::Marker, base.label())));
+        frames.extend(sample.root_mark.map(|mark| ComposedFrame::new(ShownFrameKind::Marker, mark.label())));
         frames
     }
 
-    /// Returns the frames of the stack at `place`.
-    pub(super) fn stack(&self, place: Place) -> Vec<Frame<'a>> {
-        match place {
-            Place::Between { after, thread, before } if self.all_frames => {
+    /// Returns the frames of the stack at `site`.
+    pub(super) fn stack(&self, site: SampleSite) -> Vec<ComposedFrame<'a>> {
+        match site {
+            SampleSite::Between { after, thread, before } if self.all_frames => {
                 between(self.profile, (after, thread, before), self.names, usize::MAX)
             }
-            _ => stack(self.profile, place, self.graph, self.names),
+            _ => stack(self.profile, site, self.graph, self.names),
         }
     }
 
     /// Returns the frames of a stack, leaf first, if the stack consists only of frames that the profile knows;
     /// otherwise `None`.
-    pub(super) fn known(&self, place: Place) -> Option<impl Iterator<Item = ShownFrameId> + use<'a>> {
+    pub(super) fn profile_frames(
+        &self,
+        site: SampleSite,
+    ) -> Option<impl Iterator<Item = ShownFrameId> + use<'a>> {
         let profile = self.profile;
-        let Place::Context(context) = place else { return None };
+        let SampleSite::Context(context) = site else { return None };
         profile.context(context)?;
         let is_whole = missing_root(profile, context).is_none();
         profile.shown(context).filter(|_| is_whole).map(|shown| profile.shown_stack(shown))
     }
 
     /// Returns a frame that the profile knows.
-    pub(super) fn known_frame(&self, id: ShownFrameId) -> Frame<'a> {
-        known_frame(self.profile, id, self.names)
+    pub(super) fn profile_frame(&self, id: ShownFrameId) -> ComposedFrame<'a> {
+        profile_frame(self.profile, id, self.names)
     }
 
     /// Returns a frame on top of the stack.
-    pub(super) fn tip(&self, tip: Tip, device: Option<DeviceId>) -> Frame<'a> {
+    pub(super) fn leaf_frame(&self, leaf_frame: LeafFrame, device: Option<DeviceId>) -> ComposedFrame<'a> {
         let profile = self.profile;
-        match tip {
-            Tip::Work(work) => {
+        match leaf_frame {
+            LeafFrame::Work(work) => {
                 let mut text = String::new();
                 let (kind, tag) = self.push_work(&mut text, work, device);
-                Frame { tag, ..Frame::new(kind, text) }
+                ComposedFrame { tag, ..ComposedFrame::new(kind, text) }
             }
-            Tip::Missing(missing) => Frame::new(Kind::Loss, missing.label()),
-            Tip::Lost(loss) => Frame::new(Kind::Loss, self.lost(loss)),
-            Tip::Idle(cause) => idle(profile, cause, device),
-            Tip::IdleToTheEnd => Frame::new(Kind::Loss, format!("[{}_Idle]", gpu(profile, device))),
-            Tip::Allocate(memory) => Frame::new(Kind::Allocation, format!("[Alloc {}]", memory.label())),
-            Tip::Free(Some(memory)) => Frame::new(Kind::Free, format!("[Free {}]", memory.label())),
-            Tip::Free(None) => Frame::new(Kind::Loss, "[Free of unknown size]"),
-            Tip::Unified(kind) => {
-                Frame::new(Kind::Unified, format!("[{}_Unified {}]", gpu(profile, device), kind.label()))
+            LeafFrame::Missing(missing) => ComposedFrame::new(ShownFrameKind::Loss, missing.label()),
+            LeafFrame::Lost(loss) => ComposedFrame::new(ShownFrameKind::Loss, self.lost(loss)),
+            LeafFrame::Idle(cause) => idle(profile, cause, device),
+            LeafFrame::IdleUntilClose => {
+                ComposedFrame::new(ShownFrameKind::Loss, format!("[{}_Idle]", gpu(profile, device)))
             }
-            Tip::OnCpu => Frame::new(Kind::Marker, "[on CPU]"),
-            Tip::OffCpu => Frame::new(Kind::Marker, "[waiting]"),
-            Tip::Named(kind, name) => Frame::new(kind, profile.strings().get(name)),
+            LeafFrame::Allocate(memory) => {
+                ComposedFrame::new(ShownFrameKind::Allocation, format!("[Alloc {}]", memory.label()))
+            }
+            LeafFrame::Free(Some(memory)) => {
+                ComposedFrame::new(ShownFrameKind::Free, format!("[Free {}]", memory.label()))
+            }
+            LeafFrame::Free(None) => ComposedFrame::new(ShownFrameKind::Loss, "[Free of unknown size]"),
+            LeafFrame::Unified(kind) => ComposedFrame::new(
+                ShownFrameKind::Unified,
+                format!("[{}_Unified {}]", gpu(profile, device), kind.label()),
+            ),
+            LeafFrame::OnCpu => ComposedFrame::new(ShownFrameKind::Marker, "[on CPU]"),
+            LeafFrame::OffCpu => ComposedFrame::new(ShownFrameKind::Marker, "[waiting]"),
+            LeafFrame::Named(kind, name) => ComposedFrame::new(kind, profile.strings().get(name)),
         }
     }
 
     /// Appends the frame text of a piece of work to `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`. Returns the
     /// kind of the frame and the length of its tag.
-    pub(super) fn push_work(&self, text: &mut String, work: Work, device: Option<DeviceId>) -> (Kind, usize) {
+    pub(super) fn push_work(
+        &self,
+        text: &mut String,
+        work: Work,
+        device: Option<DeviceId>,
+    ) -> (ShownFrameKind, usize) {
         let gpu = gpu(self.profile, device);
         let before = text.len();
         let mut push = |parts: &[&str]| parts.iter().for_each(|part| text.push_str(part));
@@ -132,10 +147,10 @@ impl<'a> Composer<'a> {
             Work::Set => push(&["[", &gpu, "_Memset]"]),
             Work::Graph => push(&["[", &gpu, "_Graph]"]),
         }
-        let Work::Kernel(_) = work else { return (Kind::of(work), 0) };
+        let Work::Kernel(_) = work else { return (ShownFrameKind::for_work(work), 0) };
         let tag = text.len() - before;
         text.push_str(&work_name(self.profile, work));
-        (Kind::of(work), tag)
+        (ShownFrameKind::for_work(work), tag)
     }
 
     fn lost(&self, loss: Loss) -> &'static str {
@@ -144,34 +159,39 @@ impl<'a> Composer<'a> {
 }
 
 /// Returns a sample of another view, reduced to time and count, with one more frame on top.
-fn with(sample: &Sample, tip: Option<Tip>) -> Sample {
-    let tips: Vec<Tip> = sample.leaf.tips().chain(tip).collect();
+fn with_leaf_frame(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
+    let leaf_frames: Vec<LeafFrame> = sample.leaf.frames().chain(leaf_frame).collect();
     let [amount, count, ..] = sample.values;
-    Sample { leaf: Leaf::new(&tips), stream: None, values: [amount, count, 0, 0], ..*sample }
+    Sample { leaf: Leaf::new(&leaf_frames), stream: None, values: [amount, count, 0, 0], ..*sample }
 }
 
-/// Returns the frames of `place`, root first, by name if known, else by address. Markers for missing frames, or for a
+/// Returns the frames of `site`, root first, by name if known, else by address. Markers for missing frames, or for a
 /// missing stack, are frames too.
-pub fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: Names) -> Vec<Frame<'_>> {
+pub fn stack(
+    profile: &Profile,
+    site: SampleSite,
+    graph: GraphStacks,
+    names: NameFolding,
+) -> Vec<ComposedFrame<'_>> {
     let launched = |launch: Result<ContextId, Missing>| match launch {
         Ok(context) => context_frames(profile, context, names),
-        Err(missing) => vec![Frame::new(Kind::Loss, missing.label())],
+        Err(missing) => vec![ComposedFrame::new(ShownFrameKind::Loss, missing.label())],
     };
-    match place {
-        Place::Context(_) | Place::Missing(_) => launched(place.launch()),
-        Place::Nobody => Vec::new(),
-        Place::Between { after, thread, before } => between(profile, (after, thread, before), names, 1),
-        Place::Node { launch, created } => match (graph, creation(profile, created, names)) {
+    match site {
+        SampleSite::Context(_) | SampleSite::Missing(_) => launched(site.launch()),
+        SampleSite::NoStack => Vec::new(),
+        SampleSite::Between { after, thread, before } => between(profile, (after, thread, before), names, 1),
+        SampleSite::Node { launch, created } => match (graph, creation(profile, created, names)) {
             (GraphStacks::Launch, _) => launched(launch),
             (GraphStacks::Capture, Ok(mut made)) => {
-                made.push(Frame::new(Kind::Graph, GRAPH));
+                made.push(ComposedFrame::new(ShownFrameKind::Graph, GRAPH_FRAME));
                 made
             }
             (GraphStacks::Capture | GraphStacks::Both, made) => {
                 let mut frames = launched(launch);
-                let made = made.unwrap_or_else(|why| vec![Frame::new(Kind::Loss, why)]);
+                let made = made.unwrap_or_else(|why| vec![ComposedFrame::new(ShownFrameKind::Loss, why)]);
                 let shared = frames.iter().zip(&made).take_while(|(a, b)| a.text == b.text).count();
-                frames.push(Frame::new(Kind::Graph, GRAPH));
+                frames.push(ComposedFrame::new(ShownFrameKind::Graph, GRAPH_FRAME));
                 frames.extend(made.into_iter().skip(shared));
                 frames
             }
@@ -184,18 +204,22 @@ pub fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: Names) 
 fn between(
     profile: &Profile,
     (after, thread, before): (ContextId, Option<ThreadId>, ContextId),
-    names: Names,
+    names: NameFolding,
     functions: usize,
-) -> Vec<Frame<'_>> {
+) -> Vec<ComposedFrame<'_>> {
     let (mut first, mut second) =
         (context_frames(profile, after, names), context_frames(profile, before, names));
-    let is_call = |frames: &[Frame<'_>]| matches!(frames, [Frame { kind: Kind::Call, .. }]);
+    let is_call =
+        |frames: &[ComposedFrame<'_>]| matches!(frames, [ComposedFrame { kind: ShownFrameKind::Call, .. }]);
     if thread.is_none() && is_call(&first) && is_call(&second) {
-        return vec![Frame::new(Kind::Call, format!("[between {} and {}]", first[0].text, second[0].text))];
+        return vec![ComposedFrame::new(
+            ShownFrameKind::Call,
+            format!("[between {} and {}]", first[0].text, second[0].text),
+        )];
     }
     // The two calls themselves are never shared, even if they are equal.
     let longest = first.len().min(second.len()).saturating_sub(1);
-    let is_same = |(a, b): &(&Frame<'_>, &Frame<'_>)| a.text == b.text;
+    let is_same = |(a, b): &(&ComposedFrame<'_>, &ComposedFrame<'_>)| a.text == b.text;
     let shared = first.iter().zip(&second).take(longest).take_while(is_same).count();
     let after = match thread {
         None => "[after] ".to_owned(),
@@ -207,23 +231,27 @@ fn between(
     };
     let mut frames: Vec<_> = first.drain(..shared).collect();
     second.drain(..shared);
-    for (mark, tail) in [(&after[..], first), (BEFORE, second)] {
+    for (mark, tail) in [(&after[..], first), (CALL_BEFORE_MARK, second)] {
         let call = tail.len().saturating_sub(1);
         let shown = tail.into_iter().enumerate().filter(|(at, _)| *at < functions || *at == call);
-        frames.extend(shown.map(|(at, frame)| if at == 0 { marked(mark, frame) } else { frame }));
+        frames.extend(shown.map(|(at, frame)| if at == 0 { with_mark(mark, frame) } else { frame }));
     }
     frames
 }
 
-const BEFORE: &str = "[before] ";
+const CALL_BEFORE_MARK: &str = "[before] ";
 
 /// Returns a frame with a mark before its name.
-fn marked<'a>(mark: &str, frame: Frame<'a>) -> Frame<'a> {
-    Frame { text: format!("{mark}{}", frame.text).into(), tag: mark.len(), id: None, ..frame }
+fn with_mark<'a>(mark: &str, frame: ComposedFrame<'a>) -> ComposedFrame<'a> {
+    ComposedFrame { text: format!("{mark}{}", frame.text).into(), tag: mark.len(), id: None, ..frame }
 }
 
 /// Returns the stack that created a graph node, or the reason why that stack is unknown.
-fn creation(profile: &Profile, created: Created, names: Names) -> Result<Vec<Frame<'_>>, &'static str> {
+fn creation(
+    profile: &Profile,
+    created: Created,
+    names: NameFolding,
+) -> Result<Vec<ComposedFrame<'_>>, &'static str> {
     match created {
         Created::Context(context) if profile.context(context).is_some() => {
             Ok(context_frames(profile, context, names))
@@ -233,17 +261,17 @@ fn creation(profile: &Profile, created: Created, names: Names) -> Result<Vec<Fra
     }
 }
 
-fn context_frames(profile: &Profile, context: ContextId, names: Names) -> Vec<Frame<'_>> {
+fn context_frames(profile: &Profile, context: ContextId, names: NameFolding) -> Vec<ComposedFrame<'_>> {
     let Some(known) = profile.context(context) else {
-        return vec![Frame::new(Kind::Loss, Missing::NoStack.label())];
+        return vec![ComposedFrame::new(ShownFrameKind::Loss, Missing::NoStack.label())];
     };
     let mut frames: Vec<_> = match profile.shown(context) {
-        Some(shown) => profile.shown_stack(shown).map(|id| known_frame(profile, id, names)).collect(),
+        Some(shown) => profile.shown_stack(shown).map(|id| profile_frame(profile, id, names)).collect(),
         None => {
             profile.stack(known.stack).map(|frame| raw(profile, profile.frames()[frame.index()])).collect()
         }
     };
-    frames.extend(missing_root(profile, context).map(|cut| Frame::new(Kind::Loss, cut)));
+    frames.extend(missing_root(profile, context).map(|cut| ComposedFrame::new(ShownFrameKind::Loss, cut)));
     frames.reverse();
     frames
 }
@@ -253,33 +281,45 @@ fn context_frames(profile: &Profile, context: ContextId, names: Names) -> Vec<Fr
 fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
     let label = profile.context(context)?.flags.label()?;
     let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));
-    let is_of_two = shown.any(|id| profile.shown_frame(id).kind == Kind::Marker);
+    let is_of_two = shown.any(|id| profile.shown_frame(id).kind == ShownFrameKind::Marker);
     (!is_of_two).then_some(label)
 }
 
-fn known_frame(profile: &Profile, id: ShownFrameId, names: Names) -> Frame<'_> {
+fn profile_frame(profile: &Profile, id: ShownFrameId, names: NameFolding) -> ComposedFrame<'_> {
     let shown = profile.shown_frame(id);
     let name = numbers::fold_name(shown.kind, profile.strings().get(shown.name).into(), names);
-    Frame { id: Some(id), ..Frame::new(shown.kind, name) }
+    ComposedFrame { id: Some(id), ..ComposedFrame::new(shown.kind, name) }
 }
 
 /// Returns a frame without a name.
-fn raw(profile: &Profile, frame: Captured) -> Frame<'_> {
+fn raw(profile: &Profile, frame: Frame) -> ComposedFrame<'_> {
     match frame.kind() {
-        FrameKind::Native { address, .. } => Frame::new(Kind::Code, format!("0x{address:x}")),
-        FrameKind::Label(LabelId::OTHER_STACKS) => Frame::new(Kind::Loss, OTHER_STACKS),
-        FrameKind::Label(label) => Frame::new(Kind::Call, profile.label(label).unwrap_or("[label lost]")),
-        FrameKind::Python { code, .. } => {
-            Frame::new(Kind::Python, profile.code(code).map_or("[function lost]", |code| code.name))
+        FrameKind::Native { address, .. } => {
+            ComposedFrame::new(ShownFrameKind::Code, format!("0x{address:x}"))
         }
-        FrameKind::Range(range) => Frame::new(Kind::Range, profile.range(range).unwrap_or("[range]")),
-        FrameKind::Unknown(tag) => Frame::new(Kind::Loss, format!("[frame of unknown kind: {tag}]")),
+        FrameKind::Label(LabelId::OTHER_STACKS) => ComposedFrame::new(ShownFrameKind::Loss, OTHER_STACKS),
+        FrameKind::Label(label) => {
+            ComposedFrame::new(ShownFrameKind::Call, profile.label(label).unwrap_or("[label lost]"))
+        }
+        FrameKind::Python { code, .. } => ComposedFrame::new(
+            ShownFrameKind::Python,
+            profile.code(code).map_or("[function lost]", |code| code.name),
+        ),
+        FrameKind::Range(range) => {
+            ComposedFrame::new(ShownFrameKind::Range, profile.range(range).unwrap_or("[range]"))
+        }
+        FrameKind::Unknown(tag) => {
+            ComposedFrame::new(ShownFrameKind::Loss, format!("[frame of unknown kind: {tag}]"))
+        }
     }
 }
 
 /// Returns the frame `[GPU_Idle host late]`, with the GPU's number if there are several GPUs.
-fn idle<'a>(profile: &Profile, cause: Cause, device: Option<DeviceId>) -> Frame<'a> {
-    Frame::new(Kind::Idle(cause), format!("[{}_Idle {}]", gpu(profile, device), cause.label()))
+fn idle<'a>(profile: &Profile, cause: Cause, device: Option<DeviceId>) -> ComposedFrame<'a> {
+    ComposedFrame::new(
+        ShownFrameKind::Idle(cause),
+        format!("[{}_Idle {}]", gpu(profile, device), cause.label()),
+    )
 }
 
 /// Returns `GPU`, or `GPU1` if several GPUs did work.
@@ -317,23 +357,23 @@ pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     }
 }
 
-/// Returns the unmodified frame texts of `place`, root first. For a graph node, returns the frames of its launch and
+/// Returns the unmodified frame texts of `site`, root first. For a graph node, returns the frames of its launch and
 /// of the stack that created it.
-pub fn stack_names(profile: &Profile, place: Place) -> Vec<Cow<'_, str>> {
-    folded_names(profile, place, Names::Kept)
+pub fn stack_names(profile: &Profile, site: SampleSite) -> Vec<Cow<'_, str>> {
+    folded_names(profile, site, NameFolding::Kept)
 }
 
 /// As [`stack_names`], but treats numbers in names as `names` requires.
-pub fn folded_names(profile: &Profile, place: Place, names: Names) -> Vec<Cow<'_, str>> {
-    stack(profile, place, GraphStacks::Both, names).into_iter().map(|frame| frame.text).collect()
+pub fn folded_names(profile: &Profile, site: SampleSite, names: NameFolding) -> Vec<Cow<'_, str>> {
+    stack(profile, site, GraphStacks::Both, names).into_iter().map(|frame| frame.text).collect()
 }
 
 /// Returns the place to which an activity is attributed.
-pub fn event_place(event: &gpuflame_explain::events::JoinedActivity) -> Place {
+pub fn event_site(event: &gpuflame_explain::events::JoinedActivity) -> SampleSite {
     let launch = event.origin.context();
     match (event.activity.created, launch) {
-        (Some(created), launch) => Place::Node { launch, created },
-        (None, Ok(context)) => Place::Context(context),
-        (None, Err(missing)) => Place::Missing(missing),
+        (Some(created), launch) => SampleSite::Node { launch, created },
+        (None, Ok(context)) => SampleSite::Context(context),
+        (None, Err(missing)) => SampleSite::Missing(missing),
     }
 }

@@ -12,7 +12,7 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::error::{Error, Result};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, EventRecord, FrameKind, IdMap, LabelId, Loss, MemoryKind,
-    NameId, Nanos, Row, Sync, SyncKind, ThreadId, Work,
+    NameId, Nanos, Row, SyncKind, SyncRecord, ThreadId, Work,
 };
 
 /// Maximum number of stacks whose caller is stored while the application runs (8 MiB). Calls of other stacks have no
@@ -29,7 +29,7 @@ pub struct CuptiText<W> {
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     names: IdMap<NameId, String>,
     /// Launch of the next activity.
-    met: Option<Launched>,
+    matched: Option<Launched>,
     /// Text of one row. It is written at once.
     text: Vec<u8>,
     failed: Option<Error>,
@@ -39,7 +39,7 @@ impl<W: Write> CuptiText<W> {
     /// Starts the text.
     pub fn new(out: W) -> Self {
         let (labels, callers, names) = (IdMap::default(), IdMap::default(), IdMap::default());
-        Self { out, process: 0, labels, callers, names, met: None, text: Vec::new(), failed: None }
+        Self { out, process: 0, labels, callers, names, matched: None, text: Vec::new(), failed: None }
     }
 
     /// Stores rows that other rows refer to, and writes calls that launched nothing, CUPTI's records of waits and
@@ -100,7 +100,7 @@ impl<W: Write> CuptiText<W> {
         let (thread, label) = self.callers.get(&context).copied().unzip();
         let name = label.and_then(|label| self.labels.get(&label));
         let (name, thread) = (name.map_or("[call unknown]", String::as_str), thread.unwrap_or(ThreadId(0)));
-        Called { name, process: self.process, thread, begun, nanos, id }.line(&mut self.text);
+        CallLine { name, process: self.process, thread, begun, nanos, id }.line(&mut self.text);
     }
 
     fn put(&mut self) {
@@ -112,12 +112,12 @@ impl<W: Write> CuptiText<W> {
 }
 
 impl<W: Write> Sink for CuptiText<W> {
-    fn met(&mut self, launched: Launched, _is_graph: bool) {
-        self.met = Some(launched);
+    fn matched(&mut self, launched: Launched, _is_graph: bool) {
+        self.matched = Some(launched);
     }
 
     fn activity(&mut self, one: &Activity, _: Origin) {
-        if let Some(Launched { time, duration, context }) = self.met.take() {
+        if let Some(Launched { time, duration, context }) = self.matched.take() {
             self.call(one.correlation, time, duration.into(), context);
         }
         let symbol = match one.work() {
@@ -139,18 +139,18 @@ pub(super) fn starts_work(name: &str) -> bool {
     name.contains("Memcpy") || name.contains("Memset")
 }
 
-fn say(text: &mut Vec<u8>, line: std::fmt::Arguments<'_>) {
+fn push_line(text: &mut Vec<u8>, line: std::fmt::Arguments<'_>) {
     // Writing to a vector cannot fail.
     let _ = writeln!(text, "{line}");
 }
 
 /// Appends a comment line with a count of lost items.
 pub fn lost(loss: Loss, count: u64, text: &mut Vec<u8>) {
-    say(text, format_args!("# lost: {count} {}", loss.label()));
+    push_line(text, format_args!("# lost: {count} {}", loss.label()));
 }
 
 /// A call of the API.
-pub struct Called<'a> {
+pub struct CallLine<'a> {
     /// API function.
     pub name: &'a str,
     /// Process id.
@@ -165,12 +165,12 @@ pub struct Called<'a> {
     pub id: CorrelationId,
 }
 
-impl Called<'_> {
+impl CallLine<'_> {
     /// Appends the line of this call.
     pub fn line(&self, text: &mut Vec<u8>) {
-        let &Called { name, process, thread, begun, nanos, id } = self;
+        let &CallLine { name, process, thread, begun, nanos, id } = self;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
-        say(
+        push_line(
             text,
             format_args!(
                 "{} [ {}, {} ] duration {nanos}, \"{}\", cbid 0, processId {process}, threadId {}, correlationId {}",
@@ -186,7 +186,7 @@ impl Called<'_> {
 }
 
 /// Appends the line of a synchronization.
-pub fn sync(sync: &Sync, text: &mut Vec<u8>) {
+pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
     let kind = match sync.kind {
         SyncKind::EVENT => "EVENT_SYNCHRONIZE",
         SyncKind::STREAM_WAIT => "STREAM_WAIT_EVENT",
@@ -198,7 +198,7 @@ pub fn sync(sync: &Sync, text: &mut Vec<u8>) {
     // CUPTI's samples print absent values in this form.
     let number = |id: Option<u32>| id.map_or_else(|| "-1".to_owned(), |id| id.to_string());
     let (stream, event) = (number(sync.stream.map(|id| id.0)), number(sync.event.map(|id| id.0)));
-    say(
+    push_line(
         text,
         format_args!(
             "SYNCHRONIZATION [ {start}, {end} ] duration {}, type {kind}, contextId {}, streamId {stream}, eventId {event}, \
@@ -212,7 +212,7 @@ pub fn sync(sync: &Sync, text: &mut Vec<u8>) {
 
 /// Appends the line of an event record.
 pub fn record(record: &EventRecord, text: &mut Vec<u8>) {
-    say(
+    push_line(
         text,
         format_args!(
             "CUDA_EVENT contextId {}, streamId {}, correlationId {}, eventId {}",
@@ -229,7 +229,7 @@ pub fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
         Detail::Kernel(kernel) => {
             let symbol = symbol.map_or_else(|| "?".to_owned(), clean::text);
             let ([gx, gy, gz], [bx, by, bz]) = (kernel.grid, kernel.block);
-            say(
+            push_line(
                 text,
                 format_args!(
                     "CONCURRENT_KERNEL {time}, \"{symbol}\", correlationId {id}, cacheConfigRequested 0, \
@@ -240,7 +240,7 @@ pub fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
             );
         }
         Detail::Copy(copy) => {
-            say(
+            push_line(
                 text,
                 format_args!(
                     "MEMCPY \"{}\" {time}, size {}, copyCount 1, srcKind {}, dstKind {}, correlationId {id}",
@@ -252,13 +252,13 @@ pub fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
             );
         }
         Detail::Set(set) => {
-            say(
+            push_line(
                 text,
                 format_args!("MEMSET {time}, value {}, size {}, correlationId {id}", set.value, set.bytes),
             );
         }
         Detail::Graph => {
-            say(text, format_args!("GRAPH_TRACE {time}, correlationId {id}"));
+            push_line(text, format_args!("GRAPH_TRACE {time}, correlationId {id}"));
         }
     }
     let graph = match activity.detail {
@@ -267,7 +267,7 @@ pub fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
         }
         Detail::Copy(_) | Detail::Set(_) => String::new(),
     };
-    say(
+    push_line(
         text,
         format_args!(
             "\tdeviceId {}, contextId {}, streamId {}{graph}, channelId {}, channelType COMPUTE",

@@ -9,11 +9,12 @@ use std::io;
 
 use super::clean;
 use super::compose::{Composer, work_name};
-use super::frame::{Frame, Label};
+use super::frame::{ComposedFrame, Label};
 use super::options::Options;
 use super::order;
 use gpuflame_model::profile::{
-    Kind, NodeId, Numbered, Place, Profile, Sample, ShownFrameId, StringId, Strings, Tip, Tree, View, add_to,
+    DenseIdMap, LeafFrame, NodeId, PrefixTree, Profile, Sample, SampleSite, ShownFrameId, ShownFrameKind,
+    StringId, StringTable, View, add_to,
 };
 use gpuflame_model::record::{Created, DeviceId, IdMap, Work};
 
@@ -21,15 +22,15 @@ use gpuflame_model::record::{Created, DeviceId, IdMap, Work};
 pub struct Flame {
     labels: Labels,
     /// Tree of label numbers.
-    tree: Tree,
+    tree: PrefixTree,
     /// Data of the tree's nodes, at [`NodeId::index`].
-    nodes: Vec<Node>,
+    nodes: Vec<FlameNode>,
     /// All nodes; siblings are adjacent and sorted by name.
     order: Vec<NodeId>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Node {
+struct FlameNode {
     /// Weight of the stack that ends at this node, if a stack ends at it.
     own: Option<u64>,
     /// Weight of the frame and of all frames above it.
@@ -46,10 +47,10 @@ const TAG: usize = "[GPU_Kernel]".len();
 
 impl Flame {
     /// Builds the tree of `view`, weighted by the value that the options select.
-    pub fn of(profile: &Profile, view: &View, options: &Options) -> Self {
+    pub fn build(profile: &Profile, view: &View, options: &Options) -> Self {
         let composer = Composer::new(profile, view, options);
         let value = options.unit.value(view);
-        let mut build = Build::with_room(profile, profile.samples(view).len());
+        let mut build = FlameBuilder::with_capacity(profile, profile.samples(view).len());
         composer.samples().for_each(|sample| build.sample(&composer, &sample, sample.values[value]));
         build.finish()
     }
@@ -136,22 +137,22 @@ fn push_name(path: &mut String, name: &str) {
 /// Interned texts, cleaned for output.
 #[derive(Default)]
 struct Labels {
-    texts: Strings,
+    texts: StringTable,
     /// Kind and tag length of each text, by number.
-    shapes: Vec<(Kind, usize)>,
+    shapes: Vec<(ShownFrameKind, usize)>,
     /// Labels of frames that the profile knows. Most frames are known, and they recur in every stack.
-    known: Vec<Option<u32>>,
+    by_frame: Vec<Option<u32>>,
 }
 
 impl Labels {
-    fn with_room(count: usize, bytes: usize) -> Self {
-        let texts = Strings::with_room(count, bytes);
+    fn with_capacity(count: usize, bytes: usize) -> Self {
+        let texts = StringTable::with_capacity(count, bytes);
         Self { texts, shapes: Vec::with_capacity(count), ..Self::default() }
     }
 
     fn get(&self, label: u32) -> Label<'_> {
         let (kind, tag) = self.shapes[label as usize];
-        Label::new(kind, self.texts.get(StringId::at(label)), tag)
+        Label::new(kind, self.texts.get(StringId::from_index(label)), tag)
     }
 
     fn all(&self) -> impl Iterator<Item = Label<'_>> + Clone {
@@ -159,21 +160,21 @@ impl Labels {
     }
 
     /// Returns the label of a frame that the profile knows; `made` creates the frame on its first occurrence.
-    fn of_known<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> Frame<'a>) -> u32 {
+    fn of_profile_frame<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> ComposedFrame<'a>) -> u32 {
         let at = known.index();
-        if at >= self.known.len() {
-            self.known.resize(at + 1, None);
+        if at >= self.by_frame.len() {
+            self.by_frame.resize(at + 1, None);
         }
-        let id = self.known[at].unwrap_or_else(|| self.intern(&made()));
-        self.known[at] = Some(id);
+        let id = self.by_frame[at].unwrap_or_else(|| self.intern(&made()));
+        self.by_frame[at] = Some(id);
         id
     }
 
-    fn intern(&mut self, frame: &Frame<'_>) -> u32 {
+    fn intern(&mut self, frame: &ComposedFrame<'_>) -> u32 {
         self.intern_text(&frame.text, (frame.kind, frame.tag))
     }
 
-    fn intern_text(&mut self, text: &str, shape: (Kind, usize)) -> u32 {
+    fn intern_text(&mut self, text: &str, shape: (ShownFrameKind, usize)) -> u32 {
         let label = self.texts.intern(&clean::frame(text)).index();
         if label == self.shapes.len() {
             self.shapes.push(shape);
@@ -190,27 +191,27 @@ impl Labels {
     }
 }
 
-/// Labels of the frames on top of stacks, by tip and device.
+/// Labels of the frames on top of stacks, by frame and device.
 #[derive(Default)]
-struct Tips {
+struct LeafLabels {
     /// Labels of kernels, of which there may be a hundred thousand.
-    kernels: IdMap<Option<DeviceId>, Numbered<u32>>,
-    others: IdMap<(Tip, Option<DeviceId>), u32>,
+    kernels: IdMap<Option<DeviceId>, DenseIdMap<u32>>,
+    others: IdMap<(LeafFrame, Option<DeviceId>), u32>,
     /// Buffer for a text.
     text: String,
 }
 
-impl Tips {
-    /// Returns the label of a tip; creates the label on the tip's first occurrence.
+impl LeafLabels {
+    /// Returns the label of a frame; creates the label on the frame's first occurrence.
     fn label(
         &mut self,
         labels: &mut Labels,
         composer: &Composer<'_>,
-        (tip, device): (Tip, Option<DeviceId>),
+        (frame, device): (LeafFrame, Option<DeviceId>),
     ) -> u32 {
-        let Tip::Work(work @ Work::Kernel(name)) = tip else {
-            let made = || labels.intern(&composer.tip(tip, device));
-            return *self.others.entry((tip, device)).or_insert_with(made);
+        let LeafFrame::Work(work @ Work::Kernel(name)) = frame else {
+            let made = || labels.intern(&composer.leaf_frame(frame, device));
+            return *self.others.entry((frame, device)).or_insert_with(made);
         };
         let kernels = self.kernels.entry(device).or_default();
         if let Some(known) = kernels.get(name) {
@@ -226,35 +227,35 @@ impl Tips {
 
 /// Returns a capacity with room for more entries. A full table would double its size, and take three times its size
 /// while it is copied.
-fn and_some(count: usize) -> usize {
+fn with_slack(count: usize) -> usize {
     count + count / 16 + 64
 }
 
 #[derive(Default)]
-struct Build {
+struct FlameBuilder {
     labels: Labels,
-    tree: Tree,
+    tree: PrefixTree,
     /// Data of each node of the tree, as far as weights have reached the node.
-    nodes: Vec<Node>,
+    nodes: Vec<FlameNode>,
     /// Nodes at which stacks end, by start node and place: most stacks have several samples.
-    stacks: IdMap<(NodeId, PlaceKey), NodeId>,
-    tips: Tips,
+    stacks: IdMap<(NodeId, SiteKey), NodeId>,
+    leaf_labels: LeafLabels,
     /// Buffer for the labels of one stack.
     leaf_first: Vec<u32>,
 }
 
-/// A [`Place`] as words that are all initialised. Comparing two places may read bytes that one of the places does not
+/// A [`SampleSite`] as words that are all initialised. Comparing two places may read bytes that one of the places does not
 /// use, and valgrind reports each branch that depends on such bytes.
-type PlaceKey = [u32; 4];
+type SiteKey = [u32; 4];
 
-fn place_key(place: Place) -> PlaceKey {
-    match place {
-        Place::Context(id) => [0, id.0, 0, 0],
-        Place::Missing(missing) => [1, missing as u32, 0, 0],
-        Place::Nobody => [2, 0, 0, 0],
-        Place::Between { after, thread: None, before } => [3, after.0, 0, before.0],
-        Place::Between { after, thread: Some(thread), before } => [4, after.0, thread.0, before.0],
-        Place::Node { launch, created } => {
+fn site_key(site: SampleSite) -> SiteKey {
+    match site {
+        SampleSite::Context(id) => [0, id.0, 0, 0],
+        SampleSite::Missing(missing) => [1, missing as u32, 0, 0],
+        SampleSite::NoStack => [2, 0, 0, 0],
+        SampleSite::Between { after, thread: None, before } => [3, after.0, 0, before.0],
+        SampleSite::Between { after, thread: Some(thread), before } => [4, after.0, thread.0, before.0],
+        SampleSite::Node { launch, created } => {
             let (kind, launch) = launch.map_or_else(|missing| (6, missing as u32), |id| (5, id.0));
             match created {
                 Created::Context(id) => [kind, launch, 0, id.0],
@@ -265,31 +266,36 @@ fn place_key(place: Place) -> PlaceKey {
     }
 }
 
-impl Build {
+impl FlameBuilder {
     /// Creates a builder with capacity for `samples` samples. Each work has a separate label, so the number of
     /// samples also bounds the labels.
-    fn with_room(profile: &Profile, samples: usize) -> Self {
+    fn with_capacity(profile: &Profile, samples: usize) -> Self {
         let works = profile.works().iter().take(samples);
         let bytes = works.clone().map(|work| TAG + work_name(profile, work.work).len()).sum();
-        let labels = Labels::with_room(and_some(works.len()), and_some(bytes));
-        let samples = and_some(samples);
-        Self { labels, nodes: Vec::with_capacity(samples), tree: Tree::with_room(samples), ..Self::default() }
+        let labels = Labels::with_capacity(with_slack(works.len()), with_slack(bytes));
+        let samples = with_slack(samples);
+        Self {
+            labels,
+            nodes: Vec::with_capacity(samples),
+            tree: PrefixTree::with_capacity(samples),
+            ..Self::default()
+        }
     }
 
     fn sample(&mut self, composer: &Composer<'_>, sample: &Sample, weight: u64) {
-        let base = self.path(NodeId::ROOT, composer.below(sample));
-        let key = (base, place_key(sample.place));
+        let base = self.path(NodeId::ROOT, composer.root_frames(sample));
+        let key = (base, site_key(sample.site));
         let stack = match self.stacks.get(&key) {
             Some(&known) => known,
             None => {
-                let at = self.stack(base, composer, sample.place);
+                let at = self.stack(base, composer, sample.site);
                 self.stacks.insert(key, at);
                 at
             }
         };
-        let end = self.upon(stack, composer, sample);
+        let end = self.leaf_frames(stack, composer, sample);
         if end.index() >= self.nodes.len() {
-            self.nodes.resize(end.index() + 1, Node::default());
+            self.nodes.resize(end.index() + 1, FlameNode::default());
         }
         let own = &mut self.nodes[end.index()].own;
         *own = Some(own.unwrap_or(0).saturating_add(weight));
@@ -297,25 +303,28 @@ impl Build {
 
     /// Returns the node at which a stack on top of `from` ends. Nearly all stacks consist only of frames that the
     /// profile knows, and for these frames no text is created for the look-up.
-    fn stack(&mut self, from: NodeId, composer: &Composer<'_>, place: Place) -> NodeId {
-        let Some(known) = composer.known(place) else { return self.path(from, composer.stack(place)) };
+    fn stack(&mut self, from: NodeId, composer: &Composer<'_>, site: SampleSite) -> NodeId {
+        let Some(known) = composer.profile_frames(site) else { return self.path(from, composer.stack(site)) };
         let Self { labels, tree, leaf_first, .. } = self;
         leaf_first.clear();
-        leaf_first.extend(known.map(|id| labels.of_known(id, || composer.known_frame(id))));
+        leaf_first.extend(known.map(|id| labels.of_profile_frame(id, || composer.profile_frame(id))));
         tree.chain(from, leaf_first.iter().rev().copied())
     }
 
-    /// Returns the node at which the tips on top of `from` end. The same few kernels recur on all stacks.
-    fn upon(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
-        let Self { labels, tree, tips, .. } = self;
-        tree.chain(from, sample.leaf.tips().map(|tip| tips.label(labels, composer, (tip, sample.device))))
+    /// Returns the node at which the leaf frames on top of `from` end. The same few kernels recur on all stacks.
+    fn leaf_frames(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
+        let Self { labels, tree, leaf_labels, .. } = self;
+        tree.chain(
+            from,
+            sample.leaf.frames().map(|frame| leaf_labels.label(labels, composer, (frame, sample.device))),
+        )
     }
 
     /// Returns the node at which `frames` on top of `from` end.
-    fn path(&mut self, from: NodeId, frames: Vec<Frame<'_>>) -> NodeId {
+    fn path(&mut self, from: NodeId, frames: Vec<ComposedFrame<'_>>) -> NodeId {
         let Self { labels, tree, .. } = self;
-        let label = |frame: Frame<'_>| match frame.id {
-            Some(id) => labels.of_known(id, || frame),
+        let label = |frame: ComposedFrame<'_>| match frame.id {
+            Some(id) => labels.of_profile_frame(id, || frame),
             None => labels.intern(&frame),
         };
         tree.chain(from, frames.into_iter().map(label))
@@ -324,7 +333,7 @@ impl Build {
     fn finish(self) -> Flame {
         let Self { labels, tree, mut nodes, .. } = self;
         let tree = tree.without_index();
-        nodes.resize_with(tree.node_count() + 1, Node::default);
+        nodes.resize_with(tree.node_count() + 1, FlameNode::default);
         let order = children(&tree, &labels.ranks(), &mut nodes);
         let mut flame = Flame { labels, tree, nodes, order };
         flame.add_up();
@@ -333,7 +342,7 @@ impl Build {
 }
 
 /// Sorts all nodes by parent and then by name, and stores each parent's range of children.
-fn children(tree: &Tree, ranks: &[u32], nodes: &mut [Node]) -> Vec<NodeId> {
+fn children(tree: &PrefixTree, ranks: &[u32], nodes: &mut [FlameNode]) -> Vec<NodeId> {
     let mut found: Vec<(NodeId, u32, NodeId)> =
         tree.nodes().map(|(node, parent, run)| (parent, ranks[run[0] as usize], node)).collect();
     found.sort_unstable();
@@ -358,7 +367,7 @@ impl Flame {
             next += 1;
         }
         for (node, parent) in parents.into_iter().rev() {
-            let Node { own, total, .. } = &mut self.nodes[node.index()];
+            let FlameNode { own, total, .. } = &mut self.nodes[node.index()];
             *total = total.saturating_add(own.unwrap_or(0));
             let total = *total;
             if node != parent {

@@ -12,7 +12,7 @@ use std::io::Write;
 
 use super::format::{Drawing, Format};
 use super::frame::Label;
-use super::short::short_kernels;
+use super::short_names::short_kernels;
 use gpuflame_model::error::Result;
 use gpuflame_model::record::Loss;
 

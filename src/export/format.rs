@@ -64,7 +64,7 @@ impl<'a> Drawing<'a> {
 
     /// The flame graph, which is built once for all formats.
     pub fn flame(&self) -> &Flame {
-        self.flame.get_or_init(|| Flame::of(self.profile, self.view, self.options))
+        self.flame.get_or_init(|| Flame::build(self.profile, self.view, self.options))
     }
 }
 

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use super::clean;
-use super::short::short_kernel;
 use super::short_name_svg::SEPARATOR;
-use gpuflame_model::profile::{Kind, ShownFrameId};
+use super::short_names::short_kernel;
+use gpuflame_model::profile::{ShownFrameId, ShownFrameKind};
 
 /// A frame of a composed stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
-    pub(super) kind: Kind,
+pub struct ComposedFrame<'a> {
+    pub(super) kind: ShownFrameKind,
     /// Text as in a folded stack, before cleaning.
     pub text: Cow<'a, str>,
     /// Length of the tag at the start of the text: `[GPU_Kernel]` of `[GPU_Kernel]gemm`.
@@ -19,8 +19,8 @@ pub struct Frame<'a> {
     pub id: Option<ShownFrameId>,
 }
 
-impl<'a> Frame<'a> {
-    pub(super) fn new(kind: Kind, text: impl Into<Cow<'a, str>>) -> Self {
+impl<'a> ComposedFrame<'a> {
+    pub(super) fn new(kind: ShownFrameKind, text: impl Into<Cow<'a, str>>) -> Self {
         Self { kind, text: text.into(), tag: 0, id: None }
     }
 
@@ -33,8 +33,8 @@ impl<'a> Frame<'a> {
     /// Returns the kind of frame as a letter: `p` Python, `r` range, `c` call or code.
     pub fn letter(&self) -> char {
         match self.kind {
-            Kind::Python => 'p',
-            Kind::Range => 'r',
+            ShownFrameKind::Python => 'p',
+            ShownFrameKind::Range => 'r',
             _ => 'c',
         }
     }
@@ -44,7 +44,7 @@ impl<'a> Frame<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Label<'a> {
     /// Kind of the frame, which decides its colour.
-    pub kind: Kind,
+    pub kind: ShownFrameKind,
     /// Text in the form of folded stacks, with the tag first.
     pub text: &'a str,
     /// Length of the tag in `text`.
@@ -53,7 +53,7 @@ pub struct Label<'a> {
 
 impl<'a> Label<'a> {
     /// Creates a label from clean text.
-    pub fn new(kind: Kind, text: &'a str, tag: usize) -> Self {
+    pub fn new(kind: ShownFrameKind, text: &'a str, tag: usize) -> Self {
         Self { kind, text, tag }
     }
 
@@ -64,7 +64,7 @@ impl<'a> Label<'a> {
 
     /// Returns the tag and the full name, if the frame is a kernel.
     pub fn kernel(self) -> Option<(&'a str, &'a str)> {
-        self.text.split_at_checked(self.tag).filter(|_| self.kind == Kind::Kernel)
+        self.text.split_at_checked(self.tag).filter(|_| self.kind == ShownFrameKind::Kernel)
     }
 
     /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. A narrow frame loses the end of its text, and

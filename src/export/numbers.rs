@@ -9,8 +9,8 @@
 
 use std::borrow::Cow;
 
-use super::options::Names;
-use gpuflame_model::profile::Kind;
+use super::options::NameFolding;
+use gpuflame_model::profile::ShownFrameKind;
 
 /// Words that mark the number after the word as a counter.
 const COUNTER_WORDS: [&str; 12] = [
@@ -39,16 +39,18 @@ const MODULE_PREFIX: &str = "nn.Module: ";
 const FOLDED_NUMBER: &str = "N";
 
 /// Folds the name of a frame of this kind.
-pub(super) fn fold_name(kind: Kind, name: Cow<'_, str>, names: Names) -> Cow<'_, str> {
+pub(super) fn fold_name(kind: ShownFrameKind, name: Cow<'_, str>, names: NameFolding) -> Cow<'_, str> {
     let fold_part = |name, part| match name {
         Cow::Borrowed(name) => fold_numbers(name, part),
         Cow::Owned(name) => Cow::Owned(fold_numbers(&name, part).into_owned()),
     };
     match (kind, names) {
-        (_, Names::Kept) => name,
-        (Kind::Range, _) => fold_part(name, 0),
-        (Kind::Python, Names::Modules) if name.starts_with(MODULE_PREFIX) => fold_instance(name),
-        (Kind::Python, _) => match find_repr(&name) {
+        (_, NameFolding::Kept) => name,
+        (ShownFrameKind::Range, _) => fold_part(name, 0),
+        (ShownFrameKind::Python, NameFolding::Modules) if name.starts_with(MODULE_PREFIX) => {
+            fold_instance(name)
+        }
+        (ShownFrameKind::Python, _) => match find_repr(&name) {
             Some(part) => fold_part(name, part),
             None => name,
         },
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     fn range(name: &str) -> String {
-        fold_name(Kind::Range, name.into(), Names::Folded).into_owned()
+        fold_name(ShownFrameKind::Range, name.into(), NameFolding::Folded).into_owned()
     }
 
     #[test]
@@ -210,7 +212,8 @@ mod tests {
 
     #[test]
     fn only_ranges_and_python_objects_are_folded() {
-        let python = |name: &str| fold_name(Kind::Python, name.into(), Names::Folded).into_owned();
+        let python =
+            |name: &str| fold_name(ShownFrameKind::Python, name.into(), NameFolding::Folded).into_owned();
         assert_eq!(
             python("<built-in method run_backward of torch._C._EngineBase object at 0x7f19a0c3d2e0>"),
             "<built-in method run_backward of torch._C._EngineBase object at 0xN>"
@@ -224,9 +227,15 @@ mod tests {
             assert_eq!(python(name), name);
         }
         assert_eq!(python("<string>(1): <f at 0x7f19a0c3d2e0>"), "<string>(1): <f at 0xN>");
-        for kind in [Kind::Code, Kind::Call, Kind::Kernel, Kind::Root, Kind::Loss] {
+        for kind in [
+            ShownFrameKind::Code,
+            ShownFrameKind::Call,
+            ShownFrameKind::Kernel,
+            ShownFrameKind::Root,
+            ShownFrameKind::Loss,
+        ] {
             assert_eq!(
-                fold_name(kind, "step 17 #5 0x123456 12345".into(), Names::Folded),
+                fold_name(kind, "step 17 #5 0x123456 12345".into(), NameFolding::Folded),
                 "step 17 #5 0x123456 12345"
             );
         }
@@ -234,10 +243,11 @@ mod tests {
 
     #[test]
     fn module_instances_are_folded_on_request_and_kept_names_are_unchanged() {
-        let fold = |name: &'static str, names| fold_name(Kind::Python, name.into(), names).into_owned();
-        assert_eq!(fold("nn.Module: Layer_17", Names::Modules), "nn.Module: Layer_N");
-        assert_eq!(fold("nn.Module: Conv2d", Names::Modules), "nn.Module: Conv2d");
-        assert_eq!(fold("<f at 0x123456>", Names::Modules), "<f at 0xN>");
-        assert_eq!(fold("<f at 0x123456>", Names::Kept), "<f at 0x123456>");
+        let fold =
+            |name: &'static str, names| fold_name(ShownFrameKind::Python, name.into(), names).into_owned();
+        assert_eq!(fold("nn.Module: Layer_17", NameFolding::Modules), "nn.Module: Layer_N");
+        assert_eq!(fold("nn.Module: Conv2d", NameFolding::Modules), "nn.Module: Conv2d");
+        assert_eq!(fold("<f at 0x123456>", NameFolding::Modules), "<f at 0xN>");
+        assert_eq!(fold("<f at 0x123456>", NameFolding::Kept), "<f at 0x123456>");
     }
 }

@@ -1,6 +1,6 @@
 //! Options for drawing a view.
 
-pub use gpuflame_model::options::{GraphStacks, Names, Root, Unit};
+pub use gpuflame_model::options::{GraphStacks, NameFolding, Root, Unit};
 use gpuflame_model::profile::View;
 
 /// Options for drawing a view.
@@ -18,7 +18,7 @@ pub struct Options {
     /// Frames added at the root of all stacks. Default: none.
     pub root: Vec<Root>,
     /// Treatment of numbers in names. Default: numbers are folded.
-    pub names: Names,
+    pub names: NameFolding,
     /// Whether to show the complete paths to both calls around an idle gap, instead of only the first function that
     /// the paths do not share. Default: false.
     pub all_frames: bool,

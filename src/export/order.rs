@@ -19,13 +19,13 @@ pub(super) fn sort_within(parts: impl IntoIterator<Item = Range<usize>>, texts: 
     let mut sorted: Vec<(u64, u32)> = (0..texts.len() as u32).map(|at| (0, at)).collect();
     // The texts of a part share their first bytes; the number in each pair is the count of these bytes.
     let mut parts: Vec<_> = parts.into_iter().map(|part| (part, 0)).collect();
-    while let Some((part, known)) = parts.pop() {
+    while let Some((part, prefix_len)) = parts.pop() {
         let all = &mut sorted[part.clone()];
         if all.len() <= MAX_COMPARED {
-            all.sort_unstable_by_key(|(_, at)| (suffix(texts, *at, known), *at));
+            all.sort_unstable_by_key(|(_, at)| (suffix(texts, *at, prefix_len), *at));
             continue;
         }
-        let shared = known + common_prefix(texts, all, known);
+        let shared = prefix_len + common_prefix(texts, all, prefix_len);
         for (word, at) in &mut *all {
             *word = next_word(suffix(texts, *at, shared));
         }
@@ -43,16 +43,16 @@ pub(super) fn sort_within(parts: impl IntoIterator<Item = Range<usize>>, texts: 
     sorted.into_iter().map(|(_, at)| at).collect()
 }
 
-/// Returns the bytes after the first `known` bytes, which must exist.
-fn suffix<'a>(texts: &[&'a str], at: u32, known: usize) -> &'a [u8] {
-    &texts[at as usize].as_bytes()[known..]
+/// Returns the bytes after the first `prefix_len` bytes, which must exist.
+fn suffix<'a>(texts: &[&'a str], at: u32, prefix_len: usize) -> &'a [u8] {
+    &texts[at as usize].as_bytes()[prefix_len..]
 }
 
-/// Returns the number of bytes that all texts share after the first `known` bytes.
-fn common_prefix(texts: &[&str], all: &[(u64, u32)], known: usize) -> usize {
-    let first = suffix(texts, all[0].1, known);
+/// Returns the number of bytes that all texts share after the first `prefix_len` bytes.
+fn common_prefix(texts: &[&str], all: &[(u64, u32)], prefix_len: usize) -> usize {
+    let first = suffix(texts, all[0].1, prefix_len);
     all.iter().fold(first.len(), |shared, (_, at)| {
-        let other = suffix(texts, *at, known);
+        let other = suffix(texts, *at, prefix_len);
         match other.starts_with(&first[..shared]) {
             true => shared,
             false => first.iter().zip(other).take_while(|(a, b)| a == b).count(),

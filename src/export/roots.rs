@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::frame::Frame;
+use super::frame::ComposedFrame;
 use super::numbers;
-use super::options::{Names, Options, Root};
-use gpuflame_model::profile::{Kind, OTHER_THREADS, Place, Profile, Sample, View};
+use super::options::{NameFolding, Options, Root};
+use gpuflame_model::profile::{OTHER_THREADS, Profile, Sample, SampleSite, ShownFrameKind, View};
 use gpuflame_model::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
 /// The requested root frames, and the data that their names need.
 pub(super) struct Roots<'a> {
     profile: &'a Profile,
     wanted: Vec<Root>,
-    names: Names,
+    names: NameFolding,
     /// Thread names that several threads share.
     shared_names: BTreeSet<&'a str>,
     /// Stream numbers that several streams share.
@@ -20,7 +20,7 @@ pub(super) struct Roots<'a> {
 }
 
 /// A stream of a GPU context.
-type Stream = (GpuContextId, StreamId);
+type StreamKey = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
     /// Selects the root frames that the options request and for which samples of `view` have data.
@@ -46,16 +46,16 @@ impl<'a> Roots<'a> {
     }
 
     /// Returns the root frames of a sample, outermost first.
-    pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
+    pub(super) fn frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
         let name = |root: &Root| match root {
             Root::Process => self.process(),
-            Root::Thread => self.thread(sample.place),
+            Root::Thread => self.thread(sample.site),
             Root::Device => {
                 sample.device.map_or_else(|| "[no GPU]".to_owned(), |device| format!("[GPU {}]", device.0))
             }
             Root::Stream => self.stream(sample.device, sample.stream),
         };
-        self.wanted.iter().map(|root| Frame::new(Kind::Root, name(root))).collect()
+        self.wanted.iter().map(|root| ComposedFrame::new(ShownFrameKind::Root, name(root))).collect()
     }
 
     fn process(&self) -> String {
@@ -65,8 +65,8 @@ impl<'a> Roots<'a> {
         }
     }
 
-    fn thread(&self, place: Place) -> String {
-        let Some(context) = place.launch().ok().and_then(|context| self.profile.context(context)) else {
+    fn thread(&self, site: SampleSite) -> String {
+        let Some(context) = site.launch().ok().and_then(|context| self.profile.context(context)) else {
             return "[no thread]".to_owned();
         };
         let id = context.thread;
@@ -74,7 +74,7 @@ impl<'a> Roots<'a> {
             return OTHER_THREADS.to_owned();
         }
         let name = self.profile.thread(id).filter(|name| !name.is_empty());
-        if self.names != Names::Kept {
+        if self.names != NameFolding::Kept {
             // The thread id is omitted, because it differs in every run.
             return match name {
                 Some(name) => format!("[thread {}]", numbers::fold_numbers(name, 0)),
@@ -88,7 +88,7 @@ impl<'a> Roots<'a> {
         }
     }
 
-    fn stream(&self, device: Option<DeviceId>, stream: Option<Stream>) -> String {
+    fn stream(&self, device: Option<DeviceId>, stream: Option<StreamKey>) -> String {
         match (stream, device) {
             (None, _) => "[no stream]".to_owned(),
             (Some((context, stream)), Some(device)) if self.shared_streams.contains(&stream) => {

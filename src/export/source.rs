@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::compose::stack;
-use super::options::{GraphStacks, Names};
-use gpuflame_model::profile::{Kind, Place, Profile};
+use super::options::{GraphStacks, NameFolding};
+use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind};
 
 /// A source line that contains a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub struct SourceLine<'a> {
 }
 
 /// Returns the source line of the innermost frame that has a source line.
-pub fn source_line(profile: &Profile, place: Place, names: Names) -> Option<SourceLine<'_>> {
-    let mut frames = stack(profile, place, GraphStacks::Both, names);
+pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<SourceLine<'_>> {
+    let mut frames = stack(profile, site, GraphStacks::Both, names);
     while let Some(frame) = frames.pop() {
         let source = frame.id.and_then(|id| profile.shown_frame(id).source);
         if let Some(source) = source.filter(|source| source.line > 0) {
@@ -46,9 +46,9 @@ const LANGUAGES: [(&str, &[&str]); 9] = [
     ("JavaScript", &["js", "mjs", "ts"]),
 ];
 
-fn language(kind: Kind, file: &str) -> &'static str {
+fn language(kind: ShownFrameKind, file: &str) -> &'static str {
     // Python code need not come from a file (`<string>`), so its language is known by the kind of frame.
-    if kind == Kind::Python {
+    if kind == ShownFrameKind::Python {
         return "Python";
     }
     let name = file.rsplit('/').next().unwrap_or(file);
@@ -62,11 +62,11 @@ mod tests {
 
     #[test]
     fn the_language_follows_from_the_file_extension() {
-        let of = |file| language(Kind::Code, file);
+        let of = |file| language(ShownFrameKind::Code, file);
         assert_eq!(
             ["/src/a.cu", "b.rs", "x/y.c", "Makefile", "", "a.b/c"].map(of),
             ["C++", "Rust", "C", "", "", ""]
         );
-        assert_eq!(language(Kind::Python, "<string>"), "Python");
+        assert_eq!(language(ShownFrameKind::Python, "<string>"), "Python");
     }
 }

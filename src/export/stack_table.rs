@@ -5,12 +5,12 @@ use std::io::Write;
 
 use super::clean;
 use super::compose::{call, stack};
-use super::options::{GraphStacks, Names};
+use super::options::{GraphStacks, NameFolding};
 use super::source::source_line;
 use super::table;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::GPU;
-use gpuflame_model::profile::{Leaf, Place, Profile, add_to};
+use gpuflame_model::profile::{Leaf, Profile, SampleSite, add_to};
 use gpuflame_model::record::{ContextId, Created};
 
 const HEADER: [&str; 11] = [
@@ -39,10 +39,10 @@ pub fn write_stacks_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
         let mut count = |context, column: usize| {
             add_to(&mut counts.entry(context).or_default()[column], sample.count());
         };
-        if let Ok(context) = sample.place.launch() {
+        if let Ok(context) = sample.site.launch() {
             count(context, if sample.leaf == Leaf::PENDING { 2 } else { 0 });
         }
-        if let Place::Node { created: Created::Context(context), .. } = sample.place {
+        if let SampleSite::Node { created: Created::Context(context), .. } = sample.site {
             count(context, 1);
         }
     }
@@ -51,7 +51,7 @@ pub fn write_stacks_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     for (id, counts) in counts {
         let thread = profile.context(id).map(|context| context.thread);
         let thread_name = thread.and_then(|thread| profile.thread(thread)).filter(|name| !name.is_empty());
-        let frames = stack(profile, Place::Context(id), GraphStacks::Both, Names::Kept);
+        let frames = stack(profile, SampleSite::Context(id), GraphStacks::Both, NameFolding::Kept);
         let frames: Vec<_> = frames.iter().map(|frame| clean::frame(&frame.text)).collect();
         let row = [
             id.0.to_string(),
@@ -61,7 +61,7 @@ pub fn write_stacks_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
             clean::cell(&frames.join(";")).into_owned(),
         ];
         let counts = counts.map(|count| count.to_string());
-        let source = source_line(profile, Place::Context(id), Names::Kept);
+        let source = source_line(profile, SampleSite::Context(id), NameFolding::Kept);
         let source = source.map_or_else(Default::default, |it| {
             [it.language.to_owned(), clean::cell(it.file).into_owned(), it.line.to_string()]
         });

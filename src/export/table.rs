@@ -14,7 +14,7 @@ use super::compose::work_name;
 use super::order;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{GPU, UnifiedSums, unified};
-use gpuflame_model::profile::{Kind, Profile, WorkStats};
+use gpuflame_model::profile::{Profile, ShownFrameKind, WorkStats};
 use gpuflame_model::record::Work;
 
 const HEADER: [&str; 14] = [
@@ -48,7 +48,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     works.sort_unstable_by_key(|work| (Reverse(work.weight.nanos), work.device, work.work));
     let names: Vec<_> = works.iter().map(|work| work_name(profile, work.work)).collect();
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-    let mut row = Row::default();
+    let mut row = TableRow::default();
     let equal = order::find_runs(&works, |a, b| a.weight.nanos == b.weight.nanos);
     for at in order::sort_within(equal, &names) {
         let (work, name) = (works[at as usize], names[at as usize]);
@@ -70,13 +70,13 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
 
 /// A row of work. The buffers are reused, because tables may have a hundred thousand rows.
 #[derive(Default)]
-struct Row {
+struct TableRow {
     fields: csv::ByteRecord,
     digits: itoa::Buffer,
     percent: String,
 }
 
-impl Row {
+impl TableRow {
     fn fill(&mut self, profile: &Profile, name: &str, work: &WorkStats, total: u64) -> &csv::ByteRecord {
         let &WorkStats { work, device, weight, min, max, percentiles, .. } = work;
         let average = (u128::from(weight.nanos) * 2 / u128::from(weight.count.max(1))).div_ceil(2);
@@ -85,7 +85,7 @@ impl Row {
             Work::Copy(_) | Work::Set | Work::Graph => "",
         };
         self.fields.clear();
-        self.text(Kind::of(work).word());
+        self.text(ShownFrameKind::for_work(work).word());
         self.text(&clean::cell(name));
         self.number(device.0.into());
         self.number(weight.count);

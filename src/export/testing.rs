@@ -2,7 +2,8 @@
 
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{
-    DeviceUse, Kind, Leaf, Place, Profile, Sample, ShownFrame, Source, View, Weight, WorkStats,
+    DeviceUse, Leaf, Profile, Sample, SampleSite, ShownFrame, ShownFrameKind, SourceLocation, View, Weight,
+    WorkStats,
 };
 use gpuflame_model::record::{ContextFlags, ContextId, DeviceId, Loss, NameId, Row, ThreadId, Work};
 
@@ -33,7 +34,7 @@ impl Sketch {
         let frames: Vec<_> = stack
             .iter()
             .map(|name| {
-                let frame = ShownFrame::new(Kind::Code, self.profile.intern(name));
+                let frame = ShownFrame::new(ShownFrameKind::Code, self.profile.intern(name));
                 self.profile.intern_shown(frame)
             })
             .collect();
@@ -45,9 +46,10 @@ impl Sketch {
     pub fn located(&mut self, id: u32, file: &str, line: u32) -> &mut Self {
         self.context(id, 0, &[]);
         let profile = &mut self.profile;
-        let source = Some(Source { file: profile.intern(file), line });
+        let source = Some(SourceLocation { file: profile.intern(file), line });
         let module = Some(profile.intern("/opt/app"));
-        let frame = ShownFrame { source, module, ..ShownFrame::new(Kind::Code, profile.intern("decode")) };
+        let frame =
+            ShownFrame { source, module, ..ShownFrame::new(ShownFrameKind::Code, profile.intern("decode")) };
         let frame = profile.intern_shown(frame);
         profile.set_shown(ContextId(id), [frame]);
         self
@@ -55,19 +57,19 @@ impl Sketch {
 
     pub fn sample(
         &mut self,
-        place: Place,
+        site: SampleSite,
         leaf: Leaf,
         device: Option<u32>,
         count: u64,
         nanos: u64,
     ) -> &mut Self {
         let (device, values) = (device.map(DeviceId), [nanos, count, 0, 0]);
-        self.samples.push(Sample { device, values, ..Sample::new(place, leaf) });
+        self.samples.push(Sample { device, values, ..Sample::new(site, leaf) });
         self
     }
 
     pub fn ran(&mut self, context: u32, work: Work, count: u64, nanos: u64) -> &mut Self {
-        self.sample(Place::Context(ContextId(context)), Leaf::work(work), Some(0), count, nanos)
+        self.sample(SampleSite::Context(ContextId(context)), Leaf::work(work), Some(0), count, nanos)
     }
 
     pub fn stats(&mut self, work: Work, device: u32, count: u64, nanos: u64, bytes: u64) -> &mut Self {

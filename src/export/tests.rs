@@ -7,8 +7,10 @@ use super::*;
 use gpuflame_explain::join::Join;
 use gpuflame_model::error::ErrorKind;
 use gpuflame_model::profile::views::{GPU, IDLE};
-use gpuflame_model::profile::{Base, Cause, DeviceTime, Kind, Leaf, Place, Profile, Sample, ShownFrame, Tip};
-use gpuflame_model::record::testing::{Chance, copy, kernel, launch, named, set};
+use gpuflame_model::profile::{
+    Cause, DeviceTime, Leaf, LeafFrame, Profile, RootMark, Sample, SampleSite, ShownFrame, ShownFrameKind,
+};
+use gpuflame_model::record::testing::{Rng, copy, kernel, launch, named, set};
 use gpuflame_model::record::{
     ContextFlags, ContextId, CopyKind, Created, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId,
     Nanos, Row, ThreadId, Work,
@@ -64,7 +66,7 @@ fn contexts_that_look_the_same_share_a_line() {
 
 /// Returns a profile of two nodes of a graph that was launched on one stack and created on another.
 fn graph() -> Profile {
-    let node = |launch, created| Place::Node { launch, created };
+    let node = |launch, created| SampleSite::Node { launch, created };
     let (launch, made) = (Ok(ContextId(2)), Created::Context(ContextId(3)));
     Sketch::new()
         .context(2, 0, &["main", "serve", "step", "cudaGraphLaunch"])
@@ -75,7 +77,7 @@ fn graph() -> Profile {
         .sample(node(launch, Created::BeforeRecording), Leaf::work(GEMM), Some(0), 1, 3)
         .sample(node(launch, Created::Unknown), Leaf::untimed(RELU), Some(0), 1, 0)
         .sample(node(Err(Missing::DeviceGraph), made), Leaf::work(GEMM), Some(0), 1, 4)
-        .sample(Place::Context(ContextId(2)), Leaf::work(Work::Graph), Some(0), 1, 5)
+        .sample(SampleSite::Context(ContextId(2)), Leaf::work(Work::Graph), Some(0), 1, 5)
         .done()
 }
 
@@ -91,7 +93,7 @@ main;serve;step;cudaGraphLaunch;[graph];capture;layer;cudaLaunchKernel;[GPU_Kern
 ";
     assert_eq!(folded(&graph(), Unit::Nanos), expected);
     let names: Vec<_> =
-        graph().samples(&GPU).iter().map(|s| stack_names(&graph(), s.place).join(";")).collect();
+        graph().samples(&GPU).iter().map(|s| stack_names(&graph(), s.site).join(";")).collect();
     assert!(
         names.contains(&"main;serve;step;cudaGraphLaunch;[graph];capture;layer;cudaLaunchKernel".to_owned())
     );
@@ -124,11 +126,15 @@ main;serve;step;cudaGraphLaunch;[graph];[graph node unknown];[timestamp not coll
 fn a_stack_assembled_from_two_gets_no_truncation_marker_at_its_root() {
     let mut sketch = Sketch::new();
     sketch.context(3, ContextFlags::TRUNCATED, &[]);
-    let stack =
-        [(Kind::Python, "step"), (Kind::Marker, "[backward]"), (Kind::Code, "node")].map(|(kind, name)| {
-            let frame = ShownFrame::new(kind, sketch.profile.intern(name));
-            sketch.profile.intern_shown(frame)
-        });
+    let stack = [
+        (ShownFrameKind::Python, "step"),
+        (ShownFrameKind::Marker, "[backward]"),
+        (ShownFrameKind::Code, "node"),
+    ]
+    .map(|(kind, name)| {
+        let frame = ShownFrame::new(kind, sketch.profile.intern(name));
+        sketch.profile.intern_shown(frame)
+    });
     sketch.profile.set_shown(ContextId(3), stack);
     let profile = sketch.ran(3, GEMM, 1, 7).done();
     assert_eq!(folded(&profile, Unit::Nanos), "step;[backward];node;[GPU_Kernel]gemm 7\n");
@@ -143,10 +149,10 @@ fn missing_and_lost_work_is_in_the_folded_file() {
         .context(2, 0, &["main", "cudaLaunchKernel"])
         .context(3, ContextFlags::TRUNCATED, &["deep", "cudaLaunchKernel"])
         .context(4, ContextFlags::CUT, &["jit", "cudaLaunchKernel"])
-        .sample(Place::Context(ContextId(2)), Leaf::PENDING, None, 3, 0)
-        .sample(Place::Context(ContextId(2)), Leaf::untimed(GEMM), Some(0), 2, 0)
-        .sample(Place::Missing(Missing::NoStack), Leaf::work(GEMM), Some(0), 1, 123)
-        .sample(Place::Missing(Missing::LaunchedBefore), Leaf::work(GEMM), Some(0), 1, 5)
+        .sample(SampleSite::Context(ContextId(2)), Leaf::PENDING, None, 3, 0)
+        .sample(SampleSite::Context(ContextId(2)), Leaf::untimed(GEMM), Some(0), 2, 0)
+        .sample(SampleSite::Missing(Missing::NoStack), Leaf::work(GEMM), Some(0), 1, 123)
+        .sample(SampleSite::Missing(Missing::LaunchedBefore), Leaf::work(GEMM), Some(0), 1, 5)
         .ran(3, GEMM, 1, 7)
         .ran(4, GEMM, 1, 8)
         .ran(99, GEMM, 1, 9)
@@ -199,13 +205,13 @@ impl Sketch {
 fn with_several_gpus_the_leaf_says_which() {
     let mut sketch = Sketch::new();
     sketch.devices = vec![0, 1];
-    let place = Place::Context(ContextId(2));
+    let site = SampleSite::Context(ContextId(2));
     let profile = sketch
         .context(2, 0, &["main"])
         .ran(2, GEMM, 1, 10)
-        .sample(place, Leaf::work(GEMM), Some(1), 1, 20)
-        .sample(place, Leaf::work(Work::Copy(CopyKind::DTOH)), Some(1), 1, 30)
-        .sample(place, Leaf::work(Work::Set), Some(1), 1, 40)
+        .sample(site, Leaf::work(GEMM), Some(1), 1, 20)
+        .sample(site, Leaf::work(Work::Copy(CopyKind::DTOH)), Some(1), 1, 30)
+        .sample(site, Leaf::work(Work::Set), Some(1), 1, 40)
         .done();
     let expected = "\
 main;[GPU0_Kernel]gemm 10
@@ -239,8 +245,8 @@ fn short_names_leave_sums_per_kernel_unchanged_even_across_gpus() {
     sketch.context(1, 0, &["main", "a"]).context(2, 0, &["main", "b"]);
     let ran = [(1, 11, 0, 10), (1, 12, 1, 200), (2, 13, 0, 3000), (2, 13, 1, 40_000), (2, 14, 0, 500_000)];
     for (context, name, device, nanos) in ran {
-        let place = Place::Context(ContextId(context));
-        sketch.sample(place, Leaf::work(Work::Kernel(NameId(name))), Some(device), 1, nanos);
+        let site = SampleSite::Context(ContextId(context));
+        sketch.sample(site, Leaf::work(Work::Kernel(NameId(name))), Some(device), 1, nanos);
     }
     let profile = sketch.done();
     let text = folded(&profile, Unit::Nanos);
@@ -314,9 +320,9 @@ fn the_table_has_a_row_for_each_work_and_device_and_for_each_loss() {
         .stats(GEMM, 0, 2, 60, 0)
         .stats(GEMM, 1, 1, 20, 0)
         .stats(Work::Copy(CopyKind::HTOD), 0, 1, 10, 4096)
-        .sample(Place::Missing(Missing::NoStack), Leaf::work(GEMM), Some(0), 1, 20)
-        .sample(Place::Missing(Missing::NoStack), Leaf::untimed(GEMM), Some(0), 1, 0)
-        .sample(Place::Missing(Missing::NoStack), Leaf::PENDING, None, 2, 0)
+        .sample(SampleSite::Missing(Missing::NoStack), Leaf::work(GEMM), Some(0), 1, 20)
+        .sample(SampleSite::Missing(Missing::NoStack), Leaf::untimed(GEMM), Some(0), 1, 0)
+        .sample(SampleSite::Missing(Missing::NoStack), Leaf::PENDING, None, 2, 0)
         .ran(99, RELU, 1, 5)
         .lost(Loss::LaunchesDropped, 5)
         .done();
@@ -349,7 +355,7 @@ fn picture() -> Profile {
         .ran(2, GEMM, 1, 3_000)
         .ran(2, Work::Copy(CopyKind::HTOD), 1, 1_000)
         .ran(2, Work::Set, 1, 500)
-        .sample(Place::Missing(Missing::LaunchedBefore), Leaf::work(RELU), Some(0), 1, 500)
+        .sample(SampleSite::Missing(Missing::LaunchedBefore), Leaf::work(RELU), Some(0), 1, 500)
         .lost(Loss::ActivitiesDropped, 4)
         .done()
 }
@@ -377,8 +383,9 @@ fn the_same_profile_gives_the_same_picture() {
 fn an_empty_picture_states_that_nothing_was_recorded() {
     let text = svg(&Profile::default(), &titled("a & b\0"));
     assert!(text.contains("No GPU activity was recorded.") && text.contains("a &amp; b<"), "{text}");
-    let untimed =
-        Sketch::new().sample(Place::Missing(Missing::NoStack), Leaf::untimed(GEMM), Some(0), 1, 0).done();
+    let untimed = Sketch::new()
+        .sample(SampleSite::Missing(Missing::NoStack), Leaf::untimed(GEMM), Some(0), 1, 0)
+        .done();
     let text = svg(&untimed, &Options::default());
     assert!(text.contains("none has any width") && text.contains("1 [timestamp not collected]"), "{text}");
 }
@@ -404,7 +411,7 @@ fn activity_table(rows: &[Row<'_>]) -> Vec<String> {
         table.row(row);
         join.push(row, &mut table);
     }
-    join.as_if_over(&mut table);
+    join.final_tally(&mut table);
     let text = String::from_utf8(table.finish().unwrap()).unwrap();
     text.lines().map(str::to_owned).collect()
 }
@@ -460,7 +467,7 @@ fn a_full_disk_is_an_io_error() {
         let mut table = ActivityTable::new(Disk(room), str::to_owned).unwrap();
         let mut join = Join::default();
         (0..10_000).for_each(|id| join.push_activity(&kernel(id, 1, 2), &mut table));
-        join.as_if_over(&mut table);
+        join.final_tally(&mut table);
         assert_eq!(table.finish().err().map(|error| error.kind()), Some(ErrorKind::Io));
     }
 }
@@ -469,13 +476,13 @@ fn a_full_disk_is_an_io_error() {
 #[ignore = "draws a picture for visual inspection and prints its path"]
 fn a_picture_for_visual_inspection() {
     let mut sketch = Sketch::new();
-    let (mut chance, mut id) = (Chance::new(7), 2);
+    let (mut rng, mut id) = (Rng::new(7), 2);
     for layer in ["attention", "mlp", "rmsnorm", "softmax"] {
         for call in 0..6 {
             let call = format!("{layer}_step{call}");
             let work = if call.ends_with('1') { RELU } else { GEMM };
             sketch.context(id, 0, &["main", "decode", "forward", layer, &call, "cudaLaunchKernel"]);
-            sketch.ran(id, work, 10, 1_000_000 + chance.below(9_000_000));
+            sketch.ran(id, work, 10, 1_000_000 + rng.below(9_000_000));
             id += 1;
         }
     }
@@ -483,7 +490,7 @@ fn a_picture_for_visual_inspection() {
     sketch.ran(id, Work::Copy(CopyKind::HTOD), 3, 20_000_000).ran(id, Work::Set, 3, 8_000_000);
     sketch.context(id + 1, ContextFlags::TRUNCATED, &["deep<&T, \"x\">", "cudaLaunchKernel"]);
     sketch.ran(id + 1, GEMM, 1, 6_000_000);
-    sketch.sample(Place::Missing(Missing::LaunchedBefore), Leaf::work(GEMM), Some(0), 2, 7_000_000);
+    sketch.sample(SampleSite::Missing(Missing::LaunchedBefore), Leaf::work(GEMM), Some(0), 2, 7_000_000);
     let path = std::env::temp_dir().join("gpuflame-picture.svg");
     let text = svg(&sketch.lost(Loss::ActivitiesDropped, 3).done(), &Options::default());
     std::fs::write(&path, text).unwrap();
@@ -507,19 +514,19 @@ fn idle() -> Profile {
         first: Nanos(1),
         last: Nanos(2),
     };
-    let of = |device, base, place, tip, gaps, nanos| {
+    let of = |device, root_mark, site, frame, gaps, nanos| {
         let (device, values) = (Some(DeviceId(device)), [nanos, gaps, 0, 0]);
-        Sample { base, device, values, ..Sample::new(place, Leaf::new(&[tip])) }
+        Sample { root_mark, device, values, ..Sample::new(site, Leaf::new(&[frame])) }
     };
-    let (place, outside) = (Place::Context(ContextId(2)), Place::Missing(Missing::Outside));
-    let (opening, closing) = (Some(Base::Opening), Some(Base::Closing));
+    let (site, outside) = (SampleSite::Context(ContextId(2)), SampleSite::Missing(Missing::Outside));
+    let (opening, closing) = (Some(RootMark::Opening), Some(RootMark::Closing));
     let samples = vec![
-        of(0, None, place, Tip::Idle(Cause::HostLate), 3, 4_000_000),
-        of(0, None, outside, Tip::Idle(Cause::Dependency), 1, 30),
-        of(0, closing, Place::Nobody, Tip::IdleToTheEnd, 1, 500),
-        of(1, opening, place, Tip::Idle(Cause::HostLate), 1, 2_000_000),
-        of(1, None, place, Tip::Idle(Cause::LaunchLatency), 2, 9_000),
-        of(1, closing, Place::Nobody, Tip::IdleToTheEnd, 1, 20),
+        of(0, None, site, LeafFrame::Idle(Cause::HostLate), 3, 4_000_000),
+        of(0, None, outside, LeafFrame::Idle(Cause::Dependency), 1, 30),
+        of(0, closing, SampleSite::NoStack, LeafFrame::IdleUntilClose, 1, 500),
+        of(1, opening, site, LeafFrame::Idle(Cause::HostLate), 1, 2_000_000),
+        of(1, None, site, LeafFrame::Idle(Cause::LaunchLatency), 2, 9_000),
+        of(1, closing, SampleSite::NoStack, LeafFrame::IdleUntilClose, 1, 20),
     ];
     profile.set_samples(&IDLE, samples);
     profile.set_times(vec![time(0, 4_000_530, 0), time(1, 2_009_020, 3)], Vec::new());
@@ -556,7 +563,7 @@ fn the_idle_picture_states_duration_and_causes() {
 
 #[test]
 fn truncated_stacks_of_graph_nodes_are_composed_identically_in_all_formats() {
-    let node = |launch, made| Place::Node {
+    let node = |launch, made| SampleSite::Node {
         launch: Ok(ContextId(launch)),
         created: Created::Context(ContextId(made)),
     };
@@ -580,7 +587,7 @@ serve;capture;cudaLaunchKernel;[graph];[stack cut short];serve;capture;cudaLaunc
     let mut names: Vec<_> = profile
         .samples(&GPU)
         .iter()
-        .map(|s| format!("{};[GPU_Kernel]gemm {}\n", stack_names(&profile, s.place).join(";"), s.amount()))
+        .map(|s| format!("{};[GPU_Kernel]gemm {}\n", stack_names(&profile, s.site).join(";"), s.amount()))
         .collect();
     names.sort();
     assert_eq!(names.concat(), both, "tables and pictures agree");

@@ -6,7 +6,7 @@ use gpuflame_model::record::ThreadId;
 
 /// Returns the process id, or if that is unknown the smallest thread id. The main thread's id equals the process id,
 /// and the main thread was the first thread.
-pub fn process(profile: &Profile) -> u32 {
+pub fn process_id(profile: &Profile) -> u32 {
     if let Some((process, _)) = profile.process() {
         return process;
     }
@@ -16,7 +16,7 @@ pub fn process(profile: &Profile) -> u32 {
 }
 
 /// Returns all threads that launched work, sorted, with their names.
-pub fn of(profile: &Profile) -> Vec<(ThreadId, String)> {
+pub fn launching_threads(profile: &Profile) -> Vec<(ThreadId, String)> {
     let contexts = profile.contexts();
     let mut threads: Vec<_> = contexts
         .iter()

@@ -49,7 +49,7 @@ pub enum Root {
 /// Treatment of numbers in the names of ranges and Python functions, where they count steps and requests, or identify
 /// objects and threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Names {
+pub enum NameFolding {
     /// Each number becomes `N`, so that all steps share one frame.
     #[default]
     Folded,
@@ -61,7 +61,7 @@ pub enum Names {
 
 /// Treatment of Python frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Python {
+pub enum PythonFrames {
     /// Python frames are shown among the native frames, each with the first line of its function.
     #[default]
     Auto,
@@ -149,7 +149,7 @@ macro_rules! words {
 
 words!(Unit: Nanos "ns", Micros "us", Count "count");
 words!(GraphStacks: Both "both", Capture "capture", Launch "launch");
-words!(Python: Auto "auto", Off "off", Only "only", Lines "lines");
+words!(PythonFrames: Auto "auto", Off "off", Only "only", Lines "lines");
 words!(Yield: Records "records", Nothing "0", Subscription "1");
 words!(Backward: Autograd "autograd", Forward "forward");
 words!(Root: Process "process", Thread "thread", Device "device", Stream "stream");

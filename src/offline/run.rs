@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use gpuflame_explain::join::Sink;
-use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer, Tied};
+use gpuflame_explain::symbolize::{BackwardTime, SymbolizeOptions, Symbolizer};
 use gpuflame_explain::{self as explain, Explain, Ledger};
 use gpuflame_export::{self as export, Format};
 use gpuflame_model::error::{Error, Result};
@@ -46,7 +46,7 @@ pub struct Run {
     profile: Profile,
     ledger: Ledger,
     unnamed: BTreeMap<Unnamed, u64>,
-    tied: Tied,
+    tied: BackwardTime,
     remarks: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ impl Run {
         let mut symbolizer = Symbolizer::new(naming);
         symbolizer.name(&mut profile);
         let unnamed = symbolizer.misses().clone();
-        let tied = symbolizer.tied();
+        let tied = symbolizer.backward_time();
         Ok((Self { profile, ledger, unnamed, tied, remarks: Vec::new() }, result))
     }
 
@@ -157,7 +157,7 @@ impl Run {
     }
 
     /// Splits the run into its parts.
-    pub fn into_parts(self) -> (Profile, Ledger, BTreeMap<Unnamed, u64>, Tied) {
+    pub fn into_parts(self) -> (Profile, Ledger, BTreeMap<Unnamed, u64>, BackwardTime) {
         (self.profile, self.ledger, self.unnamed, self.tied)
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use api_call::made;
 use gpuflame_cupti::tracer::{CallKind, Tracer};
-use gpuflame_model::record::{ContextId, Frame, Launch, Outside, Row};
+use gpuflame_model::record::{ContextId, Frame, Launch, OutsideLaunches, Row};
 use gpuflame_recorder::capture::{self, Capture};
 use gpuflame_recorder::control::window;
 
@@ -90,7 +90,7 @@ fn prefill(ids: std::ops::Range<u32>) {
 
 #[derive(Default)]
 struct Drained {
-    outside: Vec<Outside>,
+    outside: Vec<OutsideLaunches>,
     launches: Vec<Launch>,
     contexts: Vec<(ContextId, Vec<Frame>)>,
 }

@@ -6,9 +6,9 @@ use gpuflame_export::{self as export, ActivityTable, FOLDED, Root, SVG};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::profile::views::{GPU, IDLE, MEMORY, WAITS};
 use gpuflame_model::record::{
-    Activity, Allocated, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
+    Activity, Allocation, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
     Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, Loss, MemoryCall, MemoryKind,
-    ModuleEpoch, NameId, Nanos, Outside, Row, StreamId, ThreadId, Wait, WindowEdge,
+    ModuleEpoch, NameId, Nanos, OutsideLaunches, Row, StreamId, ThreadId, Wait, WindowEdge,
 };
 
 const SNAPSHOTS: usize = 1_000;
@@ -17,9 +17,9 @@ const LAUNCHES: u32 = 20_000;
 const FIRST: u32 = 1_000;
 
 /// Repeatable random numbers (xorshift64*).
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -39,7 +39,7 @@ fn frames() -> Vec<[Frame; 3]> {
 /// activities without a launch, under two ids, and outside of windows; nodes of graphs that were created, cloned, destroyed,
 /// or never announced.
 fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
-    let chance = &mut Chance(0x9e37_79b9_7f4a_7c15);
+    let rng = &mut Rng(0x9e37_79b9_7f4a_7c15);
     let mut rows = vec![Row::Process { id: 7, name: "program" }];
     for (id, text) in (0..).zip(["main", "step", "load", "cudaLaunchKernel", "cudaGraphLaunch"]) {
         rows.push(Row::Label { id: LabelId(id), text });
@@ -65,33 +65,33 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
         rows.extend(Vec::from_iter::<Vec<_>>(ready).into_iter().map(|(_, row)| row));
         let time = Nanos(1_000 + u64::from(number) * 100);
         let (id, within) = (CorrelationId(FIRST + 2 * number + 1), CorrelationId(FIRST + 2 * number));
-        let context = ContextId(ContextId::FIRST.0 + chance.below(20) as u32);
-        let context = match chance.below(50) {
+        let context = ContextId(ContextId::FIRST.0 + rng.below(20) as u32);
+        let context = match rng.below(50) {
             0 => ContextId::NONE,
             _ => context,
         };
-        let is_outside = chance.below(50) == 0;
+        let is_outside = rng.below(50) == 0;
         let graph = GraphId(number / 100 + 1);
         if number % 100 == 0 {
             made(&mut rows, graph, context);
         }
         if is_outside {
-            rows.push(Row::Outside(Outside { first: within, last: id, count: 1, over: time }));
+            rows.push(Row::Outside(OutsideLaunches { first: within, last: id, count: 1, over: time }));
         } else {
             rows.push(Row::Launch(Launch { time, duration: 40, correlation: within, within, context }));
         }
-        if chance.below(3) == 0 && !is_outside {
+        if rng.below(3) == 0 && !is_outside {
             rows.push(Row::Launch(Launch { time, duration: 40, correlation: id, within, context }));
         }
-        for _ in 0..chance.below(3) {
+        for _ in 0..rng.below(3) {
             let strange =
-                CorrelationId(if chance.below(9) == 0 { number % FIRST } else { 2 * LAUNCHES + number });
-            let on = [id, within, strange][chance.below(3) as usize];
-            let activity = Row::Activity(activity(chance, on, time, graph));
-            let late = [0, 1, 5, 400, 15_000][chance.below(5) as usize];
+                CorrelationId(if rng.below(9) == 0 { number % FIRST } else { 2 * LAUNCHES + number });
+            let on = [id, within, strange][rng.below(3) as usize];
+            let activity = Row::Activity(activity(rng, on, time, graph));
+            let late = [0, 1, 5, 400, 15_000][rng.below(5) as usize];
             later.push((number + late, activity));
         }
-        match chance.below(40) {
+        match rng.below(40) {
             0 => rows.push(Row::Wait(Wait { time, duration: 9, correlation: id, context })),
             1 => rows.push(Row::Loss { loss: Loss::RangesDropped, count: 2 }),
             2 => {
@@ -100,9 +100,9 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
                 rows.push(Row::Window { edge, time });
             }
             3..8 => {
-                let allocated = Some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 + chance.below(999) });
-                let allocated = allocated.filter(|_| chance.below(2) == 0);
-                let address = chance.below(30);
+                let allocated = Some(Allocation { memory: MemoryKind::DEVICE, bytes: 1 + rng.below(999) });
+                let allocated = allocated.filter(|_| rng.below(2) == 0);
+                let address = rng.below(30);
                 rows.push(Row::Memory(MemoryCall { time, correlation: id, context, address, allocated }));
             }
             _ => {}
@@ -124,11 +124,11 @@ fn made(rows: &mut Vec<Row<'_>>, graph: GraphId, context: ContextId) {
     rows.push(Row::GraphEnd { graph: GraphId(graph.0 - 1) });
 }
 
-fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph: GraphId) -> Activity {
-    let start = time.0 + chance.below(3_000);
-    let end = if chance.below(30) == 0 { 0 } else { start + 1 + chance.below(200) };
+fn activity(rng: &mut Rng, correlation: CorrelationId, time: Nanos, graph: GraphId) -> Activity {
+    let start = time.0 + rng.below(3_000);
+    let end = if rng.below(30) == 0 { 0 } else { start + 1 + rng.below(200) };
     let kernel = KernelDetail {
-        name: NameId(1 + chance.below(3) as u32),
+        name: NameId(1 + rng.below(3) as u32),
         grid: [1; 3],
         block: [32, 1, 1],
         registers: 8,
@@ -144,26 +144,26 @@ fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph:
         is_async: true,
         copies: 1,
     };
-    let is_node = chance.below(4) == 0;
+    let is_node = rng.below(4) == 0;
     Activity {
         correlation,
-        device: DeviceId(chance.below(2) as u32),
+        device: DeviceId(rng.below(2) as u32),
         context: GpuContextId(1),
-        stream: StreamId(chance.below(3) as u32),
+        stream: StreamId(rng.below(3) as u32),
         channel: None,
         start: Nanos(start),
         end: Nanos(end),
         graph: GraphId(if is_node { graph.0 + (1 << 20) } else { 0 }),
-        graph_node: GraphNodeId(match chance.below(20) {
+        graph_node: GraphNodeId(match rng.below(20) {
             _ if !is_node => 0,
             // An id lower than all announced ids.
             0 => 5,
             other => u64::from(graph.0) * 16 + other,
         }),
         source_node: GraphNodeId(0),
-        device_launched: is_node && chance.below(9) == 0,
+        device_launched: is_node && rng.below(9) == 0,
         created: None,
-        detail: if chance.below(5) == 0 { Detail::Copy(copy) } else { Detail::Kernel(kernel) },
+        detail: if rng.below(5) == 0 { Detail::Copy(copy) } else { Detail::Kernel(kernel) },
     }
 }
 
@@ -291,8 +291,8 @@ fn many<'a>(frames: &'a [Vec<Frame>], names: &'a [String]) -> Vec<Row<'a>> {
         rows.push(Row::Label { id: LabelId(id), text });
     }
     let ran = |name, correlation, start: u64, nanos: u64| {
-        let chance = &mut Chance(1);
-        let activity = activity(chance, CorrelationId(correlation), Nanos(start), GraphId(0));
+        let rng = &mut Rng(1);
+        let activity = activity(rng, CorrelationId(correlation), Nanos(start), GraphId(0));
         let Detail::Kernel(kernel) = activity.detail else { panic!("{activity:?}") };
         let detail = Detail::Kernel(KernelDetail { name: NameId(name), ..kernel });
         let (start, end) = (Nanos(start), Nanos(start + nanos));

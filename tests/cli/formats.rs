@@ -7,7 +7,7 @@ use std::path::Path;
 use gpuflame_model::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventCall,
     EventId, EventRecord, EventUse, Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch,
-    Loss, MemoryKind, NameId, Nanos, Row, StreamId, Sync, SyncKind, ThreadId, Wait, WindowEdge, Writer,
+    Loss, MemoryKind, NameId, Nanos, Row, StreamId, SyncKind, SyncRecord, ThreadId, Wait, WindowEdge, Writer,
 };
 
 use crate::support::command::gpuflame;
@@ -101,13 +101,13 @@ fn everything() -> Vec<u8> {
         }));
     }
     let (stream, event) = (StreamId(7), EventId(5));
-    for (id, context, time, does) in [(10, 7, 600, EventUse::Record), (11, 8, 610, EventUse::Wait)] {
+    for (id, context, time, event_use) in [(10, 7, 600, EventUse::Record), (11, 8, 610, EventUse::Wait)] {
         row(Row::EventCall(EventCall {
             time: at(time),
             duration: 1_000,
             correlation: CorrelationId(ID + id),
             context: ContextId(context),
-            does,
+            event_use,
             event: 0xe0,
             stream: 0x50,
         }));
@@ -117,7 +117,7 @@ fn everything() -> Vec<u8> {
     for (id, kind, time, event) in
         [(11, SyncKind::STREAM_WAIT, 610, Some(event)), (12, SyncKind::STREAM, 620, None)]
     {
-        row(Row::Sync(Sync {
+        row(Row::Sync(SyncRecord {
             kind,
             start: at(time),
             end: at(time + 3),

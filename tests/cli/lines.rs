@@ -12,7 +12,7 @@ use parquet::record::Field;
 use serde_json::{Value, json};
 
 use gpuflame_model::record::{
-    Code, CodeId, ContextFlags, ContextId, CorrelationId, Frame, LabelId, Launch, NameId, Nanos, Row,
+    CodeId, CodeObject, ContextFlags, ContextId, CorrelationId, Frame, LabelId, Launch, NameId, Nanos, Row,
     ThreadId, WindowEdge, Writer,
 };
 
@@ -35,7 +35,7 @@ fn recording() -> Vec<u8> {
         row(&Row::Name { id: NameId(id), text });
     }
     // Two bytes of code for line 12, and two for line 13, as CPython 3.11 encodes them; `main` has no table.
-    let code = |id, name, file, first_line, lines| Code {
+    let code = |id, name, file, first_line, lines| CodeObject {
         id: CodeId(id),
         version: 0x030b,
         first_line,

@@ -233,7 +233,7 @@ fn is_quiet(folder: &Path, times: usize) -> bool {
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return false };
     let mut found = 0;
     while let Ok(Some(row)) = reader.next_row() {
-        found += usize::from(matches!(row, Row::Told { on: false, .. }));
+        found += usize::from(matches!(row, Row::CallbacksSwitched { on: false, .. }));
     }
     found >= times
 }

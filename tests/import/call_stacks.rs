@@ -138,9 +138,9 @@ fn assert_same(found: &Stacks, expected: &Stacks, what: &str) {
 }
 
 /// Pseudo-random numbers, the same in every run.
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -149,12 +149,12 @@ impl Chance {
 
 /// A trace of slices that overlap arbitrarily, on few distinct times, so that many begin and end together.
 fn random_trace(seed: u64) -> Value {
-    let mut chance = Chance(seed);
+    let mut rng = Rng(seed);
     let mut events = Vec::new();
     for at in 0..120 {
-        let (start, length) = (chance.below(60), chance.below(25));
-        let thread = 1 + chance.below(2);
-        let (category, name) = match chance.below(4) {
+        let (start, length) = (rng.below(60), rng.below(25));
+        let thread = 1 + rng.below(2);
+        let (category, name) = match rng.below(4) {
             0 => ("python_function", "function"),
             1 => ("user_annotation", "range"),
             2 => ("cpu_op", "operator"),

@@ -114,7 +114,7 @@ fn explained(path: &Path) -> (LinkReport, Profile, Vec<String>) {
         profile.push(row);
     })
     .unwrap();
-    let activities = join.as_if_over(&mut aggregate).activities;
+    let activities = join.final_tally(&mut aggregate).activities;
     aggregate.fill(&mut profile);
     assert_eq!(
         activities.matched,
@@ -337,7 +337,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
         profile.push(row);
     })
     .unwrap();
-    join.as_if_over(&mut looked_at);
+    join.final_tally(&mut looked_at);
     looked_at.timeline.fill(&mut profile);
     looked_at.aggregate.fill(&mut profile);
     (looked_at, profile)

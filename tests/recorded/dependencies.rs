@@ -8,9 +8,9 @@ use std::io::BufReader;
 use crate::support::{Done, Run, Way, command, compile};
 use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
 use gpuflame_export::stack_names;
-use gpuflame_model::profile::{Place, Profile};
+use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{
-    ContextId, EventCall, EventRecord, EventUse, Reader, Row, Sync, SyncKind, ThreadId, Wait,
+    ContextId, EventCall, EventRecord, EventUse, Reader, Row, SyncKind, SyncRecord, ThreadId, Wait,
 };
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ fn run_of(source: &str, variables: &[(&str, &str)]) -> Done {
 struct Recorded {
     profile: Profile,
     records: Vec<EventRecord>,
-    syncs: Vec<Sync>,
+    syncs: Vec<SyncRecord>,
     calls: Vec<EventCall>,
     waits: Vec<Wait>,
     threads: BTreeMap<ContextId, ThreadId>,
@@ -60,7 +60,7 @@ impl Recorded {
     }
 
     fn stack(&self, context: ContextId) -> String {
-        stack_names(&self.profile, Place::Context(context)).join(";")
+        stack_names(&self.profile, SampleSite::Context(context)).join(";")
     }
 }
 
@@ -113,8 +113,8 @@ fn assert_exact(done: &Done, has_ids: bool) {
         let context = if matches!(what, "event_record" | "stream_wait") {
             let of: Vec<_> = found.calls.iter().filter(|call| call.correlation.0 == id).collect();
             let [call] = of[..] else { panic!("{of:?} for {line}") };
-            let does = if what == "event_record" { EventUse::Record } else { EventUse::Wait };
-            assert_eq!(call.does, does, "{line}");
+            let event_use = if what == "event_record" { EventUse::Record } else { EventUse::Wait };
+            assert_eq!(call.event_use, event_use, "{line}");
             let handle = handles.entry(number(line, "event").unwrap()).or_insert(call.event);
             assert_eq!(call.event, *handle, "an event has one handle: {line}");
             let (start, end) = (number(line, "start").unwrap(), number(line, "end").unwrap());

@@ -161,7 +161,7 @@ fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
         match row {
             Row::Module(module) => modules.push(module.clone()),
             // Stacks of allocations and waits are skipped.
-            Row::Called(called) => drop(stacks.remove(&called.context)),
+            Row::HostCallSpan(called) => drop(stacks.remove(&called.context)),
             Row::Context { id, frames, .. } => {
                 let address = |frame: &gpuflame_model::record::Frame| match frame.kind() {
                     FrameKind::Native { address, .. } => Some(address),

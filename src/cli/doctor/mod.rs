@@ -14,7 +14,7 @@ use super::console::{Console, Outcome};
 use super::report::{self, Cell, Format, Report, Table};
 use super::run::library;
 use gpuflame_config::settings;
-use gpuflame_config::{Facts, Outputs};
+use gpuflame_config::{Outputs, PrefixMacros};
 use gpuflame_export::clean_line;
 use gpuflame_model::error::Result;
 use gpuflame_model::record;
@@ -117,7 +117,7 @@ impl Doctor {
         lines.push(Line::ok("glibc", c_library()));
         lines.push(about_injection());
         lines.extend(about_settings(&settings, warnings));
-        let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
+        let outputs = Outputs::new(&settings.output, &PrefixMacros::from_process());
         lines.extend(about_outputs(&outputs, &settings));
         lines.push(Line::ok(
             "offline",
@@ -266,7 +266,7 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
     let mut formats: Vec<_> = settings.formats.iter().map(|output| output.word()).collect();
     formats.dedup();
     let when = match settings.enabled {
-        true if settings.say_when() => "in windows, as set in the environment",
+        true if settings.has_window_limits() => "in windows, as set in the environment",
         true => "from the start",
         false => "from the first gpuflame_start() on",
     };
@@ -293,7 +293,7 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
 fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> {
     let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
-    let (paths, _) = outputs.choose(&suffixes, |_| false, |_| true);
+    let (paths, _) = outputs.choose_names(&suffixes, |_| false, |_| true);
     let Some(first) = paths.first() else { return Vec::new() };
     let folder = first.parent().unwrap_or(Path::new("/"));
     // Missing folders are created when files are written, unless an existing ancestor is not a folder.
@@ -323,7 +323,7 @@ fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> 
 fn left_behind(folder: &Path) -> Vec<PathBuf> {
     let files = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let recordings = files.filter(|path| path.extension().is_some_and(|ending| ending == "gfr"));
-    let mut left: Vec<_> = recordings.filter(|path| matches!(record::is_ended(path), Ok(false))).collect();
+    let mut left: Vec<_> = recordings.filter(|path| matches!(record::has_end_row(path), Ok(false))).collect();
     left.sort();
     left
 }

@@ -4,14 +4,14 @@
 //! The defaults, the table of `docs/settings.md` and the output of `gpuflame settings` are generated from
 //! [`SETTINGS`]. This module only parses settings; the code that obeys them reads [`Settings`].
 
-mod asked;
-mod read;
+mod environment;
+mod output;
+mod parsers;
 mod table;
-mod values;
-mod wanted;
+mod user_settings;
 
-pub use asked::{Nvtx, Settings};
-pub use read::{from_environment, nearest, parse};
+pub use environment::{from_environment, nearest, parse};
+pub use output::{LEDGER_SUFFIX, Output, SET_SUFFIX, TraceFile};
+pub use parsers::InvalidValue;
 pub use table::{SETTINGS, Setting, prefix};
-pub use values::Refused;
-pub use wanted::{ABOUT, LEDGER, Output, TraceFile};
+pub use user_settings::{Nvtx, Settings};

@@ -4,15 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use super::asked::{Nvtx, Settings};
-use super::values::{
-    Refused, SWITCH, bytes, list, mode, number, numbers, seconds, seconds_or_none, signal, switch, word,
+use super::output::{Output, TraceFile};
+use super::parsers::{
+    InvalidValue, SWITCH_VALUES, parse_bytes, parse_list, parse_mode, parse_number, parse_range,
+    parse_seconds, parse_seconds_or_zero, parse_signal, parse_switch, parse_word,
 };
-use super::wanted::{Output, TraceFile};
-use gpuflame_model::options::{Backward, GraphStacks, Python, Root, Unit, Yield};
+use super::user_settings::{Nvtx, Settings};
+use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Yield};
 
 /// Maximum number of samples per second. Above this rate, the samples would mostly show the sampling itself.
-const MOST_HERTZ: u64 = 10_000;
+const MAX_SAMPLE_HZ: u64 = 10_000;
 
 /// An environment variable.
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +26,13 @@ pub struct Setting {
     pub default: &'static str,
     /// Effect of the setting, in one sentence.
     pub help: &'static str,
-    pub(super) apply: fn(&mut Settings, &str) -> Result<(), Refused>,
+    pub(super) apply: fn(&mut Settings, &str) -> Result<(), InvalidValue>,
 }
 
 impl Default for Settings {
     /// Returns the defaults of the table.
     fn default() -> Self {
-        let mut settings = Self::unset();
+        let mut settings = Self::empty();
         for setting in SETTINGS {
             let applied = (setting.apply)(&mut settings, setting.default);
             debug_assert_eq!(applied, Ok(()), "the default of {}", setting.name);
@@ -45,14 +46,14 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "GPUFLAME_OUTPUT",
         values: "path prefix",
-        default: OUTPUT,
+        default: DEFAULT_OUTPUT,
         help: "Path prefix of the output files; each file adds its suffix. A prefix that ends in / is a \
                folder and gets the default name. %p process id, %h host, %e program, %t start time, %n first \
                free number, %r rank, %w window number (each window gets its own files), %q{NAME} environment \
                variable, %% percent sign.",
         apply: |settings, value| {
             if value.is_empty() {
-                return Err(Refused::All("the value is empty".to_owned()));
+                return Err(InvalidValue::All("the value is empty".to_owned()));
             }
             settings.output = prefix(value.as_ref());
             Ok(())
@@ -81,15 +82,15 @@ pub const SETTINGS: &[Setting] = &[
         default: Unit::Nanos.word(),
         help: "Unit of a stack's weight in folded stacks and flame graphs: nanoseconds, microseconds or a \
                count.",
-        apply: |settings, value| word(value).map(|unit| settings.unit = unit),
+        apply: |settings, value| parse_word(value).map(|unit| settings.unit = unit),
     },
     Setting {
         name: "GPUFLAME_ENABLED",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "1",
         help: "0: only the program opens windows, for example with gpuflame_start(). 1: a window is open \
                from CUDA's start, unless another setting determines when.",
-        apply: |settings, value| switch(value).map(|on| settings.enabled = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.enabled = on),
     },
     Setting {
         name: "GPUFLAME_DELAY",
@@ -97,7 +98,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "0",
         help: "Time before each window opens, from CUDA's start or from the end of the previous window \
                (GPUFLAME_REPEAT).",
-        apply: |settings, value| seconds_or_none(value).map(|delay| settings.delay = delay),
+        apply: |settings, value| parse_seconds_or_zero(value).map(|delay| settings.delay = delay),
     },
     Setting {
         name: "GPUFLAME_DURATION",
@@ -105,7 +106,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "",
         help: "Length of a window; unset: until the program ends.",
         apply: |settings, value| {
-            settings.duration = if value.is_empty() { None } else { Some(seconds(value)?) };
+            settings.duration = if value.is_empty() { None } else { Some(parse_seconds(value)?) };
             Ok(())
         },
     },
@@ -114,7 +115,7 @@ pub const SETTINGS: &[Setting] = &[
         values: "number; 0: unlimited",
         default: "1",
         help: "Number of windows of length GPUFLAME_DURATION, each after GPUFLAME_DELAY.",
-        apply: |settings, value| number(value, 0).map(|repeat| settings.repeat = repeat),
+        apply: |settings, value| parse_number(value, 0).map(|repeat| settings.repeat = repeat),
     },
     Setting {
         name: "GPUFLAME_STEPS",
@@ -123,7 +124,7 @@ pub const SETTINGS: &[Setting] = &[
         help: "Steps to record, counted from 1, without the last: 10..12 records steps 10 and 11. \
                gpuflame_step() or a range named by GPUFLAME_STEP_RANGE begins a step.",
         apply: |settings, value| {
-            settings.steps = if value.is_empty() { None } else { Some(numbers(value)?) };
+            settings.steps = if value.is_empty() { None } else { Some(parse_range(value)?) };
             Ok(())
         },
     },
@@ -143,7 +144,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "",
         help: "Close a window once this many launches were recorded in it; checked every 2 ms.",
         apply: |settings, value| {
-            settings.max_launches = if value.is_empty() { None } else { Some(number(value, 1)?) };
+            settings.max_launches = if value.is_empty() { None } else { Some(parse_number(value, 1)?) };
             Ok(())
         },
     },
@@ -154,7 +155,7 @@ pub const SETTINGS: &[Setting] = &[
         help: "Close a window once this many bytes were written to files since it opened: to the recording, \
                the table of activities and the checkpoint.",
         apply: |settings, value| {
-            settings.max_bytes = if value.is_empty() { None } else { Some(bytes(value)? as u64) };
+            settings.max_bytes = if value.is_empty() { None } else { Some(parse_bytes(value)? as u64) };
             Ok(())
         },
     },
@@ -164,7 +165,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "1000",
         help: "Maximum number of windows with their own files, if GPUFLAME_OUTPUT contains %w. Later windows \
                are merged into the last set of files.",
-        apply: |settings, value| number(value, 1).map(|windows| settings.max_windows = windows),
+        apply: |settings, value| parse_number(value, 1).map(|windows| settings.max_windows = windows),
     },
     Setting {
         name: "GPUFLAME_FILE_MODE",
@@ -172,7 +173,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "600",
         help: "Permissions of the output files, as for chmod: 640 also lets the group read them. The \
                process's umask applies. A replaced file keeps its permissions.",
-        apply: |settings, value| mode(value).map(|mode| settings.file_mode = mode),
+        apply: |settings, value| parse_mode(value).map(|mode| settings.file_mode = mode),
     },
     Setting {
         name: "GPUFLAME_FLAG",
@@ -192,41 +193,41 @@ pub const SETTINGS: &[Setting] = &[
         help: "Signal that opens a window; the next one closes it. It interrupts calls in which the program \
                sleeps. If the program has a handler for the signal, gpuflame does not use it.",
         apply: |settings, value| {
-            settings.signal = if value.is_empty() { None } else { Some(signal(value)?) };
+            settings.signal = if value.is_empty() { None } else { Some(parse_signal(value)?) };
             Ok(())
         },
     },
     Setting {
         name: "GPUFLAME_PROFILER_CALLS",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "1",
         help: "Whether cudaProfilerStart() and cudaProfilerStop() open and close windows.",
-        apply: |settings, value| switch(value).map(|on| settings.profiler_calls = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.profiler_calls = on),
     },
     Setting {
         name: "GPUFLAME_QUIET",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "0",
         help: "1: do not print the ledger and warnings to stderr; a failure is still printed, in one line.",
-        apply: |settings, value| switch(value).map(|on| settings.quiet = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.quiet = on),
     },
     Setting {
         name: "GPUFLAME_INTERNAL_FRAMES",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "0",
         help: "1: show all frames, including those inside libcuda, libcudart and libcupti, below main, in \
                the Python interpreter, in PyTorch's dispatcher, autograd engine and operator internals, and \
                in the code that calls modules and decorated functions. Kernels in folded stacks have full \
                names.",
-        apply: |settings, value| switch(value).map(|on| settings.internal_frames = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.internal_frames = on),
     },
     Setting {
         name: "GPUFLAME_PYTHON",
-        values: Python::WORDS,
-        default: Python::Auto.word(),
+        values: PythonFrames::WORDS,
+        default: PythonFrames::Auto.word(),
         help: "Python functions (CPython 3.9 to 3.15) in stacks. auto: with the first line of each function; \
                lines: with the line being executed; only: without the native frames around them; off: none.",
-        apply: |settings, value| word(value).map(|python| settings.python = python),
+        apply: |settings, value| parse_word(value).map(|python| settings.python = python),
     },
     Setting {
         name: "GPUFLAME_BACKWARD",
@@ -235,7 +236,7 @@ pub const SETTINGS: &[Setting] = &[
         help: "Stacks of PyTorch's backward work. autograd: those of autograd's thread; forward: those of \
                the functions that called the forward operators, if the program runs under \
                torch.autograd.profiler.emit_nvtx().",
-        apply: |settings, value| word(value).map(|backward| settings.backward = backward),
+        apply: |settings, value| parse_word(value).map(|backward| settings.backward = backward),
     },
     Setting {
         name: "GPUFLAME_GRAPH",
@@ -243,7 +244,7 @@ pub const SETTINGS: &[Setting] = &[
         default: GraphStacks::Both.word(),
         help: "Stacks of a graph's kernels and copies. launch: where the graph was launched; capture: where \
                the node was captured or added; both: the launch, then the capture.",
-        apply: |settings, value| word(value).map(|graph| settings.graph = graph),
+        apply: |settings, value| parse_word(value).map(|graph| settings.graph = graph),
     },
     Setting {
         name: "GPUFLAME_GRAPH_TRACE",
@@ -256,27 +257,27 @@ pub const SETTINGS: &[Setting] = &[
             settings.whole_graphs = match value.to_ascii_lowercase().as_str() {
                 "node" => false,
                 "graph" => true,
-                _ => return Err(Refused::All(format!("`{value}` is neither node nor graph"))),
+                _ => return Err(InvalidValue::All(format!("`{value}` is neither node nor graph"))),
             };
             Ok(())
         },
     },
     Setting {
         name: "GPUFLAME_DEPS",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "0",
         help: "1: add dependencies to the recording (gfr): events recorded on streams, streams that wait for \
                events, and the host's waits, each as the call and as CUPTI's record. Adds a callback to each \
                such call.",
-        apply: |settings, value| switch(value).map(|on| settings.deps = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.deps = on),
     },
     Setting {
         name: "GPUFLAME_UNIFIED",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "0",
         help: "1: record unified memory (cudaMallocManaged): bytes moved by direction, and page faults. The \
                table, the activities, the recording and the ledger show them, flame graphs do not.",
-        apply: |settings, value| switch(value).map(|on| settings.unified = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.unified = on),
     },
     Setting {
         name: "GPUFLAME_NVTX",
@@ -295,7 +296,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "",
         help: "Frames at the root of every stack in folded stacks and flame graphs, in this order.",
         apply: |settings, value| {
-            let (chosen, refused) = list(value, Root::WORDS, |text| text.parse().ok());
+            let (chosen, refused) = parse_list(value, Root::WORDS, |text| text.parse().ok());
             settings.root = chosen;
             refused.map_or(Ok(()), Err)
         },
@@ -310,7 +311,7 @@ pub const SETTINGS: &[Setting] = &[
                exact. GPU activities that arrive faster than they can be read may take four times as much \
                until they are read.",
         apply: |settings, value| {
-            settings.max_mem = if value.is_empty() { None } else { Some(bytes(value)?) };
+            settings.max_mem = if value.is_empty() { None } else { Some(parse_bytes(value)?) };
             Ok(())
         },
     },
@@ -336,12 +337,12 @@ pub const SETTINGS: &[Setting] = &[
         apply: |settings, value| {
             let (value, by_timer) = match value.split_once(',') {
                 Some((hertz, word)) if word.trim() == "perf" => (hertz.trim(), false),
-                Some(_) => return Err(Refused::All(format!("expected Hz or Hz,perf, not `{value}`"))),
+                Some(_) => return Err(InvalidValue::All(format!("expected Hz or Hz,perf, not `{value}`"))),
                 None => (value, true),
             };
-            let hertz = number(value, 0)?;
-            if hertz > MOST_HERTZ {
-                return Err(Refused::All(format!("expected at most {MOST_HERTZ} Hz, not `{value}`")));
+            let hertz = parse_number(value, 0)?;
+            if hertz > MAX_SAMPLE_HZ {
+                return Err(InvalidValue::All(format!("expected at most {MAX_SAMPLE_HZ} Hz, not `{value}`")));
             }
             settings.cpu_samples = (hertz > 0).then_some(hertz as u32);
             settings.cpu_timer = by_timer && hertz > 0;
@@ -350,12 +351,12 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_OFF_CPU",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "0",
         help: "1: record where threads that launch GPU work sleep or wait, and for how long. The waits are \
                in NAME.off-cpu.svg and NAME.off-cpu.folded, and show which function kept a GPU waiting. \
                Needs kernel.perf_event_paranoid of 1 or less, or CAP_PERFMON.",
-        apply: |settings, value| switch(value).map(|on| settings.off_cpu = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.off_cpu = on),
     },
     Setting {
         name: "GPUFLAME_VERIFY",
@@ -364,18 +365,19 @@ pub const SETTINGS: &[Setting] = &[
         help: "N: capture every Nth stack again, frame by frame and with libgcc, and count the differences \
                in the ledger; about 20 us per stack. 0: off.",
         apply: |settings, value| {
-            let expected = |_| Refused::All(format!("expected a whole number, 0 or more, not `{value}`"));
+            let expected =
+                |_| InvalidValue::All(format!("expected a whole number, 0 or more, not `{value}`"));
             settings.verify = value.parse().map_err(expected)?;
             Ok(())
         },
     },
     Setting {
         name: "GPUFLAME_LAUNCH_MARKER",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "0",
         help: "1: each launch calls `gpuflame_launch_marker(correlation id)`, which does nothing, so that an \
                external probe can read the id. `gpuflame-bpf` sets this for the commands that it runs.",
-        apply: |settings, value| switch(value).map(|on| settings.launch_marker = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.launch_marker = on),
     },
     Setting {
         name: "GPUFLAME_CUPTI",
@@ -394,7 +396,7 @@ pub const SETTINGS: &[Setting] = &[
         help: "What another profiler in the process gets. records: the activity records, once it takes them, \
                until it is done; 1: also the CUPTI subscription, once it asks for it, until it is done; 0: \
                the activity records, once it takes them, until a window opens.",
-        apply: |settings, value| word(value).map(|left| settings.yields = left),
+        apply: |settings, value| parse_word(value).map(|left| settings.yields = left),
     },
     Setting {
         name: "GPUFLAME_EXIT_LIMIT",
@@ -402,16 +404,16 @@ pub const SETTINGS: &[Setting] = &[
         default: "5",
         help: "Maximum time for which the program's exit waits while the writing of the outputs makes no \
                progress. While it makes progress, the exit waits.",
-        apply: |settings, value| seconds(value).map(|limit| settings.exit_limit = limit),
+        apply: |settings, value| parse_seconds(value).map(|limit| settings.exit_limit = limit),
     },
     Setting {
         name: "GPUFLAME_SIGNALS",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "1",
         help: "Whether to write the outputs when SIGINT, SIGTERM or SIGHUP ends the program, unless it has \
                set the signal's action itself. The program then dies of the signal. A second signal, at \
                least one second later, ends it at once.",
-        apply: |settings, value| switch(value).map(|on| settings.signals = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.signals = on),
     },
     Setting {
         name: "GPUFLAME_CHECKPOINT",
@@ -421,7 +423,7 @@ pub const SETTINGS: &[Setting] = &[
                crashes. The first save is 0.1 s after the first launch; later ones are less frequent if they \
                would take more than 0.5 % of the time. A normal exit removes the file.",
         apply: |settings, value| {
-            settings.checkpoint = if value == "0" { None } else { Some(seconds(value)?) };
+            settings.checkpoint = if value == "0" { None } else { Some(parse_seconds(value)?) };
             Ok(())
         },
     },
@@ -431,22 +433,22 @@ pub const SETTINGS: &[Setting] = &[
         default: "16M",
         help: "Number of bytes by which the checkpoint may exceed twice the size of its contents before it \
                is rewritten.",
-        apply: |settings, value| bytes(value).map(|bytes| settings.checkpoint_max = bytes),
+        apply: |settings, value| parse_bytes(value).map(|bytes| settings.checkpoint_max = bytes),
     },
     Setting {
         name: "GPUFLAME_COMMAND_LINE",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "0",
         help: "1: store the program's arguments in recordings. Program, process, host, rank, start time, \
                GPUs and versions are always stored.",
-        apply: |settings, value| switch(value).map(|on| settings.command_line = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.command_line = on),
     },
     Setting {
         name: "GPUFLAME_DISABLE",
-        values: SWITCH,
+        values: SWITCH_VALUES,
         default: "0",
         help: "1: disable gpuflame, however it is loaded into the process.",
-        apply: |settings, value| switch(value).map(|on| settings.disable = on),
+        apply: |settings, value| parse_switch(value).map(|on| settings.disable = on),
     },
     Setting {
         name: TRACE_FILE,
@@ -467,15 +469,15 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 /// Default name of the output files.
-const OUTPUT: &str = "gpuflame-%e.%p";
+const DEFAULT_OUTPUT: &str = "gpuflame-%e.%p";
 
 /// The only variable without our prefix.
 pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
-type SetPath = fn(&mut Settings, &OsStr);
+type PathSetter = fn(&mut Settings, &OsStr);
 
 /// Settings that are paths, and their setters for non-UTF-8 values, because paths are bytes.
-pub(super) const PATHS: &[(&str, SetPath)] = &[
+pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),
     ("GPUFLAME_REPORT", |settings, path| settings.report = Some(PathBuf::from(path))),
@@ -488,31 +490,35 @@ pub(super) const PATHS: &[(&str, SetPath)] = &[
 pub fn prefix(text: &OsStr) -> OsString {
     let mut prefix = text.to_owned();
     if text.as_bytes().ends_with(b"/") {
-        prefix.push(OUTPUT);
+        prefix.push(DEFAULT_OUTPUT);
     }
     prefix
 }
 
-fn nvtx(value: &str) -> (Option<Nvtx>, Option<Refused>) {
-    match switch(value) {
+fn nvtx(value: &str) -> (Option<Nvtx>, Option<InvalidValue>) {
+    match parse_switch(value) {
         Ok(true) => (Some(Nvtx::default()), None),
         Ok(false) => (Some(Nvtx::None), None),
         Err(_) => {
             let wanted = "0, 1, -DOMAIN";
-            let (domains, refused) = list(value, wanted, |text| text.strip_prefix('-').map(str::to_owned));
+            let (domains, refused) =
+                parse_list(value, wanted, |text| text.strip_prefix('-').map(str::to_owned));
             ((!domains.is_empty()).then_some(Nvtx::Without(domains)), refused)
         }
     }
 }
 
 /// Parses the files to write. Returns the outputs in the order of [`Output::all`], without duplicates.
-fn formats(value: &str) -> (Vec<Output>, Option<Refused>) {
+fn formats(value: &str) -> (Vec<Output>, Option<InvalidValue>) {
     let all = Output::all();
     let understand =
         |text: &str| all.iter().map(|one| one.word()).find(|word| word.eq_ignore_ascii_case(text));
-    let (words, refused) = list(value, &known_formats(), understand);
+    let (words, refused) = parse_list(value, &known_formats(), understand);
     if words.is_empty() && refused.is_none() {
-        return (Vec::new(), Some(Refused::All(format!("expected at least one of {}", known_formats()))));
+        return (
+            Vec::new(),
+            Some(InvalidValue::All(format!("expected at least one of {}", known_formats()))),
+        );
     }
     (all.into_iter().filter(|output| words.contains(&output.word())).collect(), refused)
 }

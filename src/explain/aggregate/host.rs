@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, UNIFIED, View, WAITS};
 use gpuflame_model::profile::{
-    Dependencies, Leaf, MOST_VALUES, Place, Profile, Sample, Tip, Values, add_values,
+    Dependencies, Leaf, LeafFrame, MAX_SAMPLE_VALUES, Profile, Sample, SampleSite, Values, add_values,
 };
 use gpuflame_model::record::{
-    Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
+    Allocation, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
     map_bytes,
 };
 
@@ -16,18 +16,18 @@ use gpuflame_model::record::{
 #[derive(Debug, Default)]
 pub struct HostSums {
     /// Number of calls, and their total nanoseconds or bytes.
-    sums: IdMap<(ContextId, HostCall), (u64, u64)>,
+    sums: IdMap<(ContextId, HostActivity), (u64, u64)>,
     /// Present allocations by address.
-    live: IdMap<u64, Allocated>,
+    live: IdMap<u64, Allocation>,
     live_bytes: u64,
-    most_bytes: u64,
+    max_live_bytes: u64,
     dependencies: Dependencies,
     unified: BTreeMap<(UnifiedKind, Option<DeviceId>), Values>,
 }
 
 /// Kind of host activity that concerns a GPU, and the unit of its sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum HostCall {
+enum HostActivity {
     /// Waits; the sum is in nanoseconds.
     Wait,
     /// Time on a processor, by samples; the sum is in nanoseconds.
@@ -44,16 +44,16 @@ impl HostSums {
     /// Processes a row; ignores rows of unrelated kinds.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
-            Row::Wait(wait) => self.add(wait.context, HostCall::Wait, wait.duration),
+            Row::Wait(wait) => self.add(wait.context, HostActivity::Wait, wait.duration),
             Row::Sampled(sampled) => {
-                self.add(sampled.context, HostCall::Sampled, u64::from(sampled.period));
+                self.add(sampled.context, HostActivity::Sampled, u64::from(sampled.period));
             }
-            Row::Blocked(blocked) => self.add(blocked.context, HostCall::Blocked, blocked.duration),
+            Row::Blocked(blocked) => self.add(blocked.context, HostActivity::Blocked, blocked.duration),
             Row::Memory(call) => self.memory(call),
             Row::EventRecord(_) => self.dependencies.event_records += 1,
             Row::Sync(sync) => *self.dependencies.syncs.entry(sync.kind).or_default() += 1,
             Row::Unified(row) => self.unified(row),
-            Row::EventCall(call) => match call.does {
+            Row::EventCall(call) => match call.event_use {
                 EventUse::Record => self.dependencies.record_calls += 1,
                 EventUse::Wait => self.dependencies.wait_calls += 1,
             },
@@ -69,14 +69,14 @@ impl HostSums {
                     self.live_bytes -= before.bytes;
                 }
                 self.live_bytes = self.live_bytes.saturating_add(allocated.bytes);
-                self.most_bytes = self.most_bytes.max(self.live_bytes);
-                self.add(call.context, HostCall::Allocate(allocated.memory), allocated.bytes);
+                self.max_live_bytes = self.max_live_bytes.max(self.live_bytes);
+                self.add(call.context, HostActivity::Allocate(allocated.memory), allocated.bytes);
             }
             None => {
                 let known = self.live.remove(&call.address);
                 let bytes = known.map_or(0, |known| known.bytes);
                 self.live_bytes = self.live_bytes.saturating_sub(bytes);
-                self.add(call.context, HostCall::Free(known.map(|known| known.memory)), bytes);
+                self.add(call.context, HostActivity::Free(known.map(|known| known.memory)), bytes);
             }
         }
     }
@@ -91,7 +91,7 @@ impl HostSums {
         add_values(sums, more);
     }
 
-    fn add(&mut self, context: ContextId, call: HostCall, amount: u64) {
+    fn add(&mut self, context: ContextId, call: HostActivity, amount: u64) {
         let (count, sum) = self.sums.entry((context, call)).or_default();
         *count += 1;
         *sum = sum.saturating_add(amount);
@@ -110,8 +110,9 @@ impl HostSums {
 
     /// Per context, the total count and nanoseconds of waits, samples on a processor and time off the processors.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
-        let takes_time =
-            |call: &HostCall| matches!(call, HostCall::Wait | HostCall::Sampled | HostCall::Blocked);
+        let takes_time = |call: &HostActivity| {
+            matches!(call, HostActivity::Wait | HostActivity::Sampled | HostActivity::Blocked)
+        };
         let waits = self.sums.iter().filter(move |((_, call), _)| takes_time(call));
         waits.map(|(&(id, _), &(count, nanos))| (id, count, nanos))
     }
@@ -130,7 +131,7 @@ impl HostSums {
         let unified = self.unified.iter().map(|(&(kind, device), &values)| Sample {
             device,
             values,
-            ..Sample::new(Place::Nobody, Leaf::new(&[Tip::Unified(kind)]))
+            ..Sample::new(SampleSite::NoStack, Leaf::new(&[LeafFrame::Unified(kind)]))
         });
         profile.set_samples(&UNIFIED, unified.collect());
         profile.set_dependencies(self.dependencies.clone());
@@ -138,24 +139,24 @@ impl HostSums {
 
     /// Samples of the sums that belong to `view`. A wait has no leaf below the call that waits.
     fn samples(&self, view: &View) -> Vec<Sample> {
-        let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostCall), &(u64, u64))| {
+        let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostActivity), &(u64, u64))| {
             let (of, leaf) = match call {
-                HostCall::Wait => (&WAITS, Leaf::NONE),
-                HostCall::Sampled => (&CPU, Leaf::NONE),
-                HostCall::Blocked => (&OFF_CPU, Leaf::NONE),
-                HostCall::Allocate(memory) => (&MEMORY, Leaf::new(&[Tip::Allocate(memory)])),
-                HostCall::Free(memory) => (&MEMORY, Leaf::new(&[Tip::Free(memory)])),
+                HostActivity::Wait => (&WAITS, Leaf::NONE),
+                HostActivity::Sampled => (&CPU, Leaf::NONE),
+                HostActivity::Blocked => (&OFF_CPU, Leaf::NONE),
+                HostActivity::Allocate(memory) => (&MEMORY, Leaf::new(&[LeafFrame::Allocate(memory)])),
+                HostActivity::Free(memory) => (&MEMORY, Leaf::new(&[LeafFrame::Free(memory)])),
             };
-            let mut values = [0; MOST_VALUES];
+            let mut values = [0; MAX_SAMPLE_VALUES];
             values[..2].copy_from_slice(&[amount, count]);
-            (of == view).then(|| Sample { values, ..Sample::new(Place::Context(context), leaf) })
+            (of == view).then(|| Sample { values, ..Sample::new(SampleSite::Context(context), leaf) })
         };
         self.sums.iter().filter_map(sample).collect()
     }
 
     /// Number of bytes that are allocated and not freed, and the maximum of this number so far.
     pub fn held(&self) -> (u64, u64) {
-        (self.live_bytes, self.most_bytes)
+        (self.live_bytes, self.max_live_bytes)
     }
 }
 
@@ -165,7 +166,7 @@ mod tests {
     use gpuflame_model::record::{CorrelationId, MemoryKind, Nanos};
 
     fn call(context: u32, address: u64, bytes: Option<u64>) -> Row<'static> {
-        let allocated = bytes.map(|bytes| Allocated { memory: MemoryKind::DEVICE, bytes });
+        let allocated = bytes.map(|bytes| Allocation { memory: MemoryKind::DEVICE, bytes });
         let (time, correlation) = (Nanos(0), CorrelationId(0));
         Row::Memory(MemoryCall { time, correlation, context: ContextId(context), address, allocated })
     }
@@ -185,16 +186,16 @@ mod tests {
         assert_eq!(sums.held(), (20, 60));
         let mut profile = Profile::default();
         sums.fill(&mut profile);
-        let allocate = Leaf::new(&[Tip::Allocate(MemoryKind::DEVICE)]);
-        let free = |known: bool| Leaf::new(&[Tip::Free(known.then_some(MemoryKind::DEVICE))]);
-        let place = |context| Place::Context(ContextId(context));
+        let allocate = Leaf::new(&[LeafFrame::Allocate(MemoryKind::DEVICE)]);
+        let free = |known: bool| Leaf::new(&[LeafFrame::Free(known.then_some(MemoryKind::DEVICE))]);
+        let site = |context| SampleSite::Context(ContextId(context));
         let samples = profile.samples(&MEMORY).iter();
-        let found: Vec<_> = samples.map(|s| (s.place, s.leaf, s.count(), s.amount())).collect();
+        let found: Vec<_> = samples.map(|s| (s.site, s.leaf, s.count(), s.amount())).collect();
         let expected = [
-            (place(2), allocate, 2, 30),
-            (place(3), free(false), 1, 0),
-            (place(3), free(true), 2, 50),
-            (place(4), allocate, 1, 40),
+            (site(2), allocate, 2, 30),
+            (site(3), free(false), 1, 0),
+            (site(3), free(true), 2, 50),
+            (site(4), allocate, 1, 40),
         ];
         assert_eq!(found, expected);
     }

@@ -5,8 +5,8 @@
 //! stored; the [`Profile`] that receives the sums knows what the ids mean.
 
 mod host;
-mod recent;
 mod rename;
+mod sum_cache;
 #[cfg(test)]
 mod tests;
 
@@ -14,13 +14,15 @@ pub use host::HostSums;
 
 use crate::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::views::GPU;
-use gpuflame_model::profile::{DeviceUse, Leaf, MOST_VALUES, Place, Profile, Sample, Weight, WorkStats};
+use gpuflame_model::profile::{
+    DeviceUse, Leaf, MAX_SAMPLE_VALUES, Profile, Sample, SampleSite, Weight, WorkStats,
+};
 use gpuflame_model::record::{
     Activity, Caller, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId,
     Work, map_bytes,
 };
 use gpuflame_model::stats::Histogram;
-use recent::{Key, Recent, Sums};
+use sum_cache::{SumCache, SumIndices, SumKey};
 
 /// All sums of joined rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
@@ -28,21 +30,21 @@ pub struct Aggregate {
     /// Whether each stream has cells of its own.
     by_stream: bool,
     lanes: Vec<Lane>,
-    lane_index: IdMap<(u32, Stream), u32>,
+    lane_index: IdMap<(u32, StreamKey), u32>,
     series: Vec<Series>,
-    series_index: IdMap<(Fate, Option<DeviceId>), u32>,
+    series_index: IdMap<(LaunchOutcome, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
-    recent: Recent,
+    sum_cache: SumCache,
     /// Places of graph nodes, and the position of each place by (launch, creation).
-    nodes: Vec<Place>,
+    nodes: Vec<SampleSite>,
     node_index: IdMap<(Caller, Created), u32>,
     devices: Vec<DeviceUse>,
 }
 
 /// Outcome of a launch. This is a compact form of [`Leaf`], because it is looked up for every activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Fate {
+enum LaunchOutcome {
     /// Work of a GPU with a known duration.
     Work(Work),
     /// Work of a GPU with an unknown duration.
@@ -54,19 +56,19 @@ enum Fate {
 /// Key of a cell. The key is small, since there may be a hundred thousand cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
-    place: PlaceCode,
+    site: SiteCode,
     /// Position in `Aggregate::series` or, by stream, in `Aggregate::lanes`.
     series: u32,
 }
 
 /// A stream of a GPU context.
-type Stream = (GpuContextId, StreamId);
+type StreamKey = (GpuContextId, StreamId);
 
 /// A series of one stream.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
-    stream: Option<Stream>,
+    stream: Option<StreamKey>,
 }
 
 const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
@@ -74,10 +76,10 @@ const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is 
 /// The part of a cell's key other than the place, with sums over all places.
 #[derive(Clone, Debug)]
 struct Series {
-    fate: Fate,
+    outcome: LaunchOutcome,
     device: Option<DeviceId>,
     /// Position of the series' device in `Aggregate::devices`.
-    place: Option<usize>,
+    device_index: Option<usize>,
     weight: Weight,
     min: u64,
     max: u64,
@@ -87,19 +89,19 @@ struct Series {
 impl Sink for Aggregate {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         let launch = origin.context();
-        let place = match activity.created {
+        let site = match activity.created {
             Some(created) => self.node(launch, created),
             None => Caller::from(launch).into(),
         };
         let nanos = activity.duration();
-        let fate = match nanos {
-            Some(_) => Fate::Work(activity.work()),
-            None => Fate::Untimed(activity.work()),
+        let outcome = match nanos {
+            Some(_) => LaunchOutcome::Work(activity.work()),
+            None => LaunchOutcome::Untimed(activity.work()),
         };
         let weight = Weight { count: 1, nanos: nanos.unwrap_or(0), bytes: activity.bytes() };
         let stream = Some((activity.context, activity.stream));
-        let series = self.add(place, fate, (Some(activity.device), stream), weight);
-        if let (Some(device), Some(nanos)) = (self.series[series].place, nanos) {
+        let series = self.add(site, outcome, (Some(activity.device), stream), weight);
+        if let (Some(device), Some(nanos)) = (self.series[series].device_index, nanos) {
             let device = &mut self.devices[device];
             device.count += 1;
             device.nanos = device.nanos.saturating_add(nanos);
@@ -107,8 +109,8 @@ impl Sink for Aggregate {
     }
 
     fn pending(&mut self, _id: CorrelationId, launched: Launched) {
-        let place = Caller::from(launched.context).into();
-        self.add(place, Fate::Pending, (None, None), Weight { count: 1, nanos: 0, bytes: 0 });
+        let site = Caller::from(launched.context).into();
+        self.add(site, LaunchOutcome::Pending, (None, None), Weight { count: 1, nanos: 0, bytes: 0 });
     }
 }
 
@@ -138,14 +140,14 @@ impl Aggregate {
 
     /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.recent.heap_bytes()
+        self.sum_cache.heap_bytes()
             + map_bytes(&self.cell_index)
             + self.cells.capacity() * size_of::<(Cell, Weight)>()
             + map_bytes(&self.series_index)
             + map_bytes(&self.node_index)
             + map_bytes(&self.lane_index)
             + self.lanes.capacity() * size_of::<Lane>()
-            + self.nodes.capacity() * size_of::<Place>()
+            + self.nodes.capacity() * size_of::<SampleSite>()
             + self.series.capacity() * size_of::<Series>()
             + self.series.iter().map(|s| s.durations.heap_bytes()).sum::<usize>()
     }
@@ -156,10 +158,10 @@ impl Aggregate {
                 true => self.lanes[cell.series as usize],
                 false => Lane { series: cell.series, stream: None },
             };
-            let Series { fate, device, .. } = self.series[lane.series as usize];
-            let mut values = [0; MOST_VALUES];
+            let Series { outcome, device, .. } = self.series[lane.series as usize];
+            let mut values = [0; MAX_SAMPLE_VALUES];
             values[..3].copy_from_slice(&[weight.nanos, weight.count, weight.bytes]);
-            let sample = Sample::new(self.place_of(cell.place), fate.leaf());
+            let sample = Sample::new(self.site_of(cell.site), outcome.leaf());
             Sample { device, stream: lane.stream, values, ..sample }
         };
         self.cells.iter().map(sample).collect()
@@ -167,19 +169,19 @@ impl Aggregate {
 
     fn add(
         &mut self,
-        place: PlaceCode,
-        fate: Fate,
-        (device, stream): (Option<DeviceId>, Option<Stream>),
+        site: SiteCode,
+        outcome: LaunchOutcome,
+        (device, stream): (Option<DeviceId>, Option<StreamKey>),
         weight: Weight,
     ) -> usize {
-        let key = Key { place, fate, device, stream: stream.filter(|_| self.by_stream) };
-        let Sums { series, cell } = match fate {
+        let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
+        let SumIndices { series, cell } = match outcome {
             // A pending launch is usually looked up once, and has no kernel by which to select a slot, so the cache would
             // miss.
-            Fate::Pending => self.find(key),
-            _ => self.recent.get(&key).unwrap_or_else(|| {
+            LaunchOutcome::Pending => self.find(key),
+            _ => self.sum_cache.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);
-                self.recent.put(key, sums)
+                self.sum_cache.put(key, sums)
             }),
         };
         self.series[series as usize].add(weight);
@@ -188,11 +190,11 @@ impl Aggregate {
     }
 
     /// Finds or creates the cell and the series of `key`, without the cache.
-    fn find(&mut self, key: Key) -> Sums {
-        let series = self.series(key.fate, key.device);
+    fn find(&mut self, key: SumKey) -> SumIndices {
+        let series = self.series(key.outcome, key.device);
         let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
-        let cell = Cell { place: key.place, series: lane };
-        Sums { series, cell: self.cell(cell) }
+        let cell = Cell { site: key.site, series: lane };
+        SumIndices { series, cell: self.cell(cell) }
     }
 
     fn cell(&mut self, cell: Cell) -> u32 {
@@ -203,7 +205,7 @@ impl Aggregate {
         })
     }
 
-    fn lane(&mut self, series: u32, stream: Option<Stream>) -> u32 {
+    fn lane(&mut self, series: u32, stream: Option<StreamKey>) -> u32 {
         let lanes = &mut self.lanes;
         // Only launches that did not run have no stream.
         let key = stream.unwrap_or((GpuContextId(u32::MAX), StreamId(u32::MAX)));
@@ -214,26 +216,26 @@ impl Aggregate {
     }
 
     /// Returns the code of a graph node's place.
-    fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> PlaceCode {
+    fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> SiteCode {
         let nodes = &mut self.nodes;
         let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
-            nodes.push(Place::Node { launch, created });
+            nodes.push(SampleSite::Node { launch, created });
             (nodes.len() - 1) as u32
         });
-        PlaceCode(NODE | at)
+        SiteCode(NODE | at)
     }
 
-    fn place_of(&self, PlaceCode(code): PlaceCode) -> Place {
+    fn site_of(&self, SiteCode(code): SiteCode) -> SampleSite {
         if code & NODE != 0 {
             return self.nodes[(code & !NODE) as usize];
         }
-        Caller::from_bits(code).launched().map_or_else(Place::Missing, Place::Context)
+        Caller::from_bits(code).launched().map_or_else(SampleSite::Missing, SampleSite::Context)
     }
 
-    fn series(&mut self, fate: Fate, device: Option<DeviceId>) -> u32 {
-        *self.series_index.entry((fate, device)).or_insert_with(|| {
-            let place = device.map(|id| position(&mut self.devices, id));
-            self.series.push(Series::new(fate, device, place));
+    fn series(&mut self, outcome: LaunchOutcome, device: Option<DeviceId>) -> u32 {
+        *self.series_index.entry((outcome, device)).or_insert_with(|| {
+            let device_index = device.map(|id| position(&mut self.devices, id));
+            self.series.push(Series::new(outcome, device, device_index));
             (self.series.len() - 1) as u32
         })
     }
@@ -247,7 +249,7 @@ fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     })
 }
 
-impl Fate {
+impl LaunchOutcome {
     fn leaf(self) -> Leaf {
         match self {
             Self::Work(work) => Leaf::work(work),
@@ -258,14 +260,14 @@ impl Fate {
 }
 
 impl Series {
-    fn new(fate: Fate, device: Option<DeviceId>, place: Option<usize>) -> Self {
+    fn new(outcome: LaunchOutcome, device: Option<DeviceId>, device_index: Option<usize>) -> Self {
         let weight = Weight::default();
-        Self { fate, device, place, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
+        Self { outcome, device, device_index, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
     }
 
     fn add(&mut self, weight: Weight) {
         add(&mut self.weight, weight);
-        if let Fate::Work(_) = self.fate {
+        if let LaunchOutcome::Work(_) = self.outcome {
             self.min = self.min.min(weight.nanos);
             self.max = self.max.max(weight.nanos);
             self.durations.record(weight.nanos);
@@ -273,7 +275,7 @@ impl Series {
     }
 
     fn stats(&self) -> Option<WorkStats> {
-        let (Fate::Work(work), Some(device)) = (self.fate, self.device) else { return None };
+        let (LaunchOutcome::Work(work), Some(device)) = (self.outcome, self.device) else { return None };
         // The middle of a histogram bucket may be outside the range of recorded values.
         let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
         Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
@@ -287,14 +289,14 @@ fn add(sum: &mut Weight, weight: Weight) {
     sum.bytes = sum.bytes.saturating_add(weight.bytes);
 }
 
-/// A [`Place`] in four bytes: either a caller or, if the bit [`NODE`] is set, a position in `Aggregate::nodes`.
+/// A [`SampleSite`] in four bytes: either a caller or, if the bit [`NODE`] is set, a position in `Aggregate::nodes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct PlaceCode(u32);
+struct SiteCode(u32);
 
 /// A bit that the code of a caller never has set.
 const NODE: u32 = 1 << 31;
 
-impl From<Caller> for PlaceCode {
+impl From<Caller> for SiteCode {
     fn from(caller: Caller) -> Self {
         Self(caller.bits())
     }

@@ -1,8 +1,8 @@
 //! Merges the sums of contexts and kernels that are no longer kept separately. A shortage of memory removes the distinction
 //! between two stacks or two kernels, but never their sum.
 
-use super::{Aggregate, Cell, Fate, NODE, Series, add};
-use gpuflame_model::profile::{Place, Weight};
+use super::{Aggregate, Cell, LaunchOutcome, NODE, Series, add};
+use gpuflame_model::profile::{SampleSite, Weight};
 use gpuflame_model::record::{Caller, ContextId, Created, IdMap, NameId, Work, map_bytes};
 
 impl Aggregate {
@@ -15,19 +15,19 @@ impl Aggregate {
             true => lanes.iter().map(|lane| self.lane(series[lane.series as usize], lane.stream)).collect(),
             false => series,
         };
-        for (Cell { place, series }, weight) in cells {
-            let place = if place.0 & NODE == 0 {
-                let caller = Caller::from_bits(place.0);
+        for (Cell { site, series }, weight) in cells {
+            let site = if site.0 & NODE == 0 {
+                let caller = Caller::from_bits(site.0);
                 caller.launched().map_or(caller, |id| context(id).into()).into()
             } else {
-                let Place::Node { launch, created } = nodes[(place.0 & !NODE) as usize] else { continue };
+                let SampleSite::Node { launch, created } = nodes[(site.0 & !NODE) as usize] else { continue };
                 let created = match created {
                     Created::Context(by) => Created::Context(context(by)),
                     created => created,
                 };
                 self.node(launch.map(&context), created)
             };
-            let cell = self.cell(Cell { place, series: lanes[series as usize] });
+            let cell = self.cell(Cell { site, series: lanes[series as usize] });
             add(&mut self.cells[cell as usize].1, weight);
         }
     }
@@ -35,10 +35,10 @@ impl Aggregate {
     /// Weights by context, including contexts that created a graph node.
     pub fn by_context(&self) -> IdMap<ContextId, Weight> {
         let mut sums: IdMap<ContextId, Weight> = IdMap::default();
-        for &(Cell { place, .. }, weight) in &self.cells {
-            let (launch, created) = match self.place_of(place) {
-                Place::Node { launch, created: Created::Context(by) } => (launch.ok(), Some(by)),
-                place => (place.launch().ok(), None),
+        for &(Cell { site, .. }, weight) in &self.cells {
+            let (launch, created) = match self.site_of(site) {
+                SampleSite::Node { launch, created: Created::Context(by) } => (launch.ok(), Some(by)),
+                site => (site.launch().ok(), None),
             };
             for id in launch.into_iter().chain(created) {
                 add(sums.entry(id).or_default(), weight);
@@ -51,7 +51,9 @@ impl Aggregate {
     pub fn by_kernel(&self) -> IdMap<NameId, Weight> {
         let mut sums: IdMap<NameId, Weight> = IdMap::default();
         for series in &self.series {
-            if let Fate::Work(Work::Kernel(id)) | Fate::Untimed(Work::Kernel(id)) = series.fate {
+            if let LaunchOutcome::Work(Work::Kernel(id)) | LaunchOutcome::Untimed(Work::Kernel(id)) =
+                series.outcome
+            {
                 add(sums.entry(id).or_default(), series.weight);
             }
         }
@@ -63,7 +65,7 @@ impl Aggregate {
         map_bytes(&self.cell_index)
             + self.cells.capacity() * size_of::<(Cell, Weight)>()
             + map_bytes(&self.node_index)
-            + self.nodes.capacity() * size_of::<Place>()
+            + self.nodes.capacity() * size_of::<SampleSite>()
     }
 
     /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets, or a single bucket for a kernel that ran
@@ -77,12 +79,12 @@ impl Aggregate {
             Work::Kernel(id) => Work::Kernel(kernel(id)),
             work => work,
         };
-        let fate = match old.fate {
-            Fate::Work(work) => Fate::Work(of(work)),
-            Fate::Untimed(work) => Fate::Untimed(of(work)),
-            Fate::Pending => Fate::Pending,
+        let outcome = match old.outcome {
+            LaunchOutcome::Work(work) => LaunchOutcome::Work(of(work)),
+            LaunchOutcome::Untimed(work) => LaunchOutcome::Untimed(of(work)),
+            LaunchOutcome::Pending => LaunchOutcome::Pending,
         };
-        let at = self.series(fate, old.device);
+        let at = self.series(outcome, old.device);
         let new = &mut self.series[at as usize];
         add(&mut new.weight, old.weight);
         new.min = new.min.min(old.min);
@@ -104,7 +106,7 @@ mod tests {
     fn renamed(mut sums: Aggregate, rows: &[Row<'_>]) -> Profile {
         let mut join = crate::join::Join::default();
         rows.iter().for_each(|row| join.push(row, &mut sums));
-        join.as_if_over(&mut sums);
+        join.final_tally(&mut sums);
         sums.rename(
             |id| if id == ContextId(12) || id == ContextId(11) { ContextId::OTHERS } else { id },
             |id| if id == NameId(2) { NameId::OTHERS } else { id },
@@ -136,9 +138,10 @@ mod tests {
                 created(13, 520),
             ],
         );
-        let others = Place::Context(ContextId::OTHERS);
+        let others = SampleSite::Context(ContextId::OTHERS);
         let gemm = Leaf::work(Work::Kernel(NameId(1)));
-        let node = |by| Place::Node { launch: Ok(ContextId(13)), created: Created::Context(ContextId(by)) };
+        let node =
+            |by| SampleSite::Node { launch: Ok(ContextId(13)), created: Created::Context(ContextId(by)) };
         let expected = [
             (others, gemm, 2, 17, 0),
             (others, Leaf::work(Work::Kernel(NameId::OTHERS)), 1, 1, 0),
@@ -150,7 +153,7 @@ mod tests {
         let cells: Vec<_> = profile
             .samples(&GPU)
             .iter()
-            .map(|s| (s.place, s.leaf, s.values[1], s.values[0], s.values[2]))
+            .map(|s| (s.site, s.leaf, s.values[1], s.values[0], s.values[2]))
             .collect();
         assert_eq!(cells, expected);
         assert_eq!(profile.devices().iter().map(|device| device.nanos).sum::<u64>(), 74);

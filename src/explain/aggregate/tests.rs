@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::join::Join;
-use gpuflame_model::record::testing::{Chance, copy, kernel, launch, named, set};
+use gpuflame_model::record::testing::{Rng, copy, kernel, launch, named, set};
 use gpuflame_model::record::{
     ContextFlags, CopyKind, Frame, GraphId, LabelId, ModuleEpoch, NameId, Row, ThreadId, Work,
 };
@@ -16,14 +16,14 @@ fn on(device: u32, activity: Activity) -> Activity {
 fn profile_of(rows: &[Row<'_>]) -> Profile {
     let (mut join, mut sums) = (Join::default(), Aggregate::default());
     rows.iter().for_each(|row| join.push(row, &mut sums));
-    join.as_if_over(&mut sums);
+    join.final_tally(&mut sums);
     let mut profile = Profile::default();
     sums.fill(&mut profile);
     profile
 }
 
-fn place(context: u32) -> Place {
-    Place::Context(ContextId(context))
+fn site(context: u32) -> SampleSite {
+    SampleSite::Context(ContextId(context))
 }
 
 fn gemm() -> Leaf {
@@ -45,14 +45,14 @@ fn one_cell_for_each_context_work_and_device() {
     let cells: Vec<_> = profile
         .samples(&GPU)
         .iter()
-        .map(|s| (s.place, s.leaf, s.device.unwrap().0, s.count(), s.amount(), s.values[2]))
+        .map(|s| (s.site, s.leaf, s.device.unwrap().0, s.count(), s.amount(), s.values[2]))
         .collect();
     let copied = Leaf::work(Work::Copy(CopyKind::HTOD));
     let expected = [
-        (place(11), gemm(), 0, 2, 15, 0),
-        (place(11), copied, 0, 1, 50, 4096),
-        (place(12), gemm(), 0, 1, 7, 0),
-        (place(12), gemm(), 1, 1, 1, 0),
+        (site(11), gemm(), 0, 2, 15, 0),
+        (site(11), copied, 0, 1, 50, 4096),
+        (site(12), gemm(), 0, 1, 7, 0),
+        (site(12), gemm(), 1, 1, 1, 0),
     ];
     assert_eq!(cells, expected);
 }
@@ -74,7 +74,7 @@ fn many_kinds_of_work_are_summed_separately() {
     assert_eq!(found.len(), 1800);
     for (c, n, d) in kinds() {
         let leaf = Leaf::work(Work::Kernel(NameId(n)));
-        let is_it = |s: &Sample| (s.place, s.leaf, s.device) == (place(c), leaf, Some(DeviceId(d)));
+        let is_it = |s: &Sample| (s.site, s.leaf, s.device) == (site(c), leaf, Some(DeviceId(d)));
         let at = found.iter().position(is_it).expect("each is there");
         let sample = found.swap_remove(at);
         assert_eq!((sample.count(), sample.amount()), (3, 3 * took((c, n, d))));
@@ -99,15 +99,15 @@ fn a_graph_node_has_a_place_for_each_launch_and_creation() {
         node(2, Created::BeforeRecording, 210),
         Row::Activity(device),
     ]);
-    let cells: Vec<_> = profile.samples(&GPU).iter().map(|s| (s.place, s.count(), s.amount())).collect();
-    let place = |launch, created| Place::Node { launch, created };
+    let cells: Vec<_> = profile.samples(&GPU).iter().map(|s| (s.site, s.count(), s.amount())).collect();
+    let site = |launch, created| SampleSite::Node { launch, created };
     let (eleven, twelve) = (Ok(ContextId(11)), Ok(ContextId(12)));
     let expected = [
-        (place(eleven, two), 2, 2),
-        (place(eleven, three), 1, 1),
-        (place(twelve, two), 1, 1),
-        (place(twelve, Created::BeforeRecording), 1, 1),
-        (place(Err(Missing::DeviceGraph), two), 1, 5),
+        (site(eleven, two), 2, 2),
+        (site(eleven, three), 1, 1),
+        (site(twelve, two), 1, 1),
+        (site(twelve, Created::BeforeRecording), 1, 1),
+        (site(Err(Missing::DeviceGraph), two), 1, 5),
     ];
     assert_eq!(cells, expected);
 }
@@ -126,12 +126,12 @@ fn missing_stacks_untimed_and_pending_work_get_their_own_cells() {
         Row::Activity(kernel(14, 300, 304)),
     ]);
     let cells: Vec<_> =
-        profile.samples(&GPU).iter().map(|s| (s.place, s.leaf, s.count(), s.amount())).collect();
+        profile.samples(&GPU).iter().map(|s| (s.site, s.leaf, s.count(), s.amount())).collect();
     let expected = [
-        (place(11), Leaf::untimed(Work::Kernel(NameId(1))), 1, 0),
-        (place(11), Leaf::PENDING, 1, 0),
-        (Place::Missing(Missing::LaunchedBefore), gemm(), 1, 5),
-        (Place::Missing(Missing::NoStack), gemm(), 2, 7),
+        (site(11), Leaf::untimed(Work::Kernel(NameId(1))), 1, 0),
+        (site(11), Leaf::PENDING, 1, 0),
+        (SampleSite::Missing(Missing::LaunchedBefore), gemm(), 1, 5),
+        (SampleSite::Missing(Missing::NoStack), gemm(), 2, 7),
     ];
     assert_eq!(cells, expected);
 }
@@ -156,14 +156,14 @@ fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
 /// Rows of launches with one kernel each, delivered in buffers of 1,000 records as by a tracer. The launches use `names`
 /// different kernels and `contexts` different call sites.
 fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
-    let (mut rows, mut chance) = (Vec::with_capacity(2 * launches as usize), Chance::new(3));
+    let (mut rows, mut rng) = (Vec::with_capacity(2 * launches as usize), Rng::new(3));
     for from in (0..launches).step_by(1000) {
         let ids = from..from + 1000;
-        rows.extend(ids.clone().map(|id| Row::Launch(launch(id, 2 + chance.below(contexts) as u32))));
+        rows.extend(ids.clone().map(|id| Row::Launch(launch(id, 2 + rng.below(contexts) as u32))));
         rows.extend(ids.map(|id| {
             let start = 1_000_000 + u64::from(id) * 3000;
-            let name = chance.below(names) as u32;
-            Row::Activity(named(name, kernel(id, start, start + 500 + chance.below(2000))))
+            let name = rng.below(names) as u32;
+            Row::Activity(named(name, kernel(id, start, start + 500 + rng.below(2000))))
         }));
     }
     rows
@@ -238,7 +238,7 @@ fn join_and_aggregate_process_over_5_million_rows_per_second() {
         let (mut join, mut sums) = (Join::default(), Aggregate::default());
         let began = std::time::Instant::now();
         rows.iter().for_each(|row| join.push(row, &mut sums));
-        join.as_if_over(&mut sums);
+        join.final_tally(&mut sums);
         let rate = rows.len() as f64 / began.elapsed().as_secs_f64() / 1e6;
         let held = (join.heap_bytes() + sums.heap_bytes()) as f64 / f64::from(1 << 20);
         eprintln!("{rate:.1} M rows/s, {held:.1} MiB held, {} bytes an activity", size_of::<Activity>());

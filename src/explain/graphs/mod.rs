@@ -27,22 +27,22 @@ use gpuflame_model::record::{
 
 /// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because the first
 /// flush may have begun before the graph's last launch completed.
-const FLUSHES: u64 = 2;
+const FLUSHES_UNTIL_FINISHED: u64 = 2;
 /// Number of destroyed graphs, and of their nodes, that are kept longer, for kernels that run longer; 1 MiB each.
-const KEPT_GRAPHS: usize = 1 << 12;
-const KEPT_NODES: usize = 1 << 16;
+const MIN_KEPT_GRAPHS: usize = 1 << 12;
+const MIN_KEPT_NODES: usize = 1 << 16;
 /// Number of earlier states of updated instantiations that are kept longer.
-const KEPT_PASTS: usize = 1 << 10;
+const MIN_KEPT_PASTS: usize = 1 << 10;
 
 /// All known graph nodes. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Graphs {
-    groups: IdMap<GraphId, Group>,
+    groups: IdMap<GraphId, NodeGroup>,
     /// First node ids of the groups, for finding a node whose group is unknown.
     firsts: BTreeSet<(u64, GraphId)>,
     /// Maximum distance between the first and last id of any group so far.
     widest: u64,
-    tables: Vec<Table>,
+    tables: Vec<NodeTable>,
     /// Unused positions in `tables`.
     free: Vec<u32>,
     /// Group in which the last look-up found its node.
@@ -50,11 +50,11 @@ pub struct Graphs {
     /// Lowest node id in any row so far.
     lowest: Option<u64>,
     /// Earlier states of updated instantiations, oldest first.
-    pasts: IdMap<GraphId, VecDeque<Past>>,
+    pasts: IdMap<GraphId, VecDeque<PastGroup>>,
     /// The graphs in `pasts` in the order of their updates, each with the number of flushes before the update.
     updated: VecDeque<(GraphId, u64)>,
-    ended: VecDeque<Ended>,
-    ended_nodes: usize,
+    destroyed: VecDeque<DestroyedGraph>,
+    destroyed_nodes: usize,
     flushes: u64,
     tally: NodeTally,
 }
@@ -97,7 +97,7 @@ impl NodeTally {
 
 /// Nodes with the same lifetime: the nodes of a graph, or of an instantiation.
 #[derive(Clone, Copy, Debug)]
-struct Group {
+struct NodeGroup {
     table: u32,
     /// Number subtracted from a node's id to get the id in the table; 0 if the table is the group's own.
     shift: u64,
@@ -109,31 +109,31 @@ struct Group {
 
 /// Creators of nodes, in ascending order of node ids.
 #[derive(Debug, Default)]
-struct Table {
+struct NodeTable {
     base: u64,
-    entries: Vec<Entry>,
+    entries: Vec<NodeEntry>,
     users: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct NodeEntry {
     /// Id of the node minus the base of the table.
     offset: u32,
     /// Caller that created the node.
-    maker: Caller,
+    creator: Caller,
 }
 
-const _: () = assert!(size_of::<Entry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
+const _: () = assert!(size_of::<NodeEntry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
 
 /// State of a group before the call that updated it.
 #[derive(Debug)]
-struct Past {
+struct PastGroup {
     until: CorrelationId,
-    group: Group,
+    group: NodeGroup,
 }
 
 #[derive(Debug)]
-struct Ended {
+struct DestroyedGraph {
     graph: GraphId,
     flush: u64,
     nodes: usize,
@@ -143,7 +143,7 @@ impl Graphs {
     /// Processes a row about graphs; ignores all other rows.
     pub fn push(&mut self, row: &Row<'_>) {
         match *row {
-            Row::GraphNode { graph, node, context } => self.add(graph, node.0, Caller::made_by(context)),
+            Row::GraphNode { graph, node, context } => self.add(graph, node.0, Caller::creator(context)),
             Row::GraphClone { graph, node, original } => self.copy(graph, node.0, original.0),
             Row::GraphUpdate { graph, source, correlation } => self.update(graph, source, correlation),
             Row::GraphEnd { graph } => self.end(graph),
@@ -164,7 +164,7 @@ impl Graphs {
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
         let created = match found.or_else(|| self.find(activity.graph, activity.graph_node.0, launch)) {
-            Some(maker) => maker.created(),
+            Some(creator) => creator.created(),
             None if self.lowest.is_none_or(|lowest| activity.graph_node.0 < lowest) => {
                 Created::BeforeRecording
             }
@@ -177,18 +177,18 @@ impl Graphs {
     /// Notes a flush. Call after the tracer was flushed and the rows that it delivered were read.
     pub fn flushed(&mut self) {
         self.flushes += 1;
-        while self.updated.len() > KEPT_PASTS
-            && self.updated.front().is_some_and(|(_, flush)| flush + FLUSHES <= self.flushes)
+        while self.updated.len() > MIN_KEPT_PASTS
+            && self.updated.front().is_some_and(|(_, flush)| flush + FLUSHES_UNTIL_FINISHED <= self.flushes)
         {
             self.forget_oldest_past();
         }
-        while self.ended.len() > KEPT_GRAPHS || self.ended_nodes > KEPT_NODES {
-            match self.ended.front() {
-                Some(oldest) if oldest.flush + FLUSHES <= self.flushes => {}
+        while self.destroyed.len() > MIN_KEPT_GRAPHS || self.destroyed_nodes > MIN_KEPT_NODES {
+            match self.destroyed.front() {
+                Some(oldest) if oldest.flush + FLUSHES_UNTIL_FINISHED <= self.flushes => {}
                 _ => return,
             }
-            if let Some(oldest) = self.ended.pop_front() {
-                self.ended_nodes -= oldest.nodes;
+            if let Some(oldest) = self.destroyed.pop_front() {
+                self.destroyed_nodes -= oldest.nodes;
                 self.forget(oldest.graph);
             }
         }
@@ -196,13 +196,13 @@ impl Graphs {
 
     /// Whether so many destroyed graphs are kept that a flush should be made soon.
     pub fn wants_flush(&self) -> bool {
-        self.ended.len() > 2 * KEPT_GRAPHS || self.ended_nodes > 2 * KEPT_NODES
+        self.destroyed.len() > 2 * MIN_KEPT_GRAPHS || self.destroyed_nodes > 2 * MIN_KEPT_NODES
     }
 
     /// Contexts that created nodes. If consecutive nodes in a table have the same context, the context is returned once.
     pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
-        let runs = self.tables.iter().flat_map(|table| table.entries.chunk_by(|a, b| a.maker == b.maker));
-        runs.filter_map(|run| run[0].maker.launched().ok())
+        let runs = self.tables.iter().flat_map(|table| table.entries.chunk_by(|a, b| a.creator == b.creator));
+        runs.filter_map(|run| run[0].creator.launched().ok())
     }
 
     /// Counts of the activities so far, by knowledge of the node's creator.
@@ -214,33 +214,33 @@ impl Graphs {
     pub fn heap_bytes(&self) -> usize {
         // The nodes of a B-tree are two thirds full, and have an overhead of about 10 %.
         let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
-        let tables = self.tables.iter().map(|table| table.entries.capacity() * size_of::<Entry>());
+        let tables = self.tables.iter().map(|table| table.entries.capacity() * size_of::<NodeEntry>());
         map_bytes(&self.groups)
             + firsts
-            + self.tables.capacity() * size_of::<Table>()
+            + self.tables.capacity() * size_of::<NodeTable>()
             + tables.sum::<usize>()
             + self.free.capacity() * size_of::<u32>()
             + map_bytes(&self.pasts)
-            + self.pasts.values().map(|pasts| pasts.capacity() * size_of::<Past>()).sum::<usize>()
+            + self.pasts.values().map(|pasts| pasts.capacity() * size_of::<PastGroup>()).sum::<usize>()
             + self.updated.capacity() * size_of::<(GraphId, u64)>()
-            + self.ended.capacity() * size_of::<Ended>()
+            + self.destroyed.capacity() * size_of::<DestroyedGraph>()
     }
 }
 
 /// Creates and destroys groups.
 impl Graphs {
-    fn add(&mut self, graph: GraphId, node: u64, maker: Caller) {
+    fn add(&mut self, graph: GraphId, node: u64, creator: Caller) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
         // A copy may also be reported as created, before or after it is reported as a copy.
-        if self.maker_in(graph, node).is_none() {
-            self.put(graph, node, maker);
+        if self.creator_in(graph, node).is_none() {
+            self.put(graph, node, creator);
         }
     }
 
     fn copy(&mut self, graph: GraphId, node: u64, original: u64) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
         let Some(source) = self.group_of(GraphId(0), original) else {
-            return self.put(graph, node, Caller::MADE_BEFORE);
+            return self.put(graph, node, Caller::CREATED_BEFORE);
         };
         let from = self.groups[&source];
         let in_table = original.wrapping_sub(from.shift);
@@ -254,16 +254,16 @@ impl Graphs {
                     group.last = node;
                     self.widest = self.widest.max(node - group.first);
                 } else {
-                    self.put_copy(graph, node, from.table, in_table);
+                    self.insert_copy(graph, node, from.table, in_table);
                 }
             }
-            Some(_) => self.put_copy(graph, node, from.table, in_table),
+            Some(_) => self.insert_copy(graph, node, from.table, in_table),
         }
     }
 
-    fn put_copy(&mut self, graph: GraphId, node: u64, table: u32, in_table: u64) {
-        let maker = self.tables[table as usize].get(in_table).unwrap_or(Caller::MADE_BY_UNKNOWN);
-        self.put(graph, node, maker);
+    fn insert_copy(&mut self, graph: GraphId, node: u64, table: u32, in_table: u64) {
+        let creator = self.tables[table as usize].get(in_table).unwrap_or(Caller::CREATOR_UNKNOWN);
+        self.put(graph, node, creator);
     }
 
     /// Inserts a group whose nodes are at the distance `shift` from the nodes of a table.
@@ -271,53 +271,53 @@ impl Graphs {
         let shared = &mut self.tables[table as usize];
         shared.users += 1;
         shared.entries.shrink_to_fit();
-        self.insert(graph, Group { table, shift, first, last, shared: true });
+        self.insert(graph, NodeGroup { table, shift, first, last, shared: true });
     }
 
-    fn insert(&mut self, graph: GraphId, group: Group) {
+    fn insert(&mut self, graph: GraphId, group: NodeGroup) {
         self.firsts.insert((group.first, graph));
         self.widest = self.widest.max(group.last - group.first);
         self.groups.insert(graph, group);
     }
 
     /// Adds a node to its group's own table.
-    fn put(&mut self, graph: GraphId, node: u64, maker: Caller) {
+    fn put(&mut self, graph: GraphId, node: u64, creator: Caller) {
         match self.groups.get(&graph) {
             None => {
-                let table = self.new_table(Table { base: node, entries: Vec::new(), users: 1 });
-                self.insert(graph, Group { table, shift: 0, first: node, last: node, shared: false });
+                let table = self.new_table(NodeTable { base: node, entries: Vec::new(), users: 1 });
+                self.insert(graph, NodeGroup { table, shift: 0, first: node, last: node, shared: false });
             }
             Some(group) if group.shared => {
-                let own = self.ids_and_makers(*group).collect();
+                let own = self.ids_and_creators(*group).collect();
                 self.drop_group(graph);
-                self.own(graph, own);
+                self.insert_own_table(graph, own);
             }
             Some(_) => {}
         }
         let Some(group) = self.groups.get_mut(&graph) else { return };
-        if self.tables[group.table as usize].put(node, maker) {
+        if self.tables[group.table as usize].put(node, creator) {
             group.last = group.last.max(node);
             self.widest = self.widest.max(group.last - group.first);
         }
     }
 
-    fn ids_and_makers(&self, group: Group) -> impl Iterator<Item = (u64, Caller)> {
+    fn ids_and_creators(&self, group: NodeGroup) -> impl Iterator<Item = (u64, Caller)> {
         let table = &self.tables[group.table as usize];
         let all = table.entries.iter().map(move |entry| {
-            ((table.base + u64::from(entry.offset)).wrapping_add(group.shift), entry.maker)
+            ((table.base + u64::from(entry.offset)).wrapping_add(group.shift), entry.creator)
         });
         all.filter(move |(id, _)| (group.first..=group.last).contains(id))
     }
 
     /// Inserts a group with a table of its own, which contains `nodes`. `nodes` must not be empty.
-    fn own(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
+    fn insert_own_table(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
-        let mut table = Table { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
-        for (id, maker) in nodes {
-            table.put(id, maker);
+        let mut table = NodeTable { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
+        for (id, creator) in nodes {
+            table.put(id, creator);
         }
         let table = self.new_table(table);
-        self.insert(graph, Group { table, shift: 0, first, last, shared: false });
+        self.insert(graph, NodeGroup { table, shift: 0, first, last, shared: false });
     }
 
     /// Updates an instantiation from another graph. The nodes of both graphs correspond in the order of their ids, which is
@@ -326,8 +326,8 @@ impl Graphs {
     /// step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
-        let mine: Vec<_> = self.ids_and_makers(group).collect();
-        let theirs: Vec<_> = self.ids_and_makers(from).collect();
+        let mine: Vec<_> = self.ids_and_creators(group).collect();
+        let theirs: Vec<_> = self.ids_and_creators(from).collect();
         let same = mine.iter().zip(&theirs).all(|((_, mine), (_, theirs))| mine == theirs);
         let (Some((first, _)), Some((last, _))) = (mine.first(), mine.last()) else { return };
         if same || mine.len() != theirs.len() {
@@ -335,7 +335,7 @@ impl Graphs {
         }
         self.groups.remove(&graph);
         self.firsts.remove(&(group.first, graph));
-        self.pasts.entry(graph).or_default().push_back(Past { until: call, group });
+        self.pasts.entry(graph).or_default().push_back(PastGroup { until: call, group });
         self.updated.push_back((graph, self.flushes));
         let shift = |((id, _), (their, _)): (&(u64, Caller), &(u64, Caller))| {
             id.wrapping_sub(their.wrapping_sub(from.shift))
@@ -344,24 +344,24 @@ impl Graphs {
         if mine.iter().zip(&theirs).all(|pair| shift(pair) == shift_of_all) {
             self.share(graph, from.table, shift_of_all, (*first, *last));
         } else {
-            let makers = theirs.into_iter().map(|(_, maker)| maker);
-            self.own(graph, mine.iter().map(|(id, _)| *id).zip(makers).collect());
+            let creators = theirs.into_iter().map(|(_, creator)| creator);
+            self.insert_own_table(graph, mine.iter().map(|(id, _)| *id).zip(creators).collect());
         }
     }
 
     fn end(&mut self, graph: GraphId) {
         let Some(group) = self.groups.get(&graph) else { return };
         let nodes = if group.shared { 0 } else { self.tables[group.table as usize].entries.len() };
-        self.ended_nodes += nodes;
-        self.ended.push_back(Ended { graph, flush: self.flushes, nodes });
+        self.destroyed_nodes += nodes;
+        self.destroyed.push_back(DestroyedGraph { graph, flush: self.flushes, nodes });
     }
 
     fn forget(&mut self, graph: GraphId) {
         self.drop_group(graph);
         // Release memory that is left from a burst of graphs.
-        if self.groups.capacity() > 4 * self.groups.len().max(KEPT_GRAPHS) {
-            self.groups.shrink_to(2 * KEPT_GRAPHS);
-            self.ended.shrink_to(2 * KEPT_GRAPHS);
+        if self.groups.capacity() > 4 * self.groups.len().max(MIN_KEPT_GRAPHS) {
+            self.groups.shrink_to(2 * MIN_KEPT_GRAPHS);
+            self.destroyed.shrink_to(2 * MIN_KEPT_GRAPHS);
         }
     }
 
@@ -384,7 +384,7 @@ impl Graphs {
         }
     }
 
-    fn new_table(&mut self, table: Table) -> u32 {
+    fn new_table(&mut self, table: NodeTable) -> u32 {
         if let Some(at) = self.free.pop() {
             self.tables[at as usize] = table;
             return at;
@@ -397,7 +397,7 @@ impl Graphs {
         let unused = &mut self.tables[table as usize];
         unused.users -= 1;
         if unused.users == 0 {
-            *unused = Table::default();
+            *unused = NodeTable::default();
             self.free.push(table);
         }
     }
@@ -410,12 +410,12 @@ impl Graphs {
     fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<Caller> {
         let found = self.group_of(graph, node)?;
         self.last = found;
-        let past = self.past_of(found, launch).and_then(|past| self.maker_of(past, node));
-        past.or_else(|| self.maker_in(found, node))
+        let past = self.past_of(found, launch).and_then(|past| self.creator_of(past, node));
+        past.or_else(|| self.creator_in(found, node))
     }
 
     /// Returns the state that a group had when `launch` was made, if the group has been updated since.
-    fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&Group> {
+    fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&NodeGroup> {
         let pasts = self.pasts.get(&graph)?;
         let at = pasts.partition_point(|past| !launch.is_before(past.until));
         pasts.get(at).map(|past| &past.group)
@@ -424,33 +424,33 @@ impl Graphs {
     /// Returns the group of a node by the node's id alone. Tries `graph` and the last group first. Ids of two groups may
     /// interleave if two threads create graphs at the same time.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
-        let likely = [graph, self.last].into_iter().find(|likely| self.maker_in(*likely, node).is_some());
+        let likely = [graph, self.last].into_iter().find(|likely| self.creator_in(*likely, node).is_some());
         likely.or_else(|| {
             let before = self.firsts.range(..=(node, GraphId(u32::MAX))).rev();
             before
                 .take_while(|(first, _)| node - first <= self.widest)
                 .map(|(_, graph)| *graph)
-                .find(|graph| self.maker_in(*graph, node).is_some())
+                .find(|graph| self.creator_in(*graph, node).is_some())
         })
     }
 
-    fn maker_in(&self, graph: GraphId, node: u64) -> Option<Caller> {
-        self.maker_of(self.groups.get(&graph)?, node)
+    fn creator_in(&self, graph: GraphId, node: u64) -> Option<Caller> {
+        self.creator_of(self.groups.get(&graph)?, node)
     }
 
-    fn maker_of(&self, group: &Group, node: u64) -> Option<Caller> {
+    fn creator_of(&self, group: &NodeGroup, node: u64) -> Option<Caller> {
         let in_group = (group.first..=group.last).contains(&node);
         if in_group { self.tables[group.table as usize].get(node.wrapping_sub(group.shift)) } else { None }
     }
 }
 
-impl Table {
+impl NodeTable {
     /// Adds a node. Returns false if `node` is too far from the base to belong to the same graph.
-    fn put(&mut self, node: u64, maker: Caller) -> bool {
+    fn put(&mut self, node: u64, creator: Caller) -> bool {
         let Some(offset) = node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok()) else {
             return false;
         };
-        let entry = Entry { offset, maker };
+        let entry = NodeEntry { offset, creator };
         match self.position(offset) {
             Ok(at) => self.entries[at] = entry,
             Err(at) => self.entries.insert(at, entry),
@@ -460,7 +460,7 @@ impl Table {
 
     fn get(&self, node: u64) -> Option<Caller> {
         let offset = u32::try_from(node.checked_sub(self.base)?).ok()?;
-        self.position(offset).ok().map(|at| self.entries[at].maker)
+        self.position(offset).ok().map(|at| self.entries[at].creator)
     }
 
     /// Whether `next` is the node that directly follows `node`.

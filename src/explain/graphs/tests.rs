@@ -141,7 +141,7 @@ fn a_destroyed_graph_is_found_until_two_flushes_later() {
     let mut graphs = Graphs::default();
     graph(&mut graphs, 1, 10, &[2]);
     end(&mut graphs, 1);
-    for at in 0..=KEPT_GRAPHS as u32 {
+    for at in 0..=MIN_KEPT_GRAPHS as u32 {
         node(&mut graphs, 10 + at, 100 + u64::from(at), 2);
         end(&mut graphs, 10 + at);
     }
@@ -154,7 +154,7 @@ fn a_destroyed_graph_is_found_until_two_flushes_later() {
 
 /// Creates and destroys more graphs than are kept, and then flushes.
 fn many_end(graphs: &mut Graphs, first: u32) {
-    for at in 0..2 * KEPT_GRAPHS as u32 {
+    for at in 0..2 * MIN_KEPT_GRAPHS as u32 {
         node(graphs, first + at, 1 << 40 | u64::from(at), 2);
         end(graphs, first + at);
     }
@@ -310,13 +310,13 @@ fn destroyed_graphs_use_no_memory() {
 
 #[test]
 fn nonsensical_graph_rows_do_not_panic() {
-    let mut chance = gpuflame_model::record::testing::Chance::new(7);
+    let mut rng = gpuflame_model::record::testing::Rng::new(7);
     let mut graphs = Graphs::default();
     for _ in 0..200_000 {
         let ids = [0, 1, 2, 5, 9, u64::MAX, u64::MAX - 1, 1 << 32, 1 << 63];
-        let mut id = || ids[chance.below(ids.len() as u64) as usize].wrapping_add(chance.below(40));
+        let mut id = || ids[rng.below(ids.len() as u64) as usize].wrapping_add(rng.below(40));
         let (a, b, c) = (id(), id(), id());
-        match chance.below(6) {
+        match rng.below(6) {
             0 => node(&mut graphs, a as u32 % 8, b, c as u32),
             1 | 2 => copy(&mut graphs, a as u32 % 8, b, c),
             3 => update(&mut graphs, a as u32 % 8, b as u32 % 8, c as u32),

@@ -17,37 +17,37 @@
 //! This module counts nothing and has no sink; it passes forgotten entries to the caller's closure.
 
 use super::Launched;
+use super::duplicates::ActivityHash;
 use super::orphans::Chain;
-use super::repeats::Last;
 use gpuflame_model::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 
 /// State of a correlation id.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Entry {
+pub(super) enum IdEntry {
     /// A launch, and the activities that it has had so far.
-    Launch(Launched, Progress),
+    Launch(Launched, MatchState),
     /// A second correlation id of the launch with this id.
     Alias(CorrelationId),
     /// Activities whose launch has not arrived yet.
     Orphans(Chain),
 }
 
-const _: () = assert!(size_of::<Option<Entry>>() == 24, "the entry grew: up to 262,144 entries are stored");
+const _: () = assert!(size_of::<Option<IdEntry>>() == 24, "the entry grew: up to 262,144 entries are stored");
 
 /// Activities that a launch has had so far, as far as the join needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum MatchState {
     /// The launch has no activity so far.
     Waiting,
     /// The launch has at least one activity; the last activity was this one.
-    Matched(Last),
+    Matched(ActivityHash),
     /// The launch has had at least one activity that is a graph node, and may have more for as long as the graph runs.
     Graph,
 }
 
-impl Progress {
+impl MatchState {
     /// Last activity of the launch, if it is known.
-    pub(super) fn last(self) -> Option<Last> {
+    pub(super) fn last(self) -> Option<ActivityHash> {
         if let Self::Matched(last) = self { Some(last) } else { None }
     }
 
@@ -55,37 +55,41 @@ impl Progress {
         if activity.graph != GraphId(0) {
             *self = Self::Graph;
         } else if *self != Self::Graph {
-            *self = Self::Matched(Last::of(activity));
+            *self = Self::Matched(ActivityHash::from_activity(activity));
         }
     }
 }
 
 /// Result of [`ById::find`].
-pub(super) enum Found<'a> {
+pub(super) enum LookUp<'a> {
     /// The launch was found, directly or through an alias.
-    Launch(&'a Launched, &'a mut Progress),
+    Launch(&'a Launched, &'a mut MatchState),
     /// Other activities already wait for the same launch, which will arrive under this id.
     Orphans(CorrelationId, &'a mut Chain),
     /// There is neither a launch nor a waiting activity yet; the launch will arrive under this id.
-    Nothing(CorrelationId),
+    NotYet(CorrelationId),
     /// The id is an alias of an alias, which cannot lead to a launch.
-    Nobody,
+    AliasOfAlias,
 }
 
 /// Launches and waiting activities by correlation id. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct ById {
-    recent: Recent,
+    recent: RecentIds,
     /// Launches without an activity, activities without a launch, and the aliases of both.
-    waiting: Older,
+    waiting: OlderEntries,
     /// Launches that had an activity, and the aliases of these launches.
-    running: Older,
+    running: OlderEntries,
 }
 
 impl ById {
     /// Creates an index of `recent` ids, with two generations of waiting entries and two of running entries.
     pub(super) fn new(recent: usize, waiting: usize, running: usize) -> Self {
-        Self { recent: Recent::new(recent), waiting: Older::new(waiting), running: Older::new(running) }
+        Self {
+            recent: RecentIds::new(recent),
+            waiting: OlderEntries::new(waiting),
+            running: OlderEntries::new(running),
+        }
     }
 
     /// Stores `entry` under `id` and returns the previous entry. The previous entry can be orphans, or another launch if
@@ -93,38 +97,38 @@ impl ById {
     pub(super) fn insert(
         &mut self,
         id: CorrelationId,
-        entry: Entry,
-        forget: &mut impl FnMut(CorrelationId, Entry),
-    ) -> Option<Entry> {
+        entry: IdEntry,
+        forget: &mut impl FnMut(CorrelationId, IdEntry),
+    ) -> Option<IdEntry> {
         match self.recent.room_for(id) {
-            RoomFor::Here => {}
-            RoomFor::Displaced => {
+            PageStatus::Here => {}
+            PageStatus::Displaced => {
                 self.displace(id, forget);
-                self.recent.turn_page(id);
+                self.recent.start_page(id);
             }
-            RoomFor::TooOld => return self.waiting.insert(id, entry, forget),
+            PageStatus::TooOld => return self.waiting.insert(id, entry, forget),
         }
         self.recent.slot(id)?.replace(entry)
     }
 
     /// Looks up the launch of an activity with this `id`. At most one alias is followed.
-    pub(super) fn find(&mut self, id: CorrelationId) -> Found<'_> {
+    pub(super) fn find(&mut self, id: CorrelationId) -> LookUp<'_> {
         let target = match self.get(id) {
-            Some(Entry::Alias(target)) => *target,
+            Some(IdEntry::Alias(target)) => *target,
             Some(_) => id,
-            None => return Found::Nothing(id),
+            None => return LookUp::NotYet(id),
         };
         self.note_running(id, target);
         match self.get_mut(target) {
-            Some(Entry::Launch(launched, progress)) => Found::Launch(launched, progress),
-            Some(Entry::Orphans(chain)) => Found::Orphans(target, chain),
-            Some(Entry::Alias(_)) => Found::Nobody,
-            None => Found::Nothing(target),
+            Some(IdEntry::Launch(launched, progress)) => LookUp::Launch(launched, progress),
+            Some(IdEntry::Orphans(chain)) => LookUp::Orphans(target, chain),
+            Some(IdEntry::Alias(_)) => LookUp::AliasOfAlias,
+            None => LookUp::NotYet(target),
         }
     }
 
     /// The entry of `id` itself; aliases are not followed.
-    pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut IdEntry> {
         match self.recent.page_of(id) {
             Some(_) => self.recent.slot(id)?.as_mut(),
             None => self.waiting.get_mut(id).or_else(|| self.running.get_mut(id)),
@@ -139,7 +143,7 @@ impl ById {
 
     /// Whether so many launches may still have activities that a flush should be made soon.
     pub(super) fn wants_flush(&self) -> bool {
-        self.running.young.len() >= 2 * KEPT_RUNNING
+        self.running.young.len() >= 2 * MIN_KEPT_RUNNING
     }
 
     /// Replaces the orphans of `id` by the remaining chain that `shorten` returns. Returns false if `id` has no orphans. If
@@ -149,7 +153,7 @@ impl ById {
         id: CorrelationId,
         shorten: impl FnOnce(Chain) -> Option<Chain>,
     ) -> bool {
-        if let Some(Entry::Orphans(chain)) = self.waiting.get_mut(id) {
+        if let Some(IdEntry::Orphans(chain)) = self.waiting.get_mut(id) {
             match shorten(*chain) {
                 Some(rest) => *chain = rest,
                 None => drop(self.waiting.take(id)),
@@ -157,20 +161,20 @@ impl ById {
             return true;
         }
         match self.recent.slot(id) {
-            Some(slot @ Some(Entry::Orphans(_))) => {
-                let Some(Entry::Orphans(chain)) = *slot else { return false };
-                *slot = shorten(chain).map(Entry::Orphans);
+            Some(slot @ Some(IdEntry::Orphans(_))) => {
+                let Some(IdEntry::Orphans(chain)) = *slot else { return false };
+                *slot = shorten(chain).map(IdEntry::Orphans);
                 true
             }
             _ => false,
         }
     }
 
-    /// Passes all entries to `each`, oldest first as far as their age is known.
-    pub(super) fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
+    /// Passes all entries to `for_each`, oldest first as far as their age is known.
+    pub(super) fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
         older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
-        self.recent.each(each);
+        self.recent.for_each(each);
     }
 
     /// Launches that have had no activity so far, in no particular order.
@@ -178,7 +182,7 @@ impl ById {
         let recent = self.recent.pages.iter().flatten().flat_map(|page| page.entries.iter().flatten());
         let older = self.waiting.young.values().chain(self.waiting.old.values());
         recent.chain(older).filter_map(|entry| match entry {
-            Entry::Launch(launched, Progress::Waiting) => Some(launched),
+            IdEntry::Launch(launched, MatchState::Waiting) => Some(launched),
             _ => None,
         })
     }
@@ -190,7 +194,7 @@ impl ById {
         let older = [&mut self.waiting, &mut self.running].into_iter();
         let older = older.flat_map(|older| older.young.values_mut().chain(older.old.values_mut()));
         recent.chain(older).filter_map(|entry| match entry {
-            Entry::Launch(launched, _) => Some(launched),
+            IdEntry::Launch(launched, _) => Some(launched),
             _ => None,
         })
     }
@@ -199,7 +203,7 @@ impl ById {
         self.recent.heap_bytes() + self.waiting.heap_bytes() + self.running.heap_bytes()
     }
 
-    fn get(&self, id: CorrelationId) -> Option<&Entry> {
+    fn get(&self, id: CorrelationId) -> Option<&IdEntry> {
         match self.recent.page_of(id) {
             Some(page) => page.entries[offset(id)].as_ref(),
             None => self.waiting.get(id).or_else(|| self.running.get(id)),
@@ -212,7 +216,7 @@ impl ById {
         if self.recent.page_of(launch).is_some() {
             return;
         }
-        let is_launch = |entry: &Entry| matches!(entry, Entry::Launch(..));
+        let is_launch = |entry: &IdEntry| matches!(entry, IdEntry::Launch(..));
         if !self.waiting.get(launch).or_else(|| self.running.get(launch)).is_some_and(is_launch) {
             return;
         }
@@ -231,12 +235,12 @@ impl ById {
     }
 
     /// Stores an entry that is no longer recent, in the map of running entries or in the map of waiting entries.
-    fn keep_older(
+    fn store_older(
         &mut self,
         runs: bool,
         id: CorrelationId,
-        entry: Entry,
-        forget: &mut impl FnMut(CorrelationId, Entry),
+        entry: IdEntry,
+        forget: &mut impl FnMut(CorrelationId, IdEntry),
     ) {
         let older = if runs { &mut self.running } else { &mut self.waiting };
         if let Some(shadowed) = older.insert(id, entry, forget) {
@@ -247,44 +251,44 @@ impl ById {
     /// Empties the page in the place that belongs to `id`. An alias stays as long as its launch; the launch has a lower id
     /// and so was handled earlier, in this page or a previous page.
     #[cold]
-    fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        for at in 0..PAGE {
-            let Some((id, entry)) = self.recent.leave(id, at) else { continue };
+    fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
+        for at in 0..ENTRIES_PER_PAGE {
+            let Some((id, entry)) = self.recent.take_entry(id, at) else { continue };
             match entry {
-                Entry::Launch(_, Progress::Matched(..)) => forget(id, entry),
-                Entry::Launch(_, Progress::Graph) => self.keep_older(true, id, entry, forget),
-                Entry::Alias(launch) if self.running.get(launch).is_some() => {
-                    self.keep_older(true, id, entry, forget);
+                IdEntry::Launch(_, MatchState::Matched(..)) => forget(id, entry),
+                IdEntry::Launch(_, MatchState::Graph) => self.store_older(true, id, entry, forget),
+                IdEntry::Alias(launch) if self.running.get(launch).is_some() => {
+                    self.store_older(true, id, entry, forget);
                 }
-                Entry::Alias(launch) if self.get(launch).or(self.waiting.get(launch)).is_none() => {}
-                _ => self.keep_older(false, id, entry, forget),
+                IdEntry::Alias(launch) if self.get(launch).or(self.waiting.get(launch)).is_none() => {}
+                _ => self.store_older(false, id, entry, forget),
             }
         }
     }
 }
 
 /// Number of entries in a page. A page has 1.5 KiB, so emptying a page takes about the time of one cache miss.
-const PAGE: usize = 64;
+const ENTRIES_PER_PAGE: usize = 64;
 
 fn offset(id: CorrelationId) -> usize {
-    id.0 as usize % PAGE
+    id.0 as usize % ENTRIES_PER_PAGE
 }
 
 #[derive(Debug)]
-struct Page {
+struct IdPage {
     /// Id of the page's first entry.
     first: CorrelationId,
-    entries: [Option<Entry>; PAGE],
+    entries: [Option<IdEntry>; ENTRIES_PER_PAGE],
 }
 
 /// Table of recent ids. Its number of pages is a power of two, and each page is allocated when it is first used.
 #[derive(Debug)]
-struct Recent {
-    pages: Box<[Option<Box<Page>>]>,
+struct RecentIds {
+    pages: Box<[Option<Box<IdPage>>]>,
 }
 
 /// Whether the page in the place of an id is the id's own page.
-enum RoomFor {
+enum PageStatus {
     /// The page of the id is in its place.
     Here,
     /// The place is empty, or contains a page with a lower number.
@@ -293,56 +297,56 @@ enum RoomFor {
     TooOld,
 }
 
-impl Recent {
+impl RecentIds {
     fn new(ids: usize) -> Self {
-        let pages = ids.div_ceil(PAGE).clamp(1, 1 << 24).next_power_of_two();
+        let pages = ids.div_ceil(ENTRIES_PER_PAGE).clamp(1, 1 << 24).next_power_of_two();
         Self { pages: (0..pages).map(|_| None).collect() }
     }
 
-    fn place(&self, id: CorrelationId) -> usize {
-        (id.0 as usize / PAGE) & (self.pages.len() - 1)
+    fn page_index(&self, id: CorrelationId) -> usize {
+        (id.0 as usize / ENTRIES_PER_PAGE) & (self.pages.len() - 1)
     }
 
     /// The page that contains `id`, if it is present.
-    fn page_of(&self, id: CorrelationId) -> Option<&Page> {
-        let page = self.pages[self.place(id)].as_deref()?;
-        (page.first.0 ^ id.0 < PAGE as u32).then_some(page)
+    fn page_of(&self, id: CorrelationId) -> Option<&IdPage> {
+        let page = self.pages[self.page_index(id)].as_deref()?;
+        (page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32).then_some(page)
     }
 
-    fn room_for(&self, id: CorrelationId) -> RoomFor {
-        match &self.pages[self.place(id)] {
-            Some(page) if page.first.0 ^ id.0 < PAGE as u32 => RoomFor::Here,
+    fn room_for(&self, id: CorrelationId) -> PageStatus {
+        match &self.pages[self.page_index(id)] {
+            Some(page) if page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32 => PageStatus::Here,
             // Ids wrap, so the sign of the shorter distance shows which id is higher.
-            Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => RoomFor::TooOld,
-            _ => RoomFor::Displaced,
+            Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => PageStatus::TooOld,
+            _ => PageStatus::Displaced,
         }
     }
 
     /// The slot of `id`. The caller must have checked that the page in the place of `id` is the right page.
-    fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<Entry>> {
-        Some(&mut self.pages[self.place(id)].as_mut()?.entries[offset(id)])
+    fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<IdEntry>> {
+        Some(&mut self.pages[self.page_index(id)].as_mut()?.entries[offset(id)])
     }
 
     /// Removes and returns entry number `at` of the page in the place that belongs to `id`.
-    fn leave(&mut self, id: CorrelationId, at: usize) -> Option<(CorrelationId, Entry)> {
-        let page = self.pages[self.place(id)].as_mut()?;
+    fn take_entry(&mut self, id: CorrelationId, at: usize) -> Option<(CorrelationId, IdEntry)> {
+        let page = self.pages[self.page_index(id)].as_mut()?;
         let entry = page.entries[at].take()?;
         Some((CorrelationId(page.first.0 + at as u32), entry))
     }
 
     /// Creates the page for `id`, from the empty page in its place or from a new page.
-    fn turn_page(&mut self, id: CorrelationId) {
-        let first = CorrelationId(id.0 & !(PAGE as u32 - 1));
-        let place = self.place(id);
-        match &mut self.pages[place] {
+    fn start_page(&mut self, id: CorrelationId) {
+        let first = CorrelationId(id.0 & !(ENTRIES_PER_PAGE as u32 - 1));
+        let page_index = self.page_index(id);
+        match &mut self.pages[page_index] {
             Some(page) => page.first = first,
-            nothing => *nothing = Some(Box::new(Page { first, entries: [None; PAGE] })),
+            nothing => *nothing = Some(Box::new(IdPage { first, entries: [None; ENTRIES_PER_PAGE] })),
         }
     }
 
-    /// Passes all entries to `each`, in the order of their ids unless ids wrapped.
-    fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
-        let mut pages: Vec<&Page> = self.pages.iter().flatten().map(|page| &**page).collect();
+    /// Passes all entries to `for_each`, in the order of their ids unless ids wrapped.
+    fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
+        let mut pages: Vec<&IdPage> = self.pages.iter().flatten().map(|page| &**page).collect();
         pages.sort_by_key(|page| page.first.0);
         for page in pages {
             for (at, entry) in (0..).zip(&page.entries) {
@@ -355,38 +359,38 @@ impl Recent {
 
     fn heap_bytes(&self) -> usize {
         let made = self.pages.iter().flatten().count();
-        size_of_val(&*self.pages) + made * size_of::<Page>()
+        size_of_val(&*self.pages) + made * size_of::<IdPage>()
     }
 }
 
-type Map = IdMap<CorrelationId, Entry>;
+type Map = IdMap<CorrelationId, IdEntry>;
 
 /// Number of launches per generation that are kept regardless of flushes. This number fills a table of 2^13 buckets.
-const KEPT_RUNNING: usize = 7 << 10;
+const MIN_KEPT_RUNNING: usize = 7 << 10;
 
 /// Entries by approximate age. A whole map at a time becomes the old generation, so the tables keep the size that they once
 /// reached.
 #[derive(Debug)]
-struct Older {
+struct OlderEntries {
     young: Map,
     old: Map,
     room: usize,
 }
 
-impl Older {
+impl OlderEntries {
     fn new(room: usize) -> Self {
         Self { young: Map::default(), old: Map::default(), room: room.max(1) }
     }
 
-    fn get(&self, id: CorrelationId) -> Option<&Entry> {
+    fn get(&self, id: CorrelationId) -> Option<&IdEntry> {
         self.young.get(&id).or_else(|| self.old.get(&id))
     }
 
-    fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
+    fn get_mut(&mut self, id: CorrelationId) -> Option<&mut IdEntry> {
         self.young.get_mut(&id).or_else(|| self.old.get_mut(&id))
     }
 
-    fn take(&mut self, id: CorrelationId) -> Option<Entry> {
+    fn take(&mut self, id: CorrelationId) -> Option<IdEntry> {
         self.young.remove(&id).or_else(|| self.old.remove(&id))
     }
 
@@ -394,9 +398,9 @@ impl Older {
     fn insert(
         &mut self,
         id: CorrelationId,
-        entry: Entry,
-        forget: &mut impl FnMut(CorrelationId, Entry),
-    ) -> Option<Entry> {
+        entry: IdEntry,
+        forget: &mut impl FnMut(CorrelationId, IdEntry),
+    ) -> Option<IdEntry> {
         if let Some(there) = self.get_mut(id) {
             return Some(std::mem::replace(there, entry));
         }
@@ -409,17 +413,17 @@ impl Older {
     /// If the young generation is large, forgets the old generation and makes the young one old. So the tracer was flushed
     /// completely between the last activity of a forgotten entry and the moment it is forgotten.
     fn flushed(&mut self) {
-        if self.young.len() < KEPT_RUNNING {
+        if self.young.len() < MIN_KEPT_RUNNING {
             return;
         }
         self.grow_old(&mut |_, _| {});
         // Release memory that is left from a burst of launches.
-        if self.young.capacity() > 4 * KEPT_RUNNING {
+        if self.young.capacity() > 4 * MIN_KEPT_RUNNING {
             self.young = Map::default();
         }
     }
 
-    fn grow_old(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
+    fn grow_old(&mut self, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
         std::mem::swap(&mut self.young, &mut self.old);
         self.young.drain().for_each(|(id, entry)| forget(id, entry));
     }

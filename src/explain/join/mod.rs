@@ -21,20 +21,20 @@
 //!
 //! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`). These ranges distinguish the
 //! activities of such launches from those of lost launches; an activity waits for its range in the same way as for a
-//! launch. Launches made while the tracer's callbacks were off are recognized by their ids alone (`unseen`).
+//! launch. Launches made while the tracer's callbacks were off are recognized by their ids alone (`muted`).
 //!
-//! The tracer assigns ids in sequence. If the id of an activity is further than `FAR` from the id of every launch, the
-//! activity belongs to no launch, not even to a lost one: it is counted separately and not passed to the sink.
+//! The tracer assigns ids in sequence. If the id of an activity is further than `MAX_ID_GAP` from the id of every launch,
+//! the activity belongs to no launch, not even to a lost one: it is counted separately and not passed to the sink.
 //!
 //! The [`Sink`] decides how to use the pairs of launch and activity (cells, idle time, replay).
 
 mod by_id;
+mod duplicates;
+mod muted;
 mod orphans;
 mod outside;
-mod repeats;
 mod sink;
 mod tally;
-mod unseen;
 
 #[cfg(test)]
 mod tests;
@@ -43,18 +43,18 @@ pub use gpuflame_model::record::Missing;
 pub use sink::{Launched, Origin, Sink};
 pub use tally::{Activities, Launches, Tally};
 
-use by_id::{ById, Entry, Found, Progress};
+use by_id::{ById, IdEntry, LookUp, MatchState};
+use duplicates::DuplicateDetector;
 use gpuflame_model::record::{
     self, Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge,
 };
+use muted::MutedPeriods;
 use orphans::{Chain, Orphans};
-use outside::Outside;
-use repeats::Repeats;
-use unseen::Unseen;
+use outside::OutsideRanges;
 
 /// Maximum number of consecutive unrecorded calls that the join expects between two recorded launches, before the first or
 /// after the last. Ten minutes of launches without a pause use this many ids.
-const FAR: u64 = 1 << 30;
+const MAX_ID_GAP: u64 = 1 << 30;
 
 /// Memory limits of a [`Join`]. With the defaults a join takes up to 45 MiB when everything is full, which requires half a
 /// million waiting launches, and a quarter of a million launches of graphs between two flushes.
@@ -85,9 +85,9 @@ impl Default for Limits {
 pub struct Join {
     by_id: ById,
     orphans: Orphans,
-    outside: Outside,
-    order: Order,
-    repeats: Repeats,
+    outside: OutsideRanges,
+    order: IdOrder,
+    duplicates: DuplicateDetector,
     tally: Tally,
 }
 
@@ -103,9 +103,9 @@ impl Join {
         Self {
             by_id: ById::new(limits.recent, limits.waiting, limits.running),
             orphans: Orphans::new(limits.orphans),
-            outside: Outside::default(),
-            order: Order::default(),
-            repeats: Repeats::default(),
+            outside: OutsideRanges::default(),
+            order: IdOrder::default(),
+            duplicates: DuplicateDetector::default(),
             tally: Tally::default(),
         }
     }
@@ -117,8 +117,8 @@ impl Join {
             Row::Activity(activity) => self.push_activity(activity, sink),
             Row::Outside(launches) => self.push_outside(launches, sink),
             Row::Window { edge: WindowEdge::Open, time } => self.order.open(*time),
-            Row::Told { on, time } => {
-                let nanos = self.order.unseen.told(*on, *time);
+            Row::CallbacksSwitched { on, time } => {
+                let nanos = self.order.muted.callbacks_switched(*on, *time);
                 self.tally.launches.not_told_nanos = self.tally.launches.not_told_nanos.saturating_add(nanos);
             }
             _ => {}
@@ -127,7 +127,7 @@ impl Join {
 
     /// Processes a launch in the same way as [`Join::push`].
     pub fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
-        self.order.see(launch.correlation);
+        self.order.note_id(launch.correlation);
         if launch.is_alias() {
             return self.push_alias(launch, sink);
         }
@@ -135,16 +135,16 @@ impl Join {
         if launch.context == ContextId::OUTSIDE {
             self.tally.launches.outside += 1;
         } else {
-            self.order.unseen.launch(self.order.unroll(launch.correlation), launch.time);
+            self.order.muted.launch(self.order.unroll(launch.correlation), launch.time);
         }
         let launched = Launched { time: launch.time, duration: launch.duration, context: launch.context };
-        let previous = self.keep(launch.correlation, Entry::Launch(launched, Progress::Waiting), sink);
+        let previous = self.store(launch.correlation, IdEntry::Launch(launched, MatchState::Waiting), sink);
         let Some(chain) = previous else { return };
-        let mut progress = Progress::Waiting;
+        let mut progress = MatchState::Waiting;
         self.orphans.take_all(chain, |activity| {
-            deliver(&mut self.tally, &mut self.repeats, activity, launched, &mut progress, sink);
+            deliver(&mut self.tally, &mut self.duplicates, activity, launched, &mut progress, sink);
         });
-        if let Some(Entry::Launch(_, kept)) = self.by_id.get_mut(launch.correlation) {
+        if let Some(IdEntry::Launch(_, kept)) = self.by_id.get_mut(launch.correlation) {
             *kept = progress;
         }
     }
@@ -153,30 +153,30 @@ impl Join {
     pub fn push_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
         self.tally.activities.seen += 1;
         match self.by_id.find(activity.correlation) {
-            Found::Launch(launched, progress) => {
-                deliver(&mut self.tally, &mut self.repeats, activity, *launched, progress, sink);
+            LookUp::Launch(launched, progress) => {
+                deliver(&mut self.tally, &mut self.duplicates, activity, *launched, progress, sink);
             }
-            Found::Nobody => self.give_up(activity, sink),
-            Found::Nothing(id) | Found::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
+            LookUp::AliasOfAlias => self.abandon(activity, sink),
+            LookUp::NotYet(id) | LookUp::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
                 Some(over) => deliver_outside(&mut self.tally, activity, over, sink),
-                None if self.order.is_of_no_call(activity) => self.give_up(activity, sink),
-                None if self.order.was_told(activity) => self.push_orphan(id, activity, sink),
-                None => deliver_unseen(&mut self.tally, activity, sink),
+                None if self.order.has_impossible_id(activity) => self.abandon(activity, sink),
+                None if self.order.was_reported(activity) => self.push_orphan(id, activity, sink),
+                None => deliver_muted(&mut self.tally, activity, sink),
             },
         }
     }
 
     /// Processes launches made outside of windows in the same way as [`Join::push`].
-    pub fn push_outside(&mut self, launches: &record::Outside, sink: &mut impl Sink) {
-        self.order.see(launches.first);
-        self.order.see(launches.last);
+    pub fn push_outside(&mut self, launches: &record::OutsideLaunches, sink: &mut impl Sink) {
+        self.order.note_id(launches.first);
+        self.order.note_id(launches.last);
         self.tally.launches.seen += u64::from(launches.count);
         self.tally.launches.outside += u64::from(launches.count);
         let (first, last) = (self.order.unroll(launches.first), self.order.unroll(launches.last));
         self.outside.add(first, last, launches.over);
         let Self { by_id, orphans, outside, order, tally, .. } = self;
         let mut theirs = Vec::new();
-        orphans.each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
+        orphans.for_each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
         for (id, over) in theirs {
             by_id.shorten(id, |chain| {
                 orphans.take_all(chain, |activity| deliver_outside(tally, activity, over, sink));
@@ -188,11 +188,11 @@ impl Join {
     /// Returns the counts that would result if no more rows came, so that no launch or activity is open, and passes all
     /// launches and activities that would be abandoned to `sink`. The join itself does not change, so this function may be
     /// called at any time.
-    pub fn as_if_over(&self, sink: &mut impl Sink) -> Tally {
+    pub fn final_tally(&self, sink: &mut impl Sink) -> Tally {
         let mut tally = self.tally;
-        self.orphans.each(|activity| give_up(&mut tally, &self.order, activity, sink));
-        self.by_id.each(|id, entry| {
-            if let Entry::Launch(launched, progress) = *entry {
+        self.orphans.for_each(|activity| abandon(&mut tally, &self.order, activity, sink));
+        self.by_id.for_each(|id, entry| {
+            if let IdEntry::Launch(launched, progress) = *entry {
                 retire(&mut tally, id, launched, progress, sink);
             }
         });
@@ -200,9 +200,9 @@ impl Join {
     }
 
     /// Passes launches to `sink` as pending if they were made between two times and still wait for an activity.
-    pub fn waiting_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
-        self.by_id.each(|id, entry| {
-            if let Entry::Launch(launched, Progress::Waiting) = *entry
+    pub fn pending_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
+        self.by_id.for_each(|id, entry| {
+            if let IdEntry::Launch(launched, MatchState::Waiting) = *entry
                 && launched.context != ContextId::OUTSIDE
                 && from < launched.time
                 && launched.time <= to
@@ -244,23 +244,23 @@ impl Join {
         self.by_id.heap_bytes()
             + self.orphans.heap_bytes()
             + self.outside.heap_bytes()
-            + self.order.unseen.heap_bytes()
-            + self.repeats.heap_bytes()
+            + self.order.muted.heap_bytes()
+            + self.duplicates.heap_bytes()
     }
 
     /// Processes a second id of a launch. This row may come before or after the launch itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
-        let previous = self.keep(alias.correlation, Entry::Alias(alias.within), sink);
+        let previous = self.store(alias.correlation, IdEntry::Alias(alias.within), sink);
         let Some(mut chain) = previous else { return };
         loop {
             let (activity, rest) = self.orphans.take_first(chain);
             match self.by_id.find(alias.correlation) {
-                Found::Launch(launched, progress) => {
-                    deliver(&mut self.tally, &mut self.repeats, &activity, *launched, progress, sink);
+                LookUp::Launch(launched, progress) => {
+                    deliver(&mut self.tally, &mut self.duplicates, &activity, *launched, progress, sink);
                 }
-                Found::Nobody => self.give_up(&activity, sink),
-                Found::Nothing(id) | Found::Orphans(id, _) => self.push_orphan(id, &activity, sink),
+                LookUp::AliasOfAlias => self.abandon(&activity, sink),
+                LookUp::NotYet(id) | LookUp::Orphans(id, _) => self.push_orphan(id, &activity, sink),
             }
             let Some(rest) = rest else { return };
             chain = rest;
@@ -269,24 +269,24 @@ impl Join {
 
     /// Stores an activity until the activity's launch arrives under `id`.
     fn push_orphan(&mut self, id: CorrelationId, activity: &Activity, sink: &mut impl Sink) {
-        if self.orphans.room() == 0 && !self.give_up_oldest(sink) {
-            return self.give_up(activity, sink);
+        if self.orphans.room() == 0 && !self.abandon_oldest(sink) {
+            return self.abandon(activity, sink);
         }
-        if let Found::Orphans(_, chain) = self.by_id.find(id) {
+        if let LookUp::Orphans(_, chain) = self.by_id.find(id) {
             *chain = self.orphans.push(id, activity, Some(*chain));
         } else {
             let chain = self.orphans.push(id, activity, None);
-            self.keep(id, Entry::Orphans(chain), sink);
+            self.store(id, IdEntry::Orphans(chain), sink);
         }
     }
 
     /// Abandons the activity that has waited longest. Returns false if no activity waits.
-    fn give_up_oldest(&mut self, sink: &mut impl Sink) -> bool {
+    fn abandon_oldest(&mut self, sink: &mut impl Sink) -> bool {
         let Self { by_id, orphans, order, tally, .. } = self;
         let Some(id) = orphans.oldest() else { return false };
         let found = by_id.shorten(id, |chain| {
             let (activity, rest) = orphans.take_first(chain);
-            give_up(tally, order, &activity, sink);
+            abandon(tally, order, &activity, sink);
             rest
         });
         debug_assert!(found, "an orphan whose id nothing is known of");
@@ -294,17 +294,17 @@ impl Join {
     }
 
     /// Stores `entry`. Returns the activities that waited for this entry, if there are any.
-    fn keep(&mut self, id: CorrelationId, entry: Entry, sink: &mut impl Sink) -> Option<Chain> {
+    fn store(&mut self, id: CorrelationId, entry: IdEntry, sink: &mut impl Sink) -> Option<Chain> {
         let Self { by_id, orphans, order, tally, .. } = self;
         let mut forget = |id, entry| match entry {
-            Entry::Launch(launched, progress) => retire(tally, id, launched, progress, sink),
-            Entry::Alias(_) => {}
-            Entry::Orphans(chain) => {
-                orphans.take_all(chain, |activity| give_up(tally, order, activity, sink));
+            IdEntry::Launch(launched, progress) => retire(tally, id, launched, progress, sink),
+            IdEntry::Alias(_) => {}
+            IdEntry::Orphans(chain) => {
+                orphans.take_all(chain, |activity| abandon(tally, order, activity, sink));
             }
         };
         match by_id.insert(id, entry, &mut forget)? {
-            Entry::Orphans(chain) => Some(chain),
+            IdEntry::Orphans(chain) => Some(chain),
             shadowed => {
                 forget(id, shadowed);
                 None
@@ -312,31 +312,31 @@ impl Join {
         }
     }
 
-    fn give_up(&mut self, activity: &Activity, sink: &mut impl Sink) {
-        give_up(&mut self.tally, &self.order, activity, sink);
+    fn abandon(&mut self, activity: &Activity, sink: &mut impl Sink) {
+        abandon(&mut self.tally, &self.order, activity, sink);
     }
 }
 
 /// Counts and delivers an activity whose launch is known.
 fn deliver(
     tally: &mut Tally,
-    repeats: &mut Repeats,
+    duplicates: &mut DuplicateDetector,
     activity: &Activity,
     launched: Launched,
-    progress: &mut Progress,
+    progress: &mut MatchState,
     sink: &mut impl Sink,
 ) {
     let outside = launched.context == ContextId::OUTSIDE;
-    if repeats.is_repeated(progress.last(), activity) {
+    if duplicates.is_duplicate(progress.last(), activity) {
         tally.activities.seen -= 1;
         tally.activities.repeated += 1;
         return;
     }
-    if *progress == Progress::Waiting && !outside {
+    if *progress == MatchState::Waiting && !outside {
         let is_graph = activity.graph != GraphId(0);
         tally.launches.matched += 1;
         tally.launches.graphs += u64::from(is_graph);
-        sink.met(launched, is_graph);
+        sink.matched(launched, is_graph);
     }
     progress.advance(activity);
     if outside {
@@ -360,18 +360,18 @@ fn deliver_outside(tally: &mut Tally, activity: &Activity, over: Nanos, sink: &m
 }
 
 /// Counts and delivers an activity that was launched while the tracer's callbacks were off.
-fn deliver_unseen(tally: &mut Tally, activity: &Activity, sink: &mut impl Sink) {
+fn deliver_muted(tally: &mut Tally, activity: &Activity, sink: &mut impl Sink) {
     tally.activities.outside += 1;
     tally.activities.not_told += 1;
     sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
 }
 
 /// Counts and delivers an activity whose launch is no longer expected.
-fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut impl Sink) {
-    if order.find_unseen(activity) != unseen::Found::No {
-        return deliver_unseen(tally, activity, sink);
+fn abandon(tally: &mut Tally, order: &IdOrder, activity: &Activity, sink: &mut impl Sink) {
+    if order.find_muted(activity) != muted::Muted::No {
+        return deliver_muted(tally, activity, sink);
     }
-    if order.is_of_no_call(activity) {
+    if order.has_impossible_id(activity) {
         tally.activities.seen -= 1;
         tally.activities.of_no_call += 1;
         return;
@@ -391,10 +391,10 @@ fn retire(
     tally: &mut Tally,
     id: CorrelationId,
     launched: Launched,
-    progress: Progress,
+    progress: MatchState,
     sink: &mut impl Sink,
 ) {
-    if progress == Progress::Waiting && launched.context != ContextId::OUTSIDE {
+    if progress == MatchState::Waiting && launched.context != ContextId::OUTSIDE {
         tally.launches.pending += 1;
         sink.pending(id, launched);
     }
@@ -403,15 +403,15 @@ fn retire(
 /// Order of correlation ids. So that "assigned before the first recorded id" stays correct when ids wrap, ids are unrolled
 /// to 64 bits: each is mapped to the value that is closest to the highest id so far.
 #[derive(Debug, Default)]
-struct Order {
+struct IdOrder {
     /// Lowest and highest id in the rows of launches.
     seen: Option<(u64, u64)>,
     opened: Option<Nanos>,
-    unseen: Unseen,
+    muted: MutedPeriods,
 }
 
-impl Order {
-    fn see(&mut self, id: CorrelationId) {
+impl IdOrder {
+    fn note_id(&mut self, id: CorrelationId) {
         let (first, last) = self.seen.unwrap_or((u64::MAX, 0));
         let unrolled = self.unroll(id);
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
@@ -419,22 +419,22 @@ impl Order {
 
     /// Whether `activity` has an id that no call can have had. The id may be 0 if the GPU itself launched the work. Always
     /// false for other tools' traces, because their numbering is unknown, and after an unknown number of unreported calls.
-    fn is_of_no_call(&self, activity: &Activity) -> bool {
+    fn has_impossible_id(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;
         }
         let id = self.unroll(activity.correlation);
-        let is_far = |(first, last)| id.saturating_add(FAR) < first || id > last + FAR;
-        self.seen.is_some_and(is_far) && self.find_unseen(activity) == unseen::Found::No
+        let is_far = |(first, last)| id.saturating_add(MAX_ID_GAP) < first || id > last + MAX_ID_GAP;
+        self.seen.is_some_and(is_far) && self.find_muted(activity) == muted::Muted::No
     }
 
     /// Whether the tracer may have reported the launch of `activity`.
-    fn was_told(&self, activity: &Activity) -> bool {
-        self.find_unseen(activity) != unseen::Found::Yes
+    fn was_reported(&self, activity: &Activity) -> bool {
+        self.find_muted(activity) != muted::Muted::Yes
     }
 
-    fn find_unseen(&self, activity: &Activity) -> unseen::Found {
-        self.unseen.find(self.unroll(activity.correlation), activity.start)
+    fn find_muted(&self, activity: &Activity) -> muted::Muted {
+        self.muted.find(self.unroll(activity.correlation), activity.start)
     }
 
     fn open(&mut self, time: Nanos) {

@@ -10,7 +10,7 @@ const NIL: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Orphans {
-    slots: Vec<Slot>,
+    slots: Vec<OrphanSlot>,
     /// First free slot. Free slots are linked by their `next` field.
     free: u32,
     oldest: u32,
@@ -20,7 +20,7 @@ pub(super) struct Orphans {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct OrphanSlot {
     activity: Activity,
     /// The id for which the activity waits: its own id, or the launch's id if the activity's id is known to be an alias.
     id: CorrelationId,
@@ -58,7 +58,8 @@ impl Orphans {
     /// that there is room.
     pub(super) fn push(&mut self, id: CorrelationId, activity: &Activity, chain: Option<Chain>) -> Chain {
         debug_assert!(self.room() > 0);
-        let at = self.place(Slot { activity: *activity, id, next: NIL, older: self.newest, newer: NIL });
+        let at =
+            self.allocate(OrphanSlot { activity: *activity, id, next: NIL, older: self.newest, newer: NIL });
         match self.newest {
             NIL => self.oldest = at,
             newest => self.slots[newest as usize].newer = at,
@@ -72,7 +73,7 @@ impl Orphans {
 
     /// Removes the first activity of a chain, and returns this activity and the rest of the chain.
     pub(super) fn take_first(&mut self, chain: Chain) -> (Activity, Option<Chain>) {
-        let Slot { activity, next, older, newer, .. } = self.slots[chain.first as usize];
+        let OrphanSlot { activity, next, older, newer, .. } = self.slots[chain.first as usize];
         match older {
             NIL => self.oldest = newer,
             older => self.slots[older as usize].newer = newer,
@@ -97,8 +98,8 @@ impl Orphans {
         }
     }
 
-    /// Passes all activities to `each`. The activity that has waited longest is passed first.
-    pub(super) fn each(&self, mut each: impl FnMut(&Activity)) {
+    /// Passes all activities to `for_each`. The activity that has waited longest is passed first.
+    pub(super) fn for_each(&self, mut each: impl FnMut(&Activity)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {
             each(&slot.activity);
@@ -106,8 +107,8 @@ impl Orphans {
         }
     }
 
-    /// Passes the activities' ids to `each`, with duplicates.
-    pub(super) fn each_id(&self, mut each: impl FnMut(CorrelationId)) {
+    /// Passes the activities' ids to `for_each`, with duplicates.
+    pub(super) fn for_each_id(&self, mut each: impl FnMut(CorrelationId)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {
             each(slot.id);
@@ -116,10 +117,10 @@ impl Orphans {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.capacity() * size_of::<OrphanSlot>()
     }
 
-    fn place(&mut self, slot: Slot) -> u32 {
+    fn allocate(&mut self, slot: OrphanSlot) -> u32 {
         match self.free {
             NIL => {
                 self.slots.push(slot);

@@ -4,11 +4,11 @@
 use gpuflame_model::record::Nanos;
 
 /// Maximum number of ranges, which take 96 KiB. Ids that are older than all these ranges are no longer found.
-const MOST: usize = 1 << 12;
+const MAX_RANGES: usize = 1 << 12;
 
 /// A range of unrolled ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
+struct IdRange {
     first: u64,
     last: u64,
     /// Time at which the last launch in the range ended.
@@ -17,13 +17,13 @@ struct Range {
 
 /// Ranges that do not overlap, in ascending order of ids.
 #[derive(Debug, Default)]
-pub(super) struct Outside(Vec<Range>);
+pub(super) struct OutsideRanges(Vec<IdRange>);
 
-impl Outside {
+impl OutsideRanges {
     /// Adds the ids from `first` to `last`. Ranges of several threads overlap, and each row of a growing range repeats its
     /// beginning, so overlapping ranges are merged.
     pub(super) fn add(&mut self, first: u64, last: u64, over: Nanos) {
-        let mut range = Range { first, last: last.max(first), over };
+        let mut range = IdRange { first, last: last.max(first), over };
         let from = self.0.partition_point(|kept| kept.last < first);
         let to = self.0.partition_point(|kept| kept.first <= range.last);
         for kept in &self.0[from..to.max(from)] {
@@ -32,7 +32,7 @@ impl Outside {
             range.over = range.over.max(kept.over);
         }
         self.0.splice(from..to.max(from), [range]);
-        if self.0.len() > MOST {
+        if self.0.len() > MAX_RANGES {
             self.0.remove(0);
         }
     }
@@ -44,7 +44,7 @@ impl Outside {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Range>()
+        self.0.capacity() * size_of::<IdRange>()
     }
 }
 
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn overlapping_ranges_are_merged() {
-        let mut outside = Outside::default();
+        let mut outside = OutsideRanges::default();
         outside.add(10, 20, Nanos(5));
         outside.add(40, 40, Nanos(7));
         outside.add(15, 30, Nanos(6));
@@ -62,14 +62,14 @@ mod tests {
         let found = [9, 10, 30, 31, 40, 41].map(|id| outside.find(id).map(|over| over.0));
         assert_eq!(found, [None, Some(6), Some(6), None, Some(7), None]);
         outside.add(5, 50, Nanos(1));
-        assert_eq!(outside.0, [Range { first: 5, last: 50, over: Nanos(7) }]);
+        assert_eq!(outside.0, [IdRange { first: 5, last: 50, over: Nanos(7) }]);
     }
 
     #[test]
     fn the_oldest_of_too_many_ranges_is_forgotten() {
-        let mut outside = Outside::default();
-        (0..MOST as u64 + 1).for_each(|at| outside.add(10 * at, 10 * at + 1, Nanos(at)));
-        assert_eq!(outside.0.len(), MOST);
+        let mut outside = OutsideRanges::default();
+        (0..MAX_RANGES as u64 + 1).for_each(|at| outside.add(10 * at, 10 * at + 1, Nanos(at)));
+        assert_eq!(outside.0.len(), MAX_RANGES);
         assert_eq!((outside.find(0), outside.find(10)), (None, Some(Nanos(1))));
     }
 }

@@ -52,7 +52,7 @@ pub trait Sink {
 
     /// Receives a launch that has its first activity, which is passed next. `is_graph` means that this activity is a
     /// graph's node, so more activities may follow.
-    fn met(&mut self, _launched: Launched, _is_graph: bool) {}
+    fn matched(&mut self, _launched: Launched, _is_graph: bool) {}
 
     /// Receives a call that allocated or freed memory.
     fn memory(&mut self, _call: &MemoryCall) {}
@@ -81,8 +81,8 @@ impl<S: Sink + ?Sized> Sink for &mut S {
         (**self).outside(activity, launched);
     }
 
-    fn met(&mut self, launched: Launched, is_graph: bool) {
-        (**self).met(launched, is_graph);
+    fn matched(&mut self, launched: Launched, is_graph: bool) {
+        (**self).matched(launched, is_graph);
     }
 
     fn memory(&mut self, call: &MemoryCall) {
@@ -126,9 +126,9 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
         self.1.outside(activity, launched);
     }
 
-    fn met(&mut self, launched: Launched, is_graph: bool) {
-        self.0.met(launched, is_graph);
-        self.1.met(launched, is_graph);
+    fn matched(&mut self, launched: Launched, is_graph: bool) {
+        self.0.matched(launched, is_graph);
+        self.1.matched(launched, is_graph);
     }
 
     fn memory(&mut self, call: &MemoryCall) {
@@ -172,9 +172,9 @@ impl<S: Sink> Sink for Option<S> {
         }
     }
 
-    fn met(&mut self, launched: Launched, is_graph: bool) {
+    fn matched(&mut self, launched: Launched, is_graph: bool) {
         if let Some(sink) = self {
-            sink.met(launched, is_graph);
+            sink.matched(launched, is_graph);
         }
     }
 

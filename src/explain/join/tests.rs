@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use gpuflame_model::record::testing::{Chance, alias, kernel, launch};
+use gpuflame_model::record::testing::{Rng, alias, kernel, launch};
 use gpuflame_model::record::{ContextId, DeviceId, GraphId, GraphNodeId};
 
 /// A sink that stores everything it receives.
@@ -41,7 +41,7 @@ fn run(limits: Limits, rows: &[Row<'_>]) -> (Seen, Tally) {
         join.push(row, &mut seen);
     }
     let before = join.tally;
-    let tally = join.as_if_over(&mut seen);
+    let tally = join.final_tally(&mut seen);
     assert_eq!(join.tally, before);
     assert!(before.launches.open() + before.activities.open() <= (rows.len() as u64));
     check(&seen, &tally);
@@ -115,7 +115,7 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     }
     // Many calls were not reported, and an activity that was launched after these calls arrives before its launch.
     let late = (1 << 30) + 300;
-    let told = |on, time| Row::Told { on, time: Nanos(time) };
+    let told = |on, time| Row::CallbacksSwitched { on, time: Nanos(time) };
     let mut rows = vec![window.clone()];
     rows.extend_from_slice(&launches);
     rows.extend([told(false, 1000), told(true, 9000)]);
@@ -366,7 +366,7 @@ fn rows_that_wait_too_long_are_evicted_with_a_reason() {
     assert_eq!(join.tally().activities.open(), 3);
     assert_eq!(seen.summary(), [(100, Err(Missing::LaunchedBefore)); 5]);
     assert_eq!(join.tally().launches.open(), 32, "activities take their turn among those that wait");
-    let tally = join.as_if_over(&mut seen);
+    let tally = join.final_tally(&mut seen);
     check(&seen, &tally);
 }
 
@@ -402,7 +402,7 @@ fn previewing_the_final_tally_changes_nothing() {
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {
         let mut given_up = Seen::default();
-        let tally = join.as_if_over(&mut given_up);
+        let tally = join.final_tally(&mut given_up);
         check(&given_up, &tally);
         assert_eq!(given_up.pending, [CorrelationId(3)]);
         assert_eq!(given_up.summary(), [(100, Err(Missing::LaunchedBefore))]);
@@ -411,7 +411,7 @@ fn previewing_the_final_tally_changes_nothing() {
     join.push_activity(&kernel(3, 120, 130), &mut seen);
     assert_eq!(seen.summary(), [(100, Ok(12)), (120, Ok(11))]);
     let mut given_up = Seen::default();
-    let tally = join.as_if_over(&mut given_up);
+    let tally = join.final_tally(&mut given_up);
     assert_eq!((tally.launches.matched, tally.activities.matched), (2, 2));
     assert_eq!((given_up.pending.len(), given_up.activities.len()), (0, 0));
 }
@@ -420,7 +420,7 @@ fn previewing_the_final_tally_changes_nothing() {
 fn an_activity_in_an_outside_range_is_outside_unless_its_launch_is_recorded() {
     let range = |first, last, count| {
         let (first, last) = (CorrelationId(first), CorrelationId(last));
-        Row::Outside(record::Outside { first, last, count, over: Nanos(95) })
+        Row::Outside(record::OutsideLaunches { first, last, count, over: Nanos(95) })
     };
     let rows = [
         Row::Launch(launch(3, 11)),
@@ -452,29 +452,29 @@ struct Truth {
 
 /// Makes a run of `launches` calls whose ids begin at `first`, with gaps, second ids, graphs, launches that
 /// never ran, and activities without a launch; each activity has a start of its own.
-fn play(chance: &mut Chance, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
+fn play(rng: &mut Rng, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
     let (mut rows, mut truth) = (Vec::new(), Truth::default());
     let (mut id, mut start) = (first, 1_u64 << 40);
-    for _ in 0..chance.below(20) {
+    for _ in 0..rng.below(20) {
         start += 10;
-        let early = first.wrapping_sub(1 + chance.below(1000) as u32);
+        let early = first.wrapping_sub(1 + rng.below(1000) as u32);
         rows.push(Row::Activity(kernel(early, start, start + 5)));
         truth.activities.insert(start, Err(Missing::LaunchedBefore));
     }
     for _ in 0..launches {
         let call = id;
-        let context = [NONE, OUTSIDE, 11, 12, 13][chance.below(5) as usize];
+        let context = [NONE, OUTSIDE, 11, 12, 13][rng.below(5) as usize];
         rows.push(Row::Launch(launch(call, context)));
-        let nested = chance.below(3) == 0;
+        let nested = rng.below(3) == 0;
         if nested {
             id = id.wrapping_add(1);
             rows.push(Row::Launch(alias(id, call)));
         }
-        let count = [0, 1, 1, 1, 5][chance.below(5) as usize];
+        let count = [0, 1, 1, 1, 5][rng.below(5) as usize];
         for _ in 0..count {
             start += 10;
             let graph = GraphId(u32::from(count > 1));
-            let carried = if nested && chance.below(2) == 0 { id } else { call };
+            let carried = if nested && rng.below(2) == 0 { id } else { call };
             rows.push(Row::Activity(Activity { graph, ..kernel(carried, start, start + 5) }));
             match context {
                 OUTSIDE => truth.outside += 1,
@@ -484,7 +484,7 @@ fn play(chance: &mut Chance, first: u32, launches: u32) -> (Vec<Row<'static>>, T
         }
         truth.pending += usize::from(count == 0 && context != OUTSIDE);
         id = id.wrapping_add(1);
-        if chance.below(10) == 0 {
+        if rng.below(10) == 0 {
             start += 10;
             rows.push(Row::Activity(kernel(id, start, start + 5)));
             truth.activities.insert(start, Err(Missing::NoStack));
@@ -504,11 +504,11 @@ fn check_against(truth: &Truth, seen: &Seen) {
 #[test]
 fn pairs_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..60 {
-        let mut chance = Chance::new(seed);
-        let first = if seed % 3 == 0 { u32::MAX - 100 } else { chance.next_u64() as u32 };
-        let (mut rows, truth) = play(&mut chance, first, 300);
+        let mut rng = Rng::new(seed);
+        let first = if seed % 3 == 0 { u32::MAX - 100 } else { rng.next_u64() as u32 };
+        let (mut rows, truth) = play(&mut rng, first, 300);
         // The launches of a thread are its calls in order, but the very first id must be known from the start.
-        chance.shuffle(&mut rows, 2000);
+        rng.shuffle(&mut rows, 2000);
         check_against(&truth, &run(Limits::default(), &rows).0);
     }
 }
@@ -517,9 +517,9 @@ fn pairs_match_the_oracle_for_rows_in_any_order() {
 fn small_limits_match_the_oracle_if_rows_are_roughly_in_order() {
     let limits = Limits { recent: 512, waiting: 2000, running: 2000, orphans: 400 };
     for seed in 1..10 {
-        let mut chance = Chance::new(seed);
-        let (mut rows, truth) = play(&mut chance, u32::MAX - 5_000, 10_000);
-        chance.shuffle(&mut rows, 300);
+        let mut rng = Rng::new(seed);
+        let (mut rows, truth) = play(&mut rng, u32::MAX - 5_000, 10_000);
+        rng.shuffle(&mut rows, 300);
         check_against(&truth, &run(limits, &rows).0);
     }
 }
@@ -527,22 +527,22 @@ fn small_limits_match_the_oracle_if_rows_are_roughly_in_order() {
 #[test]
 fn hostile_rows_never_break_the_sums() {
     for seed in 1..200 {
-        let mut chance = Chance::new(seed);
+        let mut rng = Rng::new(seed);
         let mut rows = Vec::new();
         for _ in 0..400 {
-            let id = chance.below(20) as u32;
-            rows.push(match chance.below(5) {
-                0 => Row::Launch(alias(id, chance.below(20) as u32)),
-                1 | 2 => Row::Launch(launch(id.wrapping_mul(1 << 29), chance.below(4) as u32)),
-                3 => Row::Launch(launch(id, chance.below(4) as u32)),
+            let id = rng.below(20) as u32;
+            rows.push(match rng.below(5) {
+                0 => Row::Launch(alias(id, rng.below(20) as u32)),
+                1 | 2 => Row::Launch(launch(id.wrapping_mul(1 << 29), rng.below(4) as u32)),
+                3 => Row::Launch(launch(id, rng.below(4) as u32)),
                 _ => {
-                    let graph = GraphId(chance.below(2) as u32);
-                    Row::Activity(Activity { graph, ..kernel(id, chance.below(3), chance.below(3)) })
+                    let graph = GraphId(rng.below(2) as u32);
+                    Row::Activity(Activity { graph, ..kernel(id, rng.below(3), rng.below(3)) })
                 }
             });
         }
-        let limit = |chance: &mut Chance| chance.below(6) as usize;
-        let [recent, waiting, running, orphans] = std::array::from_fn(|_| limit(&mut chance));
+        let limit = |rng: &mut Rng| rng.below(6) as usize;
+        let [recent, waiting, running, orphans] = std::array::from_fn(|_| limit(&mut rng));
         run(Limits { recent, waiting, running, orphans }, &rows);
     }
 }
@@ -623,7 +623,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
         others(&mut join, &mut seen);
     }
     join.push_activity(&node(1, 60), &mut seen);
-    join.as_if_over(&mut seen);
+    join.final_tally(&mut seen);
     assert_eq!(
         seen.summary().last(),
         Some(&(60, Err(Missing::NoStack))),

@@ -20,52 +20,52 @@
 use std::collections::HashMap;
 
 use gpuflame_model::profile::views::GPU;
-use gpuflame_model::profile::{Kind, Place, Profile, ShownFrame, ShownFrameId, add_to};
+use gpuflame_model::profile::{Profile, SampleSite, ShownFrame, ShownFrameId, ShownFrameKind, add_to};
 use gpuflame_model::record::{ContextId, FrameKind, ThreadId};
 
 /// Frame between the frames of the forward pass and those of the node.
-const MARK: &str = "[backward]";
+const BACKWARD_MARK: &str = "[backward]";
 /// Prefixes of the names of the engine's functions. Every stack of a node has a function with the second prefix, unless its
 /// root is missing.
-const ENGINE: [&str; 2] =
+const ENGINE_PREFIXES: [&str; 2] =
     ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
 /// Suffix of node names, which a digit follows.
-const NODE: &str = "Backward";
+const NODE_SUFFIX: &str = "Backward";
 /// Text before the number in the name of a range.
-const NUMBER: &str = ", seq = ";
+const SEQUENCE_INFIX: &str = ", seq = ";
 
 /// GPU time launched by the backward pass, and the part that was moved under the forward pass, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tied {
+pub struct BackwardTime {
     /// GPU time of the whole backward pass.
     pub all: u64,
     /// The part of `all` that was moved under the forward pass.
-    pub tied: u64,
+    pub moved: u64,
 }
 
 /// An operator or a node: the number of its range, and the name that an operator and its node have in common.
-type Numbered = (u64, String);
+type RangeKey = (u64, String);
 
 /// Contexts of the operators' last launches, by thread. The context is `None` for a thread of autograd's engine.
-type Operators = HashMap<Numbered, HashMap<ThreadId, Option<ContextId>>>;
+type OperatorContexts = HashMap<RangeKey, HashMap<ThreadId, Option<ContextId>>>;
 
 /// Whether a function of this name belongs to autograd's engine and calls nodes.
 pub(super) fn is_engine(function: &str) -> bool {
-    ENGINE.iter().any(|begin| function.starts_with(begin))
+    ENGINE_PREFIXES.iter().any(|begin| function.starts_with(begin))
 }
 
 /// Moves launches of backward nodes under the forward pass, in a profile with names. Launches that were already moved stay
 /// in place. `engine` marks the frames of the profile that belong to the engine, whether they are shown or not. `of_node`
 /// returns the shown frames of a stack inside the engine, root first.
-pub(super) fn hang_backward(
+pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,
     engine: &[bool],
     of_node: &dyn Fn(&Profile, ContextId) -> Vec<ShownFrameId>,
-) -> Tied {
-    let mut operators = Operators::new();
+) -> BackwardTime {
+    let mut operators = OperatorContexts::new();
     let mut backward = HashMap::new();
     for context in profile.contexts() {
-        let is_done = shown(profile, context).any(|id| name(profile, id) == MARK);
+        let is_done = shown(profile, context).any(|id| name(profile, id) == BACKWARD_MARK);
         let mut is_backward = is_in(profile, context, engine);
         let mut numbered = numbered(profile, context);
         // The node's own range encloses all other ranges of its thread, which belong to operators that the node calls.
@@ -81,8 +81,8 @@ pub(super) fn hang_backward(
             backward.insert(context, node.filter(|_| !is_done).ok_or(is_done));
         }
     }
-    let mark = profile.intern(MARK);
-    let mark = profile.intern_shown(ShownFrame::new(Kind::Marker, mark));
+    let mark = profile.intern(BACKWARD_MARK);
+    let mark = profile.intern_shown(ShownFrame::new(ShownFrameKind::Marker, mark));
     let mut is_tied: HashMap<ContextId, bool> = HashMap::new();
     for (context, node) in backward {
         let is_done = node == Err(true);
@@ -91,7 +91,7 @@ pub(super) fn hang_backward(
         if let Some(found) = found {
             let mut stack = Vec::new();
             push_missing_root(profile, found, &mut stack);
-            stack.append(&mut line(profile, found));
+            stack.append(&mut forward_stack(profile, found));
             stack.push(mark);
             // From the engine's frame inwards the stack is complete.
             if !is_in(profile, context, engine) {
@@ -102,13 +102,13 @@ pub(super) fn hang_backward(
         }
         is_tied.insert(context, found.is_some() || is_done);
     }
-    let mut sums = Tied::default();
+    let mut sums = BackwardTime::default();
     for sample in profile.samples(&GPU) {
-        if let Place::Context(context) = sample.place
+        if let SampleSite::Context(context) = sample.site
             && let Some(is_tied) = is_tied.get(&context)
         {
             add_to(&mut sums.all, sample.amount());
-            add_to(&mut sums.tied, if *is_tied { sample.amount() } else { 0 });
+            add_to(&mut sums.moved, if *is_tied { sample.amount() } else { 0 });
         }
     }
     sums
@@ -124,16 +124,16 @@ fn is_in(profile: &Profile, context: ContextId, engine: &[bool]) -> bool {
 fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<ShownFrameId>) {
     if let Some(label) = profile.context(context).and_then(|known| known.flags.label()) {
         let name = profile.intern(label);
-        stack.push(profile.intern_shown(ShownFrame::new(Kind::Loss, name)));
+        stack.push(profile.intern_shown(ShownFrame::new(ShownFrameKind::Loss, name)));
     }
 }
 
 /// Stack of the forward pass, root first, up to the innermost Python function. Without a Python function, up to the call.
-fn line(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
+fn forward_stack(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     let mut stack = root_first(profile, forward);
     let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;
-    let line = stack.iter().rposition(|id| is(id, Kind::Python)).map(|at| at + 1);
-    stack.truncate(line.or_else(|| stack.iter().position(|id| is(id, Kind::Call))).unwrap_or(0));
+    let line = stack.iter().rposition(|id| is(id, ShownFrameKind::Python)).map(|at| at + 1);
+    stack.truncate(line.or_else(|| stack.iter().position(|id| is(id, ShownFrameKind::Call))).unwrap_or(0));
     stack
 }
 
@@ -166,7 +166,7 @@ fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
 
 /// Parses the name of a range: returns `(12, "aten::addmm")` for `aten::addmm, seq = 12, op_id = 40`.
 fn number(text: &str) -> Option<(u64, &str)> {
-    let (before, behind) = text.split_once(NUMBER)?;
+    let (before, behind) = text.split_once(SEQUENCE_INFIX)?;
     let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
     Some((behind[..digits].parse().ok()?, before))
 }
@@ -178,14 +178,14 @@ fn without_digits(text: &str) -> &str {
 
 /// Whether a range belongs to a node of the backward pass.
 fn is_node(text: &str) -> bool {
-    without_digits(text).ends_with(NODE)
+    without_digits(text).ends_with(NODE_SUFFIX)
 }
 
 /// The name that an operator and its node have in common: `addmm`, for `[range]aten::addmm` and for `AddmmBackward0`;
 /// `tocopy`, for `aten::_to_copy` and for `ToCopyBackward0`.
 fn common_name(text: &str) -> String {
     let last = text.rsplit([':', ' ', ']']).next().unwrap_or(text);
-    let own = without_digits(last).strip_suffix(NODE).unwrap_or(last);
+    let own = without_digits(last).strip_suffix(NODE_SUFFIX).unwrap_or(last);
     own.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }
 
@@ -193,7 +193,7 @@ fn common_name(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::symbolize::{SymbolizeOptions, Symbolizer};
-    use gpuflame_model::profile::{Leaf, Sample, Tip};
+    use gpuflame_model::profile::{Leaf, LeafFrame, Sample};
     use gpuflame_model::record::{ContextFlags, Frame, LabelId, LabelKind, RangeId, Row, Work};
 
     /// A profile of contexts, each with a thread, frames root first, and GPU time. `p` is a Python function, `c` any other
@@ -230,7 +230,8 @@ mod tests {
                 flags,
                 frames: &frames,
             });
-            let mut sample = Sample::new(Place::Context(ContextId(id)), Leaf::new(&[Tip::Work(Work::Set)]));
+            let mut sample =
+                Sample::new(SampleSite::Context(ContextId(id)), Leaf::new(&[LeafFrame::Work(Work::Set)]));
             sample.values[0] = nanos;
             samples.push(sample);
         }
@@ -239,11 +240,11 @@ mod tests {
         profile
     }
 
-    fn hang(profile: &mut Profile) -> Tied {
+    fn attach(profile: &mut Profile) -> BackwardTime {
         let options = SymbolizeOptions { backward_under_forward: true, ..SymbolizeOptions::default() };
         let mut symbolizer = Symbolizer::new(options);
         symbolizer.name(profile);
-        symbolizer.tied()
+        symbolizer.backward_time()
     }
 
     fn stack(profile: &Profile, id: u32) -> String {
@@ -278,10 +279,10 @@ mod tests {
             contexts.iter().map(|(thread, stack, ns)| (*thread, stack.as_str(), *ns)).collect();
         let mut profile = profile(&contexts);
         let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
-        let sums = Tied { all: 1129, tied: 120 };
+        let sums = BackwardTime { all: 1129, moved: 120 };
         // Nothing changes if the profile is displayed again, as in a live process.
         for _ in 0..2 {
-            assert_eq!(hang(&mut profile), sums);
+            assert_eq!(attach(&mut profile), sums);
             let tail = |number| {
                 format!("MmBackward0;aten::mm;call;[range]MmBackward0, seq = {number};[range]aten::mm")
             };
@@ -318,7 +319,7 @@ mod tests {
         let contexts: Vec<_> =
             contexts.iter().map(|(thread, stack, ns)| (*thread, stack.as_str(), *ns)).collect();
         let mut profile = profile(&contexts);
-        assert_eq!(hang(&mut profile), Tied { all: 7, tied: 2 });
+        assert_eq!(attach(&mut profile), BackwardTime { all: 7, moved: 2 });
         let hung = |id: u32| stack(&profile, id).split_once(";[backward];").map(|(line, _)| line.to_owned());
         let tied: Vec<_> = (1..=11).filter_map(|id| Some((id, hung(id)?))).collect();
         assert_eq!(tied, [(4, "step;layer".to_owned()), (11, "step;relu".to_owned())]);
@@ -337,7 +338,7 @@ mod tests {
         ] {
             let forward = format!("{forward}p step;c call;r aten::mm, seq = 1");
             let mut profile = profile(&[(1, &forward, 1), (2, &format!("{backward}{node}"), 5)]);
-            assert_eq!(hang(&mut profile), Tied { all: 5, tied: 5 }, "{forward} {backward}");
+            assert_eq!(attach(&mut profile), BackwardTime { all: 5, moved: 5 }, "{forward} {backward}");
             let of_node = "X;call;[range]MmBackward0, seq = 1;[range]aten::mm";
             assert_eq!(stack(&profile, 2), format!("{hung}{of_node}"));
         }

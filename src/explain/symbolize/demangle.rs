@@ -2,7 +2,7 @@
 //!
 //! Parameters are left out because a name in a flame graph is a place, not a signature: with parameters the name of a
 //! symbol of a large C++ library takes 354 bytes on average. Symbols come from foreign files, which may be built so that
-//! demangled names explode; a symbol whose name would exceed [`LONGEST`] stays mangled.
+//! demangled names explode; a symbol whose name would exceed [`MAX_NAME_BYTES`] stays mangled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,43 +11,43 @@ use cpp_demangle::{DemangleOptions, Symbol};
 
 /// Maximum length of a demangled name in bytes. Names are not truncated anywhere else, so the limit is generous: the
 /// longest genuine names found so far have about 10 KB.
-const LONGEST: usize = 16 << 10;
+const MAX_NAME_BYTES: usize = 16 << 10;
 
 /// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol that is not mangled, or not
 /// mangled correctly, is returned unchanged.
 pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
-    cpp(symbol).or_else(|| of_one_file(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
+    demangle_cpp(symbol).or_else(|| static_kernel_name(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
 }
 
 /// Name of a `static` kernel in programs of separately compiled files. For example,
 /// `__nv_static_35__bde6f193_17_main_cu__Z6reducePf` contains the file's name with a hash, and then the kernel's symbol.
-fn of_one_file(symbol: &str) -> Option<String> {
+fn static_kernel_name(symbol: &str) -> Option<String> {
     let rest = symbol.strip_prefix("__nv_static_")?;
-    rest.match_indices("__Z").find_map(|(at, _)| cpp(&rest[at + 1..]))
+    rest.match_indices("__Z").find_map(|(at, _)| demangle_cpp(&rest[at + 1..]))
 }
 
 /// Returns the name of a C++ or Rust function. A symbol that is not mangled, or not mangled correctly, is returned
 /// unchanged.
 pub(super) fn function_name(symbol: &str) -> String {
-    rust(symbol).or_else(|| cpp(symbol)).unwrap_or_else(|| symbol.to_owned())
+    demangle_rust(symbol).or_else(|| demangle_cpp(symbol)).unwrap_or_else(|| symbol.to_owned())
 }
 
-fn rust(symbol: &str) -> Option<String> {
+fn demangle_rust(symbol: &str) -> Option<String> {
     let name = rustc_demangle::try_demangle(symbol).ok()?;
-    let mut text = Bounded::default();
+    let mut text = BoundedText::default();
     // The alternate form (`#`) omits the hash.
     fmt::write(&mut text, format_args!("{name:#}")).ok()?;
     Some(text.0)
 }
 
-fn cpp(symbol: &str) -> Option<String> {
+fn demangle_cpp(symbol: &str) -> Option<String> {
     if !symbol.starts_with("_Z") && !symbol.starts_with("__Z") {
         return None;
     }
     // Some symbol tables append a version, which is not part of the mangling.
     let symbol = symbol.split_once("@@").map_or(symbol, |(symbol, _)| symbol);
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
-    let mut text = Bounded::default();
+    let mut text = BoundedText::default();
     Symbol::new(symbol).ok()?.structured_demangle(&mut text, &options).ok()?;
     // This qualifier belongs to the omitted parameters.
     let length = text.0.strip_suffix(" const").unwrap_or(&text.0).len();
@@ -55,13 +55,13 @@ fn cpp(symbol: &str) -> Option<String> {
     Some(text.0)
 }
 
-/// Text that refuses to become longer than [`LONGEST`].
+/// Text that refuses to become longer than [`MAX_NAME_BYTES`].
 #[derive(Default)]
-struct Bounded(String);
+struct BoundedText(String);
 
-impl fmt::Write for Bounded {
+impl fmt::Write for BoundedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST {
+        if self.0.len() + text.len() > MAX_NAME_BYTES {
             return Err(fmt::Error);
         }
         self.0.push_str(text);

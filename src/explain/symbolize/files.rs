@@ -19,7 +19,7 @@ use gpuflame_model::record::Module;
 
 /// A function at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Function {
+pub(super) struct FunctionSymbol {
     /// Mangled name of the function.
     pub(super) name: String,
     /// Source file and line, if the debug information has them. The line is 0 if only the file is known.
@@ -28,14 +28,14 @@ pub(super) struct Function {
 
 /// Functions at an address: first the function that has code of its own, then the functions inlined at the address,
 /// outermost first. The list is never empty; if there is no function, the error is the reason.
-pub(super) type Symbols = Result<Vec<Function>, Unnamed>;
+pub(super) type Symbols = Result<Vec<FunctionSymbol>, Unnamed>;
 
 /// Reads files. A new reader is created for each round, so that no file stays mapped into the host between rounds.
-pub(super) struct Files {
+pub(super) struct SymbolFiles {
     blazesym: Symbolizer,
 }
 
-impl Files {
+impl SymbolFiles {
     pub(super) fn new() -> Self {
         Self { blazesym: Symbolizer::builder().enable_demangling(false).enable_auto_reload(false).build() }
     }
@@ -45,9 +45,9 @@ impl Files {
         // The file is foreign and may be broken in ways that the parsers did not foresee. In the host's process a broken
         // file must not cost more than the names of its frames.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
-            let path = is_there(&module.path)?;
-            is_same(path, &module.build_id)?;
-            self.ask_both(path, addresses).ok_or(Unnamed::FileUnreadable)
+            let path = require_regular_file(&module.path)?;
+            check_build_id(path, &module.build_id)?;
+            self.query_both(path, addresses).ok_or(Unnamed::FileUnreadable)
         }));
         let symbols = symbols.unwrap_or(Err(Unnamed::FileUnreadable));
         symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
@@ -55,15 +55,15 @@ impl Files {
 
     /// Combines debug information and symbol table. The debug information knows inlined functions, but with line tables
     /// only (as in Rust's release builds, or `-g1`) its names lack their namespaces. The symbol table has the full names.
-    fn ask_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
-        let Some(mut found) = self.ask(path, addresses, true) else {
-            return self.ask(path, addresses, false);
+    fn query_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
+        let Some(mut found) = self.query(path, addresses, true) else {
+            return self.query(path, addresses, false);
         };
         let (plain, asked): (Vec<usize>, Vec<u64>) = (0..found.len())
             .filter(|&at| found[at].as_ref().is_ok_and(|functions| !is_mangled(&functions[0].name)))
             .map(|at| (at, addresses[at]))
             .unzip();
-        for (at, symbols) in plain.into_iter().zip(self.ask(path, &asked, false).unwrap_or_default()) {
+        for (at, symbols) in plain.into_iter().zip(self.query(path, &asked, false).unwrap_or_default()) {
             let whole = symbols.ok().and_then(|functions| functions.into_iter().next());
             if let (Ok(functions), Some(whole)) = (&mut found[at], whole.filter(|it| is_mangled(&it.name))) {
                 functions[0].name = whole.name;
@@ -72,7 +72,7 @@ impl Files {
         Some(found)
     }
 
-    fn ask(&self, path: &Path, addresses: &[u64], debug_syms: bool) -> Option<Vec<Symbols>> {
+    fn query(&self, path: &Path, addresses: &[u64], debug_syms: bool) -> Option<Vec<Symbols>> {
         let mut elf = Elf::new(path);
         elf.debug_syms = debug_syms;
         let found = self.blazesym.symbolize(&Source::Elf(elf), Input::VirtOffset(addresses)).ok()?;
@@ -94,7 +94,7 @@ fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
     let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
     let internal: Vec<(usize, &Sym<'_>)> = internal.filter(|(_, symbol)| is_internal(symbol)).collect();
-    let bare: Vec<&str> = internal.iter().map(|(_, symbol)| bare(&symbol.name)).collect();
+    let bare: Vec<&str> = internal.iter().map(|(_, symbol)| public_name(&symbol.name)).collect();
     let mut elf = inspect::source::Elf::new(path);
     elf.debug_syms = false;
     let inspector = Inspector::new();
@@ -104,20 +104,20 @@ fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     };
     let named = internal.iter().zip(&bare).enumerate().map(|(nth, ((at, symbol), bare))| {
         let is_at = there.get(nth).is_some_and(|all| all.iter().any(|one| one.addr == symbol.addr));
-        let name = if is_at { *bare } else { own(&symbol.name) };
+        let name = if is_at { *bare } else { without_internal_prefix(&symbol.name) };
         (*at, name.to_owned())
     });
     named.collect()
 }
 
 /// A symbol without the prefix of glibc's internal references.
-fn own(symbol: &str) -> &str {
+fn without_internal_prefix(symbol: &str) -> &str {
     symbol.strip_prefix("__GI_").unwrap_or(symbol)
 }
 
 /// The presumed public name of a symbol: `read` for `__libc_read`.
-fn bare(symbol: &str) -> &str {
-    let bare = own(symbol).trim_start_matches('_');
+fn public_name(symbol: &str) -> &str {
+    let bare = without_internal_prefix(symbol).trim_start_matches('_');
     bare.strip_prefix("libc_").unwrap_or(bare)
 }
 
@@ -133,7 +133,7 @@ fn names(found: Symbolized<'_>) -> Symbols {
         Symbolized::Sym(symbol) => {
             let function = |name: &str, code: Option<&CodeInfo<'_>>| {
                 let source = code.map(|code| (code.to_path().display().to_string(), code.line.unwrap_or(0)));
-                Function { name: name.to_owned(), source }
+                FunctionSymbol { name: name.to_owned(), source }
             };
             let outer = function(&symbol.name, symbol.code_info.as_deref());
             let inlined = symbol.inlined.iter().map(|one| function(&one.name, one.code_info.as_ref()));
@@ -155,7 +155,7 @@ pub(super) fn is_generated(path: &Path) -> bool {
 }
 
 /// Accepts only paths of regular files: opening a pipe or a device could block the host forever.
-fn is_there(path: &Path) -> Result<&Path, Unnamed> {
+fn require_regular_file(path: &Path) -> Result<&Path, Unnamed> {
     if is_generated(path) {
         return Err(Unnamed::Generated);
     }
@@ -173,7 +173,7 @@ fn is_elf(path: &Path) -> bool {
 }
 
 /// Checks that the file is the one that was loaded. Without a build id the file is assumed to be the same.
-fn is_same(path: &Path, build_id: &[u8]) -> Result<(), Unnamed> {
+fn check_build_id(path: &Path, build_id: &[u8]) -> Result<(), Unnamed> {
     if build_id.is_empty() {
         return Ok(());
     }

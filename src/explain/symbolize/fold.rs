@@ -8,12 +8,12 @@
 
 use std::path::Path;
 
-use super::glue::{Glue, OPERATOR, is_name_of};
+use super::glue::{Glue, OPERATOR_PREFIX, is_name_of};
 use super::vendor::VENDORS;
 
 /// Origin of a frame, which the name of its module's file determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum CodeOrigin {
     /// User code, and all libraries other than those of the next variants.
     Code,
     /// Libraries of a vendor, and gpuflame's own library (see `vendor`).
@@ -26,13 +26,13 @@ pub(super) enum Origin {
     Python,
 }
 
-impl Origin {
+impl CodeOrigin {
     /// Origin of a function without a file, which its name determines.
-    pub(super) fn of_generated(function: &str) -> Self {
+    pub(super) fn from_generated(function: &str) -> Self {
         if function.starts_with(TRAMPOLINE) { Self::Interpreter } else { Self::Code }
     }
 
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn from_path(path: &Path) -> Self {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         // Any suffix of the file name is allowed: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
         let is = |stem: &str| {
@@ -69,10 +69,10 @@ fn is_interpreter(file: &str) -> bool {
 
 /// A name in a stack that is about to be folded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Name<'a> {
+pub(super) struct StackName<'a> {
     /// Text of the name as displayed.
     pub(super) text: &'a str,
-    pub(super) origin: Origin,
+    pub(super) origin: CodeOrigin,
     /// Whether the name is the API call or another label, and not code.
     pub(super) is_label: bool,
     /// Whether the name has the symbol of a kernel. Then it is the compiler-generated function that launches the kernel.
@@ -81,39 +81,39 @@ pub(super) struct Name<'a> {
     pub(super) glue: Glue,
 }
 
-impl Name<'_> {
+impl StackName<'_> {
     /// Treats a trampoline, through which Python calls a function, as the function itself.
-    fn by_trampoline(mut self) -> Self {
-        if self.origin == Origin::Interpreter && self.text.starts_with(TRAMPOLINE) {
-            self.origin = Origin::Python;
+    fn unwrap_trampoline(mut self) -> Self {
+        if self.origin == CodeOrigin::Interpreter && self.text.starts_with(TRAMPOLINE) {
+            self.origin = CodeOrigin::Python;
         }
         self
     }
 }
 
 /// For each name of `stack`, root first, whether the name is shown.
-pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
-    let has_functions = stack.iter().any(|name| name.origin == Origin::Python);
-    let stack = stack.iter().map(|name| if has_functions { *name } else { name.by_trampoline() });
+pub(super) fn fold(stack: &[StackName<'_>]) -> Vec<bool> {
+    let has_functions = stack.iter().any(|name| name.origin == CodeOrigin::Python);
+    let stack = stack.iter().map(|name| if has_functions { *name } else { name.unwrap_trampoline() });
     let stack = &stack.collect::<Vec<_>>()[..];
-    let in_python = stack.iter().any(|name| name.origin == Origin::Python);
-    let is_ours = |name: &Name<'_>| match name.origin {
-        Origin::Vendor => false,
-        Origin::Interpreter => !in_python,
+    let in_python = stack.iter().any(|name| name.origin == CodeOrigin::Python);
+    let is_ours = |name: &StackName<'_>| match name.origin {
+        CodeOrigin::Vendor => false,
+        CodeOrigin::Interpreter => !in_python,
         _ => true,
     };
-    let says = |name: &Name<'_>| name.is_label || is_ours(name) && name.glue != Glue::Always;
-    let mut shown: Vec<bool> = stack.iter().map(says).collect();
+    let is_informative = |name: &StackName<'_>| name.is_label || is_ours(name) && name.glue != Glue::Always;
+    let mut shown: Vec<bool> = stack.iter().map(is_informative).collect();
     hide_in_operators(stack, &mut shown);
     hide_around_operators(stack, &mut shown);
-    let tip = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
-    let api = stack.get(tip).map_or("", |label| label.text);
-    let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
-    let mut call = call.unwrap_or(tip);
+    let call_at = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
+    let api = stack.get(call_at).map_or("", |label| label.text);
+    let call = (0..call_at).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
+    let mut call = call.unwrap_or(call_at);
     let start = start_code(&stack[..call], in_python);
     // If there is only glue, the innermost frame is shown, because it would otherwise count as a part of the call.
     if !(start..call).any(|at| shown[at])
-        && let Some(innermost) = (start..tip).rev().find(|at| stack[*at].glue != Glue::Never)
+        && let Some(innermost) = (start..call_at).rev().find(|at| stack[*at].glue != Glue::Never)
     {
         shown[innermost] = true;
         call = call.max(innermost + 1);
@@ -121,7 +121,7 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     show_operators_once(stack, &mut shown);
     if (start..call).any(|at| shown[at]) {
         shown[..start].fill(false);
-        shown[call..tip].fill(false);
+        shown[call..call_at].fill(false);
     }
     shown
 }
@@ -129,7 +129,7 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
 /// Whether a frame next to the API call's label is merely a part of the call. Such frames are the call itself if CUDA's
 /// runtime is linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`), C++ wrappers
 /// of the same name, the host side of a kernel, and our own callback.
-fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
+fn is_part_of_call(name: &StackName<'_>, api: &str) -> bool {
     let bare = name.text.trim_start_matches('_');
     let is_api = bare.strip_prefix(api).is_some_and(|rest| {
         rest.starts_with('<') || VENDORS.iter().any(|vendor| vendor.versions.contains(&rest))
@@ -140,16 +140,17 @@ fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
 }
 
 /// Hides the implementation of operators, up to the next Python function, because operators may call Python.
-fn hide_in_operators(stack: &[Name<'_>], shown: &mut [bool]) {
+fn hide_in_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut is_inside = false;
     for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {
         *shown = !is_inside || name.glue != Glue::InOperator;
-        is_inside = name.origin != Origin::Python && (is_inside || name.text.starts_with(OPERATOR));
+        is_inside =
+            name.origin != CodeOrigin::Python && (is_inside || name.text.starts_with(OPERATOR_PREFIX));
     }
 }
 
 /// Hides functions that lead to an operator of the same name.
-fn hide_around_operators(stack: &[Name<'_>], shown: &mut [bool]) {
+fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut next = "";
     for (name, shown) in stack.iter().zip(shown).rev().filter(|(_, shown)| **shown) {
         *shown = name.glue != Glue::AroundOperator || !is_name_of(name.text, next);
@@ -160,11 +161,11 @@ fn hide_around_operators(stack: &[Name<'_>], shown: &mut [bool]) {
 /// Hides an operator directly around the same operator, because both are one call on its way through the dispatcher. If an
 /// operator's implementation calls the operator again, as `aten::copy_` does to convert, the implementation's frame is
 /// between the two, whether it is shown or not.
-fn show_operators_once(stack: &[Name<'_>], shown: &mut [bool]) {
+fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut last = "";
     for (name, shown) in stack.iter().zip(shown) {
         if *shown {
-            *shown = name.text != last || !last.starts_with(OPERATOR);
+            *shown = name.text != last || !last.starts_with(OPERATOR_PREFIX);
             last = name.text;
         } else if name.glue == Glue::InOperator {
             last = "";
@@ -173,13 +174,13 @@ fn show_operators_once(stack: &[Name<'_>], shown: &mut [bool]) {
 }
 
 /// Number of start code frames at the root.
-fn start_code(stack: &[Name<'_>], in_python: bool) -> usize {
+fn start_code(stack: &[StackName<'_>], in_python: bool) -> usize {
     // Rust marks the end of its start code with this function, both for `main` and for threads.
     let marker = stack.iter().position(|name| name.text.contains("::__rust_begin_short_backtrace"));
-    let is_start = |name: &Name<'_>| match name.origin {
-        Origin::Runtime => true,
-        Origin::Interpreter => in_python,
-        Origin::Python => false,
+    let is_start = |name: &StackName<'_>| match name.origin {
+        CodeOrigin::Runtime => true,
+        CodeOrigin::Interpreter => in_python,
+        CodeOrigin::Python => false,
         _ => is_start(name.text, marker.is_some()),
     };
     // `_start` has no name in a stripped program. The function that `_start` calls has a name, or is recognized by its
@@ -222,17 +223,17 @@ mod tests {
     /// `glue!name`, `in!name`, `around!name` and `kernel!name` give the kind of a name.
     fn shown(stack: &str) -> String {
         let last = stack.split(';').count() - 1;
-        let names: Vec<Name<'_>> = stack
+        let names: Vec<StackName<'_>> = stack
             .split(';')
             .enumerate()
             .map(|(at, name)| {
                 let (from, text) = name.split_once('!').unwrap_or(("", name));
                 let origin = match from {
-                    "cuda" => Origin::Vendor,
-                    "libc" => Origin::Runtime,
-                    "python" => Origin::Interpreter,
-                    "py" | "around" => Origin::Python,
-                    _ => Origin::Code,
+                    "cuda" => CodeOrigin::Vendor,
+                    "libc" => CodeOrigin::Runtime,
+                    "python" => CodeOrigin::Interpreter,
+                    "py" | "around" => CodeOrigin::Python,
+                    _ => CodeOrigin::Code,
                 };
                 let glue = match from {
                     "glue" => Glue::Always,
@@ -240,7 +241,7 @@ mod tests {
                     "around" => Glue::AroundOperator,
                     _ => Glue::Never,
                 };
-                Name { text, origin, is_label: at == last, is_kernel: from == "kernel", glue }
+                StackName { text, origin, is_label: at == last, is_kernel: from == "kernel", glue }
             })
             .collect();
         let shown = fold(&names);
@@ -258,29 +259,29 @@ mod tests {
     #[test]
     fn libraries_are_classified_by_their_file_names() {
         for (path, origin) in [
-            ("/usr/lib/libcuda.so.1", Origin::Vendor),
-            ("/x/libcudart.so.12", Origin::Vendor),
-            ("/x/libcudart-d0da41ae.so.11.0", Origin::Vendor),
-            ("libcupti.so.13", Origin::Vendor),
-            ("/x/target/debug/libgpuflame.so", Origin::Vendor),
-            ("/x/libcudadebugger.so.1", Origin::Code),
-            ("/x/libcublas.so.12", Origin::Code),
-            ("/lib/x86_64-linux-gnu/libc.so.6", Origin::Runtime),
-            ("/lib/libc-2.31.so", Origin::Runtime),
-            ("/lib64/ld-linux-x86-64.so.2", Origin::Runtime),
-            ("/lib/libcrypto.so", Origin::Code),
-            ("/usr/bin/python3.11", Origin::Interpreter),
-            ("/usr/bin/python3.14td", Origin::Interpreter),
-            ("/usr/bin/python3-build", Origin::Code),
-            ("/opt/conda/bin/python", Origin::Interpreter),
-            ("/usr/lib/libpython3.12.so.1.0", Origin::Interpreter),
-            ("/x/_ctypes.cpython-311-x86_64-linux-gnu.so", Origin::Interpreter),
-            ("/lib/libffi.so.8", Origin::Interpreter),
-            ("/x/libtorch_python.so", Origin::Code),
-            ("/x/python_app", Origin::Code),
-            ("", Origin::Code),
+            ("/usr/lib/libcuda.so.1", CodeOrigin::Vendor),
+            ("/x/libcudart.so.12", CodeOrigin::Vendor),
+            ("/x/libcudart-d0da41ae.so.11.0", CodeOrigin::Vendor),
+            ("libcupti.so.13", CodeOrigin::Vendor),
+            ("/x/target/debug/libgpuflame.so", CodeOrigin::Vendor),
+            ("/x/libcudadebugger.so.1", CodeOrigin::Code),
+            ("/x/libcublas.so.12", CodeOrigin::Code),
+            ("/lib/x86_64-linux-gnu/libc.so.6", CodeOrigin::Runtime),
+            ("/lib/libc-2.31.so", CodeOrigin::Runtime),
+            ("/lib64/ld-linux-x86-64.so.2", CodeOrigin::Runtime),
+            ("/lib/libcrypto.so", CodeOrigin::Code),
+            ("/usr/bin/python3.11", CodeOrigin::Interpreter),
+            ("/usr/bin/python3.14td", CodeOrigin::Interpreter),
+            ("/usr/bin/python3-build", CodeOrigin::Code),
+            ("/opt/conda/bin/python", CodeOrigin::Interpreter),
+            ("/usr/lib/libpython3.12.so.1.0", CodeOrigin::Interpreter),
+            ("/x/_ctypes.cpython-311-x86_64-linux-gnu.so", CodeOrigin::Interpreter),
+            ("/lib/libffi.so.8", CodeOrigin::Interpreter),
+            ("/x/libtorch_python.so", CodeOrigin::Code),
+            ("/x/python_app", CodeOrigin::Code),
+            ("", CodeOrigin::Code),
         ] {
-            assert_eq!(Origin::of(Path::new(path)), origin, "{path}");
+            assert_eq!(CodeOrigin::from_path(Path::new(path)), origin, "{path}");
         }
     }
 

@@ -24,16 +24,16 @@ pub(super) enum Glue {
 
 /// Prefixes of functions and of their file (an empty prefix matches any file), and the condition under which these
 /// functions are glue.
-struct Row {
+struct NativeRule {
     glue: Glue,
     file: &'static str,
     functions: &'static [&'static str],
 }
 
-const ROWS: [Row; 5] = [
+const NATIVE_RULES: [NativeRule; 5] = [
     // These functions are bindings of C++ to Python.
-    Row { glue: Glue::Always, file: "", functions: &["pybind11::", "void pybind11::", "nanobind::"] },
-    Row {
+    NativeRule { glue: Glue::Always, file: "", functions: &["pybind11::", "void pybind11::", "nanobind::"] },
+    NativeRule {
         glue: Glue::Always,
         file: "libtorch_python",
         functions: &[
@@ -45,7 +45,7 @@ const ROWS: [Row; 5] = [
         ],
     },
     // These functions are PyTorch's dispatcher, and its wrappers around kernels.
-    Row {
+    NativeRule {
         glue: Glue::Always,
         file: "libtorch",
         functions: &[
@@ -70,7 +70,7 @@ const ROWS: [Row; 5] = [
     },
     // These functions are autograd's engine, except for the root of its threads, and the functions by which the engine
     // calls a node.
-    Row {
+    NativeRule {
         glue: Glue::Always,
         file: "libtorch",
         functions: &[
@@ -84,32 +84,32 @@ const ROWS: [Row; 5] = [
     },
     // These functions are the implementation of an operator. Other operators that the implementation calls, and the
     // libraries that it uses, have frames of their own.
-    Row { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
+    NativeRule { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
 ];
 
 /// Prefixes of Python functions (an empty prefix matches all functions), in a file of a package such as `torch/_ops.py`.
-struct PythonRow {
+struct PythonRule {
     glue: Glue,
     file: &'static str,
     functions: &'static [&'static str],
 }
 
-const PYTHON_ROWS: [PythonRow; 11] = [
+const PYTHON_RULES: [PythonRule; 11] = [
     // This is the call of a module; the module's `forward` shows which module it is.
-    PythonRow {
+    PythonRule {
         glue: Glue::Always,
         file: "torch/nn/modules/module.py",
         functions: &["Module._wrapped_call_impl", "Module._call_impl"],
     },
     // These are `@torch.no_grad()` and similar decorators.
-    PythonRow { glue: Glue::Always, file: "torch/utils/_contextlib.py", functions: &[""] },
-    PythonRow {
+    PythonRule { glue: Glue::Always, file: "torch/utils/_contextlib.py", functions: &[""] },
+    PythonRule {
         glue: Glue::Always,
         file: "torch/_ops.py",
         functions: &["OpOverload.__call__", "OpOverloadPacket.__call__", "HigherOrderOperator.__call__"],
     },
     // These are hooks around `Optimizer.step`, and the wrapper that disables gradients in it.
-    PythonRow {
+    PythonRule {
         glue: Glue::Always,
         file: "torch/optim/optimizer.py",
         functions: &[
@@ -117,31 +117,31 @@ const PYTHON_ROWS: [PythonRow; 11] = [
             "_use_grad_for_differentiable.<locals>._use_grad",
         ],
     },
-    PythonRow {
+    PythonRule {
         glue: Glue::Always,
         file: "torch/optim/lr_scheduler.py",
         functions: &[
             "LRScheduler.__init__.<locals>.patch_track_step_called.<locals>.wrap_step.<locals>.wrapper",
         ],
     },
-    PythonRow { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
+    PythonRule { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
     // For example, `layer_norm` around `aten::layer_norm` is hidden. Functions that call several operators, or an operator
     // of another name, are shown. The next row hides the function that chooses one of two variants, such as `_max_pool2d`
     // with indices or without.
-    PythonRow { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
-    PythonRow {
+    PythonRule { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
+    PythonRule {
         glue: Glue::Always,
         file: "torch/_jit_internal.py",
         functions: &["boolean_dispatch.<locals>.fn"],
     },
     // These are wrappers of torch.compile around a compiled function.
-    PythonRow { glue: Glue::Always, file: "torch/_dynamo/eval_frame.py", functions: &[""] },
-    PythonRow {
+    PythonRule { glue: Glue::Always, file: "torch/_dynamo/eval_frame.py", functions: &[""] },
+    PythonRule {
         glue: Glue::Always,
         file: "torch/_functorch/_aot_autograd/runtime_wrappers.py",
         functions: &[""],
     },
-    PythonRow { glue: Glue::Always, file: "torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
+    PythonRule { glue: Glue::Always, file: "torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
 ];
 
 /// Condition under which a Python function is glue. `file` is its absolute path; `libraries` are the paths of
@@ -153,7 +153,7 @@ pub(super) fn python_glue<'a>(
 ) -> Glue {
     // Before Python 3.11 a function only has the last part of its qualified name.
     let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
-    let row = PYTHON_ROWS.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
+    let row = PYTHON_RULES.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
     row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
 }
 
@@ -175,8 +175,8 @@ const LIBRARIES: &str = "torch/lib/libtorch";
 
 /// Returns a shorter name for a PyTorch function: `aten::linear` for `at::_ops::linear::call`, `AddmmBackward0` for
 /// `torch::autograd::generated::AddmmBackward0::apply`.
-pub(super) fn better_name(function: &str) -> Option<String> {
-    let operator = operator(function).map(|operator| format!("{OPERATOR}{operator}"));
+pub(super) fn short_name(function: &str) -> Option<String> {
+    let operator = operator(function).map(|operator| format!("{OPERATOR_PREFIX}{operator}"));
     operator.or_else(|| node(function).map(str::to_owned))
 }
 
@@ -189,7 +189,7 @@ fn node(function: &str) -> Option<&str> {
 
 /// Condition under which a native function is glue. `file` is the name of the function's file, without folders.
 pub(super) fn glue(file: &str, function: &str) -> Glue {
-    let is_it = |row: &&Row| {
+    let is_it = |row: &&NativeRule| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
     // This is the helper by which a node of the backward pass is computed.
@@ -199,7 +199,7 @@ pub(super) fn glue(file: &str, function: &str) -> Glue {
     match operator(function) {
         Some(_) => Glue::Never,
         None if is_of_node => Glue::Always,
-        None => ROWS.iter().find(is_it).map_or(Glue::Never, |row| row.glue),
+        None => NATIVE_RULES.iter().find(is_it).map_or(Glue::Never, |row| row.glue),
     }
 }
 
@@ -213,13 +213,13 @@ fn operator(function: &str) -> Option<&str> {
 /// `aten::layer_norm`, `aten::relu_` for `relu`, `aten::max_pool2d` for `_max_pool2d`.
 pub(super) fn is_name_of(python: &str, operator: &str) -> bool {
     let function = python.split(" (").next().unwrap_or(python).trim_start_matches('_');
-    let own = operator.strip_prefix(OPERATOR).and_then(|operator| operator.strip_prefix(function));
+    let own = operator.strip_prefix(OPERATOR_PREFIX).and_then(|operator| operator.strip_prefix(function));
     !function.is_empty() && own.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
 /// Prefix of operator frames. An operator frame that equals the frame around it is the same call on its way through the
 /// dispatcher.
-pub(super) const OPERATOR: &str = "aten::";
+pub(super) const OPERATOR_PREFIX: &str = "aten::";
 
 #[cfg(test)]
 mod tests {
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_node_of_the_backward_pass_is_named_by_its_struct() {
-        let name = |function| better_name(function).unwrap_or_default();
+        let name = |function| short_name(function).unwrap_or_default();
         assert_eq!(name("torch::autograd::generated::AddmmBackward0::apply"), "AddmmBackward0");
         assert_eq!(name("torch::autograd::AccumulateGrad::apply"), "AccumulateGrad");
         assert_eq!(name("at::_ops::linear::call"), "aten::linear");
@@ -248,7 +248,7 @@ mod tests {
             "torch::autograd::Engine::thread_main",
             "apply",
         ] {
-            assert_eq!(better_name(other), None, "{other}");
+            assert_eq!(short_name(other), None, "{other}");
         }
     }
 

@@ -24,16 +24,17 @@ mod tests;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-pub use backward::Tied;
+pub use backward::BackwardTime;
 pub use demangle::kernel_name;
-pub use generated::{Generated, Sources, generated_addresses};
+pub use generated::{GeneratedCodeSources, GeneratedNames, generated_addresses};
 
-use backward::{hang_backward, is_engine};
-use files::{Files, Function, Symbols};
-use fold::{Name, Origin};
+use backward::{attach_backward_to_forward, is_engine};
+use files::{FunctionSymbol, SymbolFiles, Symbols};
+use fold::{CodeOrigin, StackName};
 use glue::Glue;
 use gpuflame_model::profile::{
-    FrameId, Kind, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed,
+    FrameId, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, StringId,
+    Unnamed,
 };
 use gpuflame_model::record::{
     CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId, hash_one,
@@ -62,21 +63,21 @@ pub struct SymbolizeOptions {
 pub struct Symbolizer {
     options: SymbolizeOptions,
     /// Names of the profile's frames, indexed by [`FrameId::index`].
-    frames: Vec<Named>,
+    frames: Vec<FrameNames>,
     /// Hashes of the symbols of the profile's kernels.
     kernels: IdMap<u64, ()>,
     /// Number of frames without a name, by reason.
     misses: BTreeMap<Unnamed, u64>,
-    tied: Tied,
+    tied: BackwardTime,
     /// The profile's count of renumberings at the time when the profile was last named.
     renumbered: u32,
 }
 
 /// Names of a frame, outermost first: the function that has code of its own, then the functions inlined into it.
 #[derive(Clone, Debug)]
-struct Named {
-    names: Vec<Called>,
-    origin: Origin,
+struct FrameNames {
+    names: Vec<ShownName>,
+    origin: CodeOrigin,
     is_label: bool,
     /// How a label is displayed if the label is the API call itself.
     call: Option<ShownFrameId>,
@@ -85,7 +86,7 @@ struct Named {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Called {
+struct ShownName {
     frame: ShownFrameId,
     /// Hash of the mangled symbol in the file. The hash is enough to recognize a kernel's symbol without storing every
     /// symbol twice.
@@ -114,12 +115,12 @@ impl Symbolizer {
         if self.options.backward_under_forward {
             let engine: Vec<bool> = self.frames.iter().map(|named| self.is_engine(profile, named)).collect();
             let node = |profile: &Profile, context| self.shown_inside(profile, context, &engine);
-            self.tied = hang_backward(profile, &engine, &node);
+            self.tied = attach_backward_to_forward(profile, &engine, &node);
         }
     }
 
     /// GPU time of the backward pass, and the part that was moved under the forward pass.
-    pub fn tied(&self) -> Tied {
+    pub fn backward_time(&self) -> BackwardTime {
         self.tied
     }
 
@@ -128,8 +129,8 @@ impl Symbolizer {
         &self.misses
     }
 
-    fn note(&mut self, found: &Found) {
-        if let Found::Code { symbols: Some(Err(why)), .. } = found {
+    fn count_if_unnamed(&mut self, found: &FrameToName) {
+        if let FrameToName::Code { symbols: Some(Err(why)), .. } = found {
             *self.misses.entry(*why).or_default() += 1;
         }
     }
@@ -153,17 +154,17 @@ impl Symbolizer {
         let known = self.frames.len();
         let frames = profile.frames()[known..].to_vec();
         let internal = self.options.internal_frames;
-        let found = find_symbols(&frames, profile, |origin| internal || origin == Origin::Code);
+        let found = find_symbols(&frames, profile, |origin| internal || origin == CodeOrigin::Code);
         for found in found {
-            self.note(&found);
+            self.count_if_unnamed(&found);
             self.frames.push(name_frame(profile, found, &self.options));
         }
     }
 
     /// Whether a frame belongs to autograd's engine, even if the frame is hidden.
-    fn is_engine(&self, profile: &Profile, named: &Named) -> bool {
-        let text = |called: &Called| profile.strings().get(profile.shown_frame(called.frame).name);
-        named.names.iter().any(|called| is_engine(text(called)))
+    fn is_engine(&self, profile: &Profile, named: &FrameNames) -> bool {
+        let text = |shown_name: &ShownName| profile.strings().get(profile.shown_frame(shown_name.frame).name);
+        named.names.iter().any(|shown_name| is_engine(text(shown_name)))
     }
 
     /// Shown frames inside the innermost frame of `engine`, to be inserted among Python functions. Native frames are left
@@ -172,13 +173,13 @@ impl Symbolizer {
         let Some(known) = profile.context(context) else { return Vec::new() };
         let inside = profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
         let shown = self.shown(profile, inside).into_iter().map(|(_, frame)| frame);
-        let is_code = |frame: &ShownFrameId| profile.shown_frame(*frame).kind == Kind::Code;
+        let is_code = |frame: &ShownFrameId| profile.shown_frame(*frame).kind == ShownFrameKind::Code;
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
 
     /// Sets the display of stacks. Stacks that show a frame whose file was not queried are not set, but returned.
-    fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> Waiting {
-        let mut waiting = Waiting::default();
+    fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> DeferredStacks {
+        let mut waiting = DeferredStacks::default();
         for &context in contexts {
             let stack = profile.context(context).expect("it was listed").stack;
             let shown = self.shown(profile, profile.stack(stack).collect());
@@ -200,7 +201,7 @@ impl Symbolizer {
         seen.dedup();
         let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
         for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile, |_| true)) {
-            self.note(&found);
+            self.count_if_unnamed(&found);
             self.frames[at] = name_frame(profile, found, &self.options);
         }
     }
@@ -209,35 +210,40 @@ impl Symbolizer {
     fn shown(&self, profile: &Profile, frames: Vec<FrameId>) -> Vec<(usize, ShownFrameId)> {
         let mut names = Vec::new();
         for frame in frames.into_iter().rev().map(FrameId::index) {
-            names.extend(self.frames[frame].names.iter().map(|&called| (frame, called)));
+            names.extend(self.frames[frame].names.iter().map(|&shown_name| (frame, shown_name)));
         }
         // If the tip of the stack, apart from ranges, is a label, it is the call. Labels in other positions come from an
         // importer.
-        let is_range = |called: &Called| profile.shown_frame(called.frame).kind == Kind::Range;
+        let is_range =
+            |shown_name: &ShownName| profile.shown_frame(shown_name.frame).kind == ShownFrameKind::Range;
         let mut call = None;
-        if let Some((frame, called)) = names.iter_mut().rev().find(|(_, called)| !is_range(called)) {
+        if let Some((frame, shown_name)) =
+            names.iter_mut().rev().find(|(_, shown_name)| !is_range(shown_name))
+        {
             call = self.frames[*frame].call;
-            called.frame = call.unwrap_or(called.frame);
+            shown_name.frame = call.unwrap_or(shown_name.frame);
         }
-        let is_of = |called: Called, kind| profile.shown_frame(called.frame).kind == kind;
-        if self.options.python_only && names.iter().any(|&(_, called)| is_of(called, Kind::Python)) {
-            names.retain(|&(_, called)| !is_of(called, Kind::Code));
+        let is_of = |shown_name: ShownName, kind| profile.shown_frame(shown_name.frame).kind == kind;
+        if self.options.python_only
+            && names.iter().any(|&(_, shown_name)| is_of(shown_name, ShownFrameKind::Python))
+        {
+            names.retain(|&(_, shown_name)| !is_of(shown_name, ShownFrameKind::Code));
         }
         if self.options.internal_frames {
-            return names.into_iter().map(|(frame, called)| (frame, called.frame)).collect();
+            return names.into_iter().map(|(frame, shown_name)| (frame, shown_name.frame)).collect();
         }
-        let text = |called: Called| profile.strings().get(profile.shown_frame(called.frame).name);
-        let to_fold = |&(frame, called): &(usize, Called)| {
-            let &Named { origin, is_label, .. } = &self.frames[frame];
-            let is_kernel = !is_label && self.kernels.contains_key(&called.symbol);
+        let text = |shown_name: ShownName| profile.strings().get(profile.shown_frame(shown_name.frame).name);
+        let to_fold = |&(frame, shown_name): &(usize, ShownName)| {
+            let &FrameNames { origin, is_label, .. } = &self.frames[frame];
+            let is_kernel = !is_label && self.kernels.contains_key(&shown_name.symbol);
             // In a sample of a working thread, which has no call, these frames are the work itself and so are shown.
-            let says = called.glue == Glue::InOperator && call.is_none();
-            let glue = if says { Glue::Never } else { called.glue };
-            Name { text: text(called), origin, is_label, is_kernel, glue }
+            let says = shown_name.glue == Glue::InOperator && call.is_none();
+            let glue = if says { Glue::Never } else { shown_name.glue };
+            StackName { text: text(shown_name), origin, is_label, is_kernel, glue }
         };
         let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
         let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
-        shown.map(|((frame, called), _)| (frame, called.frame)).collect()
+        shown.map(|((frame, shown_name), _)| (frame, shown_name.frame)).collect()
     }
 }
 
@@ -254,14 +260,14 @@ pub fn name_kernel(profile: &mut Profile, id: NameId) {
 
 /// Frames that must be named before the stacks that contain them can be shown.
 #[derive(Default)]
-struct Waiting {
+struct DeferredStacks {
     contexts: Vec<ContextId>,
     /// Positions in `Symbolizer::frames` of the frames that must be named.
     frames: Vec<usize>,
 }
 
 /// A frame that is not named yet.
-enum Found {
+enum FrameToName {
     Label(LabelId, LabelKind),
     Range(RangeId),
     Python(CodeId, u32),
@@ -277,20 +283,25 @@ enum Found {
 
 /// Finds the symbols of frames. Queries each file once, for all of its addresses, if `is_asked` returns true for the file's
 /// origin.
-fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -> bool) -> Vec<Found> {
+fn find_symbols(
+    frames: &[Frame],
+    profile: &Profile,
+    is_asked: impl Fn(CodeOrigin) -> bool,
+) -> Vec<FrameToName> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);
     let mut by_module: BTreeMap<usize, Vec<(usize, u64)>> = BTreeMap::new();
-    let mut found: Vec<Found> = Vec::with_capacity(frames.len());
+    let mut found: Vec<FrameToName> = Vec::with_capacity(frames.len());
     for (at, frame) in frames.iter().enumerate() {
         found.push(match frame.kind() {
-            FrameKind::Label(label) => Found::Label(label, frame.label_kind()),
-            FrameKind::Range(range) => Found::Range(range),
-            FrameKind::Python { code, at } => Found::Python(code, at),
-            FrameKind::Unknown(tag) => Found::Unknown(tag),
+            FrameKind::Label(label) => FrameToName::Label(label, frame.label_kind()),
+            FrameKind::Range(range) => FrameToName::Range(range),
+            FrameKind::Python { code, at } => FrameToName::Python(code, at),
+            FrameKind::Unknown(tag) => FrameToName::Unknown(tag),
             FrameKind::Native { address, epoch } => {
                 let module = map.find(address, epoch).map(|m| (m, address.wrapping_sub(modules[m].bias)));
-                let is_asked = module.is_none_or(|(module, _)| is_asked(Origin::of(&modules[module].path)));
+                let is_asked =
+                    module.is_none_or(|(module, _)| is_asked(CodeOrigin::from_path(&modules[module].path)));
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
@@ -300,84 +311,95 @@ fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -
                     true => Unnamed::ModuleUnknown,
                     false => Unnamed::Generated,
                 };
-                Found::Code { symbols: is_asked.then_some(Err(why)), module, address }
+                FrameToName::Code { symbols: is_asked.then_some(Err(why)), module, address }
             }
         });
     }
-    let files = Files::new();
+    let files = SymbolFiles::new();
     for (module, asked) in by_module {
         let addresses: Vec<u64> = asked.iter().map(|&(_, address)| address).collect();
         for ((at, _), answer) in asked.iter().zip(files.symbols(&modules[module], &addresses)) {
-            if let Found::Code { symbols, .. } = &mut found[*at] {
+            if let FrameToName::Code { symbols, .. } = &mut found[*at] {
                 *symbols = Some(answer);
             }
         }
     }
-    found.iter_mut().for_each(|found| found.ask_its_maker(profile));
+    found.iter_mut().for_each(|found| found.look_up_generated(profile));
     found
 }
 
-impl Found {
+impl FrameToName {
     /// Uses the names that the generator of code without a file may have written to a map or dump.
-    fn ask_its_maker(&mut self, profile: &Profile) {
+    fn look_up_generated(&mut self, profile: &Profile) {
         if let Self::Code { symbols, module, address } = self
             && *symbols == Some(Err(Unnamed::Generated))
             && let Some(name) = profile.generated(*address)
         {
-            *symbols = Some(Ok(vec![Function { name: name.to_owned(), source: None }]));
+            *symbols = Some(Ok(vec![FunctionSymbol { name: name.to_owned(), source: None }]));
             *module = None;
         }
     }
 }
 
-fn name_frame(profile: &mut Profile, found: Found, options: &SymbolizeOptions) -> Named {
+fn name_frame(profile: &mut Profile, found: FrameToName, options: &SymbolizeOptions) -> FrameNames {
     match found {
-        Found::Label(LabelId::OTHER_STACKS, _) => {
-            Named { is_label: true, ..one_name(profile, OTHER_STACKS, Kind::Loss, Origin::Code) }
-        }
-        Found::Label(label, kind @ (LabelKind::Python | LabelKind::Range)) => {
+        FrameToName::Label(LabelId::OTHER_STACKS, _) => FrameNames {
+            is_label: true,
+            ..one_name(profile, OTHER_STACKS, ShownFrameKind::Loss, CodeOrigin::Code)
+        },
+        FrameToName::Label(label, kind @ (LabelKind::Python | LabelKind::Range)) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
-            let kind = if kind == LabelKind::Range { Kind::Range } else { Kind::Python };
-            let source = python::told(&text).filter(|_| kind == Kind::Python);
-            let source = source.map(|(file, line)| Source { file: profile.intern(file), line });
+            let kind = if kind == LabelKind::Range { ShownFrameKind::Range } else { ShownFrameKind::Python };
+            let source = python::parse_location(&text).filter(|_| kind == ShownFrameKind::Python);
+            let source = source.map(|(file, line)| SourceLocation { file: profile.intern(file), line });
             let frame = ShownFrame { source, ..ShownFrame::new(kind, profile.intern(&text)) };
-            Named { is_label: true, ..one_frame(profile, frame, &text, Origin::Code) }
+            FrameNames { is_label: true, ..one_frame(profile, frame, &text, CodeOrigin::Code) }
         }
-        Found::Label(label, LabelKind::Call) => {
+        FrameToName::Label(label, LabelKind::Call) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
-            let call = ShownFrame::new(Kind::Call, profile.intern(&text));
+            let call = ShownFrame::new(ShownFrameKind::Call, profile.intern(&text));
             let call = Some(profile.intern_shown(call));
-            Named { is_label: true, call, ..one_name(profile, &text, Kind::Code, Origin::Code) }
+            FrameNames {
+                is_label: true,
+                call,
+                ..one_name(profile, &text, ShownFrameKind::Code, CodeOrigin::Code)
+            }
         }
-        Found::Range(range) => {
+        FrameToName::Range(range) => {
             let text = profile.range(range).unwrap_or("[range]").to_owned();
-            Named { is_label: true, ..one_name(profile, &text, Kind::Range, Origin::Code) }
+            FrameNames { is_label: true, ..one_name(profile, &text, ShownFrameKind::Range, CodeOrigin::Code) }
         }
-        Found::Python(code, at) => name_python(profile, code, at, options.python_lines),
-        Found::Unknown(tag) => {
+        FrameToName::Python(code, at) => name_python(profile, code, at, options.python_lines),
+        FrameToName::Unknown(tag) => {
             let text = format!("[frame of unknown kind: {tag}]");
-            Named { is_label: true, ..one_name(profile, &text, Kind::Loss, Origin::Code) }
+            FrameNames { is_label: true, ..one_name(profile, &text, ShownFrameKind::Loss, CodeOrigin::Code) }
         }
-        Found::Code { symbols, module, address } => {
+        FrameToName::Code { symbols, module, address } => {
             name_code(profile, symbols, module, address, options.internal_frames)
         }
     }
 }
 
-fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -> Named {
+fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -> FrameNames {
     let Some(code) = profile.code(code) else {
-        return one_name(profile, "[function lost]", Kind::Python, Origin::Python);
+        return one_name(profile, "[function lost]", ShownFrameKind::Python, CodeOrigin::Python);
     };
     let line = python::line(&code, at);
     let text = python::text(&code, if with_lines { line } else { code.first_line });
     let libraries = profile.modules().iter().map(|module| &*module.path);
     let glue = glue::python_glue(code.file, code.name, libraries);
     let file = code.file.to_owned();
-    let source = (!file.is_empty()).then(|| Source { file: profile.intern(&file), line });
-    let frame = ShownFrame { source, ..ShownFrame::new(Kind::Python, profile.intern(&text)) };
+    let source = (!file.is_empty()).then(|| SourceLocation { file: profile.intern(&file), line });
+    let frame = ShownFrame { source, ..ShownFrame::new(ShownFrameKind::Python, profile.intern(&text)) };
     let frame = profile.intern_shown(frame);
-    let called = Called { frame, symbol: hash_one(text.as_str()), glue };
-    Named { names: vec![called], origin: Origin::Python, is_label: false, call: None, is_hidden: false }
+    let shown_name = ShownName { frame, symbol: hash_one(text.as_str()), glue };
+    FrameNames {
+        names: vec![shown_name],
+        origin: CodeOrigin::Python,
+        is_label: false,
+        call: None,
+        is_hidden: false,
+    }
 }
 
 fn name_code(
@@ -386,7 +408,7 @@ fn name_code(
     module: Option<(usize, u64)>,
     address: u64,
     internal: bool,
-) -> Named {
+) -> FrameNames {
     let Some((at, in_file)) = module else {
         if let Some(Ok(functions)) = symbols {
             return name_generated(profile, &functions, internal);
@@ -394,16 +416,16 @@ fn name_code(
         let why = symbols.and_then(Result::err);
         let word = if why == Some(Unnamed::ModuleUnknown) { "[unknown module]" } else { "[unknown]" };
         let named = unnamed(profile, &format!("{word}+0x{address:x}"), None, why);
-        return Named {
+        return FrameNames {
             names: vec![named],
-            origin: Origin::Code,
+            origin: CodeOrigin::Code,
             is_label: false,
             call: None,
             is_hidden: false,
         };
     };
     let path = &profile.modules()[at].path;
-    let (origin, is_hidden) = (Origin::of(path), symbols.is_none());
+    let (origin, is_hidden) = (CodeOrigin::from_path(path), symbols.is_none());
     let path = path.to_string_lossy().into_owned();
     let module = (!path.is_empty()).then(|| profile.intern(&path));
     let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
@@ -417,45 +439,50 @@ fn name_code(
             vec![unnamed(profile, &format!("{file}+0x{in_file:x}"), module, why)]
         }
     };
-    Named { names, origin, is_label: false, call: None, is_hidden }
+    FrameNames { names, origin, is_label: false, call: None, is_hidden }
 }
 
 /// Names code without a file in the same way as the code's generator.
-fn name_generated(profile: &mut Profile, functions: &[Function], internal: bool) -> Named {
-    let origin = functions.first().map_or(Origin::Code, |function| Origin::of_generated(&function.name));
+fn name_generated(profile: &mut Profile, functions: &[FunctionSymbol], internal: bool) -> FrameNames {
+    let origin =
+        functions.first().map_or(CodeOrigin::Code, |function| CodeOrigin::from_generated(&function.name));
     let names = functions.iter().map(|it| named(profile, it, (None, ""), internal)).collect();
-    Named { names, origin, is_label: false, call: None, is_hidden: false }
+    FrameNames { names, origin, is_label: false, call: None, is_hidden: false }
 }
 
 fn named(
     profile: &mut Profile,
-    function: &Function,
+    function: &FunctionSymbol,
     (module, file): (Option<StringId>, &str),
     internal: bool,
-) -> Called {
+) -> ShownName {
     let name = demangle::function_name(&function.name);
     let glue = glue::glue(file, &name);
-    let name = match glue::better_name(&name).filter(|_| !internal) {
+    let name = match glue::short_name(&name).filter(|_| !internal) {
         Some(better) => profile.intern(&better),
         None => profile.intern(&name),
     };
-    let source =
-        function.source.as_ref().map(|(file, line)| Source { file: profile.intern(file), line: *line });
-    let frame = ShownFrame { source, module, ..ShownFrame::new(Kind::Code, name) };
-    Called { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()), glue }
+    let source = function
+        .source
+        .as_ref()
+        .map(|(file, line)| SourceLocation { file: profile.intern(file), line: *line });
+    let frame = ShownFrame { source, module, ..ShownFrame::new(ShownFrameKind::Code, name) };
+    ShownName { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()), glue }
 }
 
-fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Option<Unnamed>) -> Called {
-    let frame = ShownFrame { module, unnamed: why, ..ShownFrame::new(Kind::Code, profile.intern(text)) };
-    Called { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never }
+fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Option<Unnamed>) -> ShownName {
+    let frame =
+        ShownFrame { module, unnamed: why, ..ShownFrame::new(ShownFrameKind::Code, profile.intern(text)) };
+    ShownName { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never }
 }
 
-fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Named {
+fn one_name(profile: &mut Profile, text: &str, kind: ShownFrameKind, origin: CodeOrigin) -> FrameNames {
     let frame = ShownFrame::new(kind, profile.intern(text));
     one_frame(profile, frame, text, origin)
 }
 
-fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: Origin) -> Named {
-    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never };
-    Named { names: vec![called], origin, is_label: false, call: None, is_hidden: false }
+fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: CodeOrigin) -> FrameNames {
+    let shown_name =
+        ShownName { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never };
+    FrameNames { names: vec![shown_name], origin, is_label: false, call: None, is_hidden: false }
 }

@@ -3,10 +3,10 @@
 //! There are three kinds of line tables, which CPython describes in `Objects/lnotab_notes.txt` and `Objects/locations.md`.
 //! A truncated or invalid table yields the first line of the function.
 
-use gpuflame_model::record::Code;
+use gpuflame_model::record::CodeObject;
 
 /// Formats a frame as `Block.forward (model.py:12)`, with the name of the file and a line.
-pub(super) fn text(code: &Code<'_>, line: u32) -> String {
+pub(super) fn text(code: &CodeObject<'_>, line: u32) -> String {
     if code.file.is_empty() {
         return code.name.to_owned();
     }
@@ -16,7 +16,7 @@ pub(super) fn text(code: &Code<'_>, line: u32) -> String {
 
 /// Parses the file and line in the name of a function in a trace: `/srv/train.py(12): step` as written by torch.profiler,
 /// or `step (train.py:12)` as written by gpuflame.
-pub(super) fn told(text: &str) -> Option<(&str, u32)> {
+pub(super) fn parse_location(text: &str) -> Option<(&str, u32)> {
     let (file, line) = match text.split_once("): ") {
         Some((place, _)) => place.rsplit_once('(')?,
         None => text.strip_suffix(')')?.rsplit_once(" (")?.1.rsplit_once(':')?,
@@ -26,12 +26,12 @@ pub(super) fn told(text: &str) -> Option<(&str, u32)> {
 }
 
 /// Source line of the instruction at byte offset `at` in the function.
-pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
+pub(super) fn line(code: &CodeObject<'_>, at: u32) -> u32 {
     let first = i64::from(code.first_line);
     let found = match code.version {
-        0x0309 => Some(of_pairs(code.lines, first, at)),
-        0x030a => of_ranges(code.lines, first, at),
-        0x030b..=0x030f => of_locations(code.lines, first, at),
+        0x0309 => Some(line_in_pairs(code.lines, first, at)),
+        0x030a => line_in_ranges(code.lines, first, at),
+        0x030b..=0x030f => line_in_locations(code.lines, first, at),
         _ => None,
     };
     found.and_then(|line| u32::try_from(line).ok()).unwrap_or(code.first_line)
@@ -39,7 +39,7 @@ pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
 
 /// Looks up a line in the table of 3.9, which has pairs of distances, in bytes and in lines, to the first instruction of
 /// the next line.
-fn of_pairs(table: &[u8], first: i64, at: u32) -> i64 {
+fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut start, mut line) = (0_u64, first);
     for [bytes, lines] in pairs {
@@ -54,7 +54,7 @@ fn of_pairs(table: &[u8], first: i64, at: u32) -> i64 {
 
 /// Looks up a line in the table of 3.10, which has pairs: the length of a range in bytes, and its distance in lines from
 /// the last range that has a line; -128 means no line.
-fn of_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
+fn line_in_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut end, mut line) = (0_u64, first);
     for [bytes, lines] in pairs {
@@ -76,7 +76,7 @@ fn of_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
 /// entry := 1:1 kind:4 units-1:3  rest     units are instructions of two bytes
 /// kind  := 0 to 9: same line   10, 11, 12: kind - 10 lines down   13, 14: a signed number of lines down   15: no line
 /// ```
-fn of_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
+fn line_in_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (mut rest, mut end, mut line) = (table, 0_u64, first);
     while let [head, more @ ..] = rest {
         let tail = more.iter().position(|byte| byte & 0x80 != 0).unwrap_or(more.len());
@@ -84,7 +84,7 @@ fn of_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
         line += match kind {
             0..=9 | 15 => 0,
             10..=12 => i64::from(kind) - 10,
-            _ => signed(&more[..tail])?,
+            _ => decode_signed(&more[..tail])?,
         };
         end += 2 * (u64::from(head & 7) + 1);
         if end > u64::from(at) {
@@ -96,7 +96,7 @@ fn of_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
 }
 
 /// Decodes a number with six bits per byte, lowest bits first. The lowest bit of the decoded number is its sign.
-fn signed(bytes: &[u8]) -> Option<i64> {
+fn decode_signed(bytes: &[u8]) -> Option<i64> {
     let mut value = 0_u64;
     for (byte, shift) in bytes.iter().zip((0..60).step_by(6)) {
         value |= u64::from(byte & 63) << shift;
@@ -113,8 +113,15 @@ mod tests {
     use super::*;
     use gpuflame_model::record::CodeId;
 
-    fn code(version: u16, lines: &[u8]) -> Code<'_> {
-        Code { id: CodeId(1), version, first_line: 10, file: "/srv/model.py", name: "Block.forward", lines }
+    fn code(version: u16, lines: &[u8]) -> CodeObject<'_> {
+        CodeObject {
+            id: CodeId(1),
+            version,
+            first_line: 10,
+            file: "/srv/model.py",
+            name: "Block.forward",
+            lines,
+        }
     }
 
     /// Lines of all instructions, which are at even offsets.
@@ -153,9 +160,9 @@ mod tests {
 
     #[test]
     fn function_labels_in_traces_are_parsed_into_file_and_line() {
-        assert_eq!(told("/srv/train.py(12): step"), Some(("/srv/train.py", 12)));
-        assert_eq!(told("a (b)/c.py(3): <lambda>"), Some(("a (b)/c.py", 3)));
-        assert_eq!(told("Block.forward (model.py:44)"), Some(("model.py", 44)));
+        assert_eq!(parse_location("/srv/train.py(12): step"), Some(("/srv/train.py", 12)));
+        assert_eq!(parse_location("a (b)/c.py(3): <lambda>"), Some(("a (b)/c.py", 3)));
+        assert_eq!(parse_location("Block.forward (model.py:44)"), Some(("model.py", 44)));
         for other in [
             "",
             "nn.Module: Linear_0",
@@ -166,13 +173,13 @@ mod tests {
             "a.py(99999999999): f",
             "f (:1)",
         ] {
-            assert_eq!(told(other), None, "{other}");
+            assert_eq!(parse_location(other), None, "{other}");
         }
     }
 
     #[test]
     fn a_python_frame_is_shown_with_its_file_name_and_line() {
-        let text = |file| text(&Code { file, ..code(0x030b, &[]) }, 12);
+        let text = |file| text(&CodeObject { file, ..code(0x030b, &[]) }, 12);
         assert_eq!(text("/srv/model.py"), "Block.forward (model.py:12)");
         assert_eq!(text("<stdin>"), "Block.forward (<stdin>:12)");
         assert_eq!(text(""), "Block.forward");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::*;
 use gpuflame_model::record::{
-    Code, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId,
+    CodeObject, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId,
 };
 
 /// Modules of this process that contain code, as `capture` would describe them (without build ids).
@@ -241,7 +241,7 @@ fn c_library_functions_have_their_public_names() {
     for call in ["nanosleep", "read", "write", "poll", "select", "sigaction", "waitpid"] {
         let line = exports.lines().find(|line| line.contains(&format!(" {call}@@"))).unwrap();
         let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
-        let symbols = Files::new().symbols(&libc, &[address]).remove(0).unwrap();
+        let symbols = SymbolFiles::new().symbols(&libc, &[address]).remove(0).unwrap();
         assert_eq!(symbols[0].name, call, "in {}", libc.path.display());
     }
 }
@@ -268,9 +268,9 @@ fn named_frames_have_their_kind_source_line_and_module() {
         .collect();
     let (file, module) = (folder.0.join("source.cc"), program.to_str());
     // These are the call of `middle` in `outer`, the call of `inner` in `middle`, and the loop in `inner`.
-    let expected = [7, 6, 4].map(|line| (Kind::Code, module, Some((file.as_path(), line))));
+    let expected = [7, 6, 4].map(|line| (ShownFrameKind::Code, module, Some((file.as_path(), line))));
     assert_eq!(shown[..3], expected);
-    assert_eq!(shown[3], (Kind::Call, None, None));
+    assert_eq!(shown[3], (ShownFrameKind::Call, None, None));
 }
 
 #[test]
@@ -285,13 +285,13 @@ fn the_leaf_label_is_the_call_and_ranges_are_ranges() {
     profile.push(&Row::Context { id: ContextId(2), thread, flags, frames: &frames_of });
     Symbolizer::default().name(&mut profile);
     let kinds: Vec<_> = frames(&profile).iter().map(|frame| frame.kind).collect();
-    assert_eq!(kinds, [Kind::Range, Kind::Call, Kind::Code]);
+    assert_eq!(kinds, [ShownFrameKind::Range, ShownFrameKind::Call, ShownFrameKind::Code]);
 }
 
 #[test]
 fn python_frames_show_their_functions_line_or_the_executed_line() {
     // The table has two bytes on line 12, and two bytes on line 13.
-    let code = |id, name| Code {
+    let code = |id, name| CodeObject {
         id: CodeId(id),
         version: 0x030b,
         first_line: 12,
@@ -328,7 +328,7 @@ fn python_frames_show_their_functions_line_or_the_executed_line() {
     Symbolizer::default().name(&mut profile);
     let frame = frames(&profile)[2];
     let source = frame.source.map(|source| (profile.strings().get(source.file), source.line));
-    assert_eq!((frame.kind, source), (Kind::Python, Some(("/srv/model.py", 13))));
+    assert_eq!((frame.kind, source), (ShownFrameKind::Python, Some(("/srv/model.py", 13))));
 }
 
 #[test]

@@ -25,8 +25,8 @@ const NVIDIA: Vendor = Vendor {
     versions: &["", "_ptsz", "_ptds", "_v2", "_v3"],
 };
 
-const OURS: Vendor =
+const GPUFLAME: Vendor =
     Vendor { libraries: &["libgpuflame"], functions: &["gpuflame::", "<gpuflame::"], versions: &[] };
 
 /// All vendors.
-pub(super) const VENDORS: [Vendor; 2] = [NVIDIA, OURS];
+pub(super) const VENDORS: [Vendor; 2] = [NVIDIA, GPUFLAME];

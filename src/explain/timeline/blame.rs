@@ -1,11 +1,11 @@
 //! Determines the cause of a gap: the host was late, the launch took time, or the work waited for other work.
 
-use super::stretches::Call;
+use super::stretches::LaunchSpan;
 use gpuflame_model::profile::Cause;
 
 /// Maximum time in ns from the return of a launch call until its work begins, if nothing delays the work. Work that a free
 /// GPU can start begins about 3 to 10 us after the call began, and the call itself takes most of this time.
-pub(super) const DELIVERY: u64 = 10_000;
+pub(super) const MAX_DELIVERY_NS: u64 = 10_000;
 
 /// Splits the gap `from..to` among its causes. The gap ended at `start` (which is later than `to` if the window closed
 /// before), by work that `call` launched. The parts add up to the gap:
@@ -19,7 +19,7 @@ pub(super) const DELIVERY: u64 = 10_000;
 /// A call that began before `from` was not late. If the call returned long before the work began, the work was waiting in
 /// the queue, so the whole gap is dependency. If according to the clocks the work began before its launch, the host was
 /// late for the whole gap, provided that the gap is longer than the clock error; otherwise the cause is unknown.
-pub(super) fn split(from: u64, to: u64, start: u64, call: &Call) -> [(Cause, u64); 3] {
+pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) -> [(Cause, u64); 3] {
     let contradiction = call.time.saturating_sub(start);
     if call.time == 0 || contradiction > to - from {
         return [(Cause::Unknown, to - from), (Cause::HostLate, 0), (Cause::LaunchLatency, 0)];
@@ -28,7 +28,7 @@ pub(super) fn split(from: u64, to: u64, start: u64, call: &Call) -> [(Cause, u64
     let delivered = match call.duration {
         // The call was synchronous, or took more than four seconds, so the work began while the call was in progress.
         0 | u32::MAX => to,
-        duration => call.time.saturating_add(u64::from(duration) + DELIVERY).clamp(called, to),
+        duration => call.time.saturating_add(u64::from(duration) + MAX_DELIVERY_NS).clamp(called, to),
     };
     [
         (Cause::HostLate, called - from),

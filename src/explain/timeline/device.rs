@@ -1,62 +1,80 @@
 //! The account of one device from its first moment to its last: every nanosecond of the device's window is busy or idle.
 
-use super::blame::split;
-use super::calls::{Calls, ToldApart};
-use super::charge::{Blamed, Charge, Idle};
-use super::inside::Insides;
-use super::samples::Samples;
-use super::streams::Streams;
-use super::stretches::{Call, Stretch, Stretches, merge};
-use super::windows::Windows;
+use super::blame::split_by_cause;
+use super::call_history::{CallHistory, CulpritThreads};
+use super::host_states::HostStates;
+use super::idle_cause::{IdleAmount, IdleCause, IdleCulprit};
+use super::sample_history::SampleHistory;
+use super::streams::StreamSums;
+use super::stretches::{BusyStretch, BusyStretches, LaunchSpan, merge};
+use super::windows::WindowSpans;
 use gpuflame_model::profile::{Cause, DeviceTime};
 use gpuflame_model::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
 /// Data, other than the work itself, that the account needs.
-pub(super) struct Known<'a> {
-    pub(super) windows: &'a Windows,
-    pub(super) insides: &'a Insides,
-    pub(super) calls: &'a Calls,
-    pub(super) samples: &'a Samples,
-    pub(super) told_apart: &'a mut ToldApart,
+pub(super) struct AccountInputs<'a> {
+    pub(super) windows: &'a WindowSpans,
+    pub(super) host_states: &'a HostStates,
+    pub(super) calls: &'a CallHistory,
+    pub(super) samples: &'a SampleHistory,
+    pub(super) culprit_threads: &'a mut CulpritThreads,
     /// Whether this device is the only GPU.
     pub(super) is_only: bool,
 }
 
-impl Known<'_> {
+impl AccountInputs<'_> {
     /// Divides the time `from..to`, in which the launch `call` was late, among the code to blame; each entry occurs once.
     /// `threads` are the threads that launch on this GPU.
-    fn blame(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
-        if self.insides.is_empty() {
-            let mut blamed: Vec<(Blamed, u64)> = Vec::new();
-            for (who, nanos) in self.by_calls(call, from, to, threads) {
-                match blamed.iter_mut().find(|(known, _)| *known == who) {
+    fn blame(
+        &mut self,
+        call: &LaunchSpan,
+        from: u64,
+        to: u64,
+        threads: &[ThreadId],
+    ) -> Vec<(IdleCulprit, u64)> {
+        if self.host_states.is_empty() {
+            let mut blamed: Vec<(IdleCulprit, u64)> = Vec::new();
+            for (culprit, nanos) in self.by_calls(call, from, to, threads) {
+                match blamed.iter_mut().find(|(other, _)| *other == culprit) {
                     Some((_, sum)) => *sum += nanos,
-                    None => blamed.push((who, nanos)),
+                    None => blamed.push((culprit, nanos)),
                 }
             }
             return blamed;
         }
-        let blamed = self.insides.blame(call.caller, from, to).into_iter();
-        blamed.map(|(caller, nanos)| (Blamed::Caller(caller), nanos)).collect()
+        let blamed = self.host_states.blame(call.caller, from, to).into_iter();
+        blamed.map(|(caller, nanos)| (IdleCulprit::Caller(caller), nanos)).collect()
     }
 
     /// Divides the time `from..to` by calls alone, piece by piece, in order of time.
-    fn by_calls(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
+    fn by_calls(
+        &mut self,
+        call: &LaunchSpan,
+        from: u64,
+        to: u64,
+        threads: &[ThreadId],
+    ) -> Vec<(IdleCulprit, u64)> {
         let times = (self.windows.opened(from), from, to);
         let threads = if self.is_only { None } else { Some(threads) };
-        self.calls.blame(call, times, threads, self.told_apart)
+        self.calls.blame(call, times, threads, self.culprit_threads)
     }
 
     /// Stacks in which the launching thread was found in the time `from..to`, and the pauses between two calls to which
     /// these stacks belong.
-    fn found(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, Where)> {
-        let late = if self.samples.is_empty() { None } else { self.calls.launched(call) };
-        let Some(thread) = late.filter(|_| self.insides.is_empty()) else { return Vec::new() };
+    fn sampled_stacks(
+        &mut self,
+        call: &LaunchSpan,
+        from: u64,
+        to: u64,
+        threads: &[ThreadId],
+    ) -> Vec<(IdleCulprit, SampledTime)> {
+        let late = if self.samples.is_empty() { None } else { self.calls.launching_thread(call) };
+        let Some(thread) = late.filter(|_| self.host_states.is_empty()) else { return Vec::new() };
         let (mut found, mut since) = (Vec::new(), from);
-        for (who, nanos) in self.by_calls(call, from, to, threads) {
+        for (culprit, nanos) in self.by_calls(call, from, to, threads) {
             let until = since + nanos;
-            if matches!(who, Blamed::Pause { .. }) {
-                found.extend(self.samples.within(thread, since, until).map(|found| (who, found)));
+            if matches!(culprit, IdleCulprit::Pause { .. }) {
+                found.extend(self.samples.within(thread, since, until).map(|found| (culprit, found)));
             }
             since = until;
         }
@@ -65,33 +83,33 @@ impl Known<'_> {
 }
 
 /// A stack in which a thread was found, and the time in ns that this observation represents.
-type Where = (ContextId, u64);
+type SampledTime = (ContextId, u64);
 
 /// Maximum number of threads known to launch on a GPU, if there are several GPUs. The threads kept are those that most
 /// recently ended a gap on this GPU.
-const MOST_THREADS: usize = 16;
+const MAX_LAUNCHING_THREADS: usize = 16;
 
 /// Initial limit on the number of waiting stretches, which take 2 MiB.
-const ROOM: usize = 1 << 16;
+const INITIAL_MAX_STRETCHES: usize = 1 << 16;
 /// Final limit on the number of waiting stretches. They take 16 MiB, for fifty threads whose buffers of 10,000 records
 /// arrive one after another.
-pub(super) const MOST_ROOM: usize = 1 << 19;
+pub(super) const MAX_STRETCHES: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
-pub(super) struct Device {
+pub(super) struct DeviceAccount {
     pub(super) id: DeviceId,
     /// Stretches of work that was launched inside a window, and of work whose launch is unknown.
-    recorded: Stretches,
+    recorded: BusyStretches,
     /// Stretches of work that was launched outside windows. This work keeps the device busy, but only the part that runs
     /// inside a window is accounted for.
-    outside: Stretches,
+    outside: BusyStretches,
     /// Current limit on the number of waiting stretches of either kind.
     room: usize,
     /// Latest end of any activity of the device so far.
     newest: u64,
     /// Maximum delay of an out-of-order activity, first since stretches were last removed, then before that.
     disorder: [u64; 2],
-    pub(super) streams: Streams,
+    pub(super) streams: StreamSums,
     threads: Vec<ThreadId>,
     /// End of the time that is already accounted for; `None` at the beginning.
     cursor: Option<u64>,
@@ -107,16 +125,16 @@ pub(super) struct Device {
     last: u64,
 }
 
-impl Device {
+impl DeviceAccount {
     pub(super) fn new(id: DeviceId) -> Self {
         Self {
             id,
-            recorded: Stretches::default(),
-            outside: Stretches::default(),
-            room: ROOM,
+            recorded: BusyStretches::default(),
+            outside: BusyStretches::default(),
+            room: INITIAL_MAX_STRETCHES,
             newest: 0,
             disorder: [0; 2],
-            streams: Streams::default(),
+            streams: StreamSums::default(),
             threads: Vec::new(),
             cursor: None,
             busy: 0,
@@ -136,11 +154,12 @@ impl Device {
         self.cursor.unwrap_or(0)
     }
 
-    /// Adds an activity with usable times. Returns false if there is no room for it; then call [`Device::make_room`] first.
-    pub(super) fn add(&mut self, activity: &Activity, call: Call) -> bool {
+    /// Adds an activity with usable times. Returns false if there is no room for it; then call [`DeviceAccount::make_room`]
+    /// first.
+    pub(super) fn add(&mut self, activity: &Activity, call: LaunchSpan) -> bool {
         let (start, end) = (activity.start.0, activity.end.0);
         let from = start.max(self.cursor()).min(end);
-        let stretch = Stretch { start: from, call, end };
+        let stretch = BusyStretch { start: from, call, end };
         let is_outside = call.caller == Caller::OUTSIDE;
         let waiting = if is_outside { &mut self.outside } else { &mut self.recorded };
         if from < end && !waiting.add(stretch, self.room) {
@@ -163,7 +182,7 @@ impl Device {
     /// Notes that a thread has launched on this device.
     fn launched_by(&mut self, thread: ThreadId) {
         if !self.threads.contains(&thread) {
-            self.threads.truncate(MOST_THREADS - 1);
+            self.threads.truncate(MAX_LAUNCHING_THREADS - 1);
             self.threads.insert(0, thread);
         }
     }
@@ -183,7 +202,11 @@ impl Device {
     /// Makes room for more stretches. Accounts for stretches that are so old that no earlier activity is expected any more,
     /// up to half of the waiting stretches. If less than a quarter can be accounted for, the limit grows instead, up to its
     /// maximum.
-    pub(super) fn make_room(&mut self, mut known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
+    pub(super) fn make_room(
+        &mut self,
+        mut inputs: AccountInputs<'_>,
+        charge: &mut impl FnMut(IdleCause, IdleAmount),
+    ) {
         let is_recorded = self.recorded.len() >= self.outside.len();
         let fullest = if is_recorded { &mut self.recorded } else { &mut self.outside };
         fullest.merge();
@@ -192,33 +215,38 @@ impl Device {
             return;
         }
         let [now, before] = self.disorder;
-        let settled = self.newest.saturating_sub(now.max(before).saturating_mul(2));
-        let leaving = fullest.count_before(settled).min(waiting / 2);
-        if leaving < waiting / 4 && self.room < MOST_ROOM {
+        let complete_until = self.newest.saturating_sub(now.max(before).saturating_mul(2));
+        let leaving = fullest.count_before(complete_until).min(waiting / 2);
+        if leaving < waiting / 4 && self.room < MAX_STRETCHES {
             self.room *= 2;
             return;
         }
         let time = fullest.start_of(leaving.max(waiting / 4));
         self.disorder = [0, now];
-        self.account(time, &mut known, charge);
+        self.account(time, &mut inputs, charge);
     }
 
     /// Accounts for all work that began before `time`.
-    fn account(&mut self, time: u64, known: &mut Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
-        let windows = known.windows;
+    fn account(
+        &mut self,
+        time: u64,
+        inputs: &mut AccountInputs<'_>,
+        charge: &mut impl FnMut(IdleCause, IdleAmount),
+    ) {
+        let windows = inputs.windows;
         let mut stretches = self.recorded.take_before(time);
         let outside = self.outside.take_before(time);
-        if windows.any() && !outside.is_empty() {
+        if windows.has_any() && !outside.is_empty() {
             for outside in outside {
                 let inside = windows.parts(outside.start, outside.end);
-                stretches.extend(inside.map(|(start, end)| Stretch { start, end, ..outside }));
+                stretches.extend(inside.map(|(start, end)| BusyStretch { start, end, ..outside }));
             }
             merge(&mut stretches);
         }
         for stretch in &stretches {
-            let first = if windows.any() { 0 } else { stretch.start };
+            let first = if windows.has_any() { 0 } else { stretch.start };
             let from = self.cursor.unwrap_or(first);
-            self.gap(from, stretch, known, charge);
+            self.charge_gap(from, stretch, inputs, charge);
             let from = from.max(stretch.start);
             if stretch.end > from {
                 let inside: u64 = windows.parts(from, stretch.end).map(|(from, to)| to - from).sum();
@@ -233,80 +261,91 @@ impl Device {
     pub(super) fn account_to(
         &mut self,
         time: u64,
-        known: &mut Known<'_>,
-        charge: &mut impl FnMut(Charge, Idle),
+        inputs: &mut AccountInputs<'_>,
+        charge: &mut impl FnMut(IdleCause, IdleAmount),
     ) {
-        self.account(time, known, charge);
-        for (from, to) in known.windows.parts(self.cursor(), time) {
-            self.closing(to - from, charge);
+        self.account(time, inputs, charge);
+        for (from, to) in inputs.windows.parts(self.cursor(), time) {
+            self.charge_closing(to - from, charge);
         }
         self.cursor = self.cursor.max(Some(time));
     }
 
     /// Accounts for all waiting work, and for the time up to the end of the last window.
-    pub(super) fn account_all(&mut self, known: &mut Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
-        self.account(u64::MAX, known, charge);
-        if let Some(close) = known.windows.last_close() {
-            self.account_to(close, known, charge);
+    pub(super) fn account_all(
+        &mut self,
+        inputs: &mut AccountInputs<'_>,
+        charge: &mut impl FnMut(IdleCause, IdleAmount),
+    ) {
+        self.account(u64::MAX, inputs, charge);
+        if let Some(close) = inputs.windows.last_close() {
+            self.account_to(close, inputs, charge);
         }
     }
 
     /// Charges idle time after the last work in a window.
-    pub(super) fn closing(&mut self, nanos: u64, charge: &mut impl FnMut(Charge, Idle)) {
+    pub(super) fn charge_closing(&mut self, nanos: u64, charge: &mut impl FnMut(IdleCause, IdleAmount)) {
         self.idle += nanos;
-        charge(Charge::Closing, Idle::gap(nanos));
+        charge(IdleCause::Closing, IdleAmount::gap(nanos));
     }
 
     /// Charges the gap from `from` to the beginning of `stretch`, limited to the time in which a window was open.
-    fn gap(
+    fn charge_gap(
         &mut self,
         from: u64,
-        stretch: &Stretch,
-        known: &mut Known<'_>,
-        charge: &mut impl FnMut(Charge, Idle),
+        stretch: &BusyStretch,
+        inputs: &mut AccountInputs<'_>,
+        charge: &mut impl FnMut(IdleCause, IdleAmount),
     ) {
-        let Stretch { start, call, .. } = *stretch;
-        let parts: Vec<_> = known.windows.parts(from, start).collect();
+        let BusyStretch { start, call, .. } = *stretch;
+        let parts: Vec<_> = inputs.windows.parts(from, start).collect();
         for (open, to) in parts {
             // The work that ended the gap may begin after the window closed. Such work counts if it was launched before the
             // window closed.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
-                self.closing(to - open, charge);
+                self.charge_closing(to - open, charge);
                 continue;
             }
             self.idle += to - open;
             let is_first = open > from || self.cursor.is_none();
-            for (cause, nanos) in split(open, to, start, &call).into_iter().filter(|(_, nanos)| *nanos > 0) {
-                let mut blame = |who: Blamed, idle| match is_first {
-                    true => charge(Charge::Opening(who, cause), idle),
-                    false => charge(Charge::Between(who, cause), idle),
+            for (cause, nanos) in
+                split_by_cause(open, to, start, &call).into_iter().filter(|(_, nanos)| *nanos > 0)
+            {
+                let mut blame = |culprit: IdleCulprit, idle| match is_first {
+                    true => charge(IdleCause::Opening(culprit, cause), idle),
+                    false => charge(IdleCause::Between(culprit, cause), idle),
                 };
                 match cause {
                     // The first part of a gap lasts until the call began.
                     Cause::HostLate => {
-                        if let Some(thread) = known.calls.launched(&call) {
+                        if let Some(thread) = inputs.calls.launching_thread(&call) {
                             self.launched_by(thread);
                         }
-                        let blamed = known.blame(&call, open, open + nanos, &self.threads);
+                        let blamed = inputs.blame(&call, open, open + nanos, &self.threads);
                         let longest = blamed.iter().map(|(_, nanos)| *nanos).max();
                         let counts = blamed.iter().position(|(_, nanos)| Some(*nanos) == longest);
-                        for (at, (who, nanos)) in blamed.into_iter().enumerate() {
-                            blame(who, Idle { nanos, gaps: u64::from(Some(at) == counts), found: None });
+                        for (at, (culprit, nanos)) in blamed.into_iter().enumerate() {
+                            blame(
+                                culprit,
+                                IdleAmount { nanos, gaps: u64::from(Some(at) == counts), context: None },
+                            );
                         }
-                        for (who, found) in known.found(&call, open, open + nanos, &self.threads) {
-                            blame(who, Idle::found(found));
+                        for (culprit, found) in
+                            inputs.sampled_stacks(&call, open, open + nanos, &self.threads)
+                        {
+                            blame(culprit, IdleAmount::attributed(found));
                         }
                     }
-                    _ => blame(Blamed::Caller(call.caller), Idle::gap(nanos)),
+                    _ => blame(IdleCulprit::Caller(call.caller), IdleAmount::gap(nanos)),
                 }
             }
         }
     }
 
     /// Returns how the device spent its time. The result is complete once all work is accounted for.
-    pub(super) fn time(&self, windows: &Windows) -> Option<DeviceTime> {
-        let window = match windows.any() {
+    pub(super) fn time(&self, windows: &WindowSpans) -> Option<DeviceTime> {
+        let window = match windows.has_any() {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
         };

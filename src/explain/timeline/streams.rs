@@ -5,46 +5,46 @@ use gpuflame_model::record::{Activity, DeviceId, GpuContextId, IdMap, StreamId, 
 
 /// Maximum number of streams that are summed separately. A program that creates a stream per request must not fill memory
 /// with streams, so the work of further streams is summed together.
-const MOST: usize = 4096;
+const MAX_STREAMS: usize = 4096;
 
 /// Sums of the streams of one device. See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Streams {
-    places: IdMap<(GpuContextId, StreamId), u32>,
-    sums: Vec<Sum>,
+pub(super) struct StreamSums {
+    indices: IdMap<(GpuContextId, StreamId), u32>,
+    sums: Vec<StreamSum>,
     /// Index of the last activity's stream, which is tried first because most activities of a stream arrive in runs.
     last: usize,
-    others: Sum,
+    others: StreamSum,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct StreamSum {
     stream: (GpuContextId, StreamId),
     count: u64,
     nanos: u64,
 }
 
-impl Streams {
+impl StreamSums {
     /// Adds an activity with a duration of `nanos`.
     pub(super) fn add(&mut self, activity: &Activity, nanos: u64) {
         let stream = (activity.context, activity.stream);
         if self.sums.get(self.last).is_none_or(|sum| sum.stream != stream) {
-            self.last = self.place(stream);
+            self.last = self.index_of(stream);
         }
         let sum = self.sums.get_mut(self.last).unwrap_or(&mut self.others);
         sum.count += 1;
         sum.nanos = sum.nanos.saturating_add(nanos);
     }
 
-    fn place(&mut self, stream: (GpuContextId, StreamId)) -> usize {
-        if let Some(&place) = self.places.get(&stream) {
-            return place as usize;
+    fn index_of(&mut self, stream: (GpuContextId, StreamId)) -> usize {
+        if let Some(&index) = self.indices.get(&stream) {
+            return index as usize;
         }
-        if self.sums.len() == MOST {
-            return MOST;
+        if self.sums.len() == MAX_STREAMS {
+            return MAX_STREAMS;
         }
-        self.sums.push(Sum { stream, ..Sum::default() });
-        self.places.insert(stream, (self.sums.len() - 1) as u32);
+        self.sums.push(StreamSum { stream, ..StreamSum::default() });
+        self.indices.insert(stream, (self.sums.len() - 1) as u32);
         self.sums.len() - 1
     }
 
@@ -61,6 +61,6 @@ impl Streams {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        map_bytes(&self.places) + self.sums.capacity() * size_of::<Sum>()
+        map_bytes(&self.indices) + self.sums.capacity() * size_of::<StreamSum>()
     }
 }

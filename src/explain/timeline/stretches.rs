@@ -12,18 +12,19 @@ use gpuflame_model::record::Caller;
 /// The order of the fields determines comparisons: among pieces of work that begin at the same time, the piece that was
 /// called first counts as the one that ended the previous gap, whatever the order in which the pieces arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stretch {
+pub(super) struct BusyStretch {
     pub(super) start: u64,
     /// The call that launched the work at the start of the stretch.
-    pub(super) call: Call,
+    pub(super) call: LaunchSpan,
     pub(super) end: u64,
 }
 
-const _: () = assert!(size_of::<Stretch>() == 32, "a stretch grew: 65,536 or more stretches wait per device");
+const _: () =
+    assert!(size_of::<BusyStretch>() == 32, "a stretch grew: 65,536 or more stretches wait per device");
 
 /// The call that launched a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Call {
+pub(super) struct LaunchSpan {
     /// Time at which the call began; 0 if this is not known.
     pub(super) time: u64,
     /// Duration of the call in ns; 0 if the duration is not known, because the call was recorded when it began; `u32::MAX`
@@ -35,13 +36,13 @@ pub(super) struct Call {
 
 /// Stretches that wait to be accounted for. See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stretches {
-    waiting: Vec<Stretch>,
+pub(super) struct BusyStretches {
+    waiting: Vec<BusyStretch>,
 }
 
-impl Stretches {
+impl BusyStretches {
     /// Adds a non-empty stretch. Returns false if there are already `room` stretches, so that some must be removed first.
-    pub(super) fn add(&mut self, new: Stretch, room: usize) -> bool {
+    pub(super) fn add(&mut self, new: BusyStretch, room: usize) -> bool {
         if let Some(newest) = self.waiting.last_mut()
             && newest.start < new.start
             && new.start <= newest.end
@@ -83,14 +84,14 @@ impl Stretches {
 
     /// Removes and returns the stretches before `time`, in order. A stretch that begins before `time` and ends after it is
     /// cut in two.
-    pub(super) fn take_before(&mut self, time: u64) -> Vec<Stretch> {
+    pub(super) fn take_before(&mut self, time: u64) -> Vec<BusyStretch> {
         merge(&mut self.waiting);
         let leaving = self.count_before(time);
         let mut left: Vec<_> = self.waiting.drain(..leaving).collect();
         if let Some(last) = left.last_mut()
             && last.end > time
         {
-            self.waiting.insert(0, Stretch { start: time, ..*last });
+            self.waiting.insert(0, BusyStretch { start: time, ..*last });
             last.end = time;
         }
         left
@@ -104,12 +105,12 @@ impl Stretches {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.waiting.capacity() * size_of::<Stretch>()
+        self.waiting.capacity() * size_of::<BusyStretch>()
     }
 }
 
 /// Sorts the stretches and merges stretches that touch.
-pub(super) fn merge(stretches: &mut Vec<Stretch>) {
+pub(super) fn merge(stretches: &mut Vec<BusyStretch>) {
     stretches.sort();
     stretches.dedup_by(|next, kept| {
         let touch = next.start <= kept.end;

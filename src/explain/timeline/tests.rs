@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::join::{Join, Limits};
 use gpuflame_model::profile::{Cause, DeviceTime};
-use gpuflame_model::record::testing::{Chance, kernel, launch};
+use gpuflame_model::record::testing::{Rng, kernel, launch};
 use gpuflame_model::record::{ContextId, GraphId, Launch, Nanos};
 
 const COLUMN: u64 = 5_000;
@@ -29,7 +29,7 @@ const ORIGIN: u64 = 1_000_000_000;
 struct Drawing {
     rows: Vec<Row<'static>>,
     /// Idle time by device, charge and cause.
-    idle: BTreeMap<(u32, Place, String), u64>,
+    idle: BTreeMap<(u32, SampleSite, String), u64>,
     /// Window, busy and idle time by device.
     times: BTreeMap<u32, (u64, u64, u64)>,
 }
@@ -115,9 +115,9 @@ impl Drawing {
             }
             times.2 += COLUMN;
             let place = match charged {
-                '?' | ' ' => Place::Missing(Missing::NoStack),
-                '!' => Place::Missing(Missing::Outside),
-                letter => Place::Context(ContextId(id(letter))),
+                '?' | ' ' => SampleSite::Missing(Missing::NoStack),
+                '!' => SampleSite::Missing(Missing::Outside),
+                letter => SampleSite::Context(ContextId(id(letter))),
             };
             *self.idle.entry((device, place, because.to_string())).or_default() += COLUMN;
         }
@@ -129,14 +129,14 @@ impl Drawing {
         let profile = account(rows, Limits::default());
         let mut idle = BTreeMap::new();
         for sample in profile.samples(&IDLE) {
-            let cause = sample.leaf.tips().find_map(|tip| match tip {
-                Tip::Idle(cause) => Some(letter(cause)),
+            let cause = sample.leaf.frames().find_map(|leaf_frame| match leaf_frame {
+                LeafFrame::Idle(cause) => Some(letter(cause)),
                 _ => None,
             });
-            let (place, because) = match (sample.base, cause) {
-                (None, Some(cause)) => (sample.place, cause.to_owned()),
-                (Some(Base::Opening), Some(cause)) => (sample.place, cause.to_uppercase()),
-                (Some(Base::Closing), None) => (Place::Missing(Missing::NoStack), ".".to_owned()),
+            let (place, because) = match (sample.root_mark, cause) {
+                (None, Some(cause)) => (sample.site, cause.to_owned()),
+                (Some(RootMark::Opening), Some(cause)) => (sample.site, cause.to_uppercase()),
+                (Some(RootMark::Closing), None) => (SampleSite::Missing(Missing::NoStack), ".".to_owned()),
                 _ => panic!("{sample:?}"),
             };
             let key = (sample.device.unwrap().0, place, because);
@@ -163,7 +163,7 @@ fn account(rows: &[Row<'_>], limits: Limits) -> Profile {
         join.push(row, &mut timeline);
         timeline.row(row);
     }
-    join.as_if_over(&mut timeline);
+    join.final_tally(&mut timeline);
     let mut profile = Profile::default();
     timeline.fill(&mut profile);
     profile
@@ -177,7 +177,7 @@ fn check(text: &str) {
     for seed in 1..20 {
         let (edges, mut rest): (Vec<_>, Vec<_>) =
             drawing.rows.iter().cloned().partition(|row| matches!(row, Row::Window { .. }));
-        Chance::new(seed).shuffle(&mut rest, 100);
+        Rng::new(seed).shuffle(&mut rest, 100);
         // The edges keep their order, but may all arrive after the other rows.
         drawing.check(&[edges.clone(), rest.clone()].concat());
         drawing.check(&[rest, edges].concat());
@@ -349,28 +349,28 @@ fn window(edge: WindowEdge, time: u64) -> Row<'static> {
 #[test]
 fn sums_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..300 {
-        let mut chance = Chance::new(seed);
+        let mut rng = Rng::new(seed);
         // State per nanosecond: inside a window, busy with recorded work, and busy with work that was launched outside.
         let (mut open, mut busy, mut outside) = ([false; 4000], [false; 4000], [false; 4000]);
-        let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + chance.below(500) as usize);
+        let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + rng.below(500) as usize);
         while at < 3500 {
-            let close = at + chance.below(600) as usize;
+            let close = at + rng.below(600) as usize;
             open[at..close.min(4000)].fill(true);
             edges.push(window(WindowEdge::Open, at as u64));
             edges.push(window(WindowEdge::Close, close.min(4000) as u64));
-            at = close + chance.below(300) as usize;
+            at = close + rng.below(300) as usize;
         }
         for id in 2..40_u32 {
-            let (start, length) = (1 + chance.below(3800) as usize, chance.below(100) as usize);
-            let recorded = id == 2 || chance.below(3) > 0;
+            let (start, length) = (1 + rng.below(3800) as usize, rng.below(100) as usize);
+            let recorded = id == 2 || rng.below(3) > 0;
             let marks = if recorded { &mut busy } else { &mut outside };
             marks[start..start + length].fill(true);
             let context = if recorded { id } else { ContextId::OUTSIDE.0 };
-            let call = Launch { time: Nanos(1 + chance.below(4000)), ..launch(id, context) };
+            let call = Launch { time: Nanos(1 + rng.below(4000)), ..launch(id, context) };
             rows.push(Row::Launch(call));
             rows.push(Row::Activity(kernel(id, start as u64, (start + length) as u64)));
         }
-        chance.shuffle(&mut rows, 100);
+        rng.shuffle(&mut rows, 100);
         edges.append(&mut rows);
         let time = only(&account(&edges, Limits::default()));
         let count = |what: &dyn Fn(usize) -> bool| (0..4000).filter(|&at| what(at)).count() as u64;
@@ -389,7 +389,7 @@ fn steady(count: u64) -> Vec<Row<'static>> {
 fn nearly_ordered_rows_are_accounted_exactly() {
     let mut rows = vec![window(WindowEdge::Open, 500), Row::Launch(launch(1, 11))];
     let mut work = steady(500_000);
-    Chance::new(1).shuffle(&mut work, 10_000);
+    Rng::new(1).shuffle(&mut work, 10_000);
     rows.append(&mut work);
     rows.push(window(WindowEdge::Close, 5_002_000));
     let time = only(&account(&rows, Limits::default()));
@@ -413,7 +413,7 @@ fn forty_threads_may_deliver_ten_thousand_records_each_in_turn() {
     }
     let (mut join, mut timeline) = (Join::default(), Timeline::default());
     rows.iter().for_each(|row| join.push(row, &mut timeline));
-    assert!(timeline.heap_bytes() <= 32 * device::MOST_ROOM + (1 << 20), "{}", timeline.heap_bytes());
+    assert!(timeline.heap_bytes() <= 32 * device::MAX_STRETCHES + (1 << 20), "{}", timeline.heap_bytes());
     let mut profile = Profile::default();
     timeline.fill(&mut profile);
     let time = only(&profile);
@@ -460,7 +460,7 @@ fn one_window_per_step_does_not_grow_memory_and_stays_exact() {
         join.push(row, &mut timeline);
         timeline.row(row);
     }
-    join.as_if_over(&mut timeline);
+    join.final_tally(&mut timeline);
     let mut profile = Profile::default();
     timeline.fill(&mut profile);
     let times: Vec<_> = profile.times().iter().map(|t| (t.window, t.busy, t.idle)).collect();
@@ -501,11 +501,11 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
 #[test]
 #[ignore = "a measurement: cargo test --release -p gpuflame-explain --lib costs_beside_the_join -- --ignored --nocapture"]
 fn the_timelines_cost_compared_with_the_join_is_printed() {
-    let (mut rows, mut chance) = (Vec::new(), Chance::new(3));
+    let (mut rows, mut rng) = (Vec::new(), Rng::new(3));
     for id in 0..1_000_000_u32 {
         let start = 1_000_000 + u64::from(id) * 3000;
         rows.push(Row::Launch(Launch { time: Nanos(start - 4000), ..launch(id, 2 + id % 500) }));
-        rows.push(Row::Activity(kernel(id, start, start + 500 + chance.below(2000))));
+        rows.push(Row::Activity(kernel(id, start, start + 500 + rng.below(2000))));
     }
     let rate = |sink: &mut dyn Sink| {
         let (mut join, began) = (Join::default(), std::time::Instant::now());
@@ -526,14 +526,14 @@ fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
     timeline.row(&Row::Window { edge: WindowEdge::Open, time: us(0) });
     assert!(timeline.is_in_window(us(0)) && !timeline.is_in_window(Nanos(ORIGIN - 1)));
     for (at, context) in [(0, 100), (1000, 101)] {
-        timeline.launched(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
+        timeline.add_launch(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
     }
     // Samples of another thread have no effect, and neither have samples before and after the gap (20 to 1000 us).
     for (at, thread, context) in
         [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
     {
         let (thread, context) = (ThreadId(thread), ContextId(context));
-        timeline.sampled(&Sampled { time: us(at), period: 300_000, thread, context });
+        timeline.add_sample(&CpuSample { time: us(at), period: 300_000, thread, context });
     }
     for (at, context) in [(0, 100), (1000, 101)] {
         let launched = Launched { time: us(at), duration: 5000, context: ContextId(context) };
@@ -544,13 +544,12 @@ fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
     let late = profile
         .samples(&IDLE)
         .iter()
-        .filter(|sample| sample.leaf == Leaf::new(&[Tip::Idle(Cause::HostLate)]));
-    let found: BTreeMap<_, _> =
-        late.map(|sample| (sample.place, (sample.amount(), sample.count()))).collect();
-    let between = Place::Between { after: ContextId(100), thread: None, before: ContextId(101) };
+        .filter(|sample| sample.leaf == Leaf::new(&[LeafFrame::Idle(Cause::HostLate)]));
+    let found: BTreeMap<_, _> = late.map(|sample| (sample.site, (sample.amount(), sample.count()))).collect();
+    let between = SampleSite::Between { after: ContextId(100), thread: None, before: ContextId(101) };
     let expected = [
-        (Place::Context(ContextId(7)), (600_000, 1)),
-        (Place::Context(ContextId(8)), (300_000, 0)),
+        (SampleSite::Context(ContextId(7)), (600_000, 1)),
+        (SampleSite::Context(ContextId(8)), (300_000, 0)),
         (between, (80_000, 0)),
     ];
     assert_eq!(found, BTreeMap::from(expected));

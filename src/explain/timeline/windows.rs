@@ -4,42 +4,42 @@ use std::collections::VecDeque;
 
 /// Maximum number of windows that are remembered individually. A program that opens a window per step has a new window
 /// every few milliseconds; time before the oldest remembered window was already accounted for.
-const MOST: usize = 4096;
+const MAX_WINDOWS: usize = 4096;
 
 /// Windows that were opened so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Windows {
+pub(super) struct WindowSpans {
     /// Windows in order of time, without overlaps. The last window may still be open.
-    known: VecDeque<Window>,
+    spans: VecDeque<WindowSpan>,
     /// Total length of forgotten windows in nanoseconds.
-    forgotten: u64,
+    forgotten_ns: u64,
     /// Whether a window was ever opened.
     any: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct WindowSpan {
     from: u64,
     /// End of the window; `u64::MAX` while the window is open.
     to: u64,
 }
 
-impl Windows {
+impl WindowSpans {
     /// Whether a window was ever opened. Rows from another tool may have no windows; then the whole time from the first
     /// activity to the last counts as one window.
-    pub(super) fn any(&self) -> bool {
+    pub(super) fn has_any(&self) -> bool {
         self.any
     }
 
     pub(super) fn open(&mut self, time: u64) {
         self.any = true;
-        if self.known.back().is_none_or(|last| last.to <= time) {
-            self.known.push_back(Window { from: time, to: u64::MAX });
+        if self.spans.back().is_none_or(|last| last.to <= time) {
+            self.spans.push_back(WindowSpan { from: time, to: u64::MAX });
         }
     }
 
     pub(super) fn close(&mut self, time: u64) {
-        if let Some(last) = self.known.back_mut()
+        if let Some(last) = self.spans.back_mut()
             && last.to == u64::MAX
         {
             last.to = time.max(last.from);
@@ -47,23 +47,23 @@ impl Windows {
     }
 
     /// Start of the newer half of the windows, if there are too many windows; otherwise `None`.
-    pub(super) fn crowded(&self) -> Option<u64> {
-        (self.known.len() > MOST).then(|| self.known[MOST / 2].from)
+    pub(super) fn overflow_start(&self) -> Option<u64> {
+        (self.spans.len() > MAX_WINDOWS).then(|| self.spans[MAX_WINDOWS / 2].from)
     }
 
     /// Forgets windows that ended by `time`.
     pub(super) fn forget(&mut self, time: u64) {
-        while let Some(first) = self.known.front().filter(|first| first.to <= time) {
-            self.forgotten += first.to - first.from;
-            self.known.pop_front();
+        while let Some(first) = self.spans.front().filter(|first| first.to <= time) {
+            self.forgotten_ns += first.to - first.from;
+            self.spans.pop_front();
         }
     }
 
     /// The parts of `from..to` in which a window was open.
     pub(super) fn parts(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
         let whole = (!self.any && from < to).then_some((from, to));
-        let first = self.known.partition_point(|window| window.to <= from);
-        let inside = self.known.range(first..).take_while(move |window| window.from < to);
+        let first = self.spans.partition_point(|window| window.to <= from);
+        let inside = self.spans.range(first..).take_while(move |window| window.from < to);
         whole.into_iter().chain(
             inside.map(move |window| (from.max(window.from), to.min(window.to))).filter(|(a, b)| a < b),
         )
@@ -71,30 +71,30 @@ impl Windows {
 
     /// Start of the window that was open at `time`; 0 if there are no windows at all.
     pub(super) fn opened(&self, time: u64) -> u64 {
-        let at = self.known.partition_point(|window| window.to <= time);
-        self.known.get(at).map_or(0, |window| window.from)
+        let at = self.spans.partition_point(|window| window.to <= time);
+        self.spans.get(at).map_or(0, |window| window.from)
     }
 
     /// Total length of forgotten windows in nanoseconds.
-    pub(super) fn forgotten(&self) -> u64 {
-        self.forgotten
+    pub(super) fn forgotten_ns(&self) -> u64 {
+        self.forgotten_ns
     }
 
     /// Time at which the last window was closed; `None` while it is open.
     pub(super) fn last_close(&self) -> Option<u64> {
-        self.known.back().map(|last| last.to).filter(|&to| to != u64::MAX)
+        self.spans.back().map(|last| last.to).filter(|&to| to != u64::MAX)
     }
 
     /// Total time in nanoseconds in which a window was open. A window that is still open is counted up to `now`.
     pub(super) fn total(&self, now: u64) -> u64 {
-        let lengths = self.known.iter().map(|window| match window.to {
+        let lengths = self.spans.iter().map(|window| match window.to {
             u64::MAX => now.saturating_sub(window.from),
             to => to - window.from,
         });
-        self.forgotten + lengths.sum::<u64>()
+        self.forgotten_ns + lengths.sum::<u64>()
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.known.capacity() * size_of::<Window>()
+        self.spans.capacity() * size_of::<WindowSpan>()
     }
 }

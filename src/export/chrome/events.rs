@@ -8,14 +8,15 @@ use std::io::Write;
 use crate::clean;
 use crate::json::comma;
 use crate::threads;
-use gpuflame_model::profile::{Kind, Profile, quoted};
+use gpuflame_model::profile::{Profile, ShownFrameKind, json_string};
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, Sync, SyncKind, ThreadId, Work,
+    Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, SyncKind, SyncRecord, ThreadId,
+    Work,
 };
 
 /// Text of consecutive events.
 #[derive(Debug)]
-pub struct Events {
+pub struct EventText {
     /// JSON text of the events that are not written yet.
     pub text: Vec<u8>,
     /// Time that all times are relative to.
@@ -25,7 +26,7 @@ pub struct Events {
 }
 
 /// A call of the API.
-pub struct Called<'a> {
+pub struct CallEvent<'a> {
     /// API function.
     pub name: &'a str,
     /// Thread that called.
@@ -38,7 +39,7 @@ pub struct Called<'a> {
     pub id: CorrelationId,
 }
 
-impl Events {
+impl EventText {
     /// Creates an empty list whose times are relative to `base`.
     pub fn new(base: Nanos, process: u32) -> Self {
         Self { text: Vec::new(), base, process, written: 0 }
@@ -52,7 +53,7 @@ impl Events {
     /// Writes the name of a process or a thread.
     pub(super) fn name(&mut self, what: &str, process: u32, thread: u32, name: &str) {
         self.begin();
-        let name = quoted(name);
+        let name = json_string(name);
         self.put(format_args!(
             "{{\"ph\":\"M\",\"name\":\"{what}\",\"pid\":{process},\"tid\":{thread},\"args\":{{\"name\":{name}}}}}"
         ));
@@ -60,11 +61,11 @@ impl Events {
 
     /// Writes a call with `more` arguments. `frame` is the context whose innermost frame in `stackFrames` is the
     /// call.
-    pub fn call(&mut self, call: &Called<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
-        let &Called { name, thread, begun, nanos, id } = call;
+    pub fn call(&mut self, call: &CallEvent<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
+        let &CallEvent { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
         let category = if is_driver { "cuda_driver" } else { "cuda_runtime" };
-        let (process, name) = (self.process, quoted(&clean::field(name)));
+        let (process, name) = (self.process, json_string(&clean::field(name)));
         let (begun, duration) = (self.time(begun), Micros(nanos));
         self.begin();
         self.put(format_args!(
@@ -73,13 +74,13 @@ impl Events {
             thread.0
         ));
         if let Some(frame) = frame {
-            self.put(format_args!("\"sf\":\"{}\",", Leaf(frame)));
+            self.put(format_args!("\"sf\":\"{}\",", InnermostFrameId(frame)));
         }
         self.put(format_args!("\"args\":{{\"correlation\":{}{more}}}}}", id.0));
     }
 
     /// Writes the start of the flow from a call to the work that the call started.
-    pub fn starts(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
+    pub fn flow_start(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
         self.put(format_args!(
@@ -97,14 +98,14 @@ impl Events {
         missing: Option<Missing>,
         more: Arguments<'_>,
     ) {
-        let category = match Kind::of(activity.work()) {
-            Kind::Copy => "gpu_memcpy",
-            Kind::Set => "gpu_memset",
+        let category = match ShownFrameKind::for_work(activity.work()) {
+            ShownFrameKind::Copy => "gpu_memcpy",
+            ShownFrameKind::Set => "gpu_memset",
             _ => "kernel",
         };
         let (device, stream, id) = (activity.device.0, activity.stream.0, activity.correlation.0);
         let (begin, duration) = (self.time(activity.start), Micros(activity.duration().unwrap_or(0)));
-        let name = quoted(&clean::field(name));
+        let name = json_string(&clean::field(name));
         self.begin();
         self.put(format_args!(
             "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":{name},\"pid\":{device},\"tid\":{stream},\"ts\":{begin},\
@@ -141,7 +142,7 @@ impl Events {
 
     /// Writes a wait, in Kineto's words, on the stream that waited or that the host waited for. `record` is the
     /// record of the event that was waited for, if CUPTI reports one.
-    pub fn sync(&mut self, sync: &Sync, device: u32, record: Option<&EventRecord>) {
+    pub fn sync(&mut self, sync: &SyncRecord, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
             SyncKind::STREAM_WAIT => "Stream Wait Event",
@@ -173,7 +174,7 @@ impl Events {
 
     /// Writes an instant on the thread that marked it.
     pub fn mark(&mut self, text: &str, thread: ThreadId, time: Nanos) {
-        let (name, process, time) = (quoted(&clean::field(text)), self.process, self.time(time));
+        let (name, process, time) = (json_string(&clean::field(text)), self.process, self.time(time));
         self.begin();
         self.put(format_args!(
             "{{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"mark\",\"name\":{name},\"pid\":{process},\"tid\":{},\"ts\":{time}}}",
@@ -196,7 +197,7 @@ impl Events {
 pub const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
 
 /// Writes the losses, the number of activities without times, and the provenance.
-pub fn about(events: &mut Events, profile: &Profile, untimed: u64) {
+pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
     let word = Missing::Untimed.word();
     events.put(format_args!("\"gpuflame\":{{\"missing\":{{\"{word}\":{untimed}}},\"lost\":{{"));
     for (at, (loss, count)) in profile.lost().enumerate() {
@@ -204,16 +205,16 @@ pub fn about(events: &mut Events, profile: &Profile, untimed: u64) {
     }
     events.put(format_args!("}},\"provenance\":["));
     for (at, (what, text)) in profile.provenance().enumerate() {
-        events.put(format_args!("{}[\"{}\",{}]", comma(at), what.word(), quoted(text)));
+        events.put(format_args!("{}[\"{}\",{}]", comma(at), what.word(), json_string(text)));
     }
     events.put(format_args!("]}}"));
 }
 
 /// Writes the names of processes, threads and streams (GPU and number).
-pub fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
-    let process = threads::process(profile);
+pub fn write_track_names(events: &mut EventText, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
+    let process = threads::process_id(profile);
     events.name("process_name", process, 0, "CPU");
-    for (thread, name) in threads::of(profile) {
+    for (thread, name) in threads::launching_threads(profile) {
         events.name("thread_name", process, thread.0, &name);
     }
     for device in streams.iter().map(|(device, _)| *device).collect::<BTreeSet<_>>() {
@@ -244,9 +245,9 @@ impl Display for Micros {
 }
 
 /// Id of a context's innermost frame in `stackFrames`.
-pub(super) struct Leaf(pub(super) ContextId);
+pub(super) struct InnermostFrameId(pub(super) ContextId);
 
-impl Display for Leaf {
+impl Display for InnermostFrameId {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         write!(f, "c{}", self.0.0)
     }

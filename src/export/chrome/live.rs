@@ -5,14 +5,16 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
-use super::events::{Called, Events, Leaf, PENDING, about, places, title};
+use super::events::{
+    CallEvent, EventText, InnermostFrameId, PENDING, title, write_metadata, write_track_names,
+};
 use crate::compose::stack;
 use crate::cupti_text::{MAX_CALLERS, starts_work};
-use crate::frame::Frame;
-use crate::options::{GraphStacks, Names};
+use crate::frame::ComposedFrame;
+use crate::options::{GraphStacks, NameFolding};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::error::{Error, Result};
-use gpuflame_model::profile::{Place, Profile, quoted};
+use gpuflame_model::profile::{Profile, SampleSite, json_string};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Created, DeviceId, FrameKind, GpuContextId, IdMap, Instant, LabelId,
     NameId, Nanos, Row, ThreadId, Work,
@@ -26,7 +28,7 @@ const UNKNOWN: &str = "[call unknown]";
 #[derive(Debug)]
 pub struct ChromeText<W> {
     out: W,
-    events: Events,
+    events: EventText,
     kernel_name: fn(&str) -> String,
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
@@ -36,14 +38,14 @@ pub struct ChromeText<W> {
     devices: IdMap<GpuContextId, DeviceId>,
     untimed: u64,
     /// Launch of the next activity.
-    met: Option<Launched>,
+    matched: Option<Launched>,
     failed: Option<Error>,
 }
 
 impl<W: Write> ChromeText<W> {
     /// Starts the file. Times are relative to `base`, and `kernel_name` turns symbols into names.
     pub fn new(out: W, base: Nanos, kernel_name: fn(&str) -> String) -> Self {
-        let mut events = Events::new(base, 0);
+        let mut events = EventText::new(base, 0);
         events.put(format_args!(
             "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"traceEvents\":[",
             base.0
@@ -58,7 +60,7 @@ impl<W: Write> ChromeText<W> {
             streams: BTreeSet::new(),
             devices: IdMap::default(),
             untimed: 0,
-            met: None,
+            matched: None,
             failed: None,
         }
     }
@@ -96,15 +98,15 @@ impl<W: Write> ChromeText<W> {
     /// # Errors
     /// The first error since the start. Nothing was written after that error.
     pub fn finish(mut self, profile: &Profile) -> Result<W> {
-        places(&mut self.events, profile, &self.streams);
+        write_track_names(&mut self.events, profile, &self.streams);
         self.events.put(format_args!("\n],"));
-        about(&mut self.events, profile, self.untimed);
+        write_metadata(&mut self.events, profile, self.untimed);
         self.events.put(format_args!(",\"stackFrames\":{{"));
         let mut used: Vec<ContextId> = self.callers.keys().copied().collect();
         used.sort_unstable();
-        let mut frames = Frames::default();
+        let mut frames = WrittenFrames::default();
         for context in used {
-            let stack = stack(profile, Place::Context(context), GraphStacks::Both, Names::Kept);
+            let stack = stack(profile, SampleSite::Context(context), GraphStacks::Both, NameFolding::Kept);
             frames.stack(context, &stack, &mut self.events);
             self.put();
         }
@@ -115,12 +117,12 @@ impl<W: Write> ChromeText<W> {
 
     /// Writes a call with `more` arguments. Returns the calling thread.
     fn call(&mut self, id: CorrelationId, launched: Launched, nanos: u64, more: &str) -> ThreadId {
-        let known = self.callers.get(&launched.context).copied();
-        let name = known.and_then(|(_, label)| self.labels.get(&label));
+        let caller = self.callers.get(&launched.context).copied();
+        let name = caller.and_then(|(_, label)| self.labels.get(&label));
         let name = name.map_or(UNKNOWN, String::as_str);
-        let thread = known.map_or(ThreadId(0), |(thread, _)| thread);
-        let called = Called { name, thread, begun: launched.time, nanos, id };
-        self.events.call(&called, known.map(|_| launched.context), format_args!("{more}"));
+        let thread = caller.map_or(ThreadId(0), |(thread, _)| thread);
+        let called = CallEvent { name, thread, begun: launched.time, nanos, id };
+        self.events.call(&called, caller.map(|_| launched.context), format_args!("{more}"));
         thread
     }
 
@@ -142,28 +144,28 @@ impl<W: Write> ChromeText<W> {
 }
 
 impl<W: Write> Sink for ChromeText<W> {
-    fn met(&mut self, launched: Launched, _is_graph: bool) {
-        self.met = Some(launched);
+    fn matched(&mut self, launched: Launched, _is_graph: bool) {
+        self.matched = Some(launched);
     }
 
-    fn activity(&mut self, one: &Activity, origin: Origin) {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
         // A call without a known stack would get a wrong stack when the file is read again.
-        if let Some(launched) = self.met.take().filter(|launched| launched.context != ContextId::NONE) {
-            let thread = self.call(one.correlation, launched, launched.duration.into(), "");
-            self.events.starts(one.correlation, thread, launched.time);
+        if let Some(launched) = self.matched.take().filter(|launched| launched.context != ContextId::NONE) {
+            let thread = self.call(activity.correlation, launched, launched.duration.into(), "");
+            self.events.flow_start(activity.correlation, thread, launched.time);
         }
-        if one.duration().is_none() {
+        if activity.duration().is_none() {
             self.untimed += 1;
             return self.put();
         }
-        self.streams.insert((one.device.0, one.stream.0));
-        self.devices.insert(one.context, one.device);
-        let created = match one.created {
-            Some(Created::Context(context)) => format!(",\"created_sf\":\"{}\"", Leaf(context)),
-            Some(made) => format!(",\"created_stack\":{}", quoted(made.label().unwrap_or_default())),
+        self.streams.insert((activity.device.0, activity.stream.0));
+        self.devices.insert(activity.context, activity.device);
+        let created = match activity.created {
+            Some(Created::Context(context)) => format!(",\"created_sf\":\"{}\"", InnermostFrameId(context)),
+            Some(made) => format!(",\"created_stack\":{}", json_string(made.label().unwrap_or_default())),
             None => String::new(),
         };
-        let name = match one.work() {
+        let name = match activity.work() {
             Work::Kernel(name) => match self.kernels.get(&name) {
                 Some(text) => Cow::Borrowed(text.as_str()),
                 None => format!("[kernel without a name: {}]", name.0).into(),
@@ -171,8 +173,8 @@ impl<W: Write> Sink for ChromeText<W> {
             Work::Copy(kind) => kind.label().into(),
             Work::Set | Work::Graph => "".into(),
         };
-        let title = title(one.work(), name);
-        self.events.activity(one, &title, origin.context().err(), format_args!("{created}"));
+        let title = title(activity.work(), name);
+        self.events.activity(activity, &title, origin.context().err(), format_args!("{created}"));
         self.put();
     }
 
@@ -209,46 +211,46 @@ impl<W: Write> Sink for ChromeText<W> {
 
 /// Frames written so far, each once. Stacks share the frames of their common path from the root.
 #[derive(Default)]
-struct Frames {
+struct WrittenFrames {
     texts: HashMap<String, u32>,
     /// Numbers of frames by caller, text and kind.
-    known: HashMap<(u32, u32, char), u32>,
+    numbers: HashMap<(u32, u32, char), u32>,
     written: bool,
 }
 
 /// Number that root frames have as their parent.
-const NOBODY: u32 = 0;
+const NO_PARENT: u32 = 0;
 
-impl Frames {
+impl WrittenFrames {
     /// Writes the new frames of a stack, root first. The innermost frame gets the context's id.
-    fn stack(&mut self, context: ContextId, stack: &[Frame<'_>], events: &mut Events) {
+    fn stack(&mut self, context: ContextId, stack: &[ComposedFrame<'_>], events: &mut EventText) {
         let Some((leaf, callers)) = stack.split_last() else { return };
-        let mut parent = NOBODY;
+        let mut parent = NO_PARENT;
         for frame in callers {
             let next = self.texts.len() as u32;
             let text = *self.texts.entry(frame.exact()).or_insert(next);
-            let next = self.known.len() as u32 + 1;
+            let next = self.numbers.len() as u32 + 1;
             let key = (parent, text, frame.letter());
-            let number = *self.known.entry(key).or_insert(next);
+            let number = *self.numbers.entry(key).or_insert(next);
             if number == next {
                 self.frame(&number.to_string(), frame, parent, events);
             }
             parent = number;
         }
-        self.frame(&Leaf(context).to_string(), leaf, parent, events);
+        self.frame(&InnermostFrameId(context).to_string(), leaf, parent, events);
     }
 
-    fn frame(&mut self, id: &str, frame: &Frame<'_>, parent: u32, events: &mut Events) {
+    fn frame(&mut self, id: &str, frame: &ComposedFrame<'_>, parent: u32, events: &mut EventText) {
         let comma = if std::mem::replace(&mut self.written, true) { "," } else { "" };
         let category = match frame.letter() {
             'p' => "python",
             'r' => "range",
             _ => "native",
         };
-        let name = quoted(&frame.exact());
+        let name = json_string(&frame.exact());
         events.put(format_args!("{comma}\n\"{id}\":{{\"category\":\"{category}\",\"name\":{name}"));
         match parent {
-            NOBODY => events.put(format_args!("}}")),
+            NO_PARENT => events.put(format_args!("}}")),
             parent => events.put(format_args!(",\"parent\":\"{parent}\"}}")),
         }
     }

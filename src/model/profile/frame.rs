@@ -20,11 +20,11 @@ impl ShownFrameId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShownFrame {
     /// Kind of thing that the frame represents.
-    pub kind: Kind,
+    pub kind: ShownFrameKind,
     /// Displayed name.
     pub name: StringId,
     /// Source location, if known.
-    pub source: Option<Source>,
+    pub source: Option<SourceLocation>,
     /// Mapped file that contains the frame's code; `None` if the frame is not code, or the code is not in a file.
     pub module: Option<StringId>,
     /// Reason why the frame's name is only an address; `None` if the frame has a name, or no name was looked up.
@@ -33,14 +33,14 @@ pub struct ShownFrame {
 
 impl ShownFrame {
     /// Creates a frame without further details.
-    pub fn new(kind: Kind, name: StringId) -> Self {
+    pub fn new(kind: ShownFrameKind, name: StringId) -> Self {
         Self { kind, name, source: None, module: None, unnamed: None }
     }
 }
 
 /// A line of a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Source {
+pub struct SourceLocation {
     /// Path of the file, as completely as known.
     pub file: StringId,
     /// Line that was about to run or that contains the call; 0 if unknown.
@@ -90,7 +90,7 @@ impl Unnamed {
 
 /// Kind of thing that a frame represents. Pictures choose the frame's colour by this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ShownFrameKind {
     /// Host code: C, C++, Rust.
     Code,
     /// A Python function.
@@ -123,9 +123,9 @@ pub enum Kind {
     Loss,
 }
 
-impl Kind {
+impl ShownFrameKind {
     /// Returns the kind for `work`.
-    pub fn of(work: Work) -> Self {
+    pub fn for_work(work: Work) -> Self {
         match work {
             Work::Kernel(_) => Self::Kernel,
             Work::Copy(_) => Self::Copy,

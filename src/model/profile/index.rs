@@ -11,13 +11,13 @@ pub struct Index(HashTable<u32>);
 
 impl Index {
     /// Creates an index with capacity for `count` entries.
-    pub fn with_room(count: usize) -> Self {
+    pub fn with_capacity(count: usize) -> Self {
         Self(HashTable::with_capacity(count))
     }
 
-    /// Returns the position of the value with this hash for which `is_it` returns true.
-    pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
-        self.0.find(hash, |&position| is_it(position)).copied()
+    /// Returns the position of the value with this hash for which `matches` returns true.
+    pub fn find(&self, hash: u64, matches: impl Fn(u32) -> bool) -> Option<u32> {
+        self.0.find(hash, |&position| matches(position)).copied()
     }
 
     /// Adds the position of a value that [`Index::find`] did not find. `hash_of` returns the hash of each value that

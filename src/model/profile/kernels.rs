@@ -1,10 +1,10 @@
 //! Names of kernels.
 
 use super::StringId;
-use super::numbered::Numbered;
+use super::dense_id_map::DenseIdMap;
 
 /// Names of kernels by id.
-pub(super) type Kernels = Numbered<KernelName>;
+pub(super) type Kernels = DenseIdMap<KernelName>;
 
 /// Name of a kernel.
 #[derive(Clone, Copy, Debug)]

@@ -33,7 +33,7 @@ impl Profile {
 /// Returns the launch of a sample. A context whose row was lost (for example with the beginning of a recording) has
 /// no stack.
 fn launch(profile: &Profile, sample: &Sample) -> Result<ContextId, Missing> {
-    let launch = sample.place.launch();
+    let launch = sample.site.launch();
     launch.and_then(|id| profile.context(id).map(|_| id).ok_or(Missing::NoStack))
 }
 

@@ -7,18 +7,18 @@
 //! repeatedly as the profile grows. Nothing in this module depends on a clock, a path or a file format.
 
 mod cause;
-mod code;
-mod facts;
-mod fewer;
+mod dense_id_map;
+mod eviction;
 mod frame;
 mod generated;
 mod index;
+mod json_string;
 mod kernels;
 mod missing;
-mod numbered;
-mod quoted;
+mod python_code;
 mod sample;
 mod strings;
+mod sums;
 mod tree;
 pub mod views;
 
@@ -28,14 +28,14 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use cause::Cause;
-pub use facts::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
-pub use fewer::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
-pub use frame::{Kind, ShownFrame, ShownFrameId, Source, Unnamed};
-pub use quoted::quoted;
-pub use quoted::turns;
-pub use sample::{Base, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
-pub use strings::{StringId, Strings};
-pub use views::{Measure, VIEWS, Value, View, human};
+pub use eviction::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
+pub use frame::{ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, Unnamed};
+pub use json_string::is_bidi_control;
+pub use json_string::json_string;
+pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
+pub use strings::{StringId, StringTable};
+pub use sums::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
+pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
 use kernels::{KernelName, Kernels};
 
@@ -43,9 +43,9 @@ use crate::record::{
     CodeId, ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, Provenance, RangeId,
     Row, ThreadId, WindowEdge, hash_one, map_bytes,
 };
+pub use dense_id_map::DenseIdMap;
 pub use index::Index;
-pub use numbered::Numbered;
-pub use tree::{NodeId, Tree};
+pub use tree::{NodeId, PrefixTree};
 
 /// Returns the sum of all values. Saturates instead of wrapping, because malformed records can hold any value.
 pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
@@ -58,7 +58,7 @@ pub fn add_to(sum: &mut u64, more: u64) {
 }
 
 /// Maximum number of provenance facts: enough for a machine of 16 GPUs, and for merged ranks.
-const MOST_SAID: usize = 256;
+const MAX_PROVENANCE_FACTS: usize = 256;
 
 /// Id of a distinct frame of a profile: dense, in order of first occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,7 +77,7 @@ pub struct StackId(NodeId);
 
 /// A distinct stack of frames, as displayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ShownId(NodeId);
+pub struct ShownStackId(NodeId);
 
 /// Definition of a [`ContextId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,17 +93,17 @@ pub struct Context {
 /// Input of the exporters; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    strings: Strings,
+    strings: StringTable,
     frames: Vec<Frame>,
     frame_index: Index,
-    stacks: Tree,
+    stacks: PrefixTree,
     contexts: IdMap<ContextId, Context>,
     /// First context with a given stack: per thread, or, if threads are merged, of all threads, stored under thread
     /// 0.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
-    codes: IdMap<CodeId, code::PythonCode>,
+    codes: IdMap<CodeId, python_code::PythonCode>,
     /// Names of functions without a file, by address.
     generated: BTreeMap<u64, Box<str>>,
     kernels: Kernels,
@@ -125,8 +125,8 @@ pub struct Profile {
     streams: Vec<StreamUse>,
     shown_frames: Vec<ShownFrame>,
     shown_index: Index,
-    shown: Tree,
-    shown_contexts: IdMap<ContextId, ShownId>,
+    shown: PrefixTree,
+    shown_contexts: IdMap<ContextId, ShownStackId>,
     /// Number of times that frames, stacks and strings were renumbered.
     renumbered: u32,
 }
@@ -137,7 +137,7 @@ impl Profile {
     /// because a recording may hold any number.
     fn add_provenance(&mut self, what: Provenance, text: &str) {
         let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
-        if !is_known && self.provenance.len() < MOST_SAID {
+        if !is_known && self.provenance.len() < MAX_PROVENANCE_FACTS {
             self.provenance.push((what, text.to_owned()));
         }
     }
@@ -177,8 +177,8 @@ impl Profile {
             Row::Launch(_)
             | Row::Outside(_)
             | Row::Activity(_)
-            | Row::Inside(_)
-            | Row::Called(_)
+            | Row::HostState(_)
+            | Row::HostCallSpan(_)
             | Row::Sampled(_)
             | Row::Blocked(_)
             | Row::Wait(_)
@@ -188,7 +188,7 @@ impl Profile {
             | Row::EventCall(_)
             | Row::Unified(_)
             | Row::Instant(_)
-            | Row::Told { .. }
+            | Row::CallbacksSwitched { .. }
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
             | Row::GraphUpdate { .. }
@@ -268,7 +268,7 @@ fn range_frame(domain: &str, text: &str) -> String {
 /// Access to the definitions from rows.
 impl Profile {
     /// Returns the interned strings.
-    pub fn strings(&self) -> &Strings {
+    pub fn strings(&self) -> &StringTable {
         &self.strings
     }
 
@@ -296,7 +296,7 @@ impl Profile {
 
     /// Returns the frames of a stack, leaf first.
     pub fn stack(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
-        self.stacks.up(stack.0).map(FrameId)
+        self.stacks.symbols_to_root(stack.0).map(FrameId)
     }
 
     /// Returns the text of a label; `None` if the label's row was lost.
@@ -472,23 +472,23 @@ impl Profile {
     /// Sets the displayed stack of `context`, root first.
     pub fn set_shown(&mut self, context: ContextId, root_first: impl IntoIterator<Item = ShownFrameId>) {
         let node = self.shown.chain(NodeId::ROOT, root_first.into_iter().map(|frame| frame.0));
-        self.shown_contexts.insert(context, ShownId(node));
+        self.shown_contexts.insert(context, ShownStackId(node));
     }
 
     /// Drops all displayed stacks, so that the caller can set them again.
     pub fn forget_shown(&mut self) {
-        self.shown = Tree::default();
+        self.shown = PrefixTree::default();
         self.shown_contexts.clear();
     }
 
     /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for the context.
-    pub fn shown(&self, context: ContextId) -> Option<ShownId> {
+    pub fn shown(&self, context: ContextId) -> Option<ShownStackId> {
         self.shown_contexts.get(&context).copied()
     }
 
     /// Returns the frames of a displayed stack, leaf first.
-    pub fn shown_stack(&self, shown: ShownId) -> impl Iterator<Item = ShownFrameId> {
-        self.shown.up(shown.0).map(ShownFrameId)
+    pub fn shown_stack(&self, shown: ShownStackId) -> impl Iterator<Item = ShownFrameId> {
+        self.shown.symbols_to_root(shown.0).map(ShownFrameId)
     }
 
     /// Returns the displayed frame.

@@ -1,7 +1,7 @@
 //! A sample: a stack, the frames at its leaf, its place (GPU and stream), and amounts. All views consist of samples.
 
 use super::cause::Cause;
-use super::frame::Kind;
+use super::frame::ShownFrameKind;
 use super::strings::StringId;
 use crate::record::{
     ContextId, Created, DeviceId, GpuContextId, Loss, MemoryKind, Missing, StreamId, ThreadId, UnifiedKind,
@@ -9,19 +9,19 @@ use crate::record::{
 };
 
 /// Maximum number of values per sample.
-pub const MOST_VALUES: usize = 4;
+pub const MAX_SAMPLE_VALUES: usize = 4;
 
 /// Amounts of a sample, one per entry of its view's [`values`](super::View::values). The first amount determines
 /// widths. The second amount is the number of occurrences, if the view counts occurrences.
-pub type Values = [u64; MOST_VALUES];
+pub type Values = [u64; MAX_SAMPLE_VALUES];
 
 /// A stack of a view, and the amounts attributed to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
     /// Mark at the root, below the stack.
-    pub base: Option<Base>,
+    pub root_mark: Option<RootMark>,
     /// Stack to which the sample is attributed.
-    pub place: Place,
+    pub site: SampleSite,
     /// Frames on top of the stack.
     pub leaf: Leaf,
     /// GPU; `None` if no GPU was involved.
@@ -34,8 +34,8 @@ pub struct Sample {
 
 impl Sample {
     /// Creates a sample with zero amounts.
-    pub fn new(place: Place, leaf: Leaf) -> Self {
-        Self { base: None, place, leaf, device: None, stream: None, values: [0; MOST_VALUES] }
+    pub fn new(site: SampleSite, leaf: Leaf) -> Self {
+        Self { root_mark: None, site, leaf, device: None, stream: None, values: [0; MAX_SAMPLE_VALUES] }
     }
 
     /// Returns the amount in the unit of the view's first value.
@@ -56,14 +56,14 @@ pub fn add_values(sum: &mut Values, more: Values) {
 
 /// A mark at the root of a stack, for idle time at the edge of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Base {
+pub enum RootMark {
     /// Idle time from a window's opening to the first work in the window, attributed to the sample's stack.
     Opening,
     /// Idle time from the last work in a window to the window's end.
     Closing,
 }
 
-impl Base {
+impl RootMark {
     /// Returns the label that flame graphs show.
     pub fn label(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Base {
 
 /// Stack to which a sample is attributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum SampleSite {
     /// The stack of a context.
     Context(ContextId),
     /// A label at the root of the flame graph, because there is no stack.
@@ -98,16 +98,16 @@ pub enum Place {
         before: ContextId,
     },
     /// No stack: idle time that no launch ended, or traffic caused by the driver.
-    Nobody,
+    NoStack,
 }
 
-impl Place {
-    /// Returns the launching context, or for [`Place::Between`] the call after.
+impl SampleSite {
+    /// Returns the launching context, or for [`SampleSite::Between`] the call after.
     pub fn launch(self) -> Result<ContextId, Missing> {
         match self {
             Self::Context(context) | Self::Between { before: context, .. } => Ok(context),
             Self::Missing(missing) => Err(missing),
-            Self::Nobody => Err(Missing::NoStack),
+            Self::NoStack => Err(Missing::NoStack),
             Self::Node { launch, .. } => launch,
         }
     }
@@ -115,46 +115,46 @@ impl Place {
 
 /// Frames on top of a stack, outermost first: no frame, the work that was launched, or a path of several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Leaf([Option<Tip>; Self::DEEPEST]);
+pub struct Leaf([Option<LeafFrame>; Self::MAX_FRAMES]);
 
 impl Leaf {
-    /// Maximum number of tips: a kernel, a location in the kernel, and the reason for a stall at that location.
-    pub const DEEPEST: usize = 3;
+    /// Maximum number of frames: a kernel, a location in the kernel, and the reason for a stall at that location.
+    pub const MAX_FRAMES: usize = 3;
     /// Empty leaf: the sample ends with its stack.
-    pub const NONE: Self = Self([None; Self::DEEPEST]);
+    pub const NONE: Self = Self([None; Self::MAX_FRAMES]);
     /// A launch without an activity.
-    pub const PENDING: Self = Self([Some(Tip::Missing(Missing::Pending)), None, None]);
+    pub const PENDING: Self = Self([Some(LeafFrame::Missing(Missing::Pending)), None, None]);
 
-    /// Creates a leaf from `tips`; drops tips beyond [`Leaf::DEEPEST`].
-    pub fn new(tips: &[Tip]) -> Self {
-        debug_assert!(tips.len() <= Self::DEEPEST, "{tips:?} do not fit into a leaf");
-        Self(std::array::from_fn(|at| tips.get(at).copied()))
+    /// Creates a leaf from `frames`; drops frames beyond [`Leaf::MAX_FRAMES`].
+    pub fn new(leaf_frames: &[LeafFrame]) -> Self {
+        debug_assert!(leaf_frames.len() <= Self::MAX_FRAMES, "{leaf_frames:?} do not fit into a leaf");
+        Self(std::array::from_fn(|at| leaf_frames.get(at).copied()))
     }
 
     /// Creates a leaf for GPU work.
     pub fn work(work: Work) -> Self {
-        Self::new(&[Tip::Work(work)])
+        Self::new(&[LeafFrame::Work(work)])
     }
 
     /// Creates a leaf for GPU work of unknown duration.
     pub fn untimed(work: Work) -> Self {
-        Self::new(&[Tip::Missing(Missing::Untimed), Tip::Work(work)])
+        Self::new(&[LeafFrame::Missing(Missing::Untimed), LeafFrame::Work(work)])
     }
 
-    /// Returns the tips, outermost first.
-    pub fn tips(self) -> impl Iterator<Item = Tip> {
+    /// Returns the frames, outermost first.
+    pub fn frames(self) -> impl Iterator<Item = LeafFrame> {
         self.0.into_iter().flatten()
     }
 
-    /// Whether `missing` is one of the tips.
+    /// Whether `missing` is one of the frames.
     pub fn is_missing(self, missing: Missing) -> bool {
-        self.tips().any(|tip| tip == Tip::Missing(missing))
+        self.frames().any(|leaf_frame| leaf_frame == LeafFrame::Missing(missing))
     }
 }
 
 /// A frame on top of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tip {
+pub enum LeafFrame {
     /// GPU work.
     Work(Work),
     /// Reason why something is unknown.
@@ -164,7 +164,7 @@ pub enum Tip {
     /// A GPU was idle because of this cause.
     Idle(Cause),
     /// A GPU was idle, and no work followed.
-    IdleToTheEnd,
+    IdleUntilClose,
     /// Memory of this kind was allocated.
     Allocate(MemoryKind),
     /// Memory of this kind was freed. The kind is unknown if the memory was allocated before recording began.
@@ -176,5 +176,5 @@ pub enum Tip {
     /// The thread was off-CPU, waiting.
     OffCpu,
     /// Any other frame that has a name.
-    Named(Kind, StringId),
+    Named(ShownFrameKind, StringId),
 }

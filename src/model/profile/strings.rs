@@ -3,13 +3,13 @@
 use super::index::Index;
 use crate::record::hash_one;
 
-/// Id of a string in [`Strings`].
+/// Id of a string in [`StringTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StringId(pub(super) u32);
 
 impl StringId {
     /// Id of the string that was stored as number `at`.
-    pub fn at(at: u32) -> Self {
+    pub fn from_index(at: u32) -> Self {
         Self(at)
     }
 
@@ -21,18 +21,18 @@ impl StringId {
 
 /// Interned strings.
 #[derive(Clone, Debug, Default)]
-pub struct Strings {
+pub struct StringTable {
     text: String,
     /// End offset of each string in `text`, which is also the start of the next string.
     ends: Vec<usize>,
     index: Index,
 }
 
-impl Strings {
+impl StringTable {
     /// Creates an empty table with capacity for `count` strings of `bytes` bytes in total.
-    pub fn with_room(count: usize, bytes: usize) -> Self {
+    pub fn with_capacity(count: usize, bytes: usize) -> Self {
         let text = String::with_capacity(bytes);
-        Self { text, ends: Vec::with_capacity(count), index: Index::with_room(count) }
+        Self { text, ends: Vec::with_capacity(count), index: Index::with_capacity(count) }
     }
 
     /// Returns the id of `text`, which is stored on first occurrence.
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_string_is_stored_once_and_found_again() {
-        let mut strings = Strings::default();
+        let mut strings = StringTable::default();
         let ids = ["main", "", "déjà vu", "main", ""].map(|text| strings.intern(text));
         assert_eq!(ids.map(|id| strings.get(id)), ["main", "", "déjà vu", "main", ""]);
         assert_eq!(strings.len(), 3);

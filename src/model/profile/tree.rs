@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::index::Index;
 use crate::record::hash_one;
 
-/// A node of a [`Tree`], which also identifies the chain from the root to the end of the node. Additions to the tree
+/// A node of a [`PrefixTree`], which also identifies the chain from the root to the end of the node. Additions to the tree
 /// do not change the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(u32);
@@ -26,14 +26,14 @@ impl NodeId {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct TreeNode {
     parent: NodeId,
     /// Start of the node's run in `symbols`, and the length of the run, which is at least 1.
     first: u32,
     len: u32,
 }
 
-impl Node {
+impl TreeNode {
     fn run(&self) -> Range<usize> {
         self.first as usize..self.first as usize + self.len as usize
     }
@@ -41,19 +41,19 @@ impl Node {
 
 /// Prefix tree; see the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub struct Tree {
-    nodes: Vec<Node>,
+pub struct PrefixTree {
+    nodes: Vec<TreeNode>,
     symbols: Vec<u32>,
     /// Index of nodes by their parent and the first symbol of the node's run.
     index: Index,
 }
 
-impl Tree {
+impl PrefixTree {
     /// Creates an empty tree with capacity for `chains` chains.
-    pub fn with_room(chains: usize) -> Self {
+    pub fn with_capacity(chains: usize) -> Self {
         Self {
             nodes: Vec::with_capacity(chains),
-            index: Index::with_room(chains),
+            index: Index::with_capacity(chains),
             symbols: Vec::with_capacity(chains),
         }
     }
@@ -78,7 +78,7 @@ impl Tree {
     }
 
     /// Returns the symbols of a chain, from its end to the root.
-    pub fn up(&self, from: NodeId) -> impl Iterator<Item = u32> {
+    pub fn symbols_to_root(&self, from: NodeId) -> impl Iterator<Item = u32> {
         let mut at = from;
         let runs = std::iter::from_fn(move || {
             let node = self.nodes.get(at.0 as usize)?;
@@ -90,7 +90,7 @@ impl Tree {
 
     /// Returns all nodes except the root, unordered, each with its parent and the symbols that it adds.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, NodeId, &[u32])> {
-        let node = |(at, node): (u32, &Node)| (NodeId(at), node.parent, &self.symbols[node.run()]);
+        let node = |(at, node): (u32, &TreeNode)| (NodeId(at), node.parent, &self.symbols[node.run()]);
         (0..).zip(&self.nodes).map(move |(at, it)| node((at, it)))
     }
 
@@ -116,7 +116,7 @@ impl Tree {
 
     /// Size of the tree in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
+        self.nodes.capacity() * size_of::<TreeNode>()
             + self.symbols.capacity() * size_of::<u32>()
             + self.index.heap_bytes()
     }
@@ -135,7 +135,7 @@ impl Tree {
         self.symbols.push(head);
         self.symbols.extend(tail);
         let len = self.symbols.len() - first;
-        self.nodes.push(Node { parent, first: first as u32, len: len as u32 });
+        self.nodes.push(TreeNode { parent, first: first as u32, len: len as u32 });
         let Self { nodes, symbols, index } = self;
         index.insert(hash, at, |at| hash_of(nodes, symbols, at));
         NodeId(at)
@@ -146,9 +146,9 @@ impl Tree {
         let whole = self.nodes[at as usize];
         let hash = self.hash(at);
         let head = NodeId(self.nodes.len() as u32);
-        self.nodes.push(Node { len, ..whole });
+        self.nodes.push(TreeNode { len, ..whole });
         self.index.replace(hash, at, head.0);
-        self.nodes[at as usize] = Node { parent: head, first: whole.first + len, len: whole.len - len };
+        self.nodes[at as usize] = TreeNode { parent: head, first: whole.first + len, len: whole.len - len };
         let Self { nodes, symbols, index } = self;
         index.insert(hash_of(nodes, symbols, at), at, |at| hash_of(nodes, symbols, at));
         head
@@ -159,7 +159,7 @@ impl Tree {
     }
 }
 
-fn hash_of(nodes: &[Node], symbols: &[u32], at: u32) -> u64 {
+fn hash_of(nodes: &[TreeNode], symbols: &[u32], at: u32) -> u64 {
     let node = &nodes[at as usize];
     hash_one(&(node.parent, symbols[node.first as usize]))
 }
@@ -168,32 +168,32 @@ fn hash_of(nodes: &[Node], symbols: &[u32], at: u32) -> u64 {
 mod tests {
     use super::*;
 
-    fn chain(tree: &mut Tree, symbols: &[u32]) -> NodeId {
+    fn chain(tree: &mut PrefixTree, symbols: &[u32]) -> NodeId {
         tree.chain(NodeId::ROOT, symbols.iter().copied())
     }
 
-    fn read(tree: &Tree, node: NodeId) -> Vec<u32> {
-        let mut symbols: Vec<u32> = tree.up(node).collect();
+    fn read(tree: &PrefixTree, node: NodeId) -> Vec<u32> {
+        let mut symbols: Vec<u32> = tree.symbols_to_root(node).collect();
         symbols.reverse();
         symbols
     }
 
     #[test]
     fn chains_share_their_common_prefix() {
-        let mut tree = Tree::default();
+        let mut tree = PrefixTree::default();
         let abc = chain(&mut tree, &[1, 2, 3]);
         let abd = chain(&mut tree, &[1, 2, 4]);
         // The runs are 1 2, 3 and 4.
         assert_eq!((tree.node_count(), tree.symbols()), (3, 4));
         assert_eq!(chain(&mut tree, &[1, 2, 3]), abc);
-        assert_eq!(tree.up(abd).collect::<Vec<_>>(), [4, 2, 1]);
-        assert_eq!(tree.up(NodeId::ROOT).count(), 0);
+        assert_eq!(tree.symbols_to_root(abd).collect::<Vec<_>>(), [4, 2, 1]);
+        assert_eq!(tree.symbols_to_root(NodeId::ROOT).count(), 0);
         assert_eq!(chain(&mut tree, &[]), NodeId::ROOT);
     }
 
     #[test]
     fn a_chain_that_ends_inside_another_splits_its_run_and_both_stay_intact() {
-        let mut tree = Tree::default();
+        let mut tree = PrefixTree::default();
         let long = chain(&mut tree, &[1, 2, 3, 4, 5]);
         let short = chain(&mut tree, &[1, 2, 3]);
         let shorter = chain(&mut tree, &[1]);
@@ -216,7 +216,7 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) % limit
         };
-        let mut tree = Tree::default();
+        let mut tree = PrefixTree::default();
         let chains: Vec<Vec<u32>> = (0..20_000).map(|_| (0..below(12)).map(|_| below(3)).collect()).collect();
         let ids: Vec<NodeId> = chains.iter().map(|symbols| chain(&mut tree, symbols)).collect();
         let mut known = std::collections::HashMap::new();

@@ -16,19 +16,19 @@ impl Caller {
     /// The launch was made while no window was open.
     pub const OUTSIDE: Self = Self(ContextId::OUTSIDE.0);
     /// The launch was made before recording began.
-    pub const LAUNCHED_BEFORE: Self = Self(LAST);
+    pub const LAUNCHED_BEFORE: Self = Self(MAX_WORD);
     /// The work belongs to a graph that the GPU launched by itself.
-    pub const DEVICE_GRAPH: Self = Self(LAST - 1);
+    pub const DEVICE_GRAPH: Self = Self(MAX_WORD - 1);
     /// The node was created before recording began, or is a copy of such a node.
-    pub const MADE_BEFORE: Self = Self(LAST - 2);
+    pub const CREATED_BEFORE: Self = Self(MAX_WORD - 2);
     /// The creator of the node is unknown.
-    pub const MADE_BY_UNKNOWN: Self = Self(LAST - 3);
+    pub const CREATOR_UNKNOWN: Self = Self(MAX_WORD - 3);
 
     /// Returns the creator of a node, given the context in the node's row.
-    pub fn made_by(context: ContextId) -> Self {
+    pub fn creator(context: ContextId) -> Self {
         match context {
-            ContextId::NONE => Self::MADE_BY_UNKNOWN,
-            ContextId::OUTSIDE => Self::MADE_BEFORE,
+            ContextId::NONE => Self::CREATOR_UNKNOWN,
+            ContextId::OUTSIDE => Self::CREATED_BEFORE,
             context => context.into(),
         }
     }
@@ -36,7 +36,7 @@ impl Caller {
     /// Returns the launching context, or the reason why the context is unknown.
     pub fn launched(self) -> Result<ContextId, Missing> {
         match self {
-            Self::NO_STACK | Self::MADE_BEFORE | Self::MADE_BY_UNKNOWN => Err(Missing::NoStack),
+            Self::NO_STACK | Self::CREATED_BEFORE | Self::CREATOR_UNKNOWN => Err(Missing::NoStack),
             Self::OUTSIDE => Err(Missing::Outside),
             Self::LAUNCHED_BEFORE => Err(Missing::LaunchedBefore),
             Self::DEVICE_GRAPH => Err(Missing::DeviceGraph),
@@ -47,7 +47,7 @@ impl Caller {
     /// Returns the origin of the node.
     pub fn created(self) -> Created {
         match self {
-            Self::MADE_BEFORE => Created::BeforeRecording,
+            Self::CREATED_BEFORE => Created::BeforeRecording,
             _ => self.launched().map_or(Created::Unknown, Created::Context),
         }
     }
@@ -59,18 +59,18 @@ impl Caller {
 
     /// Unpacks `bits`.
     pub fn from_bits(bits: u32) -> Self {
-        Self(bits & LAST)
+        Self(bits & MAX_WORD)
     }
 }
 
 /// Highest word. Reasons are numbered down from this word, and contexts up from 0.
-const LAST: u32 = (1 << 31) - 1;
+const MAX_WORD: u32 = (1 << 31) - 1;
 
 impl From<ContextId> for Caller {
     /// Packs a launch's context, including the two special ids. Only a damaged file has so many contexts that they
     /// collide with the reasons.
     fn from(context: ContextId) -> Self {
-        if context.0 < Self::MADE_BY_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
+        if context.0 < Self::CREATOR_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
     }
 }
 
@@ -90,8 +90,8 @@ impl From<Created> for Caller {
     fn from(created: Created) -> Self {
         match created {
             Created::Context(context) => context.into(),
-            Created::BeforeRecording => Self::MADE_BEFORE,
-            Created::Unknown => Self::MADE_BY_UNKNOWN,
+            Created::BeforeRecording => Self::CREATED_BEFORE,
+            Created::Unknown => Self::CREATOR_UNKNOWN,
         }
     }
 }
@@ -122,8 +122,8 @@ mod tests {
             Caller::OUTSIDE,
             Caller::LAUNCHED_BEFORE,
             Caller::DEVICE_GRAPH,
-            Caller::MADE_BEFORE,
-            Caller::MADE_BY_UNKNOWN,
+            Caller::CREATED_BEFORE,
+            Caller::CREATOR_UNKNOWN,
         ];
         let words: std::collections::BTreeSet<_> = all.iter().map(|caller| caller.bits()).collect();
         assert_eq!(words.len(), all.len());
@@ -132,6 +132,6 @@ mod tests {
     #[test]
     fn an_impossible_context_id_has_no_stack_and_an_unknown_creator() {
         assert_eq!(Caller::from(ContextId(u32::MAX)).launched(), Err(Missing::NoStack));
-        assert_eq!(Caller::from(ContextId(Caller::MADE_BEFORE.bits())).created(), Created::Unknown);
+        assert_eq!(Caller::from(ContextId(Caller::CREATED_BEFORE.bits())).created(), Created::Unknown);
     }
 }

@@ -4,11 +4,11 @@
 use std::mem;
 
 use super::Row;
-use super::about::{Mark, Standing, WriterId};
-use super::encode::{append, head, put_mark, put_row, put_writer, tag};
+use super::encode::{append, header, put_mark, put_row, put_writer, tag};
+use super::metadata::{CheckpointMark, RecordingState, WriterId};
 
 /// Size of the tag and length of the chunk row, plus the checksum of the rows in the chunk.
-const HEAD: usize = 5 + 4;
+const HEADER_BYTES: usize = 5 + 4;
 
 /// Collects rows to be written in one piece. The buffer reserves space for the chunk's own header.
 #[derive(Debug)]
@@ -16,20 +16,20 @@ pub struct Chunk(Vec<u8>);
 
 impl Default for Chunk {
     fn default() -> Self {
-        Self(vec![0; HEAD])
+        Self(vec![0; HEADER_BYTES])
     }
 }
 
 impl Chunk {
     /// Returns the header of a file of chunks.
-    pub fn file_head() -> [u8; 16] {
-        head(Standing::default())
+    pub fn file_header() -> [u8; 16] {
+        header(RecordingState::default())
     }
 
     /// Returns the header for another state. The new header overwrites the existing header, because there may be no
     /// space to append.
-    pub fn head_of(standing: Standing) -> [u8; 16] {
-        head(standing)
+    pub fn header(state: RecordingState) -> [u8; 16] {
+        header(state)
     }
 
     /// Adds a row.
@@ -43,18 +43,18 @@ impl Chunk {
     }
 
     /// Adds a checkpoint mark.
-    pub fn mark(&mut self, mark: &Mark) {
+    pub fn mark(&mut self, mark: &CheckpointMark) {
         append(&mut self.0, |out| put_mark(out, mark));
     }
 
     /// Adds the end row, which marks the recording as complete.
-    pub fn whole(&mut self) {
-        append(&mut self.0, |_| tag::WHOLE);
+    pub fn end(&mut self) {
+        append(&mut self.0, |_| tag::END);
     }
 
     /// Adds a row which records that recording stopped for lack of memory while the process continues to run.
-    pub fn starved(&mut self) {
-        append(&mut self.0, |_| tag::STARVED);
+    pub fn memory_exhausted(&mut self) {
+        append(&mut self.0, |_| tag::MEMORY_EXHAUSTED);
     }
 
     /// Adds a sums row, whose payload `put` writes.
@@ -67,18 +67,18 @@ impl Chunk {
 
     /// Returns the size of the chunk's rows in bytes.
     pub fn len(&self) -> usize {
-        self.0.len() - HEAD
+        self.0.len() - HEADER_BYTES
     }
 
     /// Whether the chunk has no rows.
     pub fn is_empty(&self) -> bool {
-        self.0.len() == HEAD
+        self.0.len() == HEADER_BYTES
     }
 
     /// Returns the bytes to write and clears the chunk.
     pub fn take(&mut self) -> Vec<u8> {
         let mut bytes = mem::take(self).0;
-        let (length, crc) = ((bytes.len() - 5) as u32, crc32fast::hash(&bytes[HEAD..]));
+        let (length, crc) = ((bytes.len() - 5) as u32, crc32fast::hash(&bytes[HEADER_BYTES..]));
         bytes[0] = tag::CHUNK;
         bytes[1..5].copy_from_slice(&length.to_le_bytes());
         bytes[5..9].copy_from_slice(&crc.to_le_bytes());

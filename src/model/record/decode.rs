@@ -12,8 +12,8 @@ use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Maximum length of a row. No valid row is longer, so a greater length means that the recording is damaged.
-const LARGEST: u32 = 64 << 20;
-const HEADER: u64 = 16;
+const MAX_ROW_BYTES: u32 = 64 << 20;
+const HEADER_BYTES: u64 = 16;
 
 /// Reads the rows of a recording.
 ///
@@ -33,11 +33,11 @@ pub struct Reader<R: BufRead> {
     records: u64,
     skipped: u64,
     ended: bool,
-    is_whole: bool,
-    is_starved: bool,
-    standing: Standing,
+    is_complete: bool,
+    is_memory_exhausted: bool,
+    state: RecordingState,
     sums: SumsReader,
-    mark: Option<Mark>,
+    mark: Option<CheckpointMark>,
     writer: Option<WriterId>,
 }
 
@@ -48,20 +48,20 @@ impl<R: BufRead> Reader<R> {
     /// `Format` if the input is not a recording or has a newer format; any error of `input`.
     pub fn new(mut input: R) -> Result<Self> {
         let mut header = Vec::new();
-        input.by_ref().take(HEADER).read_to_end(&mut header)?;
+        input.by_ref().take(HEADER_BYTES).read_to_end(&mut header)?;
         if header.get(..8) != Some(MAGIC) {
-            return Err(malformed("not a gpuflame recording: it does not begin with `gpuflame`"));
+            return Err(format_error("not a gpuflame recording: it does not begin with `gpuflame`"));
         }
         let mut words = Fields(header.get(8..).unwrap_or_default());
-        let (Some(format), Some(standing)) = (words.u32(), words.u32()) else {
-            return Err(malformed("the recording is truncated within its first 16 bytes"));
+        let (Some(format), Some(state)) = (words.u32(), words.u32()) else {
+            return Err(format_error("the recording is truncated within its first 16 bytes"));
         };
         if format > FORMAT {
             let message = format!(
                 "the recording has format {format}, but this version of gpuflame reads only formats up to \
                  {FORMAT}"
             );
-            return Err(malformed(message));
+            return Err(format_error(message));
         }
         Ok(Self {
             input,
@@ -69,13 +69,13 @@ impl<R: BufRead> Reader<R> {
             frames: Vec::new(),
             chunk: Vec::new(),
             chunk_at: 0,
-            position: HEADER,
+            position: HEADER_BYTES,
             records: 0,
             skipped: 0,
             ended: false,
-            is_whole: false,
-            is_starved: false,
-            standing: Standing::of_bits(standing),
+            is_complete: false,
+            is_memory_exhausted: false,
+            state: RecordingState::from_bits(state),
             sums: SumsReader::default(),
             mark: None,
             writer: None,
@@ -91,18 +91,18 @@ impl<R: BufRead> Reader<R> {
             let Some(tag) = self.read()? else {
                 return Ok(self.sums.next().map(|(key, values)| Row::Sum { key, values }));
             };
-            self.is_whole = tag == tag::WHOLE;
+            self.is_complete = tag == tag::END;
             match tag {
-                tag::WHOLE => {}
-                tag::STARVED => self.is_starved = true,
+                tag::END => {}
+                tag::MEMORY_EXHAUSTED => self.is_memory_exhausted = true,
                 tag::CHUNK if self.chunk_at == self.chunk.len() => self.open_chunk()?,
-                tag::SUMS => self.sums.wait(&self.payload),
-                tag::MARK | tag::WRITER => self.note(tag)?,
-                _ if !is_known(tag, &self.payload) => self.skipped += 1,
+                tag::SUMS => self.sums.buffer_entries(&self.payload),
+                tag::MARK | tag::WRITER => self.apply_metadata(tag)?,
+                _ if !is_known_tag(tag, &self.payload) => self.skipped += 1,
                 _ => {
-                    let (record, at) = (self.records, self.row_at());
-                    let row = row(tag, &self.payload, &mut self.frames);
-                    return row.map(Some).map_err(|what| senseless(record, at, what));
+                    let (record, at) = (self.records, self.row_offset());
+                    let row = decode_row(tag, &self.payload, &mut self.frames);
+                    return row.map(Some).map_err(|what| invalid_row(record, at, what));
                 }
             }
         }
@@ -114,18 +114,18 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Whether the last row read is the end row, which the writer appends when the recording is complete.
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     /// Whether recording stopped for lack of memory while the process continued to run.
-    pub fn is_starved(&self) -> bool {
-        self.is_starved
+    pub fn is_memory_exhausted(&self) -> bool {
+        self.is_memory_exhausted
     }
 
     /// State of the recording, for a recording without an end row.
-    pub fn standing(&self) -> Standing {
-        self.standing
+    pub fn state(&self) -> RecordingState {
+        self.state
     }
 
     /// Number of rows skipped because this version does not know their kind.
@@ -134,7 +134,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Last checkpoint mark in the recording.
-    pub fn mark(&self) -> Option<&Mark> {
+    pub fn mark(&self) -> Option<&CheckpointMark> {
         self.mark.as_ref()
     }
 
@@ -145,11 +145,11 @@ impl<R: BufRead> Reader<R> {
 
     /// Whether the recording holds sums instead of single rows.
     pub fn has_sums(&self) -> bool {
-        self.sums.any()
+        self.sums.has_sums()
     }
 
     /// Offset at which the last row read starts; for a row in a chunk, the chunk's offset.
-    fn row_at(&self) -> u64 {
+    fn row_offset(&self) -> u64 {
         match self.chunk.len() {
             0 => self.position - 5 - self.payload.len() as u64,
             length => self.position - 5 - length as u64,
@@ -161,7 +161,7 @@ impl<R: BufRead> Reader<R> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
         let sum = Fields(&self.payload).u32();
         if sum.is_none_or(|sum| sum != crc32fast::hash(&self.payload[4..])) {
-            return Err(senseless(record, at, "is a chunk with a wrong checksum: its rows are lost"));
+            return Err(invalid_row(record, at, "is a chunk with a wrong checksum: its rows are lost"));
         }
         std::mem::swap(&mut self.chunk, &mut self.payload);
         self.chunk_at = 4;
@@ -169,21 +169,23 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Processes a row that describes the recording itself.
-    fn note(&mut self, tag: u8) -> Result<()> {
+    fn apply_metadata(&mut self, tag: u8) -> Result<()> {
         let makes_sense = match tag {
             tag::MARK => {
-                let (mark, sums) = (mark(&mut Fields(&self.payload)), self.sums.mark());
+                let (mark, sums) = (decode_mark(&mut Fields(&self.payload)), self.sums.apply_buffered());
                 self.mark = mark.or(self.mark);
                 mark.is_some() && sums
             }
             _ => {
-                self.writer = writer(&mut Fields(&self.payload));
+                self.writer = decode_writer(&mut Fields(&self.payload));
                 self.writer.is_some()
             }
         };
         match makes_sense {
             true => Ok(()),
-            false => Err(senseless(self.records, self.row_at(), "is invalid, or the sums before it are")),
+            false => {
+                Err(invalid_row(self.records, self.row_offset(), "is invalid, or the sums before it are"))
+            }
         }
     }
 
@@ -206,19 +208,19 @@ impl<R: BufRead> Reader<R> {
         }
         let mut fields = Fields(&self.payload);
         let (Some(tag), Some(length)) = (fields.u8(), fields.u32()) else {
-            return Err(self.cut_short(5, head));
+            return Err(self.truncated(5, head));
         };
-        if length > LARGEST {
+        if length > MAX_ROW_BYTES {
             let (record, at) = (self.records, self.position);
             let message = format!(
                 "record {record} at byte {at:#x} claims to have {length} bytes, more than any record has; \
                  the rest of the recording is lost"
             );
-            return Err(malformed(message));
+            return Err(format_error(message));
         }
-        let there = self.fill(u64::from(length))?;
-        if there < u64::from(length) {
-            return Err(self.cut_short(u64::from(length) + 5, there + 5));
+        let available = self.fill(u64::from(length))?;
+        if available < u64::from(length) {
+            return Err(self.truncated(u64::from(length) + 5, available + 5));
         }
         self.position += 5 + u64::from(length);
         self.ended = false;
@@ -231,9 +233,9 @@ impl<R: BufRead> Reader<R> {
         let mut fields = Fields(&self.chunk[self.chunk_at..]);
         let row = fields.u8().and_then(|tag| Some((tag, fields.bytes()?)));
         let Some((tag, payload)) = row else {
-            let (record, at) = (self.records, self.row_at());
+            let (record, at) = (self.records, self.row_offset());
             self.chunk_at = self.chunk.len();
-            return Err(senseless(record, at, "is longer than its chunk"));
+            return Err(invalid_row(record, at, "is longer than its chunk"));
         };
         self.payload.clear();
         self.payload.extend_from_slice(payload);
@@ -252,37 +254,37 @@ impl<R: BufRead> Reader<R> {
         Ok(read as u64)
     }
 
-    fn cut_short(&self, whole: u64, there: u64) -> Error {
-        malformed(format!(
-            "record {} at byte {:#x} is cut short: {there} of its {whole}{} bytes are there; \
+    fn truncated(&self, expected: u64, available: u64) -> Error {
+        format_error(format!(
+            "record {} at byte {:#x} is cut short: {available} of its {expected}{} bytes are there; \
              the records before it are good, the rest is lost",
             self.records,
             self.position,
-            if whole == 5 { " or more" } else { "" },
+            if expected == 5 { " or more" } else { "" },
         ))
     }
 }
 
-fn senseless(record: u64, at: u64, what: &str) -> Error {
-    malformed(format!("record {record} at byte {at:#x} {what}"))
+fn invalid_row(record: u64, at: u64, what: &str) -> Error {
+    format_error(format!("record {record} at byte {at:#x} {what}"))
 }
 
-fn malformed(message: impl Into<String>) -> Error {
+fn format_error(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, message)
 }
 
 /// Whether this version can interpret the row. A loss row of an unknown kind is treated like a row with an unknown
 /// tag.
-fn is_known(tag: u8, payload: &[u8]) -> bool {
+fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
         tag::LAUNCH..=tag::WINDOW
         | tag::GRAPH_NODE..=tag::OUTSIDE
-        | tag::INSIDE
+        | tag::HOST_STATE
         | tag::INSTANT
         | tag::CODE
-        | tag::TOLD
-        | tag::CALLED
+        | tag::CALLBACKS_SWITCHED
+        | tag::HOST_CALL_SPAN
         | tag::PROVENANCE
         | tag::GENERATED
         | tag::SAMPLED
@@ -297,48 +299,48 @@ fn loss_of(number: u8) -> Option<Loss> {
 
 /// Decodes the row in `payload`, or returns the reason why the row is invalid. Excess bytes are ignored, because a
 /// later version may have added them.
-fn row<'a>(
+fn decode_row<'a>(
     tag: u8,
     payload: &'a [u8],
     frames: &'a mut Vec<Frame>,
 ) -> std::result::Result<Row<'a>, &'static str> {
     let mut fields = Fields(payload);
     let row = match tag {
-        tag::LAUNCH => launch(&mut fields).map(Row::Launch),
-        tag::OUTSIDE => outside(&mut fields).map(Row::Outside),
-        tag::ACTIVITY => activity(&mut fields)?.map(Row::Activity),
-        tag::CONTEXT => context(&mut fields, frames),
-        tag::NAME => text(&mut fields)?.map(|(id, text)| Row::Name { id: NameId(id), text }),
-        tag::LABEL => text(&mut fields)?.map(|(id, text)| Row::Label { id: LabelId(id), text }),
-        tag::PROCESS => text(&mut fields)?.map(|(id, name)| Row::Process { id, name }),
+        tag::LAUNCH => decode_launch(&mut fields).map(Row::Launch),
+        tag::OUTSIDE => decode_outside(&mut fields).map(Row::Outside),
+        tag::ACTIVITY => decode_activity(&mut fields)?.map(Row::Activity),
+        tag::CONTEXT => decode_context(&mut fields, frames),
+        tag::NAME => decode_text(&mut fields)?.map(|(id, text)| Row::Name { id: NameId(id), text }),
+        tag::LABEL => decode_text(&mut fields)?.map(|(id, text)| Row::Label { id: LabelId(id), text }),
+        tag::PROCESS => decode_text(&mut fields)?.map(|(id, name)| Row::Process { id, name }),
         tag::PROVENANCE => {
-            text(&mut fields)?.map(|(what, text)| Row::Provenance { what: Provenance(what), text })
+            decode_text(&mut fields)?.map(|(what, text)| Row::Provenance { what: Provenance(what), text })
         }
-        tag::RANGE => range(&mut fields)?,
-        tag::CODE => code(&mut fields)?.map(Row::Code),
-        tag::GENERATED => generated(&mut fields)?,
-        tag::INSIDE => inside(&mut fields).map(Row::Inside),
-        tag::CALLED => called(&mut fields).map(Row::Called),
-        tag::SAMPLED => sampled(&mut fields).map(Row::Sampled),
-        tag::BLOCKED => blocked(&mut fields).map(Row::Blocked),
-        tag::INSTANT => instant(&mut fields)?,
-        tag::WAIT => wait(&mut fields),
-        tag::MEMORY => memory(&mut fields),
-        tag::EVENT_RECORD => event_record(&mut fields).map(Row::EventRecord),
-        tag::SYNC => sync(&mut fields).map(Row::Sync),
-        tag::EVENT_CALL => event_call(&mut fields)?.map(Row::EventCall),
-        tag::UNIFIED => unified(&mut fields).map(Row::Unified),
-        tag::MODULE => module(&mut fields).map(Row::Module),
-        tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
-        tag::WINDOW => window(&mut fields)?,
-        tag::TOLD => told(&mut fields),
-        tag::LOSS => loss(&mut fields),
-        _ => graph(tag, &mut fields),
+        tag::RANGE => decode_range(&mut fields)?,
+        tag::CODE => decode_code(&mut fields)?.map(Row::Code),
+        tag::GENERATED => decode_generated(&mut fields)?,
+        tag::HOST_STATE => decode_host_state(&mut fields).map(Row::HostState),
+        tag::HOST_CALL_SPAN => decode_host_call_span(&mut fields).map(Row::HostCallSpan),
+        tag::SAMPLED => decode_sampled(&mut fields).map(Row::Sampled),
+        tag::BLOCKED => decode_blocked(&mut fields).map(Row::Blocked),
+        tag::INSTANT => decode_instant(&mut fields)?,
+        tag::WAIT => decode_wait(&mut fields),
+        tag::MEMORY => decode_memory(&mut fields),
+        tag::EVENT_RECORD => decode_event_record(&mut fields).map(Row::EventRecord),
+        tag::SYNC => decode_sync(&mut fields).map(Row::Sync),
+        tag::EVENT_CALL => decode_event_call(&mut fields)?.map(Row::EventCall),
+        tag::UNIFIED => decode_unified(&mut fields).map(Row::Unified),
+        tag::MODULE => decode_module(&mut fields).map(Row::Module),
+        tag::THREAD => decode_text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
+        tag::WINDOW => decode_window(&mut fields)?,
+        tag::CALLBACKS_SWITCHED => decode_callbacks_switched(&mut fields),
+        tag::LOSS => decode_loss(&mut fields),
+        _ => decode_graph(tag, &mut fields),
     };
     row.ok_or("is shorter than its fields")
 }
 
-fn launch(fields: &mut Fields<'_>) -> Option<Launch> {
+fn decode_launch(fields: &mut Fields<'_>) -> Option<Launch> {
     Some(Launch {
         time: Nanos(fields.u64()?),
         duration: fields.u32()?,
@@ -348,8 +350,8 @@ fn launch(fields: &mut Fields<'_>) -> Option<Launch> {
     })
 }
 
-fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
-    Some(Outside {
+fn decode_outside(fields: &mut Fields<'_>) -> Option<OutsideLaunches> {
+    Some(OutsideLaunches {
         first: CorrelationId(fields.u32()?),
         last: CorrelationId(fields.u32()?),
         count: fields.u32()?,
@@ -357,12 +359,16 @@ fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
     })
 }
 
-fn called(fields: &mut Fields<'_>) -> Option<Called> {
-    Some(Called { ended: Nanos(fields.u64()?), duration: fields.u32()?, context: ContextId(fields.u32()?) })
+fn decode_host_call_span(fields: &mut Fields<'_>) -> Option<HostCallSpan> {
+    Some(HostCallSpan {
+        ended: Nanos(fields.u64()?),
+        duration: fields.u32()?,
+        context: ContextId(fields.u32()?),
+    })
 }
 
-fn sampled(fields: &mut Fields<'_>) -> Option<Sampled> {
-    Some(Sampled {
+fn decode_sampled(fields: &mut Fields<'_>) -> Option<CpuSample> {
+    Some(CpuSample {
         time: Nanos(fields.u64()?),
         period: fields.u32()?,
         thread: ThreadId(fields.u32()?),
@@ -370,8 +376,8 @@ fn sampled(fields: &mut Fields<'_>) -> Option<Sampled> {
     })
 }
 
-fn blocked(fields: &mut Fields<'_>) -> Option<Blocked> {
-    Some(Blocked {
+fn decode_blocked(fields: &mut Fields<'_>) -> Option<OffCpuWait> {
+    Some(OffCpuWait {
         time: Nanos(fields.u64()?),
         duration: fields.u64()?,
         thread: ThreadId(fields.u32()?),
@@ -379,8 +385,8 @@ fn blocked(fields: &mut Fields<'_>) -> Option<Blocked> {
     })
 }
 
-fn inside(fields: &mut Fields<'_>) -> Option<Inside> {
-    Some(Inside {
+fn decode_host_state(fields: &mut Fields<'_>) -> Option<HostState> {
+    Some(HostState {
         thread: ThreadId(fields.u32()?),
         since: Nanos(fields.u64()?),
         context: ContextId(fields.u32()?),
@@ -390,13 +396,13 @@ fn inside(fields: &mut Fields<'_>) -> Option<Inside> {
 /// Result of parsing; `Ok(None)` if the payload is too short.
 type Parsed<T> = std::result::Result<Option<T>, &'static str>;
 
-fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
-    let Some(mut activity) = activity_head(fields) else { return Ok(None) };
+fn decode_activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
+    let Some(mut activity) = decode_activity_head(fields) else { return Ok(None) };
     let Some(kind) = fields.u8() else { return Ok(None) };
     let detail = match kind {
-        0 => kernel(fields).map(Detail::Kernel),
-        1 => copy(fields).map(Detail::Copy),
-        2 => set(fields).map(Detail::Set),
+        0 => decode_kernel(fields).map(Detail::Kernel),
+        1 => decode_copy(fields).map(Detail::Copy),
+        2 => decode_set(fields).map(Detail::Set),
         3 => Some(Detail::Graph),
         _ => return Err("is an activity of an unknown kind"),
     };
@@ -407,7 +413,7 @@ fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
 }
 
 /// Decodes all fields of an activity except the detail.
-fn activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
+fn decode_activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
     Some(Activity {
         correlation: CorrelationId(fields.u32()?),
         device: DeviceId(fields.u32()?),
@@ -425,7 +431,7 @@ fn activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
     })
 }
 
-fn kernel(fields: &mut Fields<'_>) -> Option<KernelDetail> {
+fn decode_kernel(fields: &mut Fields<'_>) -> Option<KernelDetail> {
     Some(KernelDetail {
         name: NameId(fields.u32()?),
         grid: [fields.u32()?, fields.u32()?, fields.u32()?],
@@ -436,7 +442,7 @@ fn kernel(fields: &mut Fields<'_>) -> Option<KernelDetail> {
     })
 }
 
-fn copy(fields: &mut Fields<'_>) -> Option<CopyDetail> {
+fn decode_copy(fields: &mut Fields<'_>) -> Option<CopyDetail> {
     let kind = CopyKind(fields.u8()?);
     let (from, to) = (MemoryKind(fields.u16()?), MemoryKind(fields.u16()?));
     let (bytes, is_async) = (fields.u64()?, fields.u8()? != 0);
@@ -444,12 +450,12 @@ fn copy(fields: &mut Fields<'_>) -> Option<CopyDetail> {
     Some(CopyDetail { kind, from, to, peers, bytes, is_async, copies: fields.u32()? })
 }
 
-fn set(fields: &mut Fields<'_>) -> Option<SetDetail> {
+fn decode_set(fields: &mut Fields<'_>) -> Option<SetDetail> {
     let (memory, value) = (MemoryKind(fields.u16()?), fields.u32()?);
     Some(SetDetail { memory, value, bytes: fields.u64()?, is_async: fields.u8()? != 0 })
 }
 
-fn context<'a>(fields: &mut Fields<'a>, frames: &'a mut Vec<Frame>) -> Option<Row<'a>> {
+fn decode_context<'a>(fields: &mut Fields<'a>, frames: &'a mut Vec<Frame>) -> Option<Row<'a>> {
     let (id, thread) = (ContextId(fields.u32()?), ThreadId(fields.u32()?));
     let (flags, count) = (ContextFlags(fields.u32()?), fields.u32()?);
     let words = fields.take((count as usize).checked_mul(8)?)?;
@@ -459,20 +465,20 @@ fn context<'a>(fields: &mut Fields<'a>, frames: &'a mut Vec<Frame>) -> Option<Ro
     Some(Row::Context { id, thread, flags, frames })
 }
 
-fn text<'a>(fields: &mut Fields<'a>) -> Parsed<(u32, &'a str)> {
+fn decode_text<'a>(fields: &mut Fields<'a>) -> Parsed<(u32, &'a str)> {
     let (Some(id), Some(bytes)) = (fields.u32(), fields.bytes()) else { return Ok(None) };
     let text = std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some((id, text)))
 }
 
-fn range<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
-    let Some((id, domain)) = text(fields)? else { return Ok(None) };
+fn decode_range<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+    let Some((id, domain)) = decode_text(fields)? else { return Ok(None) };
     let Some(name) = fields.bytes() else { return Ok(None) };
     let text = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some(Row::Range { id: RangeId(id), domain, text }))
 }
 
-fn code<'a>(fields: &mut Fields<'a>) -> Parsed<Code<'a>> {
+fn decode_code<'a>(fields: &mut Fields<'a>) -> Parsed<CodeObject<'a>> {
     let (Some(id), Some(version), Some(first_line)) = (fields.u32(), fields.u16(), fields.u32()) else {
         return Ok(None);
     };
@@ -481,37 +487,37 @@ fn code<'a>(fields: &mut Fields<'a>) -> Parsed<Code<'a>> {
     };
     let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8");
     let (file, name) = (text(file)?, text(name)?);
-    Ok(Some(Code { id: CodeId(id), version, first_line, file, name, lines }))
+    Ok(Some(CodeObject { id: CodeId(id), version, first_line, file, name, lines }))
 }
 
-fn generated<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+fn decode_generated<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     let (Some(address), Some(name)) = (fields.u64(), fields.bytes()) else { return Ok(None) };
     let name = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some(Row::Generated { address, name }))
 }
 
-fn instant<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+fn decode_instant<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     let (Some(thread), Some(time)) = (fields.u32(), fields.u64()) else { return Ok(None) };
     let Some(text) = fields.bytes() else { return Ok(None) };
     let text = std::str::from_utf8(text).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some(Row::Instant(Instant { time: Nanos(time), thread: ThreadId(thread), text })))
 }
 
-fn wait<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+fn decode_wait<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     let (time, duration) = (Nanos(fields.u64()?), fields.u64()?);
     let (correlation, context) = (CorrelationId(fields.u32()?), ContextId(fields.u32()?));
     Some(Row::Wait(Wait { time, duration, correlation, context }))
 }
 
-fn memory<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+fn decode_memory<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     let (time, correlation) = (Nanos(fields.u64()?), CorrelationId(fields.u32()?));
     let (context, address) = (ContextId(fields.u32()?), fields.u64()?);
     let (allocates, memory, bytes) = (fields.u8()? != 0, MemoryKind(fields.u16()?), fields.u64()?);
-    let allocated = allocates.then_some(Allocated { memory, bytes });
+    let allocated = allocates.then_some(Allocation { memory, bytes });
     Some(Row::Memory(MemoryCall { time, correlation, context, address, allocated }))
 }
 
-fn event_record(fields: &mut Fields<'_>) -> Option<EventRecord> {
+fn decode_event_record(fields: &mut Fields<'_>) -> Option<EventRecord> {
     Some(EventRecord {
         correlation: CorrelationId(fields.u32()?),
         context: GpuContextId(fields.u32()?),
@@ -521,8 +527,8 @@ fn event_record(fields: &mut Fields<'_>) -> Option<EventRecord> {
     })
 }
 
-fn sync(fields: &mut Fields<'_>) -> Option<Sync> {
-    Some(Sync {
+fn decode_sync(fields: &mut Fields<'_>) -> Option<SyncRecord> {
+    Some(SyncRecord {
         kind: SyncKind(fields.u32()?),
         start: Nanos(fields.u64()?),
         end: Nanos(fields.u64()?),
@@ -535,9 +541,9 @@ fn sync(fields: &mut Fields<'_>) -> Option<Sync> {
     })
 }
 
-fn event_call(fields: &mut Fields<'_>) -> Parsed<EventCall> {
-    let Some((mut call, does)) = event_call_fields(fields) else { return Ok(None) };
-    call.does = match does {
+fn decode_event_call(fields: &mut Fields<'_>) -> Parsed<EventCall> {
+    let Some((mut call, event_use)) = decode_event_call_fields(fields) else { return Ok(None) };
+    call.event_use = match event_use {
         0 => EventUse::Record,
         1 => EventUse::Wait,
         _ => return Err("is an event call of an unknown kind"),
@@ -545,14 +551,17 @@ fn event_call(fields: &mut Fields<'_>) -> Parsed<EventCall> {
     Ok(Some(call))
 }
 
-fn event_call_fields(fields: &mut Fields<'_>) -> Option<(EventCall, u8)> {
+fn decode_event_call_fields(fields: &mut Fields<'_>) -> Option<(EventCall, u8)> {
     let (time, duration, correlation) = (Nanos(fields.u64()?), fields.u32()?, CorrelationId(fields.u32()?));
-    let (context, does) = (ContextId(fields.u32()?), fields.u8()?);
+    let (context, event_use) = (ContextId(fields.u32()?), fields.u8()?);
     let (event, stream) = (fields.u64()?, fields.u64()?);
-    Some((EventCall { time, duration, correlation, context, does: EventUse::Record, event, stream }, does))
+    Some((
+        EventCall { time, duration, correlation, context, event_use: EventUse::Record, event, stream },
+        event_use,
+    ))
 }
 
-fn unified(fields: &mut Fields<'_>) -> Option<Unified> {
+fn decode_unified(fields: &mut Fields<'_>) -> Option<Unified> {
     Some(Unified {
         kind: UnifiedKind(fields.u32()?),
         value: fields.u64()?,
@@ -565,14 +574,14 @@ fn unified(fields: &mut Fields<'_>) -> Option<Unified> {
     })
 }
 
-fn module(fields: &mut Fields<'_>) -> Option<Module> {
+fn decode_module(fields: &mut Fields<'_>) -> Option<Module> {
     let epoch = ModuleEpoch(fields.u16()?);
     let (start, end, bias) = (fields.u64()?, fields.u64()?, fields.u64()?);
     let (path, build_id) = (OsStr::from_bytes(fields.bytes()?).into(), fields.bytes()?.to_vec());
     Some(Module { epoch, start, end, bias, path, build_id })
 }
 
-fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
+fn decode_window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
     let (Some(edge), Some(time)) = (fields.u8(), fields.u64()) else { return Ok(None) };
     let edge = match edge {
         0 => WindowEdge::Open,
@@ -582,28 +591,28 @@ fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
     Ok(Some(Row::Window { edge, time: Nanos(time) }))
 }
 
-fn told<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
-    Some(Row::Told { on: fields.u8()? != 0, time: Nanos(fields.u64()?) })
+fn decode_callbacks_switched<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    Some(Row::CallbacksSwitched { on: fields.u8()? != 0, time: Nanos(fields.u64()?) })
 }
 
-fn mark(fields: &mut Fields<'_>) -> Option<Mark> {
+fn decode_mark(fields: &mut Fields<'_>) -> Option<CheckpointMark> {
     let (began, time) = (Nanos(fields.u64()?), Nanos(fields.u64()?));
-    Some(Mark { began, time, interval_ms: fields.u32()?, open: fields.u64()? })
+    Some(CheckpointMark { began, time, interval_ms: fields.u32()?, open: fields.u64()? })
 }
 
-fn writer(fields: &mut Fields<'_>) -> Option<WriterId> {
+fn decode_writer(fields: &mut Fields<'_>) -> Option<WriterId> {
     let (process, thread) = (fields.u32()?, fields.u32()?);
     let (started, namespace) = (fields.u64()?, fields.u64()?);
     let boot = std::str::from_utf8(fields.bytes()?).ok()?.to_owned();
     Some(WriterId { process, thread, started, namespace, boot })
 }
 
-fn loss<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+fn decode_loss<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     Some(Row::Loss { loss: loss_of(fields.u8()?)?, count: fields.u64()? })
 }
 
 /// Decodes a row about a graph or one of its nodes.
-fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
+fn decode_graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
     let graph = GraphId(fields.u32()?);
     Some(match tag {
         tag::GRAPH_NODE => {
@@ -625,15 +634,15 @@ fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
 ///
 /// # Errors
 /// Any I/O error of the file.
-pub fn is_ended(path: &std::path::Path) -> std::io::Result<bool> {
+pub fn has_end_row(path: &std::path::Path) -> std::io::Result<bool> {
     use std::io::Seek;
     let mut file = std::fs::File::open(path)?;
     let length = file.seek(std::io::SeekFrom::End(0))?;
     let mut tail = [0; 5];
-    if length < HEADER + tail.len() as u64 {
+    if length < HEADER_BYTES + tail.len() as u64 {
         return Ok(false);
     }
     file.seek(std::io::SeekFrom::End(-(tail.len() as i64)))?;
     file.read_exact(&mut tail)?;
-    Ok(tail == [tag::WHOLE, 0, 0, 0, 0])
+    Ok(tail == [tag::END, 0, 0, 0, 0])
 }

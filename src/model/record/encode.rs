@@ -1,7 +1,7 @@
 //! Writes rows to a recording (`.gfr`). This module documents the format, for `decode` as well.
 //!
 //! ```text
-//! recording := "gpuflame" format:u32 standing:u32 row*        format is 1; 0 is the same without tags 25 to 28. standing:
+//! recording := "gpuflame" format:u32 state:u32 row*           format is 1; 0 is the same without tags 25 to 28. state:
 //!                                                             bit 0 while a mark that was due cannot be written; bit 1
 //!                                                             also once the process exited and could not write its files
 //! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; payloads of
@@ -28,11 +28,11 @@
 //!  18   event     correlation:u32 context:u32 stream:u32 event:u32 sync:long_option
 //!  19   sync      kind:u32 start:u64 end:u64 correlation:u32 context:u32 stream:option event:option
 //!                 sync:long_option result:u32
-//!  20   call      time:u64 duration:u32 correlation:u32 context:u32 does:u8 event:u64 stream:u64
+//!  20   call      time:u64 duration:u32 correlation:u32 context:u32 event_use:u8 event:u64 stream:u64
 //!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
 //!  22   outside   first:u32 last:u32 count:u32 over:u64
-//!  23   whole                                                                  the end row: the recording is complete
-//!  24   inside    thread:u32 since:u64 context:u32                             stack of a thread from then on; 0 = unknown
+//!  23   complete                                                               the end row: the recording is complete
+//!  24   host_state  thread:u32 since:u64 context:u32                           stack of a thread from then on; 0 = unknown
 //!  25   chunk     crc:u32 row*                                                 written in one piece; CRC-32 of the rows;
 //!                                                                              chunks are not nested
 //!  26   sums      entry*                                                       sums that replace single rows
@@ -41,10 +41,10 @@
 //!  29   instant   thread:u32 time:u64 text                                     an instant marked by the program
 //!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a Python function; its line table
 //!                                                                              in that version's encoding
-//!  31   told      on:u8 time:u64                                               whether launches are seen from then on
-//!  32   called    ended:u64 duration:u32 context:u32                           a call that launched nothing
+//!  31   callbacks on:u8 time:u64                                               whether launches are seen from then on
+//!  32   host_call ended:u64 duration:u32 context:u32                           a call that launched nothing
 //!  33   provenance  what:u32 text                                              origin of the recording
-//!  34   starved                                                                recording stopped here for lack of memory
+//!  34   no_memory                                                              recording stopped here for lack of memory
 //!  35   generated address:u64 name:text                                        function at an address without a file;
 //!                                                                              empty: several functions shared the address
 //!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a CPU
@@ -97,8 +97,8 @@
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::about::{Mark, Standing, WriterId};
-use super::{Activity, Allocated, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
+use super::metadata::{CheckpointMark, RecordingState, WriterId};
+use super::{Activity, Allocation, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
 use crate::error::Result;
 
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
@@ -128,18 +128,18 @@ pub(super) mod tag {
     pub(crate) const EVENT_CALL: u8 = 20;
     pub(crate) const UNIFIED: u8 = 21;
     pub(crate) const OUTSIDE: u8 = 22;
-    pub(crate) const WHOLE: u8 = 23;
-    pub(crate) const INSIDE: u8 = 24;
+    pub(crate) const END: u8 = 23;
+    pub(crate) const HOST_STATE: u8 = 24;
     pub(crate) const CHUNK: u8 = 25;
     pub(crate) const SUMS: u8 = 26;
     pub(crate) const MARK: u8 = 27;
     pub(crate) const WRITER: u8 = 28;
     pub(crate) const INSTANT: u8 = 29;
     pub(crate) const CODE: u8 = 30;
-    pub(crate) const TOLD: u8 = 31;
-    pub(crate) const CALLED: u8 = 32;
+    pub(crate) const CALLBACKS_SWITCHED: u8 = 31;
+    pub(crate) const HOST_CALL_SPAN: u8 = 32;
     pub(crate) const PROVENANCE: u8 = 33;
-    pub(crate) const STARVED: u8 = 34;
+    pub(crate) const MEMORY_EXHAUSTED: u8 = 34;
     pub(crate) const GENERATED: u8 = 35;
     pub(crate) const SAMPLED: u8 = 36;
     pub(crate) const BLOCKED: u8 = 37;
@@ -158,7 +158,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of `out`.
     pub fn new(mut out: W) -> Result<Self> {
-        out.write_all(&head(Standing::default()))?;
+        out.write_all(&header(RecordingState::default()))?;
         Ok(Self { out, buffer: Vec::new() })
     }
 
@@ -185,7 +185,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Any error of the writer.
-    pub fn mark(&mut self, mark: &Mark) -> Result<()> {
+    pub fn mark(&mut self, mark: &CheckpointMark) -> Result<()> {
         self.about(|out| put_mark(out, mark))
     }
 
@@ -193,8 +193,8 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Any error of the writer.
-    pub fn starved(&mut self) -> Result<()> {
-        self.about(|_| tag::STARVED)
+    pub fn memory_exhausted(&mut self) -> Result<()> {
+        self.about(|_| tag::MEMORY_EXHAUSTED)
     }
 
     fn about(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
@@ -216,19 +216,19 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of the writer.
     pub fn finish(mut self) -> Result<W> {
-        self.out.write_all(&[tag::WHOLE, 0, 0, 0, 0])?;
+        self.out.write_all(&[tag::END, 0, 0, 0, 0])?;
         self.out.flush()?;
         Ok(self.out)
     }
 }
 
 /// Header of every recording.
-pub(super) fn head(standing: Standing) -> [u8; 16] {
-    let mut head = [0; 16];
-    head[..8].copy_from_slice(MAGIC);
-    head[8..12].copy_from_slice(&FORMAT.to_le_bytes());
-    head[12..].copy_from_slice(&standing.bits().to_le_bytes());
-    head
+pub(super) fn header(state: RecordingState) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    header[12..].copy_from_slice(&state.bits().to_le_bytes());
+    header
 }
 
 /// Appends a row to `bytes`: `put` writes the payload and returns the tag.
@@ -246,7 +246,7 @@ pub(super) fn put_writer(out: &mut Payload<'_>, id: &WriterId) -> u8 {
     tag::WRITER
 }
 
-pub(super) fn put_mark(out: &mut Payload<'_>, mark: &Mark) -> u8 {
+pub(super) fn put_mark(out: &mut Payload<'_>, mark: &CheckpointMark) -> u8 {
     out.u64(mark.began.0).u64(mark.time.0).u32(mark.interval_ms).u64(mark.open);
     tag::MARK
 }
@@ -302,13 +302,13 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(what.0).bytes(text.as_bytes());
             tag::PROVENANCE
         }
-        Row::Inside(inside) => {
-            out.u32(inside.thread.0).u64(inside.since.0).u32(inside.context.0);
-            tag::INSIDE
+        Row::HostState(state) => {
+            out.u32(state.thread.0).u64(state.since.0).u32(state.context.0);
+            tag::HOST_STATE
         }
-        Row::Called(called) => {
-            out.u64(called.ended.0).u32(called.duration).u32(called.context.0);
-            tag::CALLED
+        Row::HostCallSpan(call) => {
+            out.u64(call.ended.0).u32(call.duration).u32(call.context.0);
+            tag::HOST_CALL_SPAN
         }
         Row::Sampled(sampled) => {
             out.u64(sampled.time.0).u32(sampled.period).u32(sampled.thread.0).u32(sampled.context.0);
@@ -324,8 +324,8 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         }
         Row::Memory(call) => {
             out.u64(call.time.0).u32(call.correlation.0).u32(call.context.0).u64(call.address);
-            let Allocated { memory, bytes } =
-                call.allocated.unwrap_or(Allocated { memory: MemoryKind(0), bytes: 0 });
+            let Allocation { memory, bytes } =
+                call.allocated.unwrap_or(Allocation { memory: MemoryKind(0), bytes: 0 });
             out.u8(u8::from(call.allocated.is_some())).u16(memory.0).u64(bytes);
             tag::MEMORY
         }
@@ -343,7 +343,7 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         }
         Row::EventCall(call) => {
             out.u64(call.time.0).u32(call.duration).u32(call.correlation.0).u32(call.context.0);
-            out.u8(call.does as u8).u64(call.event).u64(call.stream);
+            out.u8(call.event_use as u8).u64(call.event).u64(call.stream);
             tag::EVENT_CALL
         }
         Row::Unified(unified) => {
@@ -363,9 +363,9 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u8(u8::from(*edge == WindowEdge::Close)).u64(time.0);
             tag::WINDOW
         }
-        Row::Told { on, time } => {
+        Row::CallbacksSwitched { on, time } => {
             out.u8(u8::from(*on)).u64(time.0);
-            tag::TOLD
+            tag::CALLBACKS_SWITCHED
         }
         Row::Instant(instant) => {
             out.u32(instant.thread.0).u64(instant.time.0).bytes(instant.text.as_bytes());

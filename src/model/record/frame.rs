@@ -57,7 +57,7 @@ pub enum LabelKind {
     Range,
 }
 
-const ADDRESS: u64 = (1 << 48) - 1;
+const ADDRESS_MASK: u64 = (1 << 48) - 1;
 const TAG_RETURN: u64 = 0;
 const TAG_PYTHON: u64 = 1;
 const TAG_RANGE: u64 = 2;
@@ -65,18 +65,18 @@ const TAG_LABEL: u64 = 3;
 const TAG_EXACT: u64 = 4;
 const LABEL_KIND_BIT: u32 = 48;
 /// Maximum instruction offset in a frame: about 10,000,000 lines into a function.
-const MOST_AT: u32 = (1 << 28) - 1;
+const MAX_INSTRUCTION_OFFSET: u32 = (1 << 28) - 1;
 
 impl Frame {
     /// Creates a frame of native code from its return address.
     pub fn native(return_address: u64, epoch: ModuleEpoch) -> Self {
-        Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS))
+        Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS_MASK))
     }
 
     /// Creates a frame of native code interrupted at `address` (below a signal handler). The address is looked up
     /// unchanged.
     pub const fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
-        Self(tag(TAG_EXACT, epoch) | (address & ADDRESS))
+        Self(tag(TAG_EXACT, epoch) | (address & ADDRESS_MASK))
     }
 
     /// Creates a text frame.
@@ -105,7 +105,7 @@ impl Frame {
 
     /// Creates a Python frame, `at` bytes into the instructions of `code`.
     pub fn python(code: CodeId, at: u32) -> Self {
-        Self(TAG_PYTHON << 60 | u64::from(at.min(MOST_AT)) << 32 | u64::from(code.0))
+        Self(TAG_PYTHON << 60 | u64::from(at.min(MAX_INSTRUCTION_OFFSET)) << 32 | u64::from(code.0))
     }
 
     /// Whether the frame is code of an unknown module.
@@ -117,11 +117,14 @@ impl Frame {
     pub fn kind(self) -> FrameKind {
         let epoch = ModuleEpoch(((self.0 >> 48) & 0xfff) as u16);
         match self.0 >> 60 {
-            TAG_RETURN => FrameKind::Native { address: (self.0 & ADDRESS).wrapping_sub(1) & ADDRESS, epoch },
-            TAG_EXACT => FrameKind::Native { address: self.0 & ADDRESS, epoch },
-            TAG_PYTHON => {
-                FrameKind::Python { code: CodeId(self.0 as u32), at: (self.0 >> 32) as u32 & MOST_AT }
+            TAG_RETURN => {
+                FrameKind::Native { address: (self.0 & ADDRESS_MASK).wrapping_sub(1) & ADDRESS_MASK, epoch }
             }
+            TAG_EXACT => FrameKind::Native { address: self.0 & ADDRESS_MASK, epoch },
+            TAG_PYTHON => FrameKind::Python {
+                code: CodeId(self.0 as u32),
+                at: (self.0 >> 32) as u32 & MAX_INSTRUCTION_OFFSET,
+            },
             TAG_RANGE => FrameKind::Range(RangeId(self.0 as u32)),
             TAG_LABEL => FrameKind::Label(LabelId(self.0 as u32)),
             other => FrameKind::Unknown(other as u8),
@@ -162,7 +165,7 @@ mod tests {
         assert_eq!(Frame::python(code, 7).kind(), FrameKind::Python { code, at: 7 });
         assert_eq!(
             Frame::python(CodeId(1), u32::MAX).kind(),
-            FrameKind::Python { code: CodeId(1), at: MOST_AT }
+            FrameKind::Python { code: CodeId(1), at: MAX_INSTRUCTION_OFFSET }
         );
     }
 }

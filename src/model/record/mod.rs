@@ -4,12 +4,11 @@
 //! rows. The explaining side (in the same process or elsewhere) only consumes rows. This module depends on neither
 //! side.
 
-mod about;
 mod activity;
 mod caller;
 mod chunk;
 mod decode;
-mod deps;
+mod dependencies;
 mod encode;
 mod fields;
 mod frame;
@@ -17,6 +16,7 @@ mod hash;
 mod ids;
 mod kinds;
 mod loss;
+mod metadata;
 mod missing;
 mod provenance;
 mod rows;
@@ -28,14 +28,13 @@ pub mod testing;
 mod tests;
 mod unified;
 
-pub use about::{Mark, Standing, WriterId};
 pub use activity::{
     Activity, CopyDetail, CopyKind, Created, Detail, KernelDetail, MemoryKind, SetDetail, Work,
 };
 pub use caller::Caller;
 pub use chunk::Chunk;
-pub use decode::{Reader, is_ended};
-pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
+pub use decode::{Reader, has_end_row};
+pub use dependencies::{EventCall, EventRecord, EventUse, SyncKind, SyncRecord};
 pub use encode::Payload;
 pub use encode::Writer;
 pub use fields::Fields;
@@ -46,11 +45,12 @@ pub use ids::{
     ModuleEpoch, NameId, Nanos, RangeId, StreamId, SyncId, ThreadId,
 };
 pub use loss::Loss;
+pub use metadata::{CheckpointMark, RecordingState, WriterId};
 pub use missing::Missing;
 pub use provenance::Provenance;
 pub use rows::{
-    Allocated, Blocked, Called, Code, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside,
-    Row, Sampled, Wait, WindowEdge,
+    Allocation, CodeObject, ContextFlags, CpuSample, HostCallSpan, HostState, Instant, Launch, MemoryCall,
+    Module, OffCpuWait, OutsideLaunches, Row, Wait, WindowEdge,
 };
 pub use sums::SumsWriter;
 pub use unified::{Unified, UnifiedKind};

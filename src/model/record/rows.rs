@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::activity::{Activity, MemoryKind};
-use super::deps::{EventCall, EventRecord, Sync};
+use super::dependencies::{EventCall, EventRecord, SyncRecord};
 use super::frame::Frame;
 use super::ids::{
     CodeId, ContextId, CorrelationId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId, Nanos, RangeId,
@@ -22,7 +22,7 @@ pub enum Row<'a> {
     /// A launch.
     Launch(Launch),
     /// Launches made while no window was open.
-    Outside(Outside),
+    Outside(OutsideLaunches),
     /// A GPU activity.
     Activity(Activity),
     /// Definition of a [`ContextId`].
@@ -61,7 +61,7 @@ pub enum Row<'a> {
         text: &'a str,
     },
     /// Definition of a [`CodeId`].
-    Code(Code<'a>),
+    Code(CodeObject<'a>),
     /// Function at an address of frames without a file, as named by the code generator. These rows come last. A
     /// checkpoint has such a row when the name first becomes known, and another with an empty name when the name
     /// becomes ambiguous.
@@ -96,14 +96,14 @@ pub enum Row<'a> {
     },
     /// Stack that a thread was in from a given time on, while the thread made no call. Such rows exist only for times
     /// in which a GPU was idle.
-    Inside(Inside),
+    HostState(HostState),
     /// A completed call that launched nothing. These rows are interleaved with the launches of their thread in order
     /// of time.
-    Called(Called),
+    HostCallSpan(HostCallSpan),
     /// A CPU sample: a thread was on a CPU.
-    Sampled(Sampled),
+    Sampled(CpuSample),
     /// An off-CPU wait of a thread.
-    Blocked(Blocked),
+    Blocked(OffCpuWait),
     /// A completed call that waited for a GPU.
     Wait(Wait),
     /// Memory was allocated, or is about to be freed. Memory rows are in order of occurrence.
@@ -111,7 +111,7 @@ pub enum Row<'a> {
     /// An event was recorded on a stream, as reported by the tracer.
     EventRecord(EventRecord),
     /// The host or a stream waited, as reported by the tracer.
-    Sync(Sync),
+    Sync(SyncRecord),
     /// A call recorded an event on a stream, or made a stream wait for it.
     EventCall(EventCall),
     /// Migration or page faults of unified memory.
@@ -156,7 +156,7 @@ pub enum Row<'a> {
         time: Nanos,
     },
     /// Launch callbacks were switched on or off. While they are off, launches are not even counted.
-    Told {
+    CallbacksSwitched {
         /// Whether launch callbacks are on after the switch.
         on: bool,
         /// Time of the switch, ns since 1970.
@@ -212,7 +212,7 @@ impl Launch {
 /// distinguish their activities from those of lost launches. If an id range grows, later rows repeat the range from
 /// its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outside {
+pub struct OutsideLaunches {
     /// First correlation id of the range.
     pub first: CorrelationId,
     /// Last correlation id of the range. Every id in the range without a launch row was used by a launch made outside
@@ -226,7 +226,7 @@ pub struct Outside {
 
 /// Stack that a thread was in, from one moment until the thread's next such row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inside {
+pub struct HostState {
     /// Thread.
     pub thread: ThreadId,
     /// Start time of this state.
@@ -237,7 +237,7 @@ pub struct Inside {
 
 /// A call that waited, allocated or freed. Its fields show what a thread did between its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Called {
+pub struct HostCallSpan {
     /// End time of the call.
     pub ended: Nanos,
     /// Duration in nanoseconds; `u32::MAX` means that duration or longer.
@@ -248,7 +248,7 @@ pub struct Called {
 
 /// Stack of a thread, sampled each time the thread has consumed another `period` of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sampled {
+pub struct CpuSample {
     /// Time of the sample.
     pub time: Nanos,
     /// CPU time that the sample represents, in nanoseconds.
@@ -261,7 +261,7 @@ pub struct Sampled {
 
 /// Time in which a thread was off-CPU voluntarily: the thread slept, or waited for any reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct OffCpuWait {
     /// Time at which the thread left the CPU.
     pub time: Nanos,
     /// Duration in nanoseconds.
@@ -297,12 +297,12 @@ pub struct MemoryCall {
     /// Address or handle of the memory.
     pub address: u64,
     /// Memory allocated; `None` if the call frees memory.
-    pub allocated: Option<Allocated>,
+    pub allocated: Option<Allocation>,
 }
 
 /// Memory allocated by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Allocated {
+pub struct Allocation {
     /// Kind of memory: device, pinned or managed.
     pub memory: MemoryKind,
     /// Size in bytes.
@@ -360,7 +360,7 @@ pub struct Module {
 
 /// A Python function, as the interpreter describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code<'a> {
+pub struct CodeObject<'a> {
     /// Id by which frames refer to the function.
     pub id: CodeId,
     /// Interpreter version, such as `0x030b`, which determines the encoding of `lines`.

@@ -9,37 +9,37 @@ use super::fields::Fields;
 use super::hash::IdMap;
 
 /// Maximum length of a key, and maximum number of values per key.
-const LONGEST_KEY: usize = 255;
-const MOST_VALUES: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
+const MAX_VALUES_PER_KEY: usize = 255;
 /// Approximate size in bytes of a sum without its key and values: slot, length and count.
-const HEAD: usize = 4;
+const ENTRY_HEADER_BYTES: usize = 4;
 
 /// Writer side of the table. The writer remembers the contents of the file by 16 bytes of hashes per sum. Two keys,
 /// or two states of one sum, with the same 64-bit hash are treated as equal; the chance of this is 1 in 10^9 for
 /// 100,000 sums.
 #[derive(Debug, Default)]
 pub struct SumsWriter {
-    slots: IdMap<u64, Slot>,
-    turn: u32,
+    slots: IdMap<u64, SumSlot>,
+    generation: u32,
     /// Size in bytes of the whole table in a file.
     bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct SumSlot {
     number: u32,
-    turn: u32,
+    generation: u32,
     values: u64,
 }
 
 impl SumsWriter {
     /// Appends the entries of `sums` that changed since the last call. `sums` must yield every entry, changed or not.
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
-        self.turn = self.turn.wrapping_add(1);
+        self.generation = self.generation.wrapping_add(1);
         self.bytes = 0;
         chunk.sums(|out| {
             sums(&mut |key, values| self.sum(out, key, values));
-            self.gone(out);
+            self.write_removals(out);
         });
     }
 
@@ -49,13 +49,19 @@ impl SumsWriter {
     }
 
     fn sum(&mut self, out: &mut Vec<u8>, key: &[u8], values: &[u64]) {
-        debug_assert!((1..=LONGEST_KEY).contains(&key.len()) && (1..=MOST_VALUES).contains(&values.len()));
-        let (turn, next, now) = (self.turn, self.slots.len() as u32, hash_of(values));
-        self.bytes += HEAD + key.len() + values.iter().map(|value| varint_bytes(*value)).sum::<usize>();
+        debug_assert!(
+            (1..=MAX_KEY_BYTES).contains(&key.len()) && (1..=MAX_VALUES_PER_KEY).contains(&values.len())
+        );
+        let (generation, next, now) = (self.generation, self.slots.len() as u32, hash_of(values));
+        self.bytes +=
+            ENTRY_HEADER_BYTES + key.len() + values.iter().map(|value| varint_len(*value)).sum::<usize>();
         let mut out = Payload(out);
-        let slot =
-            self.slots.entry(hash_of(key)).or_insert_with(|| Slot { number: next, turn, values: !now });
-        slot.turn = turn;
+        let slot = self.slots.entry(hash_of(key)).or_insert_with(|| SumSlot {
+            number: next,
+            generation,
+            values: !now,
+        });
+        slot.generation = generation;
         if slot.values == now {
             return;
         }
@@ -70,17 +76,21 @@ impl SumsWriter {
     }
 
     /// Appends a removal entry for each sum that was not yielded this time.
-    fn gone(&mut self, out: &mut Vec<u8>) {
-        let gone = hash_of::<[u64]>(&[]);
-        for slot in self.slots.values_mut().filter(|slot| slot.turn != self.turn && slot.values != gone) {
-            slot.values = gone;
+    fn write_removals(&mut self, out: &mut Vec<u8>) {
+        let hash_of_removed = hash_of::<[u64]>(&[]);
+        for slot in self
+            .slots
+            .values_mut()
+            .filter(|slot| slot.generation != self.generation && slot.values != hash_of_removed)
+        {
+            slot.values = hash_of_removed;
             Payload(out).varint(slot.number.into()).u8(0).u8(0);
         }
     }
 }
 
 /// Returns the number of bytes of `value` as a varint (7 bits per byte).
-fn varint_bytes(value: u64) -> usize {
+fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
@@ -96,7 +106,7 @@ fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
     /// Entries read since the last mark.
-    waiting: Vec<u8>,
+    buffered: Vec<u8>,
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
     /// Index of the sum to return next.
     next: usize,
@@ -104,15 +114,15 @@ pub(super) struct SumsReader {
 
 impl SumsReader {
     /// Buffers the payload of a sums row until the next mark.
-    pub(super) fn wait(&mut self, payload: &[u8]) {
-        self.waiting.extend(payload);
+    pub(super) fn buffer_entries(&mut self, payload: &[u8]) {
+        self.buffered.extend(payload);
     }
 
     /// Applies the buffered entries. Returns false at the first invalid entry; entries before the invalid entry are
     /// applied.
-    pub(super) fn mark(&mut self) -> bool {
-        let waiting = std::mem::take(&mut self.waiting);
-        let mut fields = Fields(&waiting);
+    pub(super) fn apply_buffered(&mut self) -> bool {
+        let buffered = std::mem::take(&mut self.buffered);
+        let mut fields = Fields(&buffered);
         while !fields.0.is_empty() {
             if self.entry(&mut fields).is_none() {
                 return false;
@@ -145,7 +155,7 @@ impl SumsReader {
     }
 
     /// Whether the table contains sums.
-    pub(super) fn any(&self) -> bool {
+    pub(super) fn has_sums(&self) -> bool {
         !self.sums.is_empty()
     }
 }
@@ -155,15 +165,15 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::record::{Mark, Nanos, Reader, Row};
+    use crate::record::{CheckpointMark, Nanos, Reader, Row};
 
-    type Table = Vec<(&'static [u8], Vec<u64>)>;
+    type SumTable = Vec<(&'static [u8], Vec<u64>)>;
 
-    fn add(file: &mut Vec<u8>, writer: &mut SumsWriter, table: &Table, marks: bool) {
+    fn add(file: &mut Vec<u8>, writer: &mut SumsWriter, table: &SumTable, marks: bool) {
         let mut chunk = Chunk::default();
         writer.write(&mut chunk, |each| table.iter().for_each(|(key, values)| each(key, values)));
         if marks {
-            chunk.mark(&Mark { time: Nanos(7), ..Mark::default() });
+            chunk.mark(&CheckpointMark { time: Nanos(7), ..CheckpointMark::default() });
         }
         file.extend(chunk.take());
     }
@@ -181,21 +191,21 @@ mod tests {
         }
     }
 
-    fn expected(table: &Table) -> HashMap<Vec<u8>, Vec<u64>> {
+    fn expected(table: &SumTable) -> HashMap<Vec<u8>, Vec<u64>> {
         table.iter().map(|(key, values)| (key.to_vec(), values.clone())).collect()
     }
 
     #[test]
     fn truncated_sums_read_back_as_of_the_last_complete_mark() {
-        let mut file = Chunk::file_head().to_vec();
+        let mut file = Chunk::file_header().to_vec();
         let mut writer = SumsWriter::default();
-        let tables: [Table; 4] = [
+        let tables: [SumTable; 4] = [
             vec![(b"a", vec![1, u64::MAX]), (b"bb", vec![0])],
             vec![(b"a", vec![1, u64::MAX]), (b"c", vec![300]), (b"bb", vec![128])],
             vec![(b"c", vec![300])],
             vec![(b"a", vec![5, 5]), (b"c", vec![300]), (b"d", vec![1 << 40])],
         ];
-        let mut ends = vec![(file.len(), Table::new())];
+        let mut ends = vec![(file.len(), SumTable::new())];
         for table in &tables {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
@@ -211,7 +221,7 @@ mod tests {
     #[test]
     fn unchanged_sums_are_not_written_again() {
         let (mut file, mut writer) = (Vec::new(), SumsWriter::default());
-        let mut table: Table = vec![(b"first", vec![1, 2, 3]), (b"second", vec![4, 5, 6])];
+        let mut table: SumTable = vec![(b"first", vec![1, 2, 3]), (b"second", vec![4, 5, 6])];
         add(&mut file, &mut writer, &table, true);
         let mut more = Vec::new();
         table[1].1[0] = 1000;
@@ -227,8 +237,8 @@ mod tests {
             [&b"\x05\x00\x00"[..], b"\x00\x01", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00\x00\x00"]
         {
             let mut reader = SumsReader::default();
-            reader.wait(garbage);
-            assert!(!reader.mark(), "{garbage:?}");
+            reader.buffer_entries(garbage);
+            assert!(!reader.apply_buffered(), "{garbage:?}");
             assert_eq!(reader.next(), None);
         }
     }

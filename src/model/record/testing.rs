@@ -66,9 +66,9 @@ pub fn alias(correlation: u32, within: u32) -> Launch {
 }
 
 /// Reproducible random numbers (xorshift64*).
-pub struct Chance(u64);
+pub struct Rng(u64);
 
-impl Chance {
+impl Rng {
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -104,22 +104,22 @@ impl Chance {
 }
 
 /// Yields the rows of one turn of a program that makes calls of all kinds. Equal turns give equal rows.
-pub fn a_turn(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
-    let chance = &mut Chance::new(u64::from(turn) + 1);
+pub fn each_row_of_cycle(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
+    let rng = &mut Rng::new(u64::from(turn) + 1);
     let mut push = |row: Row<'_>| each(&row);
     push(Row::Label { id: LabelId(turn % 3), text: "call" });
     push(Row::Window { edge: WindowEdge::Open, time: Nanos(1000 * u64::from(turn) + 10) });
     for number in 0..20 {
-        let (id, of) = (100 * turn + number, chance.below(8) as u32 + 2);
+        let (id, of) = (100 * turn + number, rng.below(8) as u32 + 2);
         let frames = [Frame::label(LabelId(turn % 3)), Frame::native(u64::from(of), ModuleEpoch(0))];
         let (context, flags) = (ContextId(of), ContextFlags(of & 7));
         push(Row::Context { id: context, thread: ThreadId(of), flags, frames: &frames });
         push(Row::Name { id: NameId(of), text: "kernel" });
-        let (start, end) = (u64::from(id) * 10 + chance.below(30), u64::from(id) * 10 + 40);
-        if chance.below(9) > 0 {
+        let (start, end) = (u64::from(id) * 10 + rng.below(30), u64::from(id) * 10 + 40);
+        if rng.below(9) > 0 {
             push(Row::Launch(Launch { time: Nanos(start.saturating_sub(5)), ..launch(id, of) }));
         }
-        let activity = match chance.below(6) {
+        let activity = match rng.below(6) {
             0 => copy(id, CopyKind::HTOD, 4096, start, end),
             1 => set(id, 77, start, end),
             2 => kernel(id, 0, 0),
@@ -135,7 +135,7 @@ pub fn a_turn(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
         let (time, correlation) = (Nanos(start), CorrelationId(id));
         push(Row::Wait(Wait { time, duration: 7, correlation, context }));
         let allocated =
-            (chance.below(2) > 0).then_some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 << of });
+            (rng.below(2) > 0).then_some(Allocation { memory: MemoryKind::DEVICE, bytes: 1 << of });
         push(Row::Memory(MemoryCall { time, correlation, context, address: of.into(), allocated }));
         push(Row::Unified(Unified {
             kind: UnifiedKind::DTOH,
@@ -147,7 +147,7 @@ pub fn a_turn(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
             target: DeviceId(1),
             flags: 0,
         }));
-        push(Row::Sync(Sync {
+        push(Row::Sync(SyncRecord {
             kind: SyncKind::STREAM,
             start: Nanos(1),
             end: Nanos(2),

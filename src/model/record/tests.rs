@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::testing::{Chance, alias, copy, kernel, launch, named, set};
+use super::testing::{Rng, alias, copy, kernel, launch, named, set};
 use super::*;
 use crate::error::ErrorKind;
 
@@ -12,7 +12,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
     let mut rows = vec![
         Row::Launch(Launch { duration: u32::MAX, ..launch(u32::MAX, 7) }),
         Row::Launch(alias(8, 7)),
-        Row::Outside(Outside {
+        Row::Outside(OutsideLaunches {
             first: CorrelationId(u32::MAX),
             last: CorrelationId(9),
             count: 1 << 30,
@@ -51,7 +51,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::GraphEnd { graph: GraphId(3) },
         Row::Range { id: RangeId(1), domain: "", text: "step" },
         Row::Range { id: RangeId(2), domain: "nccl", text: "" },
-        Row::Code(Code {
+        Row::Code(CodeObject {
             id: CodeId(1),
             version: 0x030b,
             first_line: 12,
@@ -63,15 +63,15 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Process { id: 4711, name: "app" },
         Row::Provenance { what: Provenance::HOST, text: "knöten7" },
         Row::Provenance { what: Provenance(u32::MAX), text: "" },
-        Row::Inside(Inside { thread: ThreadId(4), since: Nanos(1 << 60), context: ContextId::NONE }),
-        Row::Called(Called { ended: Nanos(1 << 61), duration: u32::MAX, context: ContextId(77) }),
-        Row::Sampled(Sampled {
+        Row::HostState(HostState { thread: ThreadId(4), since: Nanos(1 << 60), context: ContextId::NONE }),
+        Row::HostCallSpan(HostCallSpan { ended: Nanos(1 << 61), duration: u32::MAX, context: ContextId(77) }),
+        Row::Sampled(CpuSample {
             time: Nanos(1 << 62),
             period: 1_001_001,
             thread: ThreadId(5),
             context: ContextId(77),
         }),
-        Row::Blocked(Blocked {
+        Row::Blocked(OffCpuWait {
             time: Nanos(1 << 62),
             duration: 5_000_000_000,
             thread: ThreadId(5),
@@ -88,7 +88,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             correlation: CorrelationId(2),
             context: ContextId(3),
             address: 0x7f00_0000_0000,
-            allocated: Some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 << 40 }),
+            allocated: Some(Allocation { memory: MemoryKind::DEVICE, bytes: 1 << 40 }),
         }),
         Row::Memory(MemoryCall {
             time: Nanos(4),
@@ -111,7 +111,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             event: EventId(7),
             sync: None,
         }),
-        Row::Sync(Sync {
+        Row::Sync(SyncRecord {
             kind: SyncKind::STREAM_WAIT,
             start: Nanos(1),
             end: Nanos(u64::MAX),
@@ -122,7 +122,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             sync: Some(SyncId(6)),
             result: 600,
         }),
-        Row::Sync(Sync {
+        Row::Sync(SyncRecord {
             kind: SyncKind(77),
             start: Nanos(7),
             end: Nanos(8),
@@ -138,7 +138,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             duration: u32::MAX,
             correlation: CorrelationId(2),
             context: ContextId(3),
-            does: EventUse::Record,
+            event_use: EventUse::Record,
             event: 0x7f00_0000_0000,
             stream: 2,
         }),
@@ -147,7 +147,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             duration: 5,
             correlation: CorrelationId(6),
             context: ContextId(7),
-            does: EventUse::Wait,
+            event_use: EventUse::Wait,
             event: 8,
             stream: u64::MAX,
         }),
@@ -162,8 +162,8 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             flags: 3,
         }),
         Row::Instant(Instant { time: Nanos(5), thread: ThreadId(6), text: "épée" }),
-        Row::Told { on: true, time: Nanos(3) },
-        Row::Told { on: false, time: Nanos(u64::MAX) },
+        Row::CallbacksSwitched { on: true, time: Nanos(3) },
+        Row::CallbacksSwitched { on: false, time: Nanos(u64::MAX) },
         Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
         Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },
     ];
@@ -191,7 +191,7 @@ fn a_recording_is_complete_only_with_its_end_row() {
     for (cut, is_whole) in [(0, true), (1, false), (WHOLE, false), (WHOLE + 1, false)] {
         let mut reader = Reader::new(&bytes[..bytes.len() - cut]).unwrap();
         while !matches!(reader.next_row(), Ok(None)) {}
-        assert_eq!(reader.is_whole(), is_whole, "{cut} bytes are missing");
+        assert_eq!(reader.is_complete(), is_whole, "{cut} bytes are missing");
     }
 }
 
@@ -275,10 +275,10 @@ fn a_recording_of_format_0_is_read() {
 #[test]
 fn rows_in_chunks_are_read_unless_the_chunks_checksum_is_wrong() {
     let rows = all_kinds(&FRAMES);
-    let mut bytes = Chunk::file_head().to_vec();
+    let mut bytes = Chunk::file_header().to_vec();
     let mut chunk = Chunk::default();
     let (mark, id) = (
-        Mark { began: Nanos(1), time: Nanos(2), interval_ms: 3, open: 4 },
+        CheckpointMark { began: Nanos(1), time: Nanos(2), interval_ms: 3, open: 4 },
         WriterId { process: 5, thread: 6, started: 7, namespace: 8, boot: "x-y".to_owned() },
     );
     chunk.writer(&id);
@@ -287,13 +287,13 @@ fn rows_in_chunks_are_read_unless_the_chunks_checksum_is_wrong() {
     bytes.extend(chunk.take());
     let end = bytes.len();
     rows[..2].iter().for_each(|row| chunk.row(row));
-    chunk.whole();
+    chunk.end();
     bytes.extend(chunk.take());
     let all = [&debug(&rows)[..], &debug(&rows[..2])].concat();
     assert_eq!(read(&bytes), (all, vec![]));
     let mut reader = Reader::new(&bytes[..]).unwrap();
     while reader.next_row().unwrap().is_some() {}
-    assert_eq!((reader.mark(), reader.writer(), reader.is_whole()), (Some(&mark), Some(&id), true));
+    assert_eq!((reader.mark(), reader.writer(), reader.is_complete()), (Some(&mark), Some(&id), true));
     assert_eq!((reader.position(), reader.skipped()), (bytes.len() as u64, 0));
     bytes[end - 1] ^= 1;
     let (read, errors) = read(&bytes);
@@ -346,11 +346,11 @@ fn mutations() -> u64 {
 }
 
 /// Overwrites up to nine bytes, starting at `from` or later.
-fn mutated(whole: &[u8], from: usize, chance: &mut Chance) -> Vec<u8> {
+fn mutated(whole: &[u8], from: usize, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = whole.to_vec();
-    for _ in 0..=chance.below(8) {
-        let at = from + chance.below((whole.len() - from) as u64) as usize;
-        bytes[at] = chance.next_u64() as u8;
+    for _ in 0..=rng.below(8) {
+        let at = from + rng.below((whole.len() - from) as u64) as usize;
+        bytes[at] = rng.next_u64() as u8;
     }
     bytes
 }
@@ -359,7 +359,7 @@ fn mutated(whole: &[u8], from: usize, chance: &mut Chance) -> Vec<u8> {
 fn garbage_is_rejected_without_a_panic() {
     let whole = recording(&all_kinds(&FRAMES));
     for seed in 1..mutations() {
-        let bytes = mutated(&whole, 16, &mut Chance::new(seed));
+        let bytes = mutated(&whole, 16, &mut Rng::new(seed));
         let (rows, errors) = read(&bytes);
         assert!(rows.len() + errors.len() <= whole.len());
     }
@@ -367,7 +367,7 @@ fn garbage_is_rejected_without_a_panic() {
 
 /// Returns a checkpoint file of sums in chunks, with the offset and length of each chunk.
 fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
-    let mut bytes = Chunk::file_head().to_vec();
+    let mut bytes = Chunk::file_header().to_vec();
     let (mut sums, mut chunks) = (SumsWriter::default(), Vec::new());
     for turn in 0..4 {
         let mut chunk = Chunk::default();
@@ -377,7 +377,7 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
                 each(&[1, 0, 0, 2, 1, 0, key as u8], &[turn * 1000 + key, turn]);
             }
         });
-        chunk.mark(&Mark { began: Nanos(1), time: Nanos(2 + turn), interval_ms: 1000, open: turn });
+        chunk.mark(&CheckpointMark { began: Nanos(1), time: Nanos(2 + turn), interval_ms: 1000, open: turn });
         let chunk = chunk.take();
         chunks.push((bytes.len(), chunk.len()));
         bytes.extend(chunk);
@@ -392,12 +392,12 @@ fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();
     assert_eq!(read(&whole).1, [""; 0]);
     for seed in 1..mutations() {
-        let mut chance = Chance::new(seed);
+        let mut rng = Rng::new(seed);
         let mut bytes = whole.clone();
-        let (at, length) = chunks[chance.below(chunks.len() as u64) as usize];
+        let (at, length) = chunks[rng.below(chunks.len() as u64) as usize];
         // The rows begin after the chunk's tag, length and checksum.
         let rows = at + 9..at + length;
-        bytes[rows.clone()].copy_from_slice(&mutated(&whole[rows.clone()], 0, &mut chance));
+        bytes[rows.clone()].copy_from_slice(&mutated(&whole[rows.clone()], 0, &mut rng));
         let crc = crc32fast::hash(&bytes[rows]);
         bytes[at + 5..at + 9].copy_from_slice(&crc.to_le_bytes());
         let (rows, errors) = read(&bytes);

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuflame_explain::events::JoinedActivity;
-use gpuflame_model::profile::{Place, add_to, saturating_sum};
+use gpuflame_model::profile::{SampleSite, add_to, saturating_sum};
 use gpuflame_model::record::{CopyKind, DeviceId, Work};
 
 /// Lower-case parts of the names of communication kernels: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of the
@@ -124,8 +124,8 @@ impl StackShare {
 pub fn sum_communication<'a>(
     activities: impl Iterator<Item = &'a JoinedActivity>,
     classify: impl Fn(&JoinedActivity) -> WorkClass,
-    place: impl Fn(&JoinedActivity) -> Place,
-) -> (BTreeMap<DeviceId, Communication>, BTreeMap<Place, StackShare>) {
+    place: impl Fn(&JoinedActivity) -> SampleSite,
+) -> (BTreeMap<DeviceId, Communication>, BTreeMap<SampleSite, StackShare>) {
     let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
     for event in activities {
         let device = devices.entry(event.activity.device).or_default();
@@ -139,19 +139,19 @@ pub fn sum_communication<'a>(
             WorkClass::Memory => {}
         }
     }
-    let mut places: BTreeMap<Place, StackShare> = BTreeMap::new();
+    let mut places: BTreeMap<SampleSite, StackShare> = BTreeMap::new();
     let found = devices.into_iter().map(|(id, device)| (id, device.into_sums(&mut places))).collect();
     (found, places)
 }
 
 #[derive(Debug, Default)]
 struct Device {
-    communication: Vec<(u64, u64, Place)>,
+    communication: Vec<(u64, u64, SampleSite)>,
     computation: SpanUnion,
 }
 
 impl Device {
-    fn into_sums(self, places: &mut BTreeMap<Place, StackShare>) -> Communication {
+    fn into_sums(self, places: &mut BTreeMap<SampleSite, StackShare>) -> Communication {
         let mut sum = Communication { computation: self.computation.nanos(), ..Communication::default() };
         let mut covered_until = 0;
         let mut first = 0;

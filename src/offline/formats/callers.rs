@@ -5,17 +5,17 @@ use std::rc::Rc;
 
 use gpuflame_export::clean;
 use gpuflame_export::compose::{call, stack};
-use gpuflame_export::frame::Frame;
-use gpuflame_export::options::{GraphStacks, Names};
+use gpuflame_export::frame::ComposedFrame;
+use gpuflame_export::options::{GraphStacks, NameFolding};
 use gpuflame_export::source::source_line;
-use gpuflame_model::profile::{Place, Profile};
+use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
 /// Cache of callers. See the module's documentation.
 pub(super) struct Callers<'a> {
     pub(super) profile: &'a Profile,
     callers: RefCell<IdMap<ContextId, Rc<Caller>>>,
-    sources: RefCell<IdMap<Place, Option<Rc<Source>>>>,
+    sources: RefCell<IdMap<SampleSite, Option<Rc<Source>>>>,
 }
 
 /// Source location of a stack.
@@ -83,18 +83,18 @@ impl<'a> Callers<'a> {
     }
 
     /// Returns the source location of the innermost frame with a known location.
-    pub(super) fn source(&self, place: Place) -> Option<Rc<Source>> {
+    pub(super) fn source(&self, site: SampleSite) -> Option<Rc<Source>> {
         let look_up = || {
-            let it = source_line(self.profile, place, Names::Kept)?;
+            let it = source_line(self.profile, site, NameFolding::Kept)?;
             Some(Rc::new(Source { language: it.language, file: clean::text(it.file), line: it.line }))
         };
-        self.sources.borrow_mut().entry(place).or_insert_with(look_up).clone()
+        self.sources.borrow_mut().entry(site).or_insert_with(look_up).clone()
     }
 
     fn look_up(&self, context: ContextId) -> Caller {
         let thread = self.profile.context(context).map_or(ThreadId(0), |context| context.thread);
         let thread_name = self.profile.thread(thread).unwrap_or_default();
-        let frames = stack(self.profile, Place::Context(context), GraphStacks::Both, Names::Kept);
+        let frames = stack(self.profile, SampleSite::Context(context), GraphStacks::Both, NameFolding::Kept);
         Caller {
             call: call(self.profile, context).to_owned(),
             thread,
@@ -103,7 +103,7 @@ impl<'a> Callers<'a> {
         }
     }
 
-    fn frame(&self, frame: &Frame<'_>) -> CallerFrame {
+    fn frame(&self, frame: &ComposedFrame<'_>) -> CallerFrame {
         let source = frame.id.and_then(|id| self.profile.shown_frame(id).source);
         let file = source.map(|source| clean::text(self.profile.strings().get(source.file)));
         CallerFrame {

@@ -4,13 +4,15 @@ use std::io::Write;
 
 use super::callers::{Caller, Callers};
 use gpuflame_explain::events::{self, HostCall, JoinedActivity, LaunchCall};
-use gpuflame_export::chrome::events::{Called, Events, PENDING, about, places, title};
+use gpuflame_export::chrome::events::{
+    CallEvent, EventText, PENDING, title, write_metadata, write_track_names,
+};
 use gpuflame_export::compose::work_name;
 use gpuflame_export::format::Format;
 use gpuflame_export::threads;
 use gpuflame_model::error::Result;
-use gpuflame_model::profile::{Profile, quoted};
-use gpuflame_model::record::{Created, EventUse, GpuContextId, Sync};
+use gpuflame_model::profile::{Profile, json_string};
+use gpuflame_model::record::{Created, EventUse, GpuContextId, SyncRecord};
 
 /// Chrome's trace events, with the names of the profile. Activities without times have no place on a time line, so
 /// `gpuflame.missing` counts them instead.
@@ -23,7 +25,7 @@ pub(crate) static CHROME: Format = Format::of_events(
 
 fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
-    let events = Events::new(rows.first_time(), threads::process(profile));
+    let events = EventText::new(rows.first_time(), threads::process_id(profile));
     let mut chrome = Chrome { profile, callers, rows, events, out };
     chrome.head()?;
     for call in rows.calls() {
@@ -50,7 +52,7 @@ struct Chrome<'a, W> {
     profile: &'a Profile,
     callers: Callers<'a>,
     rows: &'a events::JoinedRows,
-    events: Events,
+    events: EventText,
     out: &'a mut W,
 }
 
@@ -62,12 +64,12 @@ impl<W: Write> Chrome<'_, W> {
         ));
         let activities = self.rows.activities().iter();
         let untimed = activities.clone().filter(|event| event.activity.duration().is_none()).count();
-        about(&mut self.events, self.profile, untimed as u64);
+        write_metadata(&mut self.events, self.profile, untimed as u64);
         self.events.put(format_args!(",\"traceEvents\":["));
         let streams = activities.map(|e| (e.activity.device.0, e.activity.stream.0));
         let syncs = self.rows.timed_syncs();
         let waiting = syncs.filter_map(|sync| Some((device(self.rows, sync.context), sync.stream?.0)));
-        places(&mut self.events, self.profile, &streams.chain(waiting).collect());
+        write_track_names(&mut self.events, self.profile, &streams.chain(waiting).collect());
         self.flush()
     }
 
@@ -78,7 +80,7 @@ impl<W: Write> Chrome<'_, W> {
         }
         let caller = self.callers.get(call.launched.context);
         let begun = call.launched.time;
-        let called = Called {
+        let called = CallEvent {
             name: &caller.call,
             thread: caller.thread,
             begun,
@@ -89,7 +91,7 @@ impl<W: Write> Chrome<'_, W> {
         let stack = stack("stack", "stack_kinds", &caller);
         self.events.call(&called, None, format_args!("{stack}{pending}"));
         if !call.pending {
-            self.events.starts(call.id, caller.thread, begun);
+            self.events.flow_start(call.id, caller.thread, begun);
         }
         self.flush()
     }
@@ -108,12 +110,12 @@ impl<W: Write> Chrome<'_, W> {
         });
         let stack = stack("stack", "stack_kinds", &caller);
         let (thread, begun, nanos, id) = (caller.thread, call.time, call.duration, call.id);
-        let called = Called { name: &caller.call, thread, begun, nanos, id };
+        let called = CallEvent { name: &caller.call, thread, begun, nanos, id };
         self.events.call(&called, None, format_args!("{stack}{}", more.unwrap_or_default()));
         self.flush()
     }
 
-    fn sync(&mut self, sync: &Sync) -> Result<()> {
+    fn sync(&mut self, sync: &SyncRecord) -> Result<()> {
         let records = self.rows.event_records().iter();
         let record = records.filter(|record| record.sync.is_some()).find(|record| record.sync == sync.sync);
         self.events.sync(sync, device(self.rows, sync.context), record);
@@ -126,7 +128,7 @@ impl<W: Write> Chrome<'_, W> {
             Some(Created::Context(context)) => {
                 stack("created_stack", "created_kinds", &self.callers.get(context))
             }
-            Some(made) => format!(",\"created_stack\":{}", quoted(made.label().unwrap_or_default())),
+            Some(made) => format!(",\"created_stack\":{}", json_string(made.label().unwrap_or_default())),
             None => String::new(),
         };
         let title = title(activity.work(), work_name(self.profile, activity.work()));
@@ -145,7 +147,7 @@ impl<W: Write> Chrome<'_, W> {
 /// Returns the arguments for a stack and for the kinds of its frames. The kinds are omitted if all frames are call or
 /// code.
 fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
-    let stack = format!(",\"{text}\":{}", quoted(&caller.exact_stack()));
+    let stack = format!(",\"{text}\":{}", json_string(&caller.exact_stack()));
     match caller.kinds() {
         letters if letters.is_empty() => stack,
         letters => format!("{stack},\"{kinds}\":\"{letters}\""),

@@ -24,8 +24,8 @@ use super::callers::{Caller, Callers, Source};
 use gpuflame_explain::events::JoinedActivity;
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_export::clean;
-use gpuflame_export::compose::{event_place, stack_names, work_name};
-use gpuflame_model::profile::{Kind, Place, Profile};
+use gpuflame_export::compose::{event_site, stack_names, work_name};
+use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind};
 use gpuflame_model::record::{Activity, ContextId, Detail, KernelDetail, Missing, Work};
 
 /// Function that computes the value of a column for a row.
@@ -63,7 +63,7 @@ pub(super) const COLUMNS: [(&str, Column); 31] = [
     ("call", Text(|line| line.caller().map(Key::Call))),
     ("stack", Text(|line| line.stack())),
     ("language", Text(|line| line.language())),
-    ("file", Text(|line| line.source().map(|_| Key::File(line.place())))),
+    ("file", Text(|line| line.source().map(|_| Key::File(line.site())))),
     ("line", Int(|line| Some(line.source()?.line as i32))),
     ("thread", Int(|line| Some(line.callers.get(line.caller()?).thread.0 as i32))),
     ("thread_name", Text(|line| line.caller().map(Key::ThreadName))),
@@ -86,11 +86,11 @@ pub(super) enum Key {
     /// Stack of a context.
     Stack(ContextId),
     /// Stack of a place other than a plain context.
-    Place(Place),
+    SampleSite(SampleSite),
     /// Language of the innermost frame with a source.
     Language(&'static str),
     /// File of the innermost frame with a source.
-    File(Place),
+    File(SampleSite),
     /// Reason why the row has no stack, and whether it has no time.
     Reason(Option<Missing>, bool),
 }
@@ -132,16 +132,16 @@ impl Line<'_> {
     fn stack(&self) -> Option<Key> {
         match self.activity().created {
             None => self.caller().map(Key::Stack),
-            Some(_) => Some(Key::Place(self.place())),
+            Some(_) => Some(Key::SampleSite(self.site())),
         }
     }
 
-    fn place(&self) -> Place {
-        event_place(self.event)
+    fn site(&self) -> SampleSite {
+        event_site(self.event)
     }
 
     fn source(&self) -> Option<Rc<Source>> {
-        self.callers.source(self.place())
+        self.callers.source(self.site())
     }
 
     fn language(&self) -> Option<Key> {
@@ -161,17 +161,17 @@ impl Line<'_> {
     pub(super) fn text(&self, key: Key) -> String {
         let caller = |context| -> Rc<Caller> { self.callers.get(context) };
         match key {
-            Key::Kind(work) => Kind::of(work).word().to_owned(),
+            Key::Kind(work) => ShownFrameKind::for_work(work).word().to_owned(),
             Key::Name(work) => clean::text(&work_name(self.profile, work)),
             Key::Call(context) => clean::text(&caller(context).call),
             Key::ThreadName(context) => caller(context).thread_name.clone(),
             Key::Stack(context) => caller(context).stack(),
-            Key::Place(place) => {
-                let names = stack_names(self.profile, place);
+            Key::SampleSite(site) => {
+                let names = stack_names(self.profile, site);
                 names.iter().map(|name| clean::frame(name)).collect::<Vec<_>>().join(";")
             }
             Key::Language(language) => language.to_owned(),
-            Key::File(place) => self.callers.source(place).map_or_else(String::new, |it| it.file.clone()),
+            Key::File(site) => self.callers.source(site).map_or_else(String::new, |it| it.file.clone()),
             Key::Reason(stack, is_untimed) => {
                 let untimed = is_untimed.then_some(Missing::Untimed);
                 stack.into_iter().chain(untimed).map(Missing::word).collect::<Vec<_>>().join(" ")

@@ -10,10 +10,10 @@ use super::lines::Lines;
 use gpuflame_export::colors;
 use gpuflame_export::frame::Label;
 use gpuflame_export::options::{Options, Unit};
-use gpuflame_export::short::short_kernel;
+use gpuflame_export::short_names::short_kernel;
 use gpuflame_export::svg;
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::profile::human;
+use gpuflame_model::profile::format_nanos;
 use gpuflame_model::profile::views::GPU;
 
 /// Writes `STACK BEFORE AFTER` for each stack of either profile, the input format of differential flame graphs.
@@ -119,7 +119,7 @@ fn difference_subtitle(before: &Lines, after: &Lines, unit: Unit) -> String {
 
 fn show_weight(weight: u64, unit: Unit) -> String {
     match unit {
-        Unit::Nanos | Unit::Micros => human(weight),
+        Unit::Nanos | Unit::Micros => format_nanos(weight),
         Unit::Count => weight.to_string(),
     }
 }

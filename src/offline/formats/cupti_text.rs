@@ -4,7 +4,7 @@ use std::io::Write;
 
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::Launched;
-use gpuflame_export::cupti_text::{Called, activity, lost, record, sync};
+use gpuflame_export::cupti_text::{CallLine, activity, lost, record, sync};
 use gpuflame_export::format::Format;
 use gpuflame_export::threads;
 use gpuflame_model::error::Result;
@@ -22,7 +22,7 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
 
 fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<()> {
     let callers = Callers::of(profile);
-    let process = threads::process(profile);
+    let process = threads::process_id(profile);
     let mut text = Vec::new();
     profile.lost().for_each(|(loss, count)| lost(loss, count, &mut text));
     let launches = events.calls().iter().map(|call| {
@@ -32,7 +32,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<
     let others = events.host_calls().iter().map(|call| (call.id, call.time, call.duration, call.context));
     for (id, begun, nanos, context) in launches.chain(others) {
         let caller = callers.get(context);
-        let what = Called { name: &caller.call, process, thread: caller.thread, begun, nanos, id };
+        let what = CallLine { name: &caller.call, process, thread: caller.thread, begun, nanos, id };
         what.line(&mut text);
         put(&mut text, out)?;
     }

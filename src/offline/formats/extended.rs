@@ -32,7 +32,7 @@ fn write(profile: &Profile, events: &JoinedRows, options: &Options, out: &mut im
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
     let callers = Callers::of(profile);
-    let process = threads::process(profile);
+    let process = threads::process_id(profile);
     for call in events.calls().iter().filter(|call| call.has_stack()) {
         let caller = callers.get(call.launched.context);
         let comm = match caller.thread_name.as_str() {

@@ -10,7 +10,7 @@ use gpuflame_export::folded::{lost, shown};
 use gpuflame_export::frame::Label;
 use gpuflame_export::options::{Options, Unit};
 use gpuflame_model::error::Result;
-use gpuflame_model::profile::{Kind, Profile, View};
+use gpuflame_model::profile::{Profile, ShownFrameKind, View};
 use gpuflame_model::record::Loss;
 
 /// Sorted stacks (frames separated by `;`) and their weights.
@@ -18,7 +18,7 @@ use gpuflame_model::record::Loss;
 pub struct Lines {
     weights: BTreeMap<String, u64>,
     /// Kind and tag length of each frame, by the frame's text.
-    frames: HashMap<String, (Kind, usize)>,
+    frames: HashMap<String, (ShownFrameKind, usize)>,
     lost: BTreeMap<Loss, u64>,
 }
 
@@ -26,7 +26,7 @@ impl Lines {
     /// Returns the stacks of `view`, including stacks without weight. Weights are in nanoseconds, or in the unit that
     /// the options select.
     pub fn of(profile: &Profile, view: &View, options: &Options) -> Self {
-        let flame = Flame::of(profile, view, options);
+        let flame = Flame::build(profile, view, options);
         let mut lines = Self::default();
         let add = |stack: &str, weight| {
             lines.weights.insert(stack.to_owned(), weight);
@@ -48,7 +48,7 @@ impl Lines {
         for (loss, count) in other.lost {
             *self.lost.entry(loss).or_default() += count;
         }
-        self.frames.entry(root).or_insert((Kind::Root, 0));
+        self.frames.entry(root).or_insert((ShownFrameKind::Root, 0));
         for (text, frame) in other.frames {
             self.frames.entry(text).or_insert(frame);
         }
@@ -112,13 +112,15 @@ impl Lines {
 }
 
 /// Returns the kind and tag length of a frame in a folded file, as `FOLDED` writes frames.
-fn read(text: &str) -> (Kind, usize) {
+fn read(text: &str) -> (ShownFrameKind, usize) {
     match text.strip_prefix("[GPU") {
-        Some(rest) if rest.contains("_Kernel]") => (Kind::Kernel, text.find(']').map_or(0, |end| end + 1)),
-        Some(rest) if rest.contains("_Memcpy") => (Kind::Copy, 0),
-        Some(rest) if rest.contains("_Memset") => (Kind::Set, 0),
-        _ if text.starts_with('[') => (Kind::Loss, 0),
-        _ => (Kind::Code, 0),
+        Some(rest) if rest.contains("_Kernel]") => {
+            (ShownFrameKind::Kernel, text.find(']').map_or(0, |end| end + 1))
+        }
+        Some(rest) if rest.contains("_Memcpy") => (ShownFrameKind::Copy, 0),
+        Some(rest) if rest.contains("_Memset") => (ShownFrameKind::Set, 0),
+        _ if text.starts_with('[') => (ShownFrameKind::Loss, 0),
+        _ => (ShownFrameKind::Code, 0),
     }
 }
 

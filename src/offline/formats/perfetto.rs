@@ -339,7 +339,7 @@ impl<W: Write> Perfetto<'_, W> {
             Work::Kernel(name) => Some(name),
             Work::Copy(_) | Work::Set | Work::Graph => None,
         }));
-        let pid = threads::process(profile) as i32;
+        let pid = threads::process_id(profile) as i32;
         let queues =
             names.queues.iter().map(|((_, _, stream), &iid)| specification(iid, &format!("stream {stream}")));
         let stages = names.stages.iter().map(|(name, &iid)| specification(iid, name));
@@ -387,11 +387,11 @@ impl<W: Write> Perfetto<'_, W> {
 
     /// Writes the track of the process, which is number 1, and the tracks of its threads.
     fn tracks(&mut self) -> Result<()> {
-        let pid = Some(threads::process(self.callers.profile) as i32);
+        let pid = Some(threads::process_id(self.callers.profile) as i32);
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
         let track = proto::Track { uuid: Some(1), process: Some(process), ..proto::Track::default() };
         self.packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
-        for (thread, name) in threads::of(self.callers.profile) {
+        for (thread, name) in threads::launching_threads(self.callers.profile) {
             let tid = Some(i64::from(thread.0));
             let named = proto::Thread { pid, tid, name: Some(name) };
             let (uuid, parent) = (Some(thread_track(thread.0)), Some(1));
@@ -420,7 +420,7 @@ impl<W: Write> Perfetto<'_, W> {
     /// Writes the instants that the program marked, on the track of the marking thread. If that thread launched
     /// nothing, the instant is on the track of the process.
     fn marks(&mut self, events: &JoinedRows) -> Result<()> {
-        let threads = threads::of(self.callers.profile);
+        let threads = threads::launching_threads(self.callers.profile);
         for mark in events.marks() {
             let is_known = threads.iter().any(|(thread, _)| *thread == mark.thread);
             let marked = proto::TrackEvent {

@@ -303,7 +303,7 @@ fn comments(profile: &Profile, view: &View) -> Vec<String> {
 mod tests {
     use super::*;
     use gpuflame_model::profile::views::GPU;
-    use gpuflame_model::profile::{Kind, Leaf, Place, Sample, ShownFrame, Source};
+    use gpuflame_model::profile::{Leaf, Sample, SampleSite, ShownFrame, ShownFrameKind, SourceLocation};
     use gpuflame_model::record::{ContextFlags, ContextId, Module, ModuleEpoch, Row, ThreadId, Work};
 
     /// Returns a profile in which `decode` is called from two lines of a file.
@@ -314,16 +314,19 @@ mod tests {
         for (id, line) in [(2, 40), (3, 12)] {
             let (id, thread, flags) = (ContextId(id), ThreadId(1), ContextFlags(0));
             profile.push(&Row::Context { id, thread, flags, frames: &[] });
-            let source = Some(Source { file: profile.intern("decode.c"), line });
+            let source = Some(SourceLocation { file: profile.intern("decode.c"), line });
             let module = Some(profile.intern("/opt/app"));
-            let frame =
-                ShownFrame { source, module, ..ShownFrame::new(Kind::Code, profile.intern("decode")) };
+            let frame = ShownFrame {
+                source,
+                module,
+                ..ShownFrame::new(ShownFrameKind::Code, profile.intern("decode"))
+            };
             let frame = profile.intern_shown(frame);
             profile.set_shown(id, [frame]);
         }
         let sample = |id| Sample {
             values: [5, 1, 0, 0],
-            ..Sample::new(Place::Context(ContextId(id)), Leaf::work(Work::Set))
+            ..Sample::new(SampleSite::Context(ContextId(id)), Leaf::work(Work::Set))
         };
         profile.set_samples(&GPU, vec![sample(2), sample(3)]);
         profile

@@ -29,7 +29,7 @@ use gpuflame_export::format::Format;
 use gpuflame_export::{chrome, clean, threads};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, Sync, SyncKind};
+use gpuflame_model::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, SyncKind, SyncRecord};
 
 const HEADER: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
@@ -107,7 +107,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     number(&mut metadata, events.first_time().0);
     number(&mut metadata, end);
     text(&mut metadata, "");
-    number(&mut metadata, threads::process(body.profile).into());
+    number(&mut metadata, threads::process_id(body.profile).into());
     let events_at = HEADER + metadata.len() as u64;
     let strings_at = events_at + body.bytes.len() as u64;
     out.write_all(b"SBT\0\0\0\x01\0")?;
@@ -131,7 +131,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
 enum Event<'a> {
     Call(&'a LaunchCall),
     Host(&'a HostCall),
-    Sync(&'a Sync),
+    Sync(&'a SyncRecord),
     Activity(&'a JoinedActivity),
 }
 
@@ -170,7 +170,7 @@ impl Body<'_> {
     }
 
     /// Writes CUPTI's record of a wait, with the stack of the call if the stack is known.
-    fn sync(&mut self, sync: &Sync, device: u32, context: Option<ContextId>) {
+    fn sync(&mut self, sync: &SyncRecord, device: u32, context: Option<ContextId>) {
         let kind = match sync.kind {
             SyncKind::STREAM => kind::STREAM_SYNC,
             SyncKind::CONTEXT => kind::DEVICE_SYNC,

@@ -7,7 +7,7 @@ use super::stacks::{Granularity, Stack, Stacks};
 use gpuflame_export::format::{Drawing, Format};
 use gpuflame_export::json::comma;
 use gpuflame_model::error::Result;
-use gpuflame_model::profile::{Measure, Profile, View, quoted, saturating_sum};
+use gpuflame_model::profile::{Measure, Profile, View, json_string, saturating_sum};
 use gpuflame_model::record::DeviceId;
 
 /// Format of <https://www.speedscope.app>. Stacks without weight are omitted, because they would have no width.
@@ -22,12 +22,12 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
         out,
         "{{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":\"gpuflame\",\
          \"name\":{},\"activeProfileIndex\":0,\"shared\":{{\"frames\":[",
-        quoted(options.name.as_deref().unwrap_or("gpuflame"))
+        json_string(options.name.as_deref().unwrap_or("gpuflame"))
     )?;
     for (at, frame) in frames.iter().enumerate() {
-        write!(out, "{}{{\"name\":{}", comma(at), quoted(&frame.name))?;
+        write!(out, "{}{{\"name\":{}", comma(at), json_string(&frame.name))?;
         if !frame.file.is_empty() {
-            write!(out, ",\"file\":{}", quoted(&frame.file))?;
+            write!(out, ",\"file\":{}", json_string(&frame.file))?;
         }
         if frame.line > 0 {
             write!(out, ",\"line\":{}", frame.line)?;
@@ -37,7 +37,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let lost_at = frames.len();
     for (at, (loss, count)) in profile.lost().enumerate() {
         let name = format!("[lost: {count} {}]", loss.label());
-        write!(out, "{}{{\"name\":{}}}", comma(lost_at + at), quoted(&name))?;
+        write!(out, "{}{{\"name\":{}}}", comma(lost_at + at), json_string(&name))?;
     }
     write!(out, "]}},\"profiles\":[")?;
     let value = options.unit.value(view);
@@ -99,7 +99,7 @@ impl Weights {
             out,
             "{{\"type\":\"sampled\",\"name\":{},\"unit\":\"{}\",\"startValue\":0,\"endValue\":{total},\
              \"samples\":[",
-            quoted(name),
+            json_string(name),
             match self.unit {
                 Measure::Count => "none",
                 unit => unit.word(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpuflame_export::clean;
 use gpuflame_export::compose::Composer;
-use gpuflame_export::frame::Frame;
+use gpuflame_export::frame::ComposedFrame;
 use gpuflame_export::options::Options;
 use gpuflame_model::profile::{Profile, Values, View, add_values};
 use gpuflame_model::record::DeviceId;
@@ -66,7 +66,7 @@ impl Stacks {
     }
 }
 
-fn row(profile: &Profile, frame: &Frame<'_>) -> FrameRow {
+fn row(profile: &Profile, frame: &ComposedFrame<'_>) -> FrameRow {
     let text = |id| clean::text(profile.strings().get(id));
     let shown = frame.id.map(|id| profile.shown_frame(id));
     let source = shown.and_then(|shown| shown.source);

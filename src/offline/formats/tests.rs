@@ -7,7 +7,7 @@ use gpuflame_explain::join::Join;
 use gpuflame_export::testing::{GEMM, Sketch, drawn};
 use gpuflame_export::{Drawing, Options, Unit, Writes, write_csv};
 use gpuflame_model::profile::views::{GPU, UNIFIED, VIEWS};
-use gpuflame_model::profile::{Kind, Leaf, Place, Profile, Sample, Tip};
+use gpuflame_model::profile::{Leaf, LeafFrame, Profile, Sample, SampleSite, ShownFrameKind};
 use gpuflame_model::record::testing::{kernel, launch};
 use gpuflame_model::record::{ContextId, DeviceId, Loss, Row, UnifiedKind};
 
@@ -35,8 +35,9 @@ fn of_all_views(loss: Loss, count: u64) -> Profile {
         .lost(loss, count)
         .done();
     for view in VIEWS {
-        let tip = if *view == &UNIFIED { Tip::Unified(UnifiedKind::HTOD) } else { Tip::Work(GEMM) };
-        let sample = Sample::new(Place::Context(ContextId(2)), Leaf::new(&[tip]));
+        let tip =
+            if *view == &UNIFIED { LeafFrame::Unified(UnifiedKind::HTOD) } else { LeafFrame::Work(GEMM) };
+        let sample = Sample::new(SampleSite::Context(ContextId(2)), Leaf::new(&[tip]));
         let (device, values) = (Some(DeviceId(0)), [70, 1, 7, 3]);
         profile.set_samples(view, vec![Sample { device, values, ..sample }]);
     }
@@ -50,7 +51,7 @@ fn losses_are_in_every_format_of_every_view_and_in_the_table() {
     [Row::Launch(launch(5, 2)), Row::Activity(kernel(5, 100, 110))]
         .iter()
         .for_each(|row| join.push(row, &mut events));
-    join.as_if_over(&mut events);
+    join.final_tally(&mut events);
     events.sort();
     // This number does not occur in a file by chance.
     let count = 918_273;
@@ -94,11 +95,11 @@ fn readable(bytes: &[u8]) -> String {
 #[test]
 fn a_view_may_add_several_frames_on_top_of_its_stacks() {
     let mut sketch = Sketch::new();
-    let stall = Tip::Named(Kind::Marker, sketch.profile.intern("[stall: long scoreboard]"));
-    let leaf = Leaf::new(&[Tip::Work(GEMM), stall]);
+    let stall = LeafFrame::Named(ShownFrameKind::Marker, sketch.profile.intern("[stall: long scoreboard]"));
+    let leaf = Leaf::new(&[LeafFrame::Work(GEMM), stall]);
     let profile = sketch
         .context(2, 0, &["main", "cudaLaunchKernel"])
-        .sample(Place::Context(ContextId(2)), leaf, Some(0), 1, 9)
+        .sample(SampleSite::Context(ContextId(2)), leaf, Some(0), 1, 9)
         .done();
     let line = "main;cudaLaunchKernel;[GPU_Kernel]gemm;[stall: long scoreboard] 9\n";
     assert_eq!(folded(&profile, Unit::Nanos), line);
@@ -135,7 +136,7 @@ fn calls_have_their_source_location() {
     let mut events = JoinedRows::default();
     let mut join = Join::default();
     join.push(&Row::Launch(launch(5, 2)), &mut events);
-    join.as_if_over(&mut events);
+    join.final_tally(&mut events);
     for format in [&perfetto::PERFETTO, &sbt::SBT] {
         let Writes::Events(write) = format.writes else { panic!("{format:?} is of events") };
         let mut out = Vec::new();

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::control::{life, window};
 use gpuflame_cupti::tracer::{AllocationKind, Call, CallKind, HostCallDone, HostCallEvent};
 use gpuflame_model::record::{
-    Allocated, Called, ContextId, CorrelationId, EventCall, EventUse, Launch, Loss, MemoryCall, MemoryKind,
-    Nanos, Row, Wait,
+    Allocation, ContextId, CorrelationId, EventCall, EventUse, HostCallSpan, Launch, Loss, MemoryCall,
+    MemoryKind, Nanos, Row, Wait,
 };
 
 use super::calls::{BESIDE, HostCallBegun, NESTED, REFUSED, stack_depth};
@@ -186,7 +186,7 @@ pub(super) fn waited(own: &mut Own, thread: &Thread, launch: &Launch, ended: Nan
 /// effect is that the use of the time before the next launch is known less exactly.
 fn note_called(own: &mut Own, thread: &Thread, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
-    own.launches.push(&thread.launches, [&called_words(&Called { ended, duration, context })]);
+    own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);
 }
 
 fn push(thread: &Thread, kind: u64, correlation: CorrelationId, context: ContextId, rest: [u64; 3]) {
@@ -211,9 +211,9 @@ fn row(record: &[u64; 5]) -> Option<Row<'static>> {
     let correlation = CorrelationId(record[1] as u32);
     let context = ContextId((record[1] >> 32) as u32);
     let time = Nanos(record[2]);
-    let event_call = |does| {
+    let event_call = |event_use| {
         let (duration, event, stream) = ((record[0] >> 32) as u32, record[3], record[4]);
-        Row::EventCall(EventCall { time, duration, correlation, context, does, event, stream })
+        Row::EventCall(EventCall { time, duration, correlation, context, event_use, event, stream })
     };
     let allocated = match record[0] & u64::from(u32::MAX) {
         kind::WAIT => {
@@ -221,7 +221,7 @@ fn row(record: &[u64; 5]) -> Option<Row<'static>> {
         }
         kind::EVENT_RECORD => return Some(event_call(EventUse::Record)),
         kind::EVENT_WAIT => return Some(event_call(EventUse::Wait)),
-        kind::ALLOCATE => Some(Allocated { memory: MemoryKind((record[0] >> 32) as u16), bytes: record[3] }),
+        kind::ALLOCATE => Some(Allocation { memory: MemoryKind((record[0] >> 32) as u16), bytes: record[3] }),
         kind::FREE => None,
         _ => return None,
     };

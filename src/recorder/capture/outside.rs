@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use gpuflame_model::record::{CorrelationId, Launch, Nanos, Outside};
+use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
 
 /// Maximum span of ids in a range. The limit makes it possible to distinguish earlier ids from later ids although ids
 /// wrap around.
@@ -23,7 +23,7 @@ const MOST_TRIES: u32 = 64;
 pub(super) struct Range {
     /// Number of times that a window was opened before the range began.
     openings: u32,
-    launches: Outside,
+    launches: OutsideLaunches,
 }
 
 impl Range {
@@ -35,14 +35,14 @@ impl Range {
         launch: &Launch,
         last: CorrelationId,
         over: Nanos,
-    ) -> Option<Outside> {
+    ) -> Option<OutsideLaunches> {
         if let Some(Self { launches, .. }) = range.as_mut().filter(|range| range.is_of(openings, last)) {
             launches.last = last;
             launches.count = launches.count.wrapping_add(1);
             launches.over = over;
             return None;
         }
-        let launches = Outside { first: launch.correlation, last, count: 1, over };
+        let launches = OutsideLaunches { first: launch.correlation, last, count: 1, over };
         range.replace(Self { openings, launches }).map(|ended| ended.launches)
     }
 
@@ -55,7 +55,7 @@ impl Range {
         self.launches.last = last;
     }
 
-    pub(super) fn launches(&self) -> &Outside {
+    pub(super) fn launches(&self) -> &OutsideLaunches {
         &self.launches
     }
 }
@@ -80,7 +80,7 @@ impl Growing {
     }
 
     /// Publishes a range. Called by the thread that owns the range.
-    pub(super) fn set(&self, range: &Outside) {
+    pub(super) fn set(&self, range: &OutsideLaunches) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
@@ -94,13 +94,13 @@ impl Growing {
     }
 
     /// Returns the number of launches of the ending range that the collector has not read.
-    pub(super) fn untold(&self, range: &Outside) -> u32 {
+    pub(super) fn untold(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.told.load(Ordering::Acquire))
     }
 
     /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was preempted
     /// while it writes the range.
-    fn get(&self) -> Option<Outside> {
+    fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MOST_TRIES {
             let turn = self.turn.load(Ordering::Acquire);
             if turn == 0 {
@@ -114,7 +114,7 @@ impl Growing {
         None
     }
 
-    fn get_in(&self, turn: u32) -> Option<Outside> {
+    fn get_in(&self, turn: u32) -> Option<OutsideLaunches> {
         let ids = self.ids.load(Ordering::Relaxed);
         let (count, over) = (self.count.load(Ordering::Relaxed), Nanos(self.over.load(Ordering::Relaxed)));
         fence(Ordering::Acquire);
@@ -124,18 +124,18 @@ impl Growing {
 }
 
 /// Packs the first and the last id of a range into one word.
-fn ids(range: &Outside) -> u64 {
+fn ids(range: &OutsideLaunches) -> u64 {
     u64::from(range.first.0) | u64::from(range.last.0) << 32
 }
 
-fn outside(ids: u64, count: u32, over: Nanos) -> Outside {
-    Outside { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
+fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
+    OutsideLaunches { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
 /// The collector's memory of how much of a thread's ranges it has read: one entry for each range that may still grow,
 /// identified by the first id of the range.
 #[derive(Default)]
-pub(super) struct Told(Vec<Outside>);
+pub(super) struct Told(Vec<OutsideLaunches>);
 
 impl Told {
     pub(super) const fn new() -> Self {
@@ -143,7 +143,7 @@ impl Told {
     }
 
     /// Returns the new launches of the growing range.
-    pub(super) fn grown(&mut self, growing: &Growing) -> Option<Outside> {
+    pub(super) fn grown(&mut self, growing: &Growing) -> Option<OutsideLaunches> {
         let range = growing.get()?;
         let before = match self.0.iter_mut().find(|told| told.first == range.first) {
             Some(told) => std::mem::replace(&mut told.count, range.count),
@@ -154,13 +154,13 @@ impl Told {
         };
         growing.told.store(range.count, Ordering::Release);
         let count = range.count.wrapping_sub(before);
-        (count > 0).then_some(Outside { count, ..range })
+        (count > 0).then_some(OutsideLaunches { count, ..range })
     }
 
     /// Returns the new launches of a range that has ended.
-    pub(super) fn ended(&mut self, range: Outside) -> Option<Outside> {
+    pub(super) fn ended(&mut self, range: OutsideLaunches) -> Option<OutsideLaunches> {
         let told = self.0.iter().position(|told| told.first == range.first).map(|at| self.0.swap_remove(at));
         let count = range.count.wrapping_sub(told.map_or(0, |told| told.count));
-        (count > 0).then_some(Outside { count, ..range })
+        (count > 0).then_some(OutsideLaunches { count, ..range })
     }
 }

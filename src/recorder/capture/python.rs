@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use gpuflame_model::record::{Code, CodeId, Loss, Row};
+use gpuflame_model::record::{CodeId, CodeObject, Loss, Row};
 use gpuflame_unwind::python::{Description, Found, Merged, Python, WALKS};
 use gpuflame_unwind::{Captured, memory};
 
@@ -174,11 +174,18 @@ pub(super) fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
         let id = CodeId(number);
         if id == CodeId::OTHER {
             let name = "(one of too many functions)";
-            return each(&Row::Code(Code { id, version: 0, first_line: 0, file: "", name, lines: &[] }));
+            return each(&Row::Code(CodeObject {
+                id,
+                version: 0,
+                first_line: 0,
+                file: "",
+                name,
+                lines: &[],
+            }));
         }
         let Some(parts) = Description(text).parts() else { return };
         let [file, name] = [parts.file, parts.name].map(String::from_utf8_lossy);
-        each(&Row::Code(Code {
+        each(&Row::Code(CodeObject {
             id,
             version: parts.version,
             first_line: parts.first_line,

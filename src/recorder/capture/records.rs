@@ -1,7 +1,8 @@
 //! Layout of launches and contexts in the words of a thread's logs.
 
 use gpuflame_model::record::{
-    Called, ContextFlags, ContextId, CorrelationId, Frame, Launch, Nanos, Outside, Row, ThreadId,
+    ContextFlags, ContextId, CorrelationId, Frame, HostCallSpan, Launch, Nanos, OutsideLaunches, Row,
+    ThreadId,
 };
 
 use super::outside::Told;
@@ -18,7 +19,7 @@ pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
 
 /// Encodes a range of launches outside windows, in the format of a launch: `over`, `count | last << 32`, `first |
 /// OUTSIDE << 32`.
-pub(super) fn outside_words(range: &Outside) -> [u64; 3] {
+pub(super) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     [
         range.over.0,
         u64::from(range.count) | u64::from(range.last.0) << 32,
@@ -27,7 +28,7 @@ pub(super) fn outside_words(range: &Outside) -> [u64; 3] {
 }
 
 /// Encodes a call that launched nothing, in the format of a launch: `ended`, `duration`, `NO_LAUNCH | context << 32`.
-pub(super) fn called_words(called: &Called) -> [u64; 3] {
+pub(super) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }
 
@@ -39,7 +40,7 @@ const NO_LAUNCH: u64 = u32::MAX as u64;
 pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMut(&Row<'_>)) {
     for record in words.chunks_exact(3) {
         if (record[2] >> 32) as u32 == ContextId::OUTSIDE.0 {
-            let range = Outside {
+            let range = OutsideLaunches {
                 first: CorrelationId(record[2] as u32),
                 last: CorrelationId((record[1] >> 32) as u32),
                 count: record[1] as u32,
@@ -52,7 +53,11 @@ pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMu
         }
         let context = ContextId((record[2] >> 32) as u32);
         if record[2] & NO_LAUNCH == NO_LAUNCH && record[1] >> 32 == 0 {
-            each(&Row::Called(Called { ended: Nanos(record[0]), duration: record[1] as u32, context }));
+            each(&Row::HostCallSpan(HostCallSpan {
+                ended: Nanos(record[0]),
+                duration: record[1] as u32,
+                context,
+            }));
             continue;
         }
         each(&Row::Launch(Launch {

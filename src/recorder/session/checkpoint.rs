@@ -26,7 +26,7 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::Definitions;
 use gpuflame_model::error::Result;
-use gpuflame_model::record::{Chunk, Mark, Nanos, Standing, SumsWriter};
+use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, RecordingState, SumsWriter};
 use gpuflame_os::descriptor::{Appender, Identity};
 use gpuflame_os::file::Draft;
 use gpuflame_os::futex::Bits;
@@ -242,7 +242,10 @@ impl Checkpoint {
         place.next = None;
         let is_late = place.is_late || self.work.load(Ordering::Acquire) != work;
         let written = place.written.as_ref()?;
-        written.stands(Standing { is_late, is_over: true }).is_ok().then(|| written.path.clone())
+        written
+            .stands(RecordingState { missed_mark: is_late, exited: true })
+            .is_ok()
+            .then(|| written.path.clone())
     }
 
     /// Removes the file, because the outputs contain everything that the file contains.
@@ -262,7 +265,7 @@ impl Checkpoint {
         let Some(place) = self.file.try_lock() else { return };
         if let Some(written) = place.written.as_ref().filter(|_| !place.is_closed) {
             let mut chunk = Chunk::default();
-            chunk.starved();
+            chunk.memory_exhausted();
             let _ = append(&written.path, written.identity, written.bytes as u64, &chunk.take());
         }
     }
@@ -369,7 +372,7 @@ impl Checkpoint {
         let mut place = self.file.lock();
         let Place { written: Some(written), is_late: was_late, .. } = &mut *place else { return };
         if *was_late != is_late {
-            let said = written.stands(Standing { is_late, is_over: false });
+            let said = written.stands(RecordingState { missed_mark: is_late, exited: false });
             *was_late = is_late && said.is_ok();
         }
     }
@@ -452,7 +455,7 @@ impl Checkpoint {
                     // from the last append.
                     let pause = pause_after(before + began.elapsed() + book.appending, interval);
                     let interval_ms = pause.as_millis() as u32;
-                    chunk.mark(&Mark { began: self.began, time, interval_ms, open });
+                    chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
                     next = Some(pause);
                 }
             });
@@ -496,7 +499,7 @@ impl Checkpoint {
             Some(written) => Draft::create(&written.path)?,
             None => stream::free_name(&self.outputs, &self.formats, Draft::create)?,
         };
-        append(next.path(), next.identity(), 0, &Chunk::file_head())?;
+        append(next.path(), next.identity(), 0, &Chunk::file_header())?;
         place.next = Some(next);
         drop(place);
         if let Some(path) = removed {
@@ -561,8 +564,8 @@ impl Checkpoint {
 
 impl Written {
     /// Writes the state of the recording into the file's head.
-    fn stands(&self, standing: Standing) -> io::Result<()> {
-        Appender::new(&self.path, self.identity, None).overwrite(&Chunk::head_of(standing))
+    fn stands(&self, standing: RecordingState) -> io::Result<()> {
+        Appender::new(&self.path, self.identity, None).overwrite(&Chunk::header(standing))
     }
 
     /// Whether the file still has its name.

@@ -6,10 +6,10 @@ use std::path::Path;
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::symbolize::SymbolizeOptions;
-use gpuflame_explain::{Ledger, set_text};
+use gpuflame_explain::{Ledger, describe_set};
 use gpuflame_export::{self as export, Drawing};
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::options::{Backward, Python};
+use gpuflame_model::options::{Backward, PythonFrames};
 use gpuflame_model::profile::Profile;
 
 use super::stream::{Streams, never_opened};
@@ -19,8 +19,8 @@ use super::write::{self, Made, Report};
 pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
     SymbolizeOptions {
         internal_frames: settings.internal_frames,
-        python_lines: settings.python == Python::Lines,
-        python_only: settings.python == Python::Only,
+        python_lines: settings.python == PythonFrames::Lines,
+        python_only: settings.python == PythonFrames::Only,
         backward_under_forward: settings.backward == Backward::Forward,
     }
 }
@@ -38,13 +38,13 @@ pub(super) fn files(
     let Settings { unit, graph, ref root, .. } = *settings;
     // The settings of the process requested threads, so threads stay separate. The command merges threads when it
     // compares runs.
-    let names = export::Names::Kept;
+    let names = export::NameFolding::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();
     let options = export::Options { unit, graph, root, names, whole_kernels, ..export::Options::default() };
     let mut drawing = None;
     let mut make = |output, path: &Path, streams: Option<&mut Streams>| match output {
-        Output::Drawn(view, format) => {
+        Output::View(view, format) => {
             let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
             let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
             write::file(path, |out| draw(drawing, format, out)).map(Made::from)
@@ -65,11 +65,12 @@ pub(super) fn files(
     // If there is no disk space for a file, a failed recording is removed, and the file is written again.
     let made = |output: Output, path: &Path| {
         make(output, path, streams.as_deref_mut()).or_else(|error| {
-            let has_room = !output.grows() && streams.as_mut().is_some_and(|streams| streams.make_room());
+            let has_room =
+                !output.is_streamed() && streams.as_mut().is_some_and(|streams| streams.make_room());
             if has_room { make(output, path, None) } else { Err(error) }
         })
     };
-    write::all(wanted, outputs, ours, made, |files| set_text(profile, ledger, window, files))
+    write::all(wanted, outputs, ours, made, |files| describe_set(profile, ledger, window, files))
 }
 
 fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {

@@ -30,7 +30,7 @@ impl Edges {
     /// Notes that launch callbacks are on or off from now on.
     pub(super) fn told(&self, on: bool) {
         if let Some(mut edges) = self.0.try_lock_for(LONGEST_EDGE) {
-            edges.push(Row::Told { on, time: capture::now() });
+            edges.push(Row::CallbacksSwitched { on, time: capture::now() });
         }
     }
 

@@ -1,7 +1,7 @@
 //! Filters the environment. A process with more rights than the user who started it ignores the whole environment: the
 //! settings, the folders to search, and the values for names of files.
 
-use gpuflame_config::Facts;
+use gpuflame_config::PrefixMacros;
 use gpuflame_config::settings::{self, Settings};
 use gpuflame_os as host;
 
@@ -16,8 +16,8 @@ pub(super) fn settings() -> (Settings, Vec<String>) {
 }
 
 /// Values for the macros of a path prefix.
-pub(super) fn facts() -> Facts {
-    let mut facts = Facts::of_this_process();
+pub(super) fn facts() -> PrefixMacros {
+    let mut facts = PrefixMacros::from_process();
     if host::is_privileged() {
         facts.environment.clear();
     }

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::messages::say;
-use gpuflame_explain::symbolize::{Generated, Sources, generated_addresses};
+use gpuflame_explain::symbolize::{GeneratedCodeSources, GeneratedNames, generated_addresses};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::Row;
 use gpuflame_os as host;
@@ -28,7 +28,7 @@ impl GeneratedCode {
         if new.is_empty() {
             return Vec::new();
         }
-        let Generated { names, remarks, .. } = sources().ask(&new);
+        let GeneratedNames { names, remarks, .. } = sources().find_names(&new);
         self.asked.extend(new);
         for remark in remarks {
             if self.remarks.insert(remark.clone()) {
@@ -62,7 +62,7 @@ impl NamesSoFar {
         if self.addresses.is_empty() {
             return;
         }
-        let Generated { names, several, .. } = sources().ask(&self.addresses);
+        let GeneratedNames { names, several, .. } = sources().find_names(&self.addresses);
         let several = several.into_iter().map(|address| (address, String::new()));
         for (address, mut name) in names.into_iter().chain(several) {
             match self.told.get(&address) {
@@ -76,7 +76,7 @@ impl NamesSoFar {
     }
 }
 
-fn sources() -> Sources {
+fn sources() -> GeneratedCodeSources {
     let process = std::process::id();
     // A code generator maps its dump so that other programs can find it. CPython has already removed that mapping by
     // the time we look, so the path in `/tmp` is tried as well.
@@ -86,7 +86,7 @@ fn sources() -> Sources {
     let paths = lines.filter_map(|line| Some(&line[line.iter().position(|byte| *byte == b'/')?..]));
     let paths = paths.map(|path| PathBuf::from(OsStr::from_bytes(path)));
     let dumps = paths.chain([PathBuf::from(format!("/tmp{dump}"))]).collect::<BTreeSet<_>>();
-    Sources {
+    GeneratedCodeSources {
         maps: vec![PathBuf::from(format!("/tmp/perf-{process}.map"))],
         dumps: dumps.into_iter().collect(),
         user: host::user(),

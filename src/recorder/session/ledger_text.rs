@@ -54,7 +54,7 @@ pub(super) fn text(
     lines.extend(graph_cost(ledger.tally.launches.graphs));
     lines.extend(verified(capture::verified()));
     lines.extend(report.renamed.iter().map(|rename| {
-        format!("{} is taken; wrote {} instead", rename.taken.display(), rename.used.display())
+        format!("{} is taken; wrote {} instead", rename.intended.display(), rename.actual.display())
     }));
     lines.extend(report.notes.iter().cloned());
     lines.extend(further);

@@ -15,12 +15,14 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings::Settings;
 use gpuflame_cupti::{Api, KernelNames};
 use gpuflame_explain::symbolize;
-use gpuflame_explain::{self as explain, Apart, Definitions, Explain, Late, Ledger, Part, Snapshot};
+use gpuflame_explain::{
+    self as explain, Definitions, Explain, LateArrivals, Ledger, PerWindowSums, Snapshot, WindowSums,
+};
 use gpuflame_model::options::Root;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, Blocked, Chunk, ContextId, Frame, Instant, LabelId, Loss, Mark, Module, Nanos, Row, Sampled,
-    SumsWriter, ThreadId,
+    Activity, CheckpointMark, Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos,
+    OffCpuWait, Row, SumsWriter, ThreadId,
 };
 use gpuflame_os::clocks::Moment;
 use gpuflame_os::growing::Growing;
@@ -137,9 +139,9 @@ impl Pipeline {
                     by_stream: settings.root.contains(&Root::Stream),
                     merge_threads: !settings.root.contains(&Root::Thread) && !settings.lists_calls(),
                     ceiling: Some(ceiling),
-                    apart: apart.is_some().then_some(settings.max_windows),
+                    per_window: apart.is_some().then_some(settings.max_windows),
                 }),
-                streams: Streams::open(&outputs.of_all(), settings, ceiling),
+                streams: Streams::open(&outputs.for_all_windows(), settings, ceiling),
                 threads: HashSet::new(),
                 sampler: None,
                 count: 0,
@@ -234,8 +236,8 @@ impl Pipeline {
                 id
             });
             self.rows.push(&match stands {
-                Stands::OnCpu(period) => Row::Sampled(Sampled { time, period, thread, context }),
-                Stands::Waited(duration) => Row::Blocked(Blocked { time, duration, thread, context }),
+                Stands::OnCpu(period) => Row::Sampled(CpuSample { time, period, thread, context }),
+                Stands::Waited(duration) => Row::Blocked(OffCpuWait { time, duration, thread, context }),
             });
         }
     }
@@ -347,7 +349,7 @@ impl Pipeline {
     /// Makes threads assign new ids to their stacks if stacks were dropped or had too many ids. Forgets the old ids.
     fn forget_ids(&mut self) {
         let explain = &mut self.rows.explain;
-        let dropped = explain.stacks_not_kept();
+        let dropped = explain.dropped_stacks();
         match &mut self.forgetting {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.visit() {
@@ -445,22 +447,23 @@ impl Pipeline {
     /// Hands over windows whose GPU work has finished, and windows that have been closed for longer than
     /// `GIVEN_UP_AFTER`.
     fn take_out(&mut self) {
-        let (Some(taken), Some(apart)) = (&mut self.apart, self.rows.explain.apart()) else { return };
+        let (Some(taken), Some(apart)) = (&mut self.apart, self.rows.explain.per_window()) else { return };
         taken.settle(apart);
         let given_up = Nanos(capture::now().0.saturating_sub(GIVEN_UP_AFTER));
-        while let Some(part) = self.rows.explain.apart().and_then(|apart| apart.due(given_up)) {
+        while let Some(part) = self.rows.explain.per_window().and_then(|apart| apart.take_finished(given_up))
+        {
             self.hand_over(*part);
         }
     }
 
     /// Hands over all windows, because no more rows follow.
     fn take_out_all(&mut self) {
-        while let Some(part) = self.rows.explain.apart().and_then(Apart::any) {
+        while let Some(part) = self.rows.explain.per_window().and_then(PerWindowSums::take_first) {
             self.hand_over(*part);
         }
     }
 
-    fn hand_over(&mut self, part: Part) {
+    fn hand_over(&mut self, part: WindowSums) {
         if !self.has_work() {
             return;
         }
@@ -472,7 +475,7 @@ impl Pipeline {
             (count > before).then_some((loss, count - before))
         };
         let lost: Vec<_> = all.iter().filter_map(lost).collect();
-        let forgotten = explain.forgotten();
+        let forgotten = explain.dropped_count();
         let is_fresh = taken.forgotten.replace(forgotten) != Some(forgotten);
         if is_fresh {
             taken.definitions = Definitions::default();
@@ -480,16 +483,16 @@ impl Pipeline {
         let mut chunk = Chunk::default();
         explain.write_definitions(&mut taken.definitions, &mut chunk, usize::MAX);
         let (number, began) = (part.number, part.edges.first().map_or(Nanos(0), |(_, time)| *time));
-        let open = explain.write_part(part, &lost, &mut chunk);
-        chunk.mark(&Mark { began, time: capture::now(), interval_ms: 0, open });
-        let bytes = [&Chunk::file_head()[..], &chunk.take()].concat();
+        let open = explain.write_window_sums(part, &lost, &mut chunk);
+        chunk.mark(&CheckpointMark { began, time: capture::now(), interval_ms: 0, open });
+        let bytes = [&Chunk::file_header()[..], &chunk.take()].concat();
         taken.sets.push(Set { number, is_fresh, bytes });
     }
 
     /// Returns the ledger lines about windows that have their own files.
     pub(super) fn windows(&mut self, drawn: Option<&Drawn>) -> Vec<String> {
-        let Some(apart) = self.rows.explain.apart() else { return Vec::new() };
-        let Late { launches, activities, nanos } = apart.late();
+        let Some(apart) = self.rows.explain.per_window() else { return Vec::new() };
+        let LateArrivals { launches, activities, nanos } = apart.late();
         let late = format!(
             "windows {}, late: {launches} launches, {activities} activities, {nanos} ns arrived after their \
              window's files were written",
@@ -565,7 +568,7 @@ impl Pipeline {
     /// Number of entries merged into "others" so far. When this number changes, sums and definitions that were written
     /// before are outdated.
     pub(super) fn forgotten(&self) -> u64 {
-        self.rows.explain.forgotten()
+        self.rows.explain.dropped_count()
     }
 
     /// Whether computing all sums fits below the memory ceiling if gpuflame holds `held` bytes now.
@@ -648,15 +651,15 @@ impl TakenOut {
 
     /// Notes the windows whose launches are all read. A launch in flight belongs to the window in which the launch
     /// began, which is known. Everything that its thread wrote before the launch is in the log.
-    fn settle(&mut self, apart: &mut Apart) {
+    fn settle(&mut self, apart: &mut PerWindowSums) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             say("GPUFLAME_MAX_WINDOWS is reached; later windows are merged into the last set of files");
         }
         if self.marked.is_some() && capture::marked_is_read() {
-            self.marked.take().into_iter().for_each(|windows| apart.note_read(windows));
+            self.marked.take().into_iter().for_each(|windows| apart.note_windows_read(windows));
         }
         if self.marked.is_none()
-            && let Some(closed) = apart.unread()
+            && let Some(closed) = apart.unread_windows()
         {
             self.marked = Some(closed.min(capture::windows_left().into()));
             capture::mark_unread();
@@ -704,7 +707,7 @@ impl Rows {
             if window::state().is_open() {
                 self.count += 1;
                 self.streams.row(&row);
-                self.explain.clock_was_set(&row);
+                self.explain.push_clock_edge(&row);
             }
         }
     }

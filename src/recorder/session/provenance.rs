@@ -24,7 +24,7 @@ pub(super) fn tell(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)
     };
     say(Provenance::HOST, &facts.host);
     say(Provenance::START, &date::iso_8601(facts.time));
-    say(Provenance::RANK, &facts.known_rank().unwrap_or_default().to_string_lossy());
+    say(Provenance::RANK, &facts.launcher_rank().unwrap_or_default().to_string_lossy());
     gpus(Path::new(GPUS)).iter().for_each(|gpu| say(Provenance::GPU, gpu));
     if let Some((major, minor)) = api.driver() {
         say(Provenance::DRIVER, &format!("CUDA {major}.{minor}"));

@@ -16,7 +16,7 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_cupti as cupti;
 use gpuflame_explain::symbolize::Symbolizer;
-use gpuflame_explain::{Ledger, process_text};
+use gpuflame_explain::{Ledger, describe_process};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{Module, Provenance, Row, WindowEdge};
 use gpuflame_os::{shortage, stderr};
@@ -111,7 +111,7 @@ impl Session {
             pipeline.sample(sampler);
         }
         let session: &'static Self = Box::leak(Box::new(Self {
-            checkpoint: Checkpoint::new(&settings, &outputs.of_all()),
+            checkpoint: Checkpoint::new(&settings, &outputs.for_all_windows()),
             windows: Windows::new(&settings),
             settings,
             outputs,
@@ -320,7 +320,7 @@ impl Session {
         let mut wanted = self.settings.formats.clone();
         if self.sets.is_some() {
             // All other formats are drawn per window.
-            wanted.retain(|output| output.grows() || *output == Output::Stacks);
+            wanted.retain(|output| output.is_streamed() || *output == Output::Stacks);
         }
         if wanted.iter().any(|output| output.has_names()) {
             Symbolizer::new(draw::naming(&self.settings)).name(profile);
@@ -328,7 +328,7 @@ impl Session {
         let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
         let ours = progress::in_others(|| streams.created_recording()).or_else(kept);
         let chosen = chosen::outputs();
-        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_all_windows();
         let mut report = draw::files(
             profile,
             &self.settings,
@@ -380,7 +380,7 @@ impl Session {
             return None;
         }
         let chosen = chosen::outputs();
-        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_all_windows();
         write::ledger(text, &outputs, report).ok()
     }
 
@@ -644,7 +644,7 @@ impl Ends for Session {
         let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
         let files = files.chain(&file);
         let profile = &*pipeline.outputs().0;
-        about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
+        about::ended(self.settings.report.as_deref(), || describe_process(profile, &ledger, files));
         let mut rest = String::new();
         if is_printed && !print_ledger(&text) {
             rest = text;

@@ -6,7 +6,7 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_cupti as cupti;
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::options::{Python, Yield};
+use gpuflame_model::options::{PythonFrames, Yield};
 use gpuflame_model::profile::View;
 use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use gpuflame_os::{self as host, calls, file, memory, signals, stderr};
@@ -35,7 +35,7 @@ pub(super) fn write_unprinted() {
     if !text.is_empty() {
         let (settings, _) = environment::settings();
         file::make_for(settings.file_mode);
-        let outputs = Outputs::new(&settings.output, &environment::facts()).of_all();
+        let outputs = Outputs::new(&settings.output, &environment::facts()).for_all_windows();
         // A failure cannot be reported anywhere.
         let _ = write::ledger(&text, &outputs, &Report::default());
     }
@@ -51,9 +51,8 @@ fn draw_samples(settings: &mut Settings) {
             _ => view == &TOGETHER && (of_cpu || settings.off_cpu),
         }
     };
-    let drawn = Output::all()
-        .into_iter()
-        .filter(|output| matches!(output, Output::Drawn(view, _) if is_wanted(view)));
+    let drawn =
+        Output::all().into_iter().filter(|output| matches!(output, Output::View(view, _) if is_wanted(view)));
     let missing: Vec<_> = drawn.filter(|output| !settings.formats.contains(output)).collect();
     settings.formats.extend(missing);
 }
@@ -83,14 +82,14 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     capture::renew_clock();
     unwind::prepare();
     calls::make_once(settings.cpu_samples.is_some() || settings.off_cpu);
-    unwind::python::want(settings.python != Python::Off);
+    unwind::python::want(settings.python != PythonFrames::Off);
     capture::verify_every(settings.verify);
     if settings.launch_marker {
         window::mark();
     }
     draw_samples(&mut settings);
     let wants = |wanted: &View| {
-        settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
+        settings.formats.iter().any(|output| matches!(output, Output::View(view, _) if *view == wanted))
     };
     capture::note_host_calls(Kept { waits: wants(&WAITS) || settings.deps, memory: wants(&MEMORY) });
     let options = cupti::Options {

@@ -184,7 +184,7 @@ impl Sets {
     fn draw_next(&self, artist: &mut Artist) -> bool {
         let Some(set) = self.queue.lock().pop_front() else { return false };
         let chosen = chosen::outputs();
-        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_window(set.number);
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_window(set.number);
         let report = artist.draw(&set, &self.settings, &outputs).unwrap_or_else(|error| Report {
             failures: vec![format!("window {}: {error}", set.number)],
             ..Report::default()
@@ -209,7 +209,7 @@ impl Artist {
             let drawn = std::mem::take(&mut self.drawn);
             *self = Self { drawn, ..Self::new(settings) };
         }
-        self.explain.forget_stored();
+        self.explain.forget_checkpoint();
         let mut reader = Reader::new(&set.bytes[..])?;
         while let Some(row) = reader.next_row()? {
             self.explain.push(&row, &mut ());
@@ -219,7 +219,7 @@ impl Artist {
             profile.push(&Row::Generated { address, name: &name });
         }
         self.symbolizer.name(profile);
-        let drawn = |output: &Output| !output.grows() && *output != Output::Stacks;
+        let drawn = |output: &Output| !output.is_streamed() && *output != Output::Stacks;
         let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();
         Ok(draw::files(profile, settings, &wanted, (outputs, None), (Some(set.number), &ledger), None))
     }

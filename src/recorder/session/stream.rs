@@ -20,7 +20,8 @@ use gpuflame_export::{ActivityTable, ChromeText, CuptiText};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    self, Activity, Chunk, CorrelationId, Instant, Mark, NameId, Nanos, Row, Standing, WriterId,
+    self, Activity, CheckpointMark, Chunk, CorrelationId, Instant, NameId, Nanos, RecordingState, Row,
+    WriterId,
 };
 use gpuflame_os::alive::Identity;
 use gpuflame_os::file::{Draft, Fate};
@@ -186,7 +187,8 @@ impl Streams {
         }
         let is_named = std::mem::replace(&mut self.is_named, true);
         let named = if is_named { Ok(()) } else { writer.writer(&this_thread()) };
-        let mark = Mark { began: self.began, time: capture::now(), interval_ms: WRITTEN_EVERY_MS, open };
+        let mark =
+            CheckpointMark { began: self.began, time: capture::now(), interval_ms: WRITTEN_EVERY_MS, open };
         if let Err(error) = named.and_then(|()| writer.mark(&mark)).and_then(|()| writer.flush()) {
             self.recording_fails(error);
         }
@@ -208,15 +210,15 @@ impl Streams {
 
     /// States in a failed recording that the process has exited.
     pub(super) fn end_what_is_left(&mut self) {
-        let over = Standing { is_late: true, is_over: true };
-        self.left.take().iter().for_each(|left| left.begin_what_is_left_with(&Chunk::head_of(over)));
+        let over = RecordingState { missed_mark: true, exited: true };
+        self.left.take().iter().for_each(|left| left.begin_what_is_left_with(&Chunk::header(over)));
     }
 
     /// Ends the recording because memory ran out. Called at most once.
     pub(super) fn starve(&mut self, open: u64) {
         self.flush(open);
         let Stream::Open(_, writer) = &mut self.recording else { return };
-        let _ = writer.starved().and_then(|()| writer.flush());
+        let _ = writer.memory_exhausted().and_then(|()| writer.flush());
     }
 
     /// Forgets the names of all kernels except those that `keep` accepts.
@@ -323,7 +325,7 @@ pub(super) fn this_thread() -> WriterId {
 fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
     let outputs = outputs.clone();
     let open = move || {
-        let (names, _) = outputs.choose(&[&output.suffix()], |_| false, |_| true);
+        let (names, _) = outputs.choose_names(&[&output.suffix()], |_| false, |_| true);
         beside(&names[0])
     };
     Growing::begin(bounds, GivenUp::Goes, Box::new(open))
@@ -338,8 +340,8 @@ fn in_place(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> (Growing,
         about::begun(report.as_deref(), draft.path(), capture::now());
         Ok(draft)
     };
-    let late = Standing { is_late: true, is_over: false };
-    Growing::begin(bounds, GivenUp::Stays(Chunk::head_of(late).to_vec()), Box::new(open))
+    let late = RecordingState { missed_mark: true, exited: false };
+    Growing::begin(bounds, GivenUp::Stays(Chunk::header(late).to_vec()), Box::new(open))
 }
 
 fn beside(target: &Path) -> Result<Draft> {
@@ -357,7 +359,7 @@ pub(super) fn free_name<T>(
     let suffixes: Vec<_> = formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     for _ in 0..MOST_NAMES {
-        let (names, _) = outputs.choose(&suffixes, is_taken, |_| true);
+        let (names, _) = outputs.choose_names(&suffixes, is_taken, |_| true);
         let own = formats.iter().zip(&names).find(|(output, _)| **output == Output::Recording);
         let Some((_, path)) = own else { break };
         make_folders(path)?;
@@ -497,9 +499,9 @@ impl Sink for Streams {
         self.texts(|text| text.activity(activity, origin));
     }
 
-    fn met(&mut self, launched: Launched, is_graph: bool) {
-        self.chrome(|chrome| chrome.met(launched, is_graph));
-        self.texts(|text| text.met(launched, is_graph));
+    fn matched(&mut self, launched: Launched, is_graph: bool) {
+        self.chrome(|chrome| chrome.matched(launched, is_graph));
+        self.texts(|text| text.matched(launched, is_graph));
     }
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
@@ -522,7 +524,7 @@ mod tests {
     use std::fs::{self, File};
 
     use super::*;
-    use gpuflame_config::Facts;
+    use gpuflame_config::PrefixMacros;
     use gpuflame_os::testing::{folder, names};
 
     #[test]
@@ -534,7 +536,7 @@ mod tests {
             trace_file: Some(TraceFile::Path(path.clone())),
             ..Settings::default()
         };
-        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &PrefixMacros::default());
         fs::write(&path, "old").unwrap();
         let yesterday = SystemTime::now() - Duration::from_secs(86_400);
         File::options().write(true).open(&path).unwrap().set_modified(yesterday).unwrap();

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::capture;
 use crate::control::{life, steps};
-use gpuflame_config::schedule::{Plan, Reached, Schedule, Turn};
+use gpuflame_config::schedule::{RunProgress, Schedule, WindowChange, WindowPlan};
 use gpuflame_config::settings::Settings;
 use gpuflame_os::descriptor;
 use gpuflame_os::futex::Bell;
@@ -65,12 +65,12 @@ impl Windows {
             settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
         let steps = settings.steps.clone();
         let plan =
-            Plan { delay, duration, repeat, steps, most_launches: max_launches, most_bytes: max_bytes };
+            WindowPlan { delay, duration, repeat, steps, max_launches: max_launches, max_bytes: max_bytes };
         if repeat != 1 && duration.is_none() && !settings.quiet {
             tell("GPUFLAME_REPEAT has no effect without GPUFLAME_DURATION");
         }
-        if !settings.say_when() {
-            let would = Settings { enabled: true, ..settings.clone() }.say_when();
+        if !settings.has_window_limits() {
+            let would = Settings { enabled: true, ..settings.clone() }.has_window_limits();
             if would && !settings.quiet {
                 tell(
                     "GPUFLAME_ENABLED=0: only the program opens windows; the settings that schedule windows \
@@ -126,19 +126,19 @@ impl Windows {
     /// Opens or closes the window if the schedule requires it now. May be called on any thread.
     pub(super) fn look(&self, turns: &impl Turns) {
         let Some(mut schedule) = self.schedule.try_lock_for(LONGEST_TURN) else { return BELL.ring() };
-        match schedule.turn(self.reached()) {
+        match schedule.next_change(self.reached()) {
             None => {}
-            Some(Turn::Open) => turns.open(),
-            Some(Turn::Close) => turns.close(),
-            Some(Turn::Next) => {
+            Some(WindowChange::Open) => turns.open(),
+            Some(WindowChange::Close) => turns.close(),
+            Some(WindowChange::Next) => {
                 turns.close();
                 turns.open();
             }
         }
     }
 
-    fn reached(&self) -> Reached {
-        Reached {
+    fn reached(&self) -> RunProgress {
+        RunProgress {
             time: self.began.elapsed(),
             steps: steps::count(),
             launches: if self.counts_launches { capture::calls() } else { 0 },
@@ -180,7 +180,7 @@ impl Windows {
         let schedule = self.schedule.lock();
         let limits = schedule.is_limited().then_some(LOOK_AT_LIMITS_EVERY);
         let flag = has_flag.then_some(LOOK_FOR_FLAG_EVERY);
-        [limits, flag, schedule.patience(self.reached())].into_iter().flatten().min()
+        [limits, flag, schedule.time_to_next_change(self.reached())].into_iter().flatten().min()
     }
 }
 

@@ -7,8 +7,8 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use gpuflame_config::settings::{ABOUT, LEDGER, Output};
-use gpuflame_config::{Outputs, Rename};
+use gpuflame_config::settings::{LEDGER_SUFFIX, Output, SET_SUFFIX};
+use gpuflame_config::{Outputs, RenamedOutput};
 use gpuflame_model::error::Result;
 use gpuflame_os::file::{self, Claim, Draft};
 
@@ -18,7 +18,7 @@ pub(super) struct Report {
     /// Files written.
     pub(super) written: Vec<PathBuf>,
     /// Files whose name was taken, so that they got another name.
-    pub(super) renamed: Vec<Rename>,
+    pub(super) renamed: Vec<RenamedOutput>,
     /// Sentences about files that could not be written, one per cause.
     pub(super) failures: Vec<String>,
     /// Sentences about files that were removed or moved while they were written.
@@ -54,7 +54,7 @@ pub(super) fn all(
     // A recording that another process left behind may still be converted to files with the recording's name, so these
     // names are not used.
     let left = (!wanted.contains(&Output::Recording)).then(|| Output::Recording.suffix());
-    let suffixes = suffixes.iter().map(String::as_str).chain([ABOUT]).chain(left.as_deref());
+    let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
     let suffixes: Vec<_> = suffixes.collect();
     if wanted.is_empty() {
         return Report::default();
@@ -63,7 +63,7 @@ pub(super) fn all(
     // The ranks of a job end together and would choose the same names. Each rank therefore claims the file that
     // describes the set; the rank that gets the claim owns all names of the set.
     let mut claimed = None;
-    let (paths, renamed) = outputs.choose(&suffixes, is_others, |paths| {
+    let (paths, renamed) = outputs.choose_names(&suffixes, is_others, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
         // If this fails, creating the outputs fails as well, and that failure is reported.
         let _ = make_folders(about);
@@ -84,7 +84,7 @@ pub(super) fn all(
         let error = match write(*output, &path) {
             Ok(Made { path: used, note }) => {
                 if used != path && note.is_none() {
-                    report.renamed.push(Rename { taken: path, used: used.clone() });
+                    report.renamed.push(RenamedOutput { intended: path, actual: used.clone() });
                 }
                 report.notes.extend(note);
                 report.written.push(used);
@@ -106,7 +106,7 @@ pub(super) fn all(
     }
     drop(claimed);
     report.failures = failed.iter().map(|(error, names)| refusal(error, names)).collect();
-    report.renamed.retain(|rename| report.written.contains(&rename.used));
+    report.renamed.retain(|rename| report.written.contains(&rename.actual));
     report
 }
 
@@ -141,10 +141,11 @@ pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<(
 /// `report` has no outputs. Returns the path.
 pub(super) fn ledger(text: &str, outputs: &Outputs, report: &Report) -> Result<PathBuf> {
     let beside = report.about.as_deref().and_then(|about| {
-        let prefix = about.as_os_str().as_bytes().strip_suffix(ABOUT.as_bytes())?;
-        Some(PathBuf::from(OsString::from_vec([prefix, LEDGER.as_bytes()].concat())))
+        let prefix = about.as_os_str().as_bytes().strip_suffix(SET_SUFFIX.as_bytes())?;
+        Some(PathBuf::from(OsString::from_vec([prefix, LEDGER_SUFFIX.as_bytes()].concat())))
     });
-    let path = beside.or_else(|| outputs.choose(&[LEDGER], is_taken, |_| true).0.into_iter().next());
+    let path =
+        beside.or_else(|| outputs.choose_names(&[LEDGER_SUFFIX], is_taken, |_| true).0.into_iter().next());
     file(&path.unwrap_or_default(), |out| Ok(out.write_all(text.as_bytes())?))
 }
 
@@ -156,14 +157,14 @@ pub(super) fn make_folders(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuflame_config::Facts;
+    use gpuflame_config::PrefixMacros;
     use gpuflame_model::error::{Error, ErrorKind};
     use gpuflame_model::profile::views::GPU;
     use gpuflame_os::alive;
     use gpuflame_os::testing::{folder, names};
 
-    const FOLDED: Output = Output::Drawn(&GPU, "folded");
-    const SVG: Output = Output::Drawn(&GPU, "svg");
+    const FOLDED: Output = Output::View(&GPU, "folded");
+    const SVG: Output = Output::View(&GPU, "svg");
 
     fn write(outputs: &Outputs, wanted: &[Output], content: fn(Output) -> Result<&'static str>) -> Report {
         all(
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn missing_folders_are_created_and_no_temporary_files_remain() {
         let folder = folder("write-made");
-        let outputs = Outputs::new(format!("{}/a/b/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/a/b/x", folder.display()), &PrefixMacros::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(report.failures, Vec::<String>::new());
         assert_eq!(names(&folder.join("a/b")), ["x.csv", "x.folded", "x.set.json"]);
@@ -196,9 +197,9 @@ mod tests {
     #[test]
     fn a_failed_output_leaves_no_file_and_does_not_affect_other_outputs() {
         let folder = folder("write-half");
-        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &PrefixMacros::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| match output {
-            Output::Drawn(..) => Err(Error::new(ErrorKind::Io, "no room")),
+            Output::View(..) => Err(Error::new(ErrorKind::Io, "no room")),
             _ => Ok("done"),
         });
         assert_eq!(names(&folder), ["x.csv", "x.set.json"]);
@@ -213,7 +214,7 @@ mod tests {
     #[test]
     fn a_failure_cause_is_reported_once_for_all_its_files() {
         let folder = folder("write-cause");
-        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &PrefixMacros::default());
         let report = write(&outputs, &[FOLDED, SVG, Output::Table], |output| {
             Err(Error::new(ErrorKind::Io, if output == SVG { "no room" } else { "no leave" }))
         });
@@ -230,7 +231,7 @@ mod tests {
     #[test]
     fn a_file_created_during_the_write_is_kept_and_the_rename_is_reported() {
         let folder = folder("write-meanwhile");
-        let outputs = Outputs::new(folder.join("x"), &Facts::default());
+        let outputs = Outputs::new(folder.join("x"), &PrefixMacros::default());
         let report = all(
             &[Output::Table],
             &outputs,
@@ -246,7 +247,10 @@ mod tests {
         );
         assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "theirs");
         assert_eq!(fs::read_to_string(folder.join("x.1.csv")).unwrap(), "ours");
-        assert_eq!(report.renamed, [Rename { taken: folder.join("x.csv"), used: folder.join("x.1.csv") }]);
+        assert_eq!(
+            report.renamed,
+            [RenamedOutput { intended: folder.join("x.csv"), actual: folder.join("x.1.csv") }]
+        );
         assert!(fs::read_to_string(folder.join("x.set.json")).unwrap().contains("x.1.csv"));
         fs::remove_dir_all(folder).unwrap();
     }
@@ -255,7 +259,7 @@ mod tests {
     fn the_name_of_a_leftover_recording_counts_as_taken() {
         let folder = folder("write-left");
         fs::write(folder.join("x.gfr"), "left").unwrap();
-        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &PrefixMacros::default());
         assert_eq!(write(&outputs, &[Output::Table], |_| Ok("new")).failures, [""; 0]);
         assert_eq!(names(&folder), ["x.1.csv", "x.1.set.json", "x.gfr"]);
         fs::remove_dir_all(folder).unwrap();
@@ -264,7 +268,7 @@ mod tests {
     #[test]
     fn names_claimed_by_another_process_are_avoided_and_the_rename_is_reported() {
         let folder = folder("write-claimed");
-        let outputs = Outputs::new(folder.join("x"), &Facts::default());
+        let outputs = Outputs::new(folder.join("x"), &PrefixMacros::default());
         let theirs = Claim::of(&folder.join("x.set.json")).unwrap();
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(
@@ -283,7 +287,7 @@ mod tests {
     #[test]
     fn names_claimed_by_a_killed_process_are_free() {
         let folder = folder("write-killed");
-        let outputs = Outputs::new(folder.join("x"), &Facts::default());
+        let outputs = Outputs::new(folder.join("x"), &PrefixMacros::default());
         let about = folder.join("x.set.json");
         let claim = move || {
             std::mem::forget(Claim::of(&about).unwrap());
@@ -306,11 +310,14 @@ mod tests {
     fn an_existing_file_keeps_its_content() {
         let folder = folder("write-there");
         fs::write(folder.join("x.csv"), "old").unwrap();
-        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &PrefixMacros::default());
         let report = write(&outputs, &[Output::Table], |_| Ok("new"));
         assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "old");
         assert_eq!(fs::read_to_string(folder.join("x.1.csv")).unwrap(), "begun new");
-        assert_eq!(report.renamed, [Rename { taken: folder.join("x.csv"), used: folder.join("x.1.csv") }]);
+        assert_eq!(
+            report.renamed,
+            [RenamedOutput { intended: folder.join("x.csv"), actual: folder.join("x.1.csv") }]
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 }

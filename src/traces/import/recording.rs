@@ -3,7 +3,7 @@
 
 use super::{Opened, Options};
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::record::{Mark, Reader, Row, Standing, WriterId};
+use gpuflame_model::record::{CheckpointMark, Reader, RecordingState, Row, WriterId};
 use gpuflame_os::alive::Identity;
 
 /// Facts about a recording other than its rows.
@@ -59,14 +59,14 @@ pub fn recording(
                 Err(error) => return Err(error),
             }
         }
-        let standing = reader.standing();
-        let writer_state = (!reader.is_whole()).then(|| match reader.is_starved() {
+        let state = reader.state();
+        let writer_state = (!reader.is_complete()).then(|| match reader.is_memory_exhausted() {
             true => WriterState::OutOfMemory,
-            false if standing.is_over => WriterState::OutputsFailed,
+            false if state.exited => WriterState::OutputsFailed,
             false => writer_state(reader.writer()),
         });
         if let Some(writer_state) = writer_state.filter(|_| damaged == 0 || reader.mark().is_some()) {
-            let sentence = describe_missing(writer_state, reader.mark(), standing);
+            let sentence = describe_missing(writer_state, reader.mark(), state);
             remark(Error::new(ErrorKind::Format, sentence));
         }
         Ok(RecordingSummary {
@@ -94,21 +94,21 @@ fn writer_state(writer: Option<&WriterId>) -> WriterState {
 /// that either, but the process has printed a message about it.
 fn describe_missing(
     writer_state: WriterState,
-    mark: Option<&Mark>,
-    Standing { is_late, is_over }: Standing,
+    mark: Option<&CheckpointMark>,
+    RecordingState { missed_mark, exited }: RecordingState,
 ) -> String {
     let after = mark.map(|mark| format!("after {:.1} s", mark.time.since(mark.began) as f64 / 1e9));
     let later = after.as_ref().map(|after| format!(", {after} or later")).unwrap_or_default();
     let held = match mark {
-        Some(Mark { open, .. }) => format!("{open} activities that CUPTI still held"),
+        Some(CheckpointMark { open, .. }) => format!("{open} activities that CUPTI still held"),
         None => "activities that CUPTI had not handed over".to_owned(),
     };
     let last = match mark {
-        Some(_) if is_late => {
+        Some(_) if missed_mark => {
             format!("the file could no longer be written: everything after that, and {held}, are missing")
         }
-        Some(Mark { open: 0, .. }) if is_over => "nothing that it launched is missing".to_owned(),
-        Some(_) if is_over => format!("{held} are missing"),
+        Some(CheckpointMark { open: 0, .. }) if exited => "nothing that it launched is missing".to_owned(),
+        Some(_) if exited => format!("{held} are missing"),
         Some(mark) => {
             let seconds = f64::from(mark.interval_ms) / 1e3;
             format!(
@@ -118,7 +118,7 @@ fn describe_missing(
         None => format!("launches of the last second, and {held}, are missing"),
     };
     match (writer_state, after) {
-        (WriterState::Alive, Some(after)) if is_late => {
+        (WriterState::Alive, Some(after)) if missed_mark => {
             format!(
                 "its process is still running; this is its state {after}, when the file could no longer be written"
             )
@@ -150,10 +150,11 @@ mod tests {
 
     #[test]
     fn the_sentence_names_the_missing_part_of_an_unfinished_recording() {
-        let mark = Mark { began: Nanos(1_000), time: Nanos(12_345_000_000), interval_ms: 1500, open: 7 };
+        let mark =
+            CheckpointMark { began: Nanos(1_000), time: Nanos(12_345_000_000), interval_ms: 1500, open: 7 };
         let [on_time, late, over] = [(false, false), (true, false), (false, true)]
-            .map(|(is_late, is_over)| Standing { is_late, is_over });
-        let describe = |writer_state, standing| describe_missing(writer_state, Some(&mark), standing);
+            .map(|(missed_mark, exited)| RecordingState { missed_mark, exited });
+        let describe = |writer_state, state| describe_missing(writer_state, Some(&mark), state);
         assert_eq!(
             describe(WriterState::Gone, on_time),
             "its process ended without its exit hooks, after 12.3 s or later; at most the last 1.5 s, and 7 \
@@ -183,12 +184,12 @@ mod tests {
              held are missing"
         );
         assert_eq!(
-            describe_missing(WriterState::OutputsFailed, Some(&Mark { open: 0, ..mark }), over),
+            describe_missing(WriterState::OutputsFailed, Some(&CheckpointMark { open: 0, ..mark }), over),
             "its process exited but could not write its files, after 12.3 s or later; nothing that it launched is \
              missing"
         );
         assert_eq!(
-            describe(WriterState::OutputsFailed, Standing { is_late: true, is_over: true }),
+            describe(WriterState::OutputsFailed, RecordingState { missed_mark: true, exited: true }),
             "its process exited but could not write its files, after 12.3 s or later; the file could no longer be \
              written: everything after that, and 7 activities that CUPTI still held, are missing"
         );

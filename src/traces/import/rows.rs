@@ -21,8 +21,8 @@ use super::{Kind, NameTable, Opened, Options, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{
     Activity, ContextFlags, ContextId, CorrelationId, Created, DeviceId, EventId, Frame, GpuContextId,
-    GraphId, GraphNodeId, IdMap, Inside, LabelId, LabelKind, Launch, Missing, NameId, Nanos, Row, StreamId,
-    ThreadId,
+    GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Missing, NameId, Nanos, Row,
+    StreamId, ThreadId,
 };
 
 /// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
@@ -263,7 +263,7 @@ impl TraceCollector {
                     stack => context(stack, number, each),
                 };
                 let (thread, since) = (threads[number as usize], to_row_time(since, offset));
-                each(&Row::Inside(Inside { thread, since, context }));
+                each(&Row::HostState(HostState { thread, since, context }));
             }
         }
         let shown = self.calls.iter().filter(|call| call.is_shown());
@@ -357,7 +357,7 @@ impl TraceCollector {
         syncs.sort_by_key(|sync| (sync.start, sync.end));
         for sync in syncs {
             correlation = correlation.wrapping_add(1);
-            each(&Row::Sync(gpuflame_model::record::Sync {
+            each(&Row::Sync(gpuflame_model::record::SyncRecord {
                 kind: sync.kind,
                 start: nanos(sync.start),
                 end: nanos(sync.end),

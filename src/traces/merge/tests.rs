@@ -1,5 +1,5 @@
 use super::*;
-use gpuflame_model::record::testing::Chance;
+use gpuflame_model::record::testing::Rng;
 
 /// Returns the least cost over all order-preserving assignments, computed by dynamic programming.
 fn least_cost(ours: &[i64], theirs: &[i64], limit: u64) -> u64 {
@@ -23,9 +23,9 @@ fn cost(ours: &[i64], theirs: &[i64], limit: u64, pairs: &[(usize, usize)]) -> u
 #[test]
 fn the_assignment_has_the_least_cost_of_all_assignments() {
     for seed in 0..3000 {
-        let mut chance = Chance::new(seed);
+        let mut rng = Rng::new(seed);
         let mut points = |most: u64, range: u64| {
-            let mut points: Vec<i64> = (0..chance.below(most)).map(|_| chance.below(range) as i64).collect();
+            let mut points: Vec<i64> = (0..rng.below(most)).map(|_| rng.below(range) as i64).collect();
             points.sort_unstable();
             points
         };

@@ -72,13 +72,13 @@ impl Extract {
     }
 
     fn write_exact(&self, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
-        let quoted: Vec<Vec<u8>> = (0..self.ops.names.len() as u32)
-            .map(|number| super::quoted(&name(self.ops.names.text(number))))
+        let json_string: Vec<Vec<u8>> = (0..self.ops.names.len() as u32)
+            .map(|number| super::json_string(&name(self.ops.names.text(number))))
             .collect::<Result<_>>()?;
         let mut line = Vec::new();
         for op in self.ops() {
             line.clear();
-            line.extend_from_slice(&quoted[op.name as usize]);
+            line.extend_from_slice(&json_string[op.name as usize]);
             push_micros(op.start, &mut line);
             push_micros(op.end, &mut line);
             push_micros(op.end.saturating_sub(op.start), &mut line);

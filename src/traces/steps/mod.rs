@@ -16,7 +16,7 @@ pub use extract::{Extract, TimeRange};
 pub use ops::{Ops, TracedOp, TracedStep};
 
 /// Formats `text` as a CSV field, quoted if necessary.
-fn quoted(text: &str) -> gpuflame_model::error::Result<Vec<u8>> {
+fn json_string(text: &str) -> gpuflame_model::error::Result<Vec<u8>> {
     if text.is_empty() {
         // The writer would quote a single empty field, because the line would otherwise be empty.
         return Ok(Vec::new());

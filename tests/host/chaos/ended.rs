@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use gpuflame::{DrawOptions, ReadOptions, views};
-use gpuflame_model::record::{Mark, Reader};
+use gpuflame_model::record::{CheckpointMark, Reader};
 use serde_json::Value;
 
 use super::account::{Account, NO_STACK, Piece, Sums};
@@ -188,7 +188,7 @@ impl Ended<'_> {
     }
 
     /// Reads the process's `NAME.gfr`: its account, the checkpoint mark, and remarks about the file.
-    fn read(&self) -> (Account, Option<Mark>, Vec<String>) {
+    fn read(&self) -> (Account, Option<CheckpointMark>, Vec<String>) {
         let path = self.path("gfr");
         let mut reader = Reader::new(std::io::BufReader::new(fs::File::open(&path).unwrap())).unwrap();
         // A chunk may be truncated.

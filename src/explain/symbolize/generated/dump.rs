@@ -14,21 +14,21 @@
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
 
-use super::{Answers, LONGEST_NAME, MOST_RECORDS};
+use super::{Answers, MAX_DUMP_RECORDS, MAX_NAME_BYTES};
 
 const MAGIC: u32 = 0x4A69_5444;
 /// Kind of a record about a function that was generated.
-const FUNCTION: u32 = 0;
+const FUNCTION_RECORD: u32 = 0;
 /// Kind of a record about a function that was moved to another address.
-const MOVED: u32 = 1;
+const MOVED_RECORD: u32 = 1;
 /// Sizes of the parts of a record that are always present.
-const HEAD: u64 = 12;
-const RECORD: u64 = 16;
-const NUMBERS: u64 = 40;
-const MOVE: u64 = 48;
+const HEADER_BYTES: u64 = 12;
+const RECORD_HEADER_BYTES: u64 = 16;
+const FUNCTION_FIELDS_BYTES: u64 = 40;
+const MOVED_FIELDS_BYTES: u64 = 48;
 
 /// New address of a moved function, which is identified by its index.
-struct Moved {
+struct MovedRecord {
     index: u64,
     to: u64,
     bytes: u64,
@@ -36,16 +36,16 @@ struct Moved {
 
 pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Result<bool> {
     let mut moved = Vec::new();
-    let is_all = whole(records(file, |file, kind, rest| match kind {
-        FUNCTION if rest >= NUMBERS => {
-            let Function { address, bytes, name, .. } = function(file, rest)?;
-            Ok(answers.tell(address, bytes, &name))
+    let is_all = stop_at_truncation(records(file, |file, kind, rest| match kind {
+        FUNCTION_RECORD if rest >= FUNCTION_FIELDS_BYTES => {
+            let FunctionRecord { address, bytes, name, .. } = function(file, rest)?;
+            Ok(answers.add_function(address, bytes, &name))
         }
-        MOVED if rest == MOVE => {
+        MOVED_RECORD if rest == MOVED_FIELDS_BYTES => {
             let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
             let (_from, to, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?, u64_of(file)?);
-            if answers.is_asked(to, bytes) {
-                moved.push(Moved { index, to, bytes });
+            if answers.is_requested(to, bytes) {
+                moved.push(MovedRecord { index, to, bytes });
             }
             Ok(true)
         }
@@ -56,18 +56,18 @@ pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Res
     }
     moved.sort_by_key(|moved| moved.index);
     file.rewind()?;
-    whole(records(file, |file, kind, rest| {
-        if kind != FUNCTION || rest < NUMBERS {
+    stop_at_truncation(records(file, |file, kind, rest| {
+        if kind != FUNCTION_RECORD || rest < FUNCTION_FIELDS_BYTES {
             return skip(file, rest).map(|()| true);
         }
-        let Function { index, name, .. } = function(file, rest)?;
+        let FunctionRecord { index, name, .. } = function(file, rest)?;
         let first = moved.partition_point(|moved| moved.index < index);
         let mut all = moved[first..].iter().take_while(|moved| moved.index == index);
-        Ok(all.all(|moved| answers.tell(moved.to, moved.bytes, &name)))
+        Ok(all.all(|moved| answers.add_function(moved.to, moved.bytes, &name)))
     }))
 }
 
-fn whole(read: io::Result<bool>) -> io::Result<bool> {
+fn stop_at_truncation(read: io::Result<bool>) -> io::Result<bool> {
     match read {
         // The file may end in the middle of a record, because the writer may still be writing it.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(true),
@@ -82,13 +82,13 @@ fn records(
     mut each: impl FnMut(&mut BufReader<File>, u32, u64) -> io::Result<bool>,
 ) -> io::Result<bool> {
     let (magic, _version, size) = (u32_of(file)?, u32_of(file)?, u32_of(file)?);
-    if magic != MAGIC || u64::from(size) < HEAD {
+    if magic != MAGIC || u64::from(size) < HEADER_BYTES {
         return Err(io::Error::new(ErrorKind::InvalidData, "not a jitdump of this machine"));
     }
-    skip(file, u64::from(size) - HEAD)?;
-    for _ in 0..MOST_RECORDS {
+    skip(file, u64::from(size) - HEADER_BYTES)?;
+    for _ in 0..MAX_DUMP_RECORDS {
         let (kind, size, _time) = (u32_of(file)?, u64::from(u32_of(file)?), u64_of(file)?);
-        let Some(rest) = size.checked_sub(RECORD) else {
+        let Some(rest) = size.checked_sub(RECORD_HEADER_BYTES) else {
             return Err(io::Error::new(ErrorKind::InvalidData, "a record is too short"));
         };
         if !each(file, kind, rest)? {
@@ -98,7 +98,7 @@ fn records(
     Ok(false)
 }
 
-struct Function {
+struct FunctionRecord {
     address: u64,
     bytes: u64,
     index: u64,
@@ -106,15 +106,15 @@ struct Function {
 }
 
 /// Reads a function record of which `rest` bytes are left.
-fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<Function> {
+fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<FunctionRecord> {
     let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
     let (address, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);
-    let rest = rest - NUMBERS;
-    let mut name = vec![0; rest.min(LONGEST_NAME as u64) as usize];
+    let rest = rest - FUNCTION_FIELDS_BYTES;
+    let mut name = vec![0; rest.min(MAX_NAME_BYTES as u64) as usize];
     file.read_exact(&mut name)?;
     skip(file, rest - name.len() as u64)?;
     name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
-    Ok(Function { address, bytes, index, name })
+    Ok(FunctionRecord { address, bytes, index, name })
 }
 
 fn skip(file: &mut BufReader<File>, bytes: u64) -> io::Result<()> {

@@ -4,18 +4,18 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 
-use super::{Answers, LONGEST_NAME, MOST_BYTES};
+use super::{Answers, MAX_MAP_BYTES, MAX_NAME_BYTES};
 
 /// Maximum length of a line, with room for two numbers and a name. A longer line is accepted too, but its name is
 /// truncated.
-const LONGEST_LINE: u64 = LONGEST_NAME as u64 + 64;
+const MAX_LINE_BYTES: u64 = MAX_NAME_BYTES as u64 + 64;
 
 pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Result<bool> {
-    let mut file = file.take(MOST_BYTES);
+    let mut file = file.take(MAX_MAP_BYTES);
     let mut line = Vec::new();
     loop {
         line.clear();
-        let read = (&mut file).take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+        let read = (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
         if read == 0 {
             break;
         }
@@ -23,7 +23,7 @@ pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Res
             file.skip_until(b'\n')?;
         }
         if let Some((start, size, name)) = parse(&line)
-            && !answers.tell(start, size, name)
+            && !answers.add_function(start, size, name)
         {
             return Ok(false);
         }

@@ -21,17 +21,17 @@ use gpuflame_model::profile::Profile;
 use gpuflame_model::record::FrameKind;
 
 /// Maximum number of bytes read from a map, which is enough for a million functions.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_MAP_BYTES: u64 = 64 << 20;
 /// Maximum number of records read from a dump. Most bytes of a dump are code, which is skipped.
-const MOST_RECORDS: usize = 1 << 20;
+const MAX_DUMP_RECORDS: usize = 1 << 20;
 /// Maximum number of (function, address) matches. Real functions do not overlap by the thousand.
-const MOST_ANSWERS: usize = 1 << 20;
+const MAX_MATCHES: usize = 1 << 20;
 /// Maximum length of a name in bytes. The rest of a longer name is cut off.
-const LONGEST_NAME: usize = 1 << 10;
+const MAX_NAME_BYTES: usize = 1 << 10;
 
 /// Files with names of generated code. Missing files are ignored.
 #[derive(Clone, Debug, Default)]
-pub struct Sources {
+pub struct GeneratedCodeSources {
     /// Paths of maps in `perf`'s format.
     pub maps: Vec<PathBuf>,
     /// Paths of jitdumps.
@@ -42,7 +42,7 @@ pub struct Sources {
 
 /// Names read from the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Generated {
+pub struct GeneratedNames {
     /// Names of functions by address.
     pub names: Vec<(u64, String)>,
     /// Addresses that belonged to several functions in turn.
@@ -67,13 +67,13 @@ pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
     profile.frames().iter().skip(known).filter_map(address).collect()
 }
 
-impl Sources {
+impl GeneratedCodeSources {
     /// Returns the names of the functions at `addresses`.
-    pub fn ask(&self, addresses: &BTreeSet<u64>) -> Generated {
-        let mut answers = Answers::to(addresses);
+    pub fn find_names(&self, addresses: &BTreeSet<u64>) -> GeneratedNames {
+        let mut answers = Answers::new(addresses);
         let mut remarks = Vec::new();
-        let maps = self.maps.iter().map(|path| (path, map::read as Read));
-        for (path, read) in maps.chain(self.dumps.iter().map(|path| (path, dump::read as Read))) {
+        let maps = self.maps.iter().map(|path| (path, map::read as ReadSource));
+        for (path, read) in maps.chain(self.dumps.iter().map(|path| (path, dump::read as ReadSource))) {
             if let Err(why) = self.read(path, read, &mut answers) {
                 remarks.push(format!("{}: {why}", path.display()));
             }
@@ -85,10 +85,10 @@ impl Sources {
                 several.len()
             ));
         }
-        Generated { names: answers.names(), several, remarks }
+        GeneratedNames { names: answers.names(), several, remarks }
     }
 
-    fn read(&self, path: &Path, read: Read, answers: &mut Answers) -> Result<(), String> {
+    fn read(&self, path: &Path, read: ReadSource, answers: &mut Answers) -> Result<(), String> {
         let Some(file) = open(path, self.user)? else { return Ok(()) };
         match read(&mut BufReader::new(file), answers) {
             Ok(true) => Ok(()),
@@ -102,7 +102,7 @@ impl Sources {
 
 /// Function that passes the contents of a file to `Answers`. Returns false if a limit was reached before the end of the
 /// file.
-type Read = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
+type ReadSource = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
 /// Opens a file. `None` if there is no such file; an error with the reason if the file must not be opened.
 fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
@@ -144,13 +144,13 @@ enum Answer {
 }
 
 impl Answers {
-    fn to(addresses: &BTreeSet<u64>) -> Self {
+    fn new(addresses: &BTreeSet<u64>) -> Self {
         let addresses: Vec<u64> = addresses.iter().copied().collect();
         Self { answers: vec![Answer::None; addresses.len()], addresses, count: 0 }
     }
 
     /// Notes that a function of `size` bytes starts at `start`. Returns false if there are too many matches.
-    fn tell(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
+    fn add_function(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
         let Some(end) = start.checked_add(size) else { return true };
         let first = self.addresses.partition_point(|&address| address < start);
         let inside = self.addresses[first..].iter().take_while(|&&address| address < end).count();
@@ -158,7 +158,7 @@ impl Answers {
             return true;
         }
         self.count = self.count.saturating_add(inside);
-        if self.count > MOST_ANSWERS {
+        if self.count > MAX_MATCHES {
             return false;
         }
         let name = text(name);
@@ -173,7 +173,7 @@ impl Answers {
     }
 
     /// Whether any requested address is in this address range.
-    fn is_asked(&self, start: u64, size: u64) -> bool {
+    fn is_requested(&self, start: u64, size: u64) -> bool {
         let first = self.addresses.partition_point(|&address| address < start);
         self.addresses.get(first).is_some_and(|&address| address - start < size)
     }
@@ -195,7 +195,7 @@ impl Answers {
 
 /// Decodes a name, which may consist of any bytes.
 fn text(name: &[u8]) -> String {
-    String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).trim().to_owned()
+    String::from_utf8_lossy(&name[..name.len().min(MAX_NAME_BYTES)]).trim().to_owned()
 }
 
 #[cfg(test)]
@@ -217,15 +217,15 @@ mod tests {
         }
 
         /// Returns the result for these addresses from a map with these bytes.
-        fn ask(&self, map: impl AsRef<[u8]>, addresses: &[u64]) -> Generated {
+        fn find_names(&self, map: impl AsRef<[u8]>, addresses: &[u64]) -> GeneratedNames {
             let path = self.0.join("map");
             fs::write(&path, map).unwrap();
-            self.sources(&path).ask(&addresses.iter().copied().collect())
+            self.sources(&path).find_names(&addresses.iter().copied().collect())
         }
 
-        fn sources(&self, map: &Path) -> Sources {
+        fn sources(&self, map: &Path) -> GeneratedCodeSources {
             let user = self.0.metadata().unwrap().uid();
-            Sources { maps: vec![map.to_owned()], user, ..Sources::default() }
+            GeneratedCodeSources { maps: vec![map.to_owned()], user, ..GeneratedCodeSources::default() }
         }
     }
 
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    fn names(generated: &Generated) -> Vec<(u64, &str)> {
+    fn names(generated: &GeneratedNames) -> Vec<(u64, &str)> {
         generated.names.iter().map(|(address, name)| (*address, name.as_str())).collect()
     }
 
@@ -244,7 +244,7 @@ mod tests {
     fn an_address_belongs_to_the_function_around_it() {
         let folder = Folder::new("map");
         let map = "1000 10 first\n1010 8 two words\n0x2000 0x20 third\r\n";
-        let found = folder.ask(map, &[0xfff, 0x1000, 0x100f, 0x1010, 0x1018, 0x201f, 0x2020]);
+        let found = folder.find_names(map, &[0xfff, 0x1000, 0x100f, 0x1010, 0x1018, 0x201f, 0x2020]);
         let expected = [(0x1000, "first"), (0x100f, "first"), (0x1010, "two words"), (0x201f, "third")];
         assert_eq!(names(&found), expected);
         assert_eq!(found.remarks, [""; 0]);
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn an_address_used_by_several_functions_has_no_name() {
         let folder = Folder::new("several");
-        let found = folder.ask("1000 10 old\n1008 10 new\n1000 4 old\n", &[0x1000, 0x1008, 0x1010]);
+        let found = folder.find_names("1000 10 old\n1008 10 new\n1000 4 old\n", &[0x1000, 0x1008, 0x1010]);
         assert_eq!(names(&found), [(0x1000, "old"), (0x1010, "new")]);
         assert_eq!(
             found.remarks,
@@ -273,7 +273,7 @@ mod tests {
             format!("2000 10 {long}\n3000 10 behind\n{long}{long}\n4000 10 without an end").into_bytes(),
         ]
         .concat();
-        let found = folder.ask(map, &[0x1000, 0x2000, 0x3000, 0x4000, u64::MAX]);
+        let found = folder.find_names(map, &[0x1000, 0x2000, 0x3000, 0x4000, u64::MAX]);
         let (replaced, cut) = ("\u{fffd}\u{fffd}name", "x".repeat(1024));
         let expected =
             [(0x1000, replaced), (0x2000, cut.as_str()), (0x3000, "behind"), (0x4000, "without an end")];
@@ -288,7 +288,7 @@ mod tests {
         fs::write(&path, "1000 10 first\n").unwrap();
         // The file has a hole, which uses no disk space.
         OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
-        let found = folder.sources(&path).ask(&[0x1000].into());
+        let found = folder.sources(&path).find_names(&[0x1000].into());
         assert_eq!(names(&found), [(0x1000, "first")]);
         assert!(
             found.remarks[0]
@@ -301,7 +301,7 @@ mod tests {
     fn overlapping_map_lines_are_processed_up_to_a_limit() {
         let folder = Folder::new("overlap");
         let addresses: Vec<u64> = (0..2000).collect();
-        let found = folder.ask("0 ffff f\n".repeat(10_000), &addresses);
+        let found = folder.find_names("0 ffff f\n".repeat(10_000), &addresses);
         assert_eq!(found.names.len(), 2000);
         assert_eq!(found.remarks.len(), 1);
     }
@@ -313,7 +313,7 @@ mod tests {
         let ask = |user: Option<u32>| {
             let mut sources = folder.sources(&path);
             sources.user = user.unwrap_or(sources.user);
-            let Generated { names, remarks, .. } = sources.ask(&[0x1000].into());
+            let GeneratedNames { names, remarks, .. } = sources.find_names(&[0x1000].into());
             fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
             assert_eq!(names, []);
             let [remark] = &remarks[..] else { panic!("{remarks:?}") };
@@ -329,7 +329,11 @@ mod tests {
         assert_eq!(ask(None), no_plain_file);
         fs::create_dir(&path).unwrap();
         assert_eq!(ask(None), no_plain_file);
-        assert_eq!(folder.sources(&path).ask(&[0x1000].into()), Generated::default(), "none is there");
+        assert_eq!(
+            folder.sources(&path).find_names(&[0x1000].into()),
+            GeneratedNames::default(),
+            "none is there"
+        );
         fs::write(&path, "1000 10 first\n").unwrap();
         let owner = path.metadata().unwrap().uid();
         if owner == 0 && Command::new("chown").arg("65534").arg(&path).status().unwrap().success() {
@@ -372,8 +376,9 @@ mod tests {
         };
         let ask = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            let sources = Sources { maps: Vec::new(), dumps: vec![path.clone()], ..folder.sources(&path) };
-            sources.ask(&[0x1008, 0x6fff, 0x7000].into())
+            let sources =
+                GeneratedCodeSources { maps: Vec::new(), dumps: vec![path.clone()], ..folder.sources(&path) };
+            sources.find_names(&[0x1008, 0x6fff, 0x7000].into())
         };
         let found = ask(&whole);
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g")]);

@@ -1,6 +1,6 @@
 //! The CPU view: CPU time of launching threads, by sampled stack.
 
-use super::{Measure, Profile, Value, View, human};
+use super::{Measure, Profile, Value, View, format_nanos};
 use crate::record::Loss;
 
 /// Stacks on which launching threads spent CPU time, by samples. Waiting time is not included.
@@ -17,5 +17,5 @@ pub static CPU: View = View {
 fn summary(profile: &Profile) -> String {
     let samples = profile.samples(&CPU);
     let nanos = samples.iter().fold(0_u64, |sum, sample| sum.saturating_add(sample.amount()));
-    format!("{} in {} samples", human(nanos), samples.iter().map(|sample| sample.count()).sum::<u64>())
+    format!("{} in {} samples", format_nanos(nanos), samples.iter().map(|sample| sample.count()).sum::<u64>())
 }

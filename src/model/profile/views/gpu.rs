@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Measure, Profile, Value, View, gpus, human};
+use super::{Measure, Profile, Value, View, format_nanos, gpus};
 use crate::profile::saturating_sum;
 use crate::record::Loss;
 
@@ -39,7 +39,8 @@ fn summary(profile: &Profile) -> String {
     let devices = profile.devices();
     let nanos = devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.nanos));
     let count = saturating_sum(devices.iter().map(|device| device.count));
-    let mut text = format!("{} of GPU time, {count} activities on {}", human(nanos), gpus(devices.len()));
+    let mut text =
+        format!("{} of GPU time, {count} activities on {}", format_nanos(nanos), gpus(devices.len()));
     for (missing, [_, count, ..]) in profile.missing(&GPU) {
         let _ = write!(text, ", {count} {}", missing.label());
     }

@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Measure, Profile, Value, View, gpus, human};
-use crate::profile::{Base, Cause, DeviceTime, Sample, Tip};
+use super::{Measure, Profile, Value, View, format_nanos, gpus};
+use crate::profile::{Cause, DeviceTime, LeafFrame, RootMark, Sample};
 
 /// Idle time of whole GPUs, by cause. A gap with several causes counts once for each cause.
 pub static IDLE: View = View {
@@ -21,16 +21,16 @@ pub static IDLE: View = View {
 /// Returns the word for the cause of a sample of [`IDLE`], or for the edge of the window at which the idle time
 /// occurred.
 pub fn idle_word(sample: &Sample) -> &'static str {
-    match sample.base {
-        Some(Base::Opening) => "before_the_first",
-        Some(Base::Closing) => "after_the_last",
+    match sample.root_mark {
+        Some(RootMark::Opening) => "before_the_first",
+        Some(RootMark::Closing) => "after_the_last",
         None => cause(sample).map_or("unknown", Cause::word),
     }
 }
 
 fn cause(sample: &Sample) -> Option<Cause> {
-    sample.leaf.tips().find_map(|tip| match tip {
-        Tip::Idle(cause) => Some(cause),
+    sample.leaf.frames().find_map(|leaf_frame| match leaf_frame {
+        LeafFrame::Idle(cause) => Some(cause),
         _ => None,
     })
 }
@@ -47,8 +47,12 @@ fn summary(profile: &Profile) -> String {
     let times = profile.times();
     let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
     let idle = sum(|time| time.idle);
-    let mut text =
-        format!("{} idle of {} on {}", human(idle), human(sum(|time| time.window)), gpus(times.len()));
+    let mut text = format!(
+        "{} idle of {} on {}",
+        format_nanos(idle),
+        format_nanos(sum(|time| time.window)),
+        gpus(times.len())
+    );
     let causes = Cause::ALL.map(|cause| (cause.word(), cause.label()));
     let edges = [("before_the_first", "before the first work"), ("after_the_last", "after the last")];
     for (word, label) in causes.into_iter().chain(edges) {

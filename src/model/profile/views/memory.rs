@@ -1,7 +1,7 @@
 //! The memory view: bytes allocated and freed, by stack.
 
 use super::{Measure, Profile, Value, View};
-use crate::profile::Tip;
+use crate::profile::LeafFrame;
 
 /// Memory allocated and freed. A call that frees memory counts the bytes of the freed allocation.
 pub static MEMORY: View = View {
@@ -15,8 +15,8 @@ pub static MEMORY: View = View {
 
 fn summary(profile: &Profile) -> String {
     let [(bytes, count), (freed, frees)] = [true, false].map(|allocated| {
-        let is_it = |tip| matches!(tip, Tip::Allocate(_)) == allocated;
-        let samples = profile.samples(&MEMORY).iter().filter(|sample| sample.leaf.tips().any(is_it));
+        let is_it = |leaf_frame| matches!(leaf_frame, LeafFrame::Allocate(_)) == allocated;
+        let samples = profile.samples(&MEMORY).iter().filter(|sample| sample.leaf.frames().any(is_it));
         samples.fold((0_u64, 0), |(sum, count), sample| {
             (sum.saturating_add(sample.amount()), count + sample.count())
         })

@@ -22,7 +22,7 @@ pub use together::TOGETHER;
 pub use unified::{UNIFIED, UnifiedSums, unified};
 pub use waits::WAITS;
 
-use super::{Profile, Tip};
+use super::{LeafFrame, Profile};
 use crate::record::Loss;
 
 /// All views, in the order in which their files are written.
@@ -40,16 +40,16 @@ pub struct View {
     pub word: &'static str,
     /// Heading of the view's picture.
     pub title: &'static str,
-    /// Values that the view's samples count, at most [`MOST_VALUES`](super::MOST_VALUES): the amount that determines
-    /// widths, the number of occurrences, and other values.
+    /// Values that the view's samples count, at most [`MAX_SAMPLE_VALUES`](super::MAX_SAMPLE_VALUES): the amount that
+    /// determines widths, the number of occurrences, and other values.
     pub values: &'static [Value],
     /// Whether the view's samples belong to GPUs.
     pub has_devices: bool,
     /// Whether the view's samples belong to streams.
     pub has_streams: bool,
-    /// Other views that this view combines, each with the tip to put on the stacks of the other view. The first of
+    /// Other views that this view combines, each with the leaf frame to put on the stacks of the other view. The first of
     /// these views is always present. The samples of this view are the samples of its parts.
-    pub parts: &'static [(&'static View, Option<Tip>)],
+    pub parts: &'static [(&'static View, Option<LeafFrame>)],
     /// Words of the formats in which the view can be written at exit on request.
     pub at_exit: &'static [&'static str],
     /// Losses that the view would have shown if the lost data had been recorded. Each loss becomes a frame.
@@ -145,7 +145,7 @@ impl Measure {
 }
 
 /// Formats a time span with three decimals, in a suitable unit.
-pub fn human(nanos: u64) -> String {
+pub fn format_nanos(nanos: u64) -> String {
     let (unit, name) = match nanos {
         0..1_000 => return format!("{nanos} ns"),
         1_000..1_000_000 => (1e3, "us"),

@@ -1,6 +1,6 @@
 //! The off-CPU view: time in which launching threads waited off-CPU, by waiting stack.
 
-use super::{Measure, Profile, Value, View, human};
+use super::{Measure, Profile, Value, View, format_nanos};
 use crate::record::Loss;
 
 /// Stacks on which launching threads slept or waited, for any reason. Time in which a thread was runnable but another
@@ -18,5 +18,5 @@ pub static OFF_CPU: View = View {
 fn summary(profile: &Profile) -> String {
     let samples = profile.samples(&OFF_CPU);
     let nanos = samples.iter().fold(0_u64, |sum, sample| sum.saturating_add(sample.amount()));
-    format!("{} in {} waits", human(nanos), samples.iter().map(|sample| sample.count()).sum::<u64>())
+    format!("{} in {} waits", format_nanos(nanos), samples.iter().map(|sample| sample.count()).sum::<u64>())
 }

@@ -1,10 +1,10 @@
 //! The combined view: GPU time, CPU time and waiting time of each stack side by side.
 
-use super::{CPU, GPU, Measure, OFF_CPU, Profile, Value, View, human};
-use crate::profile::Tip;
+use super::{CPU, GPU, Measure, OFF_CPU, Profile, Value, View, format_nanos};
+use crate::profile::LeafFrame;
 
 /// The GPU, CPU and off-CPU views in one picture. The width of a function is the GPU time that it launched plus its
-/// CPU time plus its waiting time, and the tips distinguish these times. The three times overlap, so their sum is not
+/// CPU time plus its waiting time, and the leaf frames distinguish these times. The three times overlap, so their sum is not
 /// wall-clock time.
 pub static TOGETHER: View = View {
     word: "together",
@@ -13,7 +13,7 @@ pub static TOGETHER: View = View {
         Value::new("time", Measure::Nanos, "ns"),
         Value::new("samples", Measure::Count, "activities, samples and waits"),
     ],
-    parts: &[(&GPU, None), (&CPU, Some(Tip::OnCpu)), (&OFF_CPU, Some(Tip::OffCpu))],
+    parts: &[(&GPU, None), (&CPU, Some(LeafFrame::OnCpu)), (&OFF_CPU, Some(LeafFrame::OffCpu))],
     nothing: |_| "No thread was sampled, and no GPU activity was recorded.",
     summary,
     ..View::PLAIN
@@ -22,7 +22,7 @@ pub static TOGETHER: View = View {
 fn summary(profile: &Profile) -> String {
     let sum = |view| {
         let samples = profile.samples(view).iter();
-        human(samples.fold(0_u64, |sum, sample| sum.saturating_add(sample.amount())))
+        format_nanos(samples.fold(0_u64, |sum, sample| sum.saturating_add(sample.amount())))
     };
     format!("{} on GPUs, {} on processors, {} waiting", sum(&GPU), sum(&CPU), sum(&OFF_CPU))
 }

@@ -2,7 +2,7 @@
 //! include the traffic, but pictures do so only on request.
 
 use super::{Measure, Profile, Value, View};
-use crate::profile::{Sample, Tip, saturating_sum};
+use crate::profile::{LeafFrame, Sample, saturating_sum};
 use crate::record::{DeviceId, UnifiedKind};
 
 /// Traffic and faults of unified memory.
@@ -40,8 +40,8 @@ pub struct UnifiedSums {
 /// Returns the samples of [`UNIFIED`] with their kind and GPU.
 pub fn unified(profile: &Profile) -> impl Iterator<Item = UnifiedSums> {
     let kind = |sample: &Sample| {
-        sample.leaf.tips().find_map(|tip| match tip {
-            Tip::Unified(kind) => Some(kind),
+        sample.leaf.frames().find_map(|leaf_frame| match leaf_frame {
+            LeafFrame::Unified(kind) => Some(kind),
             _ => None,
         })
     };

@@ -1,6 +1,6 @@
 //! The wait view: host time spent waiting for GPUs, by waiting stack.
 
-use super::{Measure, Profile, Value, View, human};
+use super::{Measure, Profile, Value, View, format_nanos};
 
 /// Waits of the host. A wait belongs to no single GPU, because some calls wait for all GPUs.
 pub static WAITS: View = View {
@@ -15,5 +15,5 @@ pub static WAITS: View = View {
 fn summary(profile: &Profile) -> String {
     let samples = profile.samples(&WAITS);
     let nanos = samples.iter().fold(0_u64, |sum, sample| sum.saturating_add(sample.amount()));
-    format!("{} in {} calls", human(nanos), samples.iter().map(|sample| sample.count()).sum::<u64>())
+    format!("{} in {} calls", format_nanos(nanos), samples.iter().map(|sample| sample.count()).sum::<u64>())
 }

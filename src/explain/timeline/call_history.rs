@@ -11,46 +11,46 @@
 
 use std::collections::VecDeque;
 
-use super::charge::Blamed;
-use super::stretches::Call;
+use super::idle_cause::IdleCulprit;
+use super::stretches::LaunchSpan;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId, map_bytes};
 
 /// Minimum length in ns of the calls and pauses that are stored. A program that launches without a pause, at up to 100,000
 /// launches per second, has only shorter ones.
-const SHORT: u64 = 10_000;
+const MIN_PIECE_NS: u64 = 10_000;
 /// Maximum number of pieces, of 24 bytes each. It equals the maximum number of stretches of a GPU's time that may wait for
 /// their accounting.
-const MOST: usize = (1 << 17) - 2;
+const MAX_PIECES: usize = (1 << 17) - 2;
 /// Number of pieces from which on pieces are dropped if they cannot belong to any future gap.
-const MANY: usize = 1 << 13;
+const PIECES_HIGH_WATER: usize = 1 << 13;
 /// Maximum number of threads tracked, and of culprit threads reported separately.
-const MOST_THREADS: usize = 4096;
-const MOST_TOLD_APART: usize = 64;
+const MAX_THREADS: usize = 4096;
+const MAX_CULPRIT_THREADS: usize = 64;
 /// Number of most recent launching threads among which a culprit thread is searched for.
-const RECENT: usize = 16;
+const MAX_RECENT_THREADS: usize = 16;
 
 /// Calls and pauses of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
-pub(super) struct Calls {
-    threads: IdMap<ThreadId, Thread>,
+pub(super) struct CallHistory {
+    threads: IdMap<ThreadId, ThreadHistory>,
     /// The threads that launched most recently, newest first.
     recent: Vec<ThreadId>,
     /// Total number of pieces of all threads.
     pieces: usize,
     /// Number of pieces at which pieces that are not needed are dropped next.
-    crowd: usize,
-    most: usize,
+    drop_at: usize,
+    max_pieces: usize,
 }
 
 /// Culprit threads, which delayed the launches of other threads, up to the number that is reported separately.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ToldApart(Vec<ThreadId>);
+pub(super) struct CulpritThreads(Vec<ThreadId>);
 
-impl ToldApart {
+impl CulpritThreads {
     /// Returns `thread`, or `ThreadId::OTHERS` if too many threads are already reported separately.
     fn name(&mut self, thread: ThreadId) -> ThreadId {
         let is_known = self.0.contains(&thread);
-        if !is_known && self.0.len() < MOST_TOLD_APART {
+        if !is_known && self.0.len() < MAX_CULPRIT_THREADS {
             self.0.push(thread);
             return thread;
         }
@@ -59,15 +59,15 @@ impl ToldApart {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Thread {
-    last: Option<Made>,
+struct ThreadHistory {
+    last: Option<CallSpan>,
     /// The thread's pieces in order of time, without overlaps.
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<HistoryPiece>,
 }
 
 /// A call and the times at which it began and ended.
 #[derive(Clone, Copy, Debug)]
-struct Made {
+struct CallSpan {
     begun: u64,
     ended: u64,
     call: ContextId,
@@ -75,19 +75,19 @@ struct Made {
 
 /// A long period of a thread: either a call, or the pause between two calls.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct HistoryPiece {
     since: u64,
     until: u64,
     /// The call itself, or the call after the pause.
     call: ContextId,
-    /// The call before the pause; [`Piece::CALL`] if this piece is a call, [`Piece::BEGINNING`] if the pause was before the
-    /// thread's first call.
+    /// The call before the pause; [`HistoryPiece::CALL`] if this piece is a call, [`HistoryPiece::BEGINNING`] if the pause
+    /// was before the thread's first call.
     after: ContextId,
 }
 
-const _: () = assert!(size_of::<Piece>() == 24, "a piece grew: up to 131,072 pieces are stored");
+const _: () = assert!(size_of::<HistoryPiece>() == 24, "a piece grew: up to 131,072 pieces are stored");
 
-impl Piece {
+impl HistoryPiece {
     const CALL: ContextId = ContextId::NONE;
     const BEGINNING: ContextId = ContextId::OUTSIDE;
 
@@ -101,65 +101,73 @@ impl Piece {
     }
 }
 
-impl Default for Calls {
+impl Default for CallHistory {
     fn default() -> Self {
-        Self { threads: IdMap::default(), recent: Vec::new(), pieces: 0, crowd: MANY, most: MOST }
+        Self {
+            threads: IdMap::default(),
+            recent: Vec::new(),
+            pieces: 0,
+            drop_at: PIECES_HIGH_WATER,
+            max_pieces: MAX_PIECES,
+        }
     }
 }
 
-impl Calls {
+impl CallHistory {
     /// Creates an instance that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
-        let most = (bytes / size_of::<Piece>()).min(MOST);
-        Self { most, crowd: MANY.min(most), ..Self::default() }
+        let max_pieces = (bytes / size_of::<HistoryPiece>()).min(MAX_PIECES);
+        Self { max_pieces, drop_at: PIECES_HIGH_WATER.min(max_pieces), ..Self::default() }
     }
 
     /// Adds a completed call, or a launch that is still in progress. Calls of a thread must be added in order of time.
     pub(super) fn add(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
-        if !self.threads.contains_key(&id) && self.threads.len() >= MOST_THREADS {
+        if !self.threads.contains_key(&id) && self.threads.len() >= MAX_THREADS {
             self.forget_threads();
         }
         let thread = self.threads.entry(id).or_default();
-        let had = thread.pieces.len();
-        let noted = thread.pieces.back().map_or(0, |piece| piece.until);
+        let count_before = thread.pieces.len();
+        let last_until = thread.pieces.back().map_or(0, |piece| piece.until);
         match thread.last {
-            None => thread.push(Piece { since: 0, until: begun, call, after: Piece::BEGINNING }),
+            None => {
+                thread.push(HistoryPiece { since: 0, until: begun, call, after: HistoryPiece::BEGINNING })
+            }
             // The row of this call was delayed, or the clock was set.
             Some(last) if ended < last.ended => return,
             // After a long call, a pause of any length is stored, because the end of the pause shows which thread made the
             // next launch.
-            Some(Made { ended: since, call: after, .. })
-                if begun >= since.saturating_add(SHORT) || since == noted && begun > since =>
+            Some(CallSpan { ended: since, call: after, .. })
+                if begun >= since.saturating_add(MIN_PIECE_NS) || since == last_until && begun > since =>
             {
-                thread.push(Piece { since, until: begun, call, after });
+                thread.push(HistoryPiece { since, until: begun, call, after });
             }
             _ => {}
         }
-        if ended.saturating_sub(begun) >= SHORT {
-            thread.push(Piece { since: begun, until: ended, call, after: Piece::CALL });
+        if ended.saturating_sub(begun) >= MIN_PIECE_NS {
+            thread.push(HistoryPiece { since: begun, until: ended, call, after: HistoryPiece::CALL });
         }
-        thread.last = Some(Made { begun, ended, call });
-        self.pieces += thread.pieces.len() - had;
+        thread.last = Some(CallSpan { begun, ended, call });
+        self.pieces += thread.pieces.len() - count_before;
     }
 
-    /// Adds a launch, under the same conditions as [`Calls::add`].
+    /// Adds a launch, under the same conditions as [`CallHistory::add`].
     pub(super) fn add_launch(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
         self.add(id, begun, ended, call);
         if self.recent.first() != Some(&id) {
             self.recent.retain(|other| *other != id);
-            self.recent.truncate(RECENT - 1);
+            self.recent.truncate(MAX_RECENT_THREADS - 1);
             self.recent.insert(0, id);
         }
     }
 
     /// Returns the thread that made a late launch, if the thread can be determined.
-    pub(super) fn launched(&self, call: &Call) -> Option<ThreadId> {
+    pub(super) fn launching_thread(&self, call: &LaunchSpan) -> Option<ThreadId> {
         if let [only] = self.recent[..] {
             return Some(only);
         }
         let by = call.caller.launched().ok()?;
         let is_it =
-            |id: &&ThreadId| self.threads.get(*id).is_some_and(|thread| thread.waits_until(call.time, by));
+            |id: &&ThreadId| self.threads.get(*id).is_some_and(|thread| thread.was_busy_until(call.time, by));
         self.recent.iter().find(is_it).copied()
     }
 
@@ -167,37 +175,40 @@ impl Calls {
     /// time. `threads` are the threads that launch on the same GPU; `None` means that all threads do.
     pub(super) fn blame(
         &self,
-        call: &Call,
+        call: &LaunchSpan,
         (opened, from, to): (u64, u64, u64),
         threads: Option<&[ThreadId]>,
-        told_apart: &mut ToldApart,
-    ) -> Vec<(Blamed, u64)> {
-        let itself = Blamed::Caller(call.caller);
-        let Some(id) = self.launched(call) else { return vec![(itself, to - from)] };
+        culprit_threads: &mut CulpritThreads,
+    ) -> Vec<(IdleCulprit, u64)> {
+        let itself = IdleCulprit::Caller(call.caller);
+        let Some(id) = self.launching_thread(call) else { return vec![(itself, to - from)] };
         let Some(thread) = self.threads.get(&id) else { return vec![(itself, to - from)] };
         let others = threads.unwrap_or(&self.recent).iter().filter(|other| **other != id);
         let (mut blamed, mut done) = (Vec::new(), from);
-        for piece in thread.within(from, to) {
+        for piece in thread.overlapping(from, to) {
             let (since, until) = (piece.since.max(from), piece.until.min(to));
             blamed.push((itself, since - done));
             done = until;
             if piece.is_call() {
-                blamed.push((Blamed::Caller(piece.call.into()), until - since));
+                blamed.push((IdleCulprit::Caller(piece.call.into()), until - since));
                 continue;
             }
             // Activity from before the window opened is not known.
             let own = piece.after().filter(|_| piece.since >= opened);
             let returned = own.map_or(opened, |_| piece.since);
-            let made = others.clone().filter_map(|other| Some((*other, self.threads.get(other)?.at(since)?)));
+            let made = others
+                .clone()
+                .filter_map(|other| Some((*other, self.threads.get(other)?.last_call_at(since)?)));
             let later = made.filter(|(_, made)| made.ended > returned).max_by_key(|(_, made)| made.ended);
-            let pause = |after, thread, nanos| (Blamed::Pause { after, thread, before: piece.call }, nanos);
+            let pause =
+                |after, thread, nanos| (IdleCulprit::Pause { after, thread, before: piece.call }, nanos);
             match (later, own) {
                 (None, Some(call)) => blamed.push(pause(call, None, until - since)),
                 (None, None) => blamed.push((itself, until - since)),
                 (Some((other, made)), _) => {
                     let ended = made.ended.clamp(since, until);
-                    blamed.push((Blamed::Caller(made.call.into()), ended - since));
-                    blamed.push(pause(made.call, Some(told_apart.name(other)), until - ended));
+                    blamed.push((IdleCulprit::Caller(made.call.into()), ended - since));
+                    blamed.push(pause(made.call, Some(culprit_threads.name(other)), until - ended));
                 }
             }
         }
@@ -206,9 +217,9 @@ impl Calls {
         blamed
     }
 
-    /// Whether there are so many pieces that [`Calls::forget`] should be called.
+    /// Whether there are so many pieces that [`CallHistory::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
-        self.pieces >= self.crowd
+        self.pieces >= self.drop_at
     }
 
     /// Drops pieces in periods that cannot contain a gap any more, according to `is_over`. If there are still too many
@@ -219,13 +230,13 @@ impl Calls {
             thread.pieces.shrink_to(2 * thread.pieces.len());
         }
         self.count_pieces();
-        if self.pieces >= self.most {
+        if self.pieces >= self.max_pieces {
             for thread in self.threads.values_mut() {
                 thread.pieces.drain(..thread.pieces.len() / 2);
             }
             self.count_pieces();
         }
-        self.crowd = (2 * self.pieces).clamp(MANY.min(self.most), self.most);
+        self.drop_at = (2 * self.pieces).clamp(PIECES_HIGH_WATER.min(self.max_pieces), self.max_pieces);
     }
 
     /// Replaces each context by the one that `context` returns for it.
@@ -245,8 +256,8 @@ impl Calls {
 
     /// Drops the half of the threads whose last calls are oldest, because these threads have usually exited.
     fn forget_threads(&mut self) {
-        let mut ends: Vec<u64> = self.threads.values().map(Thread::ended).collect();
-        let (_, &mut middle, _) = ends.select_nth_unstable(MOST_THREADS / 2);
+        let mut ends: Vec<u64> = self.threads.values().map(ThreadHistory::ended).collect();
+        let (_, &mut middle, _) = ends.select_nth_unstable(MAX_THREADS / 2);
         self.threads.retain(|_, thread| thread.ended() > middle);
         self.count_pieces();
     }
@@ -256,13 +267,13 @@ impl Calls {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let pieces = self.threads.values().map(|thread| thread.pieces.capacity() * size_of::<Piece>());
+        let pieces = self.threads.values().map(|thread| thread.pieces.capacity() * size_of::<HistoryPiece>());
         pieces.sum::<usize>() + map_bytes(&self.threads)
     }
 }
 
-impl Thread {
-    fn push(&mut self, piece: Piece) {
+impl ThreadHistory {
+    fn push(&mut self, piece: HistoryPiece) {
         // The last piece is a call whose end was not known when it was added.
         if let Some(last) = self.pieces.back_mut()
             && last.until > piece.since
@@ -273,10 +284,10 @@ impl Thread {
     }
 
     /// Whether the thread was busy elsewhere until it made this call.
-    fn waits_until(&self, time: u64, call: ContextId) -> bool {
+    fn was_busy_until(&self, time: u64, call: ContextId) -> bool {
         let at = self.pieces.partition_point(|piece| piece.until < time);
-        let here = self.pieces.range(at..).take_while(|piece| piece.until == time);
-        here.into_iter().any(|piece| !piece.is_call() && piece.call == call)
+        let ending_now = self.pieces.range(at..).take_while(|piece| piece.until == time);
+        ending_now.into_iter().any(|piece| !piece.is_call() && piece.call == call)
     }
 
     fn ended(&self) -> u64 {
@@ -284,19 +295,19 @@ impl Thread {
     }
 
     /// The thread's pieces that overlap the time `from..to`.
-    fn within(&self, from: u64, to: u64) -> impl Iterator<Item = &Piece> {
+    fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = &HistoryPiece> {
         let first = self.pieces.partition_point(|piece| piece.until <= from);
         self.pieces.range(first..).take_while(move |piece| piece.since < to)
     }
 
     /// The last call that the thread had begun by `time`, if it is known.
-    fn at(&self, time: u64) -> Option<Made> {
+    fn last_call_at(&self, time: u64) -> Option<CallSpan> {
         let behind = self.pieces.partition_point(|piece| piece.since <= time);
         match behind.checked_sub(1).map(|at| self.pieces[at]).filter(|piece| piece.until > time) {
             Some(piece) if piece.is_call() => {
-                Some(Made { begun: piece.since, ended: piece.until, call: piece.call })
+                Some(CallSpan { begun: piece.since, ended: piece.until, call: piece.call })
             }
-            Some(piece) => Some(Made { begun: piece.since, ended: piece.since, call: piece.after()? }),
+            Some(piece) => Some(CallSpan { begun: piece.since, ended: piece.since, call: piece.after()? }),
             None => self.last.filter(|last| last.begun <= time),
         }
     }
@@ -312,8 +323,8 @@ mod tests {
     type Times = (u64, u64, u32);
 
     /// Calls of several threads, which make these launches.
-    fn calls(known: &[(u32, &[Times])]) -> Calls {
-        let mut calls = Calls::default();
+    fn calls(known: &[(u32, &[Times])]) -> CallHistory {
+        let mut calls = CallHistory::default();
         for (thread, all) in known {
             for &(begun, ended, call) in *all {
                 calls.add_launch(ThreadId(*thread), begun * US, ended * US, ContextId(call));
@@ -323,17 +334,22 @@ mod tests {
     }
 
     /// Returns the blamed code for a gap that a launch at `to` ended, in us.
-    fn blame(calls: &Calls, (opened, from, to): (u64, u64, u64), call: u32, threads: &[u32]) -> Vec<String> {
+    fn blame(
+        calls: &CallHistory,
+        (opened, from, to): (u64, u64, u64),
+        call: u32,
+        threads: &[u32],
+    ) -> Vec<String> {
         let threads: Vec<_> = threads.iter().copied().map(ThreadId).collect();
-        let call = Call { time: to * US, duration: 1, caller: ContextId(call).into() };
+        let call = LaunchSpan { time: to * US, duration: 1, caller: ContextId(call).into() };
         let times = (opened * US, from * US, to * US);
-        let blamed = calls.blame(&call, times, Some(&threads), &mut ToldApart::default());
-        let text = |(who, nanos): (Blamed, u64)| {
+        let blamed = calls.blame(&call, times, Some(&threads), &mut CulpritThreads::default());
+        let text = |(who, nanos): (IdleCulprit, u64)| {
             assert_eq!(nanos % US, 0);
             let what = match who {
-                Blamed::Caller(by) => by.launched().unwrap().0.to_string(),
-                Blamed::Pause { after, thread: None, before } => format!("{}-{}", after.0, before.0),
-                Blamed::Pause { after, thread: Some(thread), before } => {
+                IdleCulprit::Caller(by) => by.launched().unwrap().0.to_string(),
+                IdleCulprit::Pause { after, thread: None, before } => format!("{}-{}", after.0, before.0),
+                IdleCulprit::Pause { after, thread: Some(thread), before } => {
                     format!("{}/{}-{}", thread.0, after.0, before.0)
                 }
             };
@@ -381,7 +397,7 @@ mod tests {
 
     #[test]
     fn short_calls_use_constant_memory() {
-        let mut calls = Calls::default();
+        let mut calls = CallHistory::default();
         for at in 0..1_000_000_u64 {
             calls.add_launch(ThreadId(1), at * 9 * US, at * 9 * US + 3 * US, ContextId(7));
         }
@@ -391,24 +407,28 @@ mod tests {
 
     #[test]
     fn stored_calls_are_bounded_even_if_none_can_be_forgotten() {
-        let mut calls = Calls::default();
-        let mut most = 0;
+        let mut calls = CallHistory::default();
+        let mut max_pieces = 0;
         for at in 0..1_000_000_u64 {
             let thread = if at % 3 == 0 { 1 } else { 10 + at as u32 };
             calls.add_launch(ThreadId(thread), at * 50 * US, at * 50 * US + 20 * US, ContextId(7));
             if calls.is_crowded() {
                 calls.forget(|_, until| until < at.saturating_sub(1000) * 50 * US);
             }
-            most = most.max(calls.pieces);
+            max_pieces = max_pieces.max(calls.pieces);
         }
-        assert!(most <= MANY && calls.threads.len() <= MOST_THREADS, "{most}");
+        assert!(max_pieces <= PIECES_HIGH_WATER && calls.threads.len() <= MAX_THREADS, "{max_pieces}");
         for at in 0..1_000_000_u64 {
             calls.add(ThreadId(1), at * 50 * US, at * 50 * US + 20 * US, ContextId(7));
             if calls.is_crowded() {
                 calls.forget(|_, _| false);
             }
-            most = most.max(calls.pieces);
+            max_pieces = max_pieces.max(calls.pieces);
         }
-        assert!(most <= MOST + 2 && calls.heap_bytes() <= 5 << 20, "{most} in {}", calls.heap_bytes());
+        assert!(
+            max_pieces <= MAX_PIECES + 2 && calls.heap_bytes() <= 5 << 20,
+            "{max_pieces} in {}",
+            calls.heap_bytes()
+        );
     }
 }

@@ -3,9 +3,9 @@
 //! An invalid value is never fatal, because the application must continue to run. Instead the default applies, or the
 //! valid items of a list, and a warning is printed.
 
-use super::asked::Settings;
-use super::table::{PATHS, SETTINGS, Setting, TRACE_FILE};
-use super::values::Refused;
+use super::parsers::InvalidValue;
+use super::table::{PATH_SETTINGS, SETTINGS, Setting, TRACE_FILE};
+use super::user_settings::Settings;
 
 /// Reads the settings of this process. See [`parse`].
 pub fn from_environment() -> (Settings, Vec<String>) {
@@ -15,7 +15,7 @@ pub fn from_environment() -> (Settings, Vec<String>) {
         Some((name, value.to_string_lossy().into_owned()))
     });
     let (mut settings, warnings) = parse(all);
-    for (name, set) in PATHS {
+    for (name, set) in PATH_SETTINGS {
         if let Some(path) = std::env::var_os(name).filter(|path| path.to_str().is_none()) {
             set(&mut settings, &path);
         }
@@ -42,11 +42,11 @@ pub fn parse(pairs: impl IntoIterator<Item = (String, String)>) -> (Settings, Ve
     (settings, warnings)
 }
 
-fn warning(setting: &Setting, value: &str, refused: &Refused) -> String {
+fn warning(setting: &Setting, value: &str, refused: &InvalidValue) -> String {
     let (why, instead) = match refused {
-        Refused::All(why) if setting.default.is_empty() => (why, "the default (unset)".to_owned()),
-        Refused::All(why) => (why, format!("the default ({})", setting.default)),
-        Refused::Some(why) => (why, "the other items".to_owned()),
+        InvalidValue::All(why) if setting.default.is_empty() => (why, "the default (unset)".to_owned()),
+        InvalidValue::All(why) => (why, format!("the default ({})", setting.default)),
+        InvalidValue::Some(why) => (why, "the other items".to_owned()),
     };
     format!("{}={value}: {why}; using {instead}", setting.name)
 }
@@ -66,10 +66,10 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use super::super::asked::Nvtx;
-    use super::super::wanted::{Output, TraceFile};
+    use super::super::output::{Output, TraceFile};
+    use super::super::user_settings::Nvtx;
     use super::*;
-    use gpuflame_model::options::{Backward, GraphStacks, Python, Root, Unit, Yield};
+    use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Yield};
     use gpuflame_model::profile::views::{GPU, IDLE};
 
     fn parse_pairs(pairs: &[(&str, &str)]) -> (Settings, Vec<String>) {
@@ -149,8 +149,8 @@ mod tests {
     fn the_defaults_are_unchanged() {
         let default = Settings::default();
         assert_eq!(default.output, "gpuflame-%e.%p");
-        let [folded, svg] = ["folded", "svg"].map(|format| Output::Drawn(&GPU, format));
-        let [idle_folded, idle_svg] = ["folded", "svg"].map(|format| Output::Drawn(&IDLE, format));
+        let [folded, svg] = ["folded", "svg"].map(|format| Output::View(&GPU, format));
+        let [idle_folded, idle_svg] = ["folded", "svg"].map(|format| Output::View(&IDLE, format));
         let formats = [folded, svg, Output::Table, idle_folded, idle_svg];
         assert_eq!(default.formats, formats);
         assert_eq!((default.unit, default.graph), (Unit::Nanos, GraphStacks::Both));
@@ -222,9 +222,9 @@ mod tests {
         let expected = Settings {
             output: "/tmp/x-%p".into(),
             formats: vec![
-                Output::Drawn(&GPU, "folded"),
-                Output::Drawn(&IDLE, "folded"),
-                Output::Drawn(&IDLE, "svg"),
+                Output::View(&GPU, "folded"),
+                Output::View(&IDLE, "folded"),
+                Output::View(&IDLE, "svg"),
                 Output::Activities,
                 Output::Stacks,
             ],
@@ -244,7 +244,7 @@ mod tests {
             profiler_calls: false,
             quiet: true,
             internal_frames: true,
-            python: Python::Only,
+            python: PythonFrames::Only,
             backward: Backward::Forward,
             graph: GraphStacks::Capture,
             whole_graphs: true,
@@ -315,7 +315,7 @@ mod tests {
             ("GPUFLAME_ROOT", "thread,host"),
         ]);
         let expected = Settings {
-            formats: vec![Output::Drawn(&GPU, "svg"), Output::Recording],
+            formats: vec![Output::View(&GPU, "svg"), Output::Recording],
             nvtx: Nvtx::Without(vec!["NCCL".to_owned()]),
             root: vec![Root::Thread],
             ..Settings::default()
@@ -351,7 +351,7 @@ mod tests {
         ]);
         assert_eq!(warnings, Vec::<String>::new());
         let expected = Settings {
-            formats: vec![Output::Drawn(&GPU, "svg")],
+            formats: vec![Output::View(&GPU, "svg")],
             graph: GraphStacks::Launch,
             whole_graphs: true,
             root: vec![Root::Device],

@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::Ledger;
-use gpuflame_model::profile::{Profile, quoted};
+use gpuflame_model::profile::{Profile, json_string};
 use gpuflame_model::record::{Provenance, WindowEdge};
 
 /// Returns the description that is written next to a set of files, which may cover all windows or a single window. Files
 /// are listed by name only, since the folder may be copied to another place.
-pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
-    let name = |file: &PathBuf| quoted_path(file.file_name().unwrap_or_default());
+pub fn describe_set(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
+    let name = |file: &PathBuf| json_path(file.file_name().unwrap_or_default());
     let mut windows: Vec<(u64, Option<u64>)> = Vec::new();
     for (edge, time) in profile.windows() {
         match (edge, windows.last_mut()) {
@@ -31,14 +31,14 @@ pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: 
 }
 
 /// Returns the description for the parent process, which has absolute paths and the number of launches outside windows.
-pub fn process_text<'a>(
+pub fn describe_process<'a>(
     profile: &Profile,
     ledger: &Ledger,
     files: impl Iterator<Item = &'a PathBuf>,
 ) -> String {
     let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
     let more = format!(",\"outside\":{}", ledger.tally.launches.outside);
-    object(profile, ledger, &more, files.map(|file| quoted_path(absolute(file).as_os_str())))
+    object(profile, ledger, &more, files.map(|file| json_path(absolute(file).as_os_str())))
 }
 
 fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<Item = String>) -> String {
@@ -49,14 +49,15 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
             device.work.device.0, time.busy, time.idle
         ))
     });
-    let said = |wanted| profile.provenance().find(|(what, _)| *what == wanted).map(|(_, text)| quoted(text));
-    let said = |wanted| said(wanted).unwrap_or_else(|| "null".to_owned());
+    let fact =
+        |wanted| profile.provenance().find(|(what, _)| *what == wanted).map(|(_, text)| json_string(text));
+    let fact = |wanted| fact(wanted).unwrap_or_else(|| "null".to_owned());
     let (process, program) = profile.process().unwrap_or_default();
     format!(
         "{{\"process\":{process},\"program\":{},\"host\":{},\"rank\":{},\"launches\":{},\"gpus\":[{}]{more},\"files\":[{}]}}\n",
-        quoted(program),
-        said(Provenance::HOST),
-        said(Provenance::RANK),
+        json_string(program),
+        fact(Provenance::HOST),
+        fact(Provenance::RANK),
         ledger.launches().total,
         gpus.collect::<Vec<_>>().join(","),
         files.collect::<Vec<_>>().join(","),
@@ -64,6 +65,6 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
 }
 
 /// Encodes a path as JSON: as a string, or as an array of the path's bytes if the path is not UTF-8.
-pub fn quoted_path(path: &OsStr) -> String {
-    path.to_str().map_or_else(|| format!("{:?}", path.as_bytes()), quoted)
+pub fn json_path(path: &OsStr) -> String {
+    path.to_str().map_or_else(|| format!("{:?}", path.as_bytes()), json_string)
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Context, Index, KernelName, NodeId, Profile, Sample, ShownFrame, StackId, Strings, Tree, intern_frame,
-    strings,
+    Context, Index, KernelName, NodeId, PrefixTree, Profile, Sample, ShownFrame, StackId, StringTable,
+    intern_frame, strings,
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
@@ -22,7 +22,7 @@ impl Profile {
     /// Keeps the contexts selected by `keep`, and only their frames. Returns the replacement for each context that is
     /// not kept: the merged context of the API function that its stack called.
     pub fn keep_contexts(&mut self, keep: impl Fn(ContextId) -> bool) -> IdMap<ContextId, ContextId> {
-        self.forget_what_was_shown();
+        self.drop_shown();
         let frames = std::mem::take(&mut self.frames);
         self.frame_index = Index::default();
         let stacks = std::mem::take(&mut self.stacks).without_index();
@@ -30,14 +30,14 @@ impl Profile {
         let firsts = std::mem::take(&mut self.first_with);
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
-        let (mut forgotten, mut stack) = (IdMap::default(), Vec::new());
+        let (mut replacements, mut stack) = (IdMap::default(), Vec::new());
         // New position of each frame that was kept. Hundreds of thousands of stacks share a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
             if id.is_others() || keep(id) {
                 stack.clear();
-                stack.extend(stacks.up(node));
+                stack.extend(stacks.symbols_to_root(node));
                 let Self { frames: kept, frame_index, stacks, .. } = self;
                 let root_first = stack.iter().rev().map(|&frame| {
                     let at = &mut kept_at[frame as usize];
@@ -46,18 +46,18 @@ impl Profile {
                 let stack = StackId(stacks.chain(NodeId::ROOT, root_first));
                 self.contexts.insert(id, Context { thread, flags, stack });
             } else {
-                let mut leaf_first = stacks.up(node).map(|frame| frames[frame as usize]);
+                let mut leaf_first = stacks.symbols_to_root(node).map(|frame| frames[frame as usize]);
                 let call = leaf_first.find(|frame| matches!(frame.kind(), FrameKind::Label(_)));
-                forgotten.insert(id, self.others(call));
+                replacements.insert(id, self.merged_context(call));
             }
         }
-        self.others(None);
+        self.merged_context(None);
         let kept = firsts.into_iter().filter_map(|((_, flags, thread), id)| {
             let node = self.contexts.get(&id)?.stack.0;
             Some(((node, flags, thread), id))
         });
         self.first_with = kept.collect();
-        forgotten
+        replacements
     }
 
     /// Keeps the kernels selected by `keep`. All other kernels are replaced by [`NameId::OTHERS`].
@@ -68,7 +68,7 @@ impl Profile {
         let texts = |name: &KernelName| [Some(name.symbol), name.shown.filter(|shown| *shown != name.symbol)];
         let texts = self.kernels.iter().flat_map(|(_, name)| texts(name)).flatten();
         self.kernel_text = texts.map(|text| strings::bytes(self.strings.get(text))).sum();
-        self.forget_what_was_shown();
+        self.drop_shown();
     }
 
     /// Keeps the names of threads that have a context. Returns the number of dropped names.
@@ -77,19 +77,19 @@ impl Profile {
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
         of_contexts.sort_unstable();
         self.threads.retain(|id, _| of_contexts.binary_search(id).is_ok());
-        self.forget_what_was_shown();
+        self.drop_shown();
         all - self.threads.len()
     }
 
     /// Drops the displayed frames and the samples of every view. The next display rebuilds these frames and samples.
     /// Ids that are positions may change.
-    pub fn forget_what_was_shown(&mut self) {
+    pub fn drop_shown(&mut self) {
         self.renumbered += 1;
         self.samples = BTreeMap::new();
         self.works = Vec::new();
         self.shown_frames = Vec::new();
         self.shown_index = Index::default();
-        self.shown = Tree::default();
+        self.shown = PrefixTree::default();
         self.shown_contexts = IdMap::default();
         self.keep_strings();
     }
@@ -144,7 +144,7 @@ impl Profile {
     }
 
     /// Returns the merged context of all stacks that called `call`, a label.
-    pub fn others(&mut self, call: Option<Frame>) -> ContextId {
+    pub fn merged_context(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
             // Calls have small label numbers, except two special calls.
             Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
@@ -171,7 +171,7 @@ impl Profile {
     /// Drops all strings that are no longer in use.
     fn keep_strings(&mut self) {
         let old = std::mem::take(&mut self.strings);
-        let mut strings = Strings::default();
+        let mut strings = StringTable::default();
         let kernels = self.kernels.values_mut();
         let kernels = kernels.flat_map(|name| [Some(&mut name.symbol), name.shown.as_mut()]).flatten();
         let maps = self.labels.values_mut().chain(self.ranges.values_mut()).chain(kernels);

@@ -8,36 +8,36 @@ use gpuflame_model::error::Error;
 
 /// Invalid part of a value, and the reason why it is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum InvalidValue {
     /// The entire value is invalid, so the default applies.
     All(String),
     /// Some items of a list are invalid; all other items are used.
     Some(String),
 }
 
-impl From<Error> for Refused {
+impl From<Error> for InvalidValue {
     fn from(error: Error) -> Self {
         Self::All(error.to_string())
     }
 }
 
 /// Values of a switch.
-pub(super) const SWITCH: &str = "0, 1";
+pub(super) const SWITCH_VALUES: &str = "0, 1";
 
 /// Parses `1`, `true`, `yes` and `on`, or their opposites, case-insensitively.
-pub(super) fn switch(value: &str) -> Result<bool, Refused> {
+pub(super) fn parse_switch(value: &str) -> Result<bool, InvalidValue> {
     let is = |words: [&str; 4]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
     if is(["1", "true", "yes", "on"]) {
         Ok(true)
     } else if is(["0", "false", "no", "off"]) {
         Ok(false)
     } else {
-        Err(Refused::All(format!("expected 0 or 1, not `{value}`")))
+        Err(InvalidValue::All(format!("expected 0 or 1, not `{value}`")))
     }
 }
 
 /// Parses a number of bytes: `64M`, `1G`, `500000k`, or a plain number.
-pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
+pub(super) fn parse_bytes(value: &str) -> Result<usize, InvalidValue> {
     let (digits, unit) = match value.char_indices().last() {
         Some((at, 'k' | 'K')) => (&value[..at], 1 << 10),
         Some((at, 'm' | 'M')) => (&value[..at], 1 << 20),
@@ -45,77 +45,77 @@ pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
         _ => (value, 1),
     };
     let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
-    number.ok_or_else(|| Refused::All(format!("expected a number of bytes such as 64M, not `{value}`")))
+    number.ok_or_else(|| InvalidValue::All(format!("expected a number of bytes such as 64M, not `{value}`")))
 }
 
 /// Parses a number of seconds greater than 0, possibly fractional.
-pub(super) fn seconds(value: &str) -> Result<Duration, Refused> {
+pub(super) fn parse_seconds(value: &str) -> Result<Duration, InvalidValue> {
     let found = duration(value).filter(|duration| !duration.is_zero());
-    found.ok_or_else(|| refused_seconds("above 0", value))
+    found.ok_or_else(|| invalid_seconds("above 0", value))
 }
 
 /// Parses a number of seconds, which may be 0.
-pub(super) fn seconds_or_none(value: &str) -> Result<Duration, Refused> {
-    duration(value).ok_or_else(|| refused_seconds("of 0 or more", value))
+pub(super) fn parse_seconds_or_zero(value: &str) -> Result<Duration, InvalidValue> {
+    duration(value).ok_or_else(|| invalid_seconds("of 0 or more", value))
 }
 
 /// Maximum duration: a year, because servers run for weeks.
-const LONGEST_SECONDS: f64 = 366.0 * 86_400.0;
+const MAX_DURATION_SECONDS: f64 = 366.0 * 86_400.0;
 
 fn duration(value: &str) -> Option<Duration> {
-    let seconds = value.parse::<f64>().ok().filter(|seconds| (0.0..=LONGEST_SECONDS).contains(seconds));
+    let seconds = value.parse::<f64>().ok().filter(|seconds| (0.0..=MAX_DURATION_SECONDS).contains(seconds));
     seconds.map(Duration::from_secs_f64)
 }
 
-fn refused_seconds(least: &str, value: &str) -> Refused {
-    Refused::All(format!("expected a number of seconds {least}, a year at most, not `{value}`"))
+fn invalid_seconds(min: &str, value: &str) -> InvalidValue {
+    InvalidValue::All(format!("expected a number of seconds {min}, a year at most, not `{value}`"))
 }
 
-/// Parses an integer of at least `least`.
-pub(super) fn number(value: &str, least: u64) -> Result<u64, Refused> {
-    let number = value.parse().ok().filter(|number| *number >= least);
-    number.ok_or_else(|| Refused::All(format!("expected a whole number, {least} or more, not `{value}`")))
+/// Parses an integer of at least `min`.
+pub(super) fn parse_number(value: &str, min: u64) -> Result<u64, InvalidValue> {
+    let number = value.parse().ok().filter(|number| *number >= min);
+    number.ok_or_else(|| InvalidValue::All(format!("expected a whole number, {min} or more, not `{value}`")))
 }
 
 /// Parses `FROM..TO`. Either number may be missing. `TO` is exclusive.
-pub(super) fn numbers(value: &str) -> Result<Range<u64>, Refused> {
+pub(super) fn parse_range(value: &str) -> Result<Range<u64>, InvalidValue> {
     let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
     let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
     let refused =
-        || Refused::All(format!("expected FROM..TO with FROM below TO, such as 10..12, not `{value}`"));
+        || InvalidValue::All(format!("expected FROM..TO with FROM below TO, such as 10..12, not `{value}`"));
     range.filter(|range| !range.is_empty()).ok_or_else(refused)
 }
 
 /// Parses file permissions: the owner must be able to read and write, and execution is not allowed.
-pub(super) fn mode(value: &str) -> Result<u32, Refused> {
+pub(super) fn parse_mode(value: &str) -> Result<u32, InvalidValue> {
     let mode = u32::from_str_radix(value, 8).ok().filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0);
     mode.ok_or_else(|| {
-        Refused::All(format!("expected permissions from 600 to 666, as for chmod, not `{value}`"))
+        InvalidValue::All(format!("expected permissions from 600 to 666, as for chmod, not `{value}`"))
     })
 }
 
 /// Parses a signal that is reserved for users.
-pub(super) fn signal(value: &str) -> Result<i32, Refused> {
+pub(super) fn parse_signal(value: &str) -> Result<i32, InvalidValue> {
     let value = value.to_ascii_uppercase();
     match value.strip_prefix("SIG").unwrap_or(&value) {
         "USR1" => Ok(libc::SIGUSR1),
         "USR2" => Ok(libc::SIGUSR2),
-        _ => Err(Refused::All(format!("`{value}` is neither USR1 nor USR2"))),
+        _ => Err(InvalidValue::All(format!("`{value}` is neither USR1 nor USR2"))),
     }
 }
 
 /// Parses one of the words of `T`.
-pub(super) fn word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Refused> {
+pub(super) fn parse_word<T: FromStr<Err = Error>>(value: &str) -> Result<T, InvalidValue> {
     Ok(value.parse()?)
 }
 
 /// Parses a comma-separated list. Returns the items that `understand` accepts, without duplicates and in order, and
 /// the reason why the other items were rejected. `wanted` names the valid items for that message.
-pub(super) fn list<T: PartialEq>(
+pub(super) fn parse_list<T: PartialEq>(
     value: &str,
     wanted: &str,
     understand: impl Fn(&str) -> Option<T>,
-) -> (Vec<T>, Option<Refused>) {
+) -> (Vec<T>, Option<InvalidValue>) {
     let (mut items, mut strange) = (Vec::new(), Vec::new());
     for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         match understand(text) {
@@ -129,7 +129,7 @@ pub(super) fn list<T: PartialEq>(
         [one] => format!("{one} is not one of {wanted}"),
         [first @ .., last] => format!("{} and {last} are not among {wanted}", first.join(", ")),
     };
-    let refused = if items.is_empty() { Refused::All(why) } else { Refused::Some(why) };
+    let refused = if items.is_empty() { InvalidValue::All(why) } else { InvalidValue::Some(why) };
     (items, Some(refused))
 }
 
@@ -141,14 +141,18 @@ mod tests {
     fn durations_in_seconds_may_be_fractional_and_span_weeks() {
         let two_weeks = Duration::from_secs(14 * 86_400);
         for (text, expected) in [("0.5", Duration::from_millis(500)), ("1209600", two_weeks)] {
-            assert_eq!([seconds(text), seconds_or_none(text)], [Ok(expected), Ok(expected)], "{text}");
+            assert_eq!(
+                [parse_seconds(text), parse_seconds_or_zero(text)],
+                [Ok(expected), Ok(expected)],
+                "{text}"
+            );
         }
         for text in ["0", "0.0", "-0"] {
-            assert!(seconds(text).is_err(), "{text}");
-            assert_eq!(seconds_or_none(text), Ok(Duration::ZERO), "{text}");
+            assert!(parse_seconds(text).is_err(), "{text}");
+            assert_eq!(parse_seconds_or_zero(text), Ok(Duration::ZERO), "{text}");
         }
         for text in ["", "-1", "nan", "inf", "1e9", "soon"] {
-            assert!(seconds(text).is_err() && seconds_or_none(text).is_err(), "{text}");
+            assert!(parse_seconds(text).is_err() && parse_seconds_or_zero(text).is_err(), "{text}");
         }
     }
 
@@ -156,20 +160,20 @@ mod tests {
     fn two_numbers_form_a_nonempty_range() {
         for (text, expected) in [("10..12", 10..12), ("..3", 0..3), ("7..", 7..u64::MAX), ("..", 0..u64::MAX)]
         {
-            assert_eq!(numbers(text), Ok(expected), "{text}");
+            assert_eq!(parse_range(text), Ok(expected), "{text}");
         }
         for text in ["", "5", "5..5", "6..5", "a..b", "1...2", "-1..2"] {
-            assert!(numbers(text).is_err(), "{text}");
+            assert!(parse_range(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn bytes_may_have_a_unit() {
         for (text, expected) in [("24M", 24 << 20), ("1g", 1 << 30), ("7K", 7168), ("99", 99)] {
-            assert_eq!(bytes(text), Ok(expected), "{text}");
+            assert_eq!(parse_bytes(text), Ok(expected), "{text}");
         }
         for text in ["", "M", "-1", "1T", "99999999999999999999G"] {
-            assert!(bytes(text).is_err(), "{text}");
+            assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
 }

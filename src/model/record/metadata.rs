@@ -4,7 +4,7 @@ use super::Nanos;
 
 /// A checkpoint mark. All data written before the mark is valid as of `time`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct CheckpointMark {
     /// Time at which recording began.
     pub began: Nanos,
     /// Time of the mark.
@@ -17,20 +17,20 @@ pub struct Mark {
 
 /// State of a recording that has no end row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct RecordingState {
     /// Whether a mark was due after the last mark and could not be written.
-    pub is_late: bool,
+    pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
-    pub is_over: bool,
+    pub exited: bool,
 }
 
-impl Standing {
+impl RecordingState {
     pub(super) fn bits(self) -> u32 {
-        u32::from(self.is_late) | u32::from(self.is_over) << 1
+        u32::from(self.missed_mark) | u32::from(self.exited) << 1
     }
 
-    pub(super) fn of_bits(bits: u32) -> Self {
-        Self { is_late: bits & 1 != 0, is_over: bits & 2 != 0 }
+    pub(super) fn from_bits(bits: u32) -> Self {
+        Self { missed_mark: bits & 1 != 0, exited: bits & 2 != 0 }
     }
 }
 

@@ -26,7 +26,7 @@ fn shortened(name: &str) -> Option<String> {
     if !name.contains(['<', '(']) {
         return None;
     }
-    let path = Path::parse(without_return_type(name)?)?;
+    let path = NamePath::parse(without_return_type(name)?)?;
     let own = path.naming_part()?;
     let name = path.distinct_name(own);
     let computed: Vec<_> =
@@ -62,7 +62,7 @@ fn without_return_type(name: &str) -> Option<&str> {
     let blanks = find_outside_brackets(name, b' ').filter(|at| !name[at + 1..].starts_with("const"));
     let Some(blank) = blanks.last() else { return Some(name) };
     let before = &name[..blank];
-    let is_type = before == "void" || before.contains('<') && Path::parse(before).is_some();
+    let is_type = before == "void" || before.contains('<') && NamePath::parse(before).is_some();
     is_type.then(|| &name[blank + 1..])
 }
 
@@ -76,7 +76,7 @@ struct Functor<'a> {
 impl<'a> Functor<'a> {
     fn parse(argument: &'a str, depth_left: usize) -> Option<Self> {
         let depth_left = depth_left.checked_sub(1)?;
-        let path = Path::parse(argument.trim())?;
+        let path = NamePath::parse(argument.trim())?;
         let own = path.naming_part().filter(|own| !own.is_data_type() && !path.is_in_data_library())?;
         let inner = own.arguments().filter_map(|argument| Self::parse(argument, depth_left));
         let inner = { inner }.find(|functor| functor.is_function);
@@ -86,7 +86,7 @@ impl<'a> Functor<'a> {
 }
 
 /// `at::native::f<int>(int)::{lambda()#1}::operator()`, split into its parts.
-struct Path<'a> {
+struct NamePath<'a> {
     parts: Vec<Part<'a>>,
     has_lambda: bool,
 }
@@ -98,7 +98,7 @@ struct Part<'a> {
     arguments: &'a str,
 }
 
-impl<'a> Path<'a> {
+impl<'a> NamePath<'a> {
     /// Parses a path. Returns `None` for other text: a number, `float const*`, `(Kind)1`.
     fn parse(text: &'a str) -> Option<Self> {
         let mut path = Self { parts: Vec::new(), has_lambda: false };

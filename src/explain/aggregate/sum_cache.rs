@@ -2,7 +2,7 @@
 //! from the same stacks again and again, and without the cache two look-ups in hash maps are a quarter of the collector's
 //! cost per activity.
 
-use super::{Fate, PlaceCode, Stream};
+use super::{LaunchOutcome, SiteCode, StreamKey};
 use gpuflame_model::record::{DeviceId, Work};
 
 /// Number of slots. They take 12 KiB, which fit into the L1 cache together with the collector's other data.
@@ -10,44 +10,44 @@ const SLOTS: usize = 256;
 
 /// Everything that determines an activity's cell and series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
-    pub(super) place: PlaceCode,
-    pub(super) fate: Fate,
+pub(super) struct SumKey {
+    pub(super) site: SiteCode,
+    pub(super) outcome: LaunchOutcome,
     pub(super) device: Option<DeviceId>,
     /// Stream of the activity; set only if streams are summed separately.
-    pub(super) stream: Option<Stream>,
+    pub(super) stream: Option<StreamKey>,
 }
 
-impl Key {
+impl SumKey {
     /// Index of the key's slot. Places and names are small consecutive numbers.
     fn slot(&self) -> usize {
-        let name = match self.fate {
-            Fate::Work(Work::Kernel(name)) => name.0,
+        let name = match self.outcome {
+            LaunchOutcome::Work(Work::Kernel(name)) => name.0,
             _ => 0,
         };
-        (self.place.0.wrapping_mul(37) ^ name) as usize % SLOTS
+        (self.site.0.wrapping_mul(37) ^ name) as usize % SLOTS
     }
 }
 
 /// Positions of an activity's series and cell.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sums {
+pub(super) struct SumIndices {
     pub(super) series: u32,
     pub(super) cell: u32,
 }
 
 /// A direct-mapped cache, in which each slot contains the key that was stored last. See the module's documentation.
 #[derive(Clone, Debug)]
-pub(super) struct Recent(Box<[Option<(Key, Sums)>; SLOTS]>);
+pub(super) struct SumCache(Box<[Option<(SumKey, SumIndices)>; SLOTS]>);
 
-impl Default for Recent {
+impl Default for SumCache {
     fn default() -> Self {
         Self(Box::new([None; SLOTS]))
     }
 }
 
-impl Recent {
-    pub(super) fn get(&self, key: &Key) -> Option<Sums> {
+impl SumCache {
+    pub(super) fn get(&self, key: &SumKey) -> Option<SumIndices> {
         match &self.0[key.slot()] {
             Some((known, sums)) if known == key => Some(*sums),
             _ => None,
@@ -58,7 +58,7 @@ impl Recent {
         size_of_val(&*self.0)
     }
 
-    pub(super) fn put(&mut self, key: Key, sums: Sums) -> Sums {
+    pub(super) fn put(&mut self, key: SumKey, sums: SumIndices) -> SumIndices {
         self.0[key.slot()] = Some((key, sums));
         sums
     }

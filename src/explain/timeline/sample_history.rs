@@ -1,36 +1,37 @@
 //! Stacks in which threads were found by samples while a GPU waited for these threads. For a late launch, the two calls of
-//! its thread around that time are known (`calls`); samples of the thread show the thread's activity between these calls.
+//! its thread around that time are known (`call_history`); samples of the thread show the thread's activity between these
+//! calls.
 //!
 //! A sample represents a period that is longer than most gaps, so samples are summed over all gaps between the same two
-//! calls before time is charged (`shares`). Time that a thread spent waiting has no samples. If context switches were
+//! calls before time is charged (`divide_idle`). Time that a thread spent waiting has no samples. If context switches were
 //! recorded, the part of a wait inside a gap is charged to the waiting stack; otherwise this part stays with the two calls.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use super::charge::Idle;
-use gpuflame_model::record::{Blocked, ContextId, IdMap, Sampled, ThreadId, map_bytes};
+use super::idle_cause::IdleAmount;
+use gpuflame_model::record::{ContextId, CpuSample, IdMap, OffCpuWait, ThreadId, map_bytes};
 
 /// Maximum number of samples (16 bytes each) and of waits (24 bytes each). Gaps are accounted for soon after they have
 /// ended, so older samples and waits are not needed.
-const MOST: usize = 1 << 16;
+const MAX_SAMPLES: usize = 1 << 16;
 /// Number of samples and waits from which on they are dropped if they cannot belong to any future gap.
-const MANY: usize = 1 << 12;
+const SAMPLES_HIGH_WATER: usize = 1 << 12;
 
 /// Samples and waits of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
-pub(super) struct Samples {
-    threads: IdMap<ThreadId, VecDeque<Found>>,
-    waits: IdMap<ThreadId, VecDeque<Waited>>,
+pub(super) struct SampleHistory {
+    threads: IdMap<ThreadId, VecDeque<StoredSample>>,
+    waits: IdMap<ThreadId, VecDeque<StoredWait>>,
     count: usize,
     /// Number of samples and waits at which those that are not needed are dropped next.
-    crowd: usize,
-    most: usize,
+    drop_at: usize,
+    max_samples: usize,
 }
 
 /// A sample of a thread.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct StoredSample {
     time: u64,
     period: u32,
     context: ContextId,
@@ -38,44 +39,44 @@ struct Found {
 
 /// A wait and its stack. The waits of one thread do not overlap.
 #[derive(Clone, Copy, Debug)]
-struct Waited {
+struct StoredWait {
     from: u64,
     to: u64,
     context: ContextId,
 }
 
-const _: () = assert!(size_of::<Found>() == 16, "a sample grew: up to 65,536 samples are stored");
-const _: () = assert!(size_of::<Waited>() == 24, "a wait grew: up to 65,536 waits are stored");
+const _: () = assert!(size_of::<StoredSample>() == 16, "a sample grew: up to 65,536 samples are stored");
+const _: () = assert!(size_of::<StoredWait>() == 24, "a wait grew: up to 65,536 waits are stored");
 
-impl Default for Samples {
+impl Default for SampleHistory {
     fn default() -> Self {
         let (threads, waits) = Default::default();
-        Self { threads, waits, count: 0, crowd: MANY, most: MOST }
+        Self { threads, waits, count: 0, drop_at: SAMPLES_HIGH_WATER, max_samples: MAX_SAMPLES }
     }
 }
 
-impl Samples {
+impl SampleHistory {
     /// Creates an instance that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
-        let most = (bytes / size_of::<Found>()).min(MOST);
-        Self { most, crowd: MANY.min(most), ..Self::default() }
+        let max_samples = (bytes / size_of::<StoredSample>()).min(MAX_SAMPLES);
+        Self { max_samples, drop_at: SAMPLES_HIGH_WATER.min(max_samples), ..Self::default() }
     }
 
     /// Adds a sample. Samples of a thread arrive in order of time unless the clock was set.
-    pub(super) fn add(&mut self, sampled: &Sampled) {
-        let Sampled { time, period, thread, context } = *sampled;
-        let known = self.threads.entry(thread).or_default();
-        let at = known.partition_point(|found| found.time <= time.0);
-        known.insert(at, Found { time: time.0, period, context });
+    pub(super) fn add(&mut self, sampled: &CpuSample) {
+        let CpuSample { time, period, thread, context } = *sampled;
+        let entries = self.threads.entry(thread).or_default();
+        let at = entries.partition_point(|sample| sample.time <= time.0);
+        entries.insert(at, StoredSample { time: time.0, period, context });
         self.count += 1;
     }
 
-    /// Adds a wait, under the same condition as [`Samples::add`].
-    pub(super) fn add_blocked(&mut self, blocked: &Blocked) {
-        let Blocked { time, duration, thread, context } = *blocked;
-        let known = self.waits.entry(thread).or_default();
-        let at = known.partition_point(|waited| waited.from <= time.0);
-        known.insert(at, Waited { from: time.0, to: time.0.saturating_add(duration), context });
+    /// Adds a wait, under the same condition as [`SampleHistory::add`].
+    pub(super) fn add_blocked(&mut self, blocked: &OffCpuWait) {
+        let OffCpuWait { time, duration, thread, context } = *blocked;
+        let entries = self.waits.entry(thread).or_default();
+        let at = entries.partition_point(|waited| waited.from <= time.0);
+        entries.insert(at, StoredWait { from: time.0, to: time.0.saturating_add(duration), context });
         self.count += 1;
     }
 
@@ -87,49 +88,49 @@ impl Samples {
         from: u64,
         to: u64,
     ) -> impl Iterator<Item = (ContextId, u64)> {
-        let found = self.threads.get(&thread).into_iter().flat_map(move |known| {
-            let first = known.partition_point(|found| found.time < from);
-            known.range(first..).take_while(move |found| found.time < to)
+        let found = self.threads.get(&thread).into_iter().flat_map(move |entries| {
+            let first = entries.partition_point(|sample| sample.time < from);
+            entries.range(first..).take_while(move |sample| sample.time < to)
         });
-        let waited = self.waits.get(&thread).into_iter().flat_map(move |known| {
-            let first = known.partition_point(|waited| waited.to <= from);
-            known.range(first..).take_while(move |waited| waited.from < to)
+        let waited = self.waits.get(&thread).into_iter().flat_map(move |entries| {
+            let first = entries.partition_point(|waited| waited.to <= from);
+            entries.range(first..).take_while(move |waited| waited.from < to)
         });
         let waited = waited.map(move |one| (one.context, one.to.min(to).saturating_sub(one.from.max(from))));
-        found.map(|found| (found.context, u64::from(found.period))).chain(waited)
+        found.map(|sample| (sample.context, u64::from(sample.period))).chain(waited)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether there are so many samples and waits that [`Samples::forget`] should be called.
+    /// Whether there are so many samples and waits that [`SampleHistory::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
-        self.count >= self.crowd
+        self.count >= self.drop_at
     }
 
     /// Drops samples and waits in periods that cannot contain a gap any more, according to `is_over`. If there are still
     /// too many samples and waits, drops the older half.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
-        self.threads.values_mut().for_each(|known| known.retain(|one| !is_over(one.time, one.time + 1)));
-        self.waits.values_mut().for_each(|known| known.retain(|one| !is_over(one.from, one.to)));
-        self.settle();
-        if self.count >= self.most {
-            self.threads.values_mut().for_each(forget_half);
-            self.waits.values_mut().for_each(forget_half);
-            self.settle();
+        self.threads.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.time, one.time + 1)));
+        self.waits.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.from, one.to)));
+        self.shrink();
+        if self.count >= self.max_samples {
+            self.threads.values_mut().for_each(drop_older_half);
+            self.waits.values_mut().for_each(drop_older_half);
+            self.shrink();
         }
-        self.crowd = (2 * self.count).clamp(MANY.min(self.most), self.most);
+        self.drop_at = (2 * self.count).clamp(SAMPLES_HIGH_WATER.min(self.max_samples), self.max_samples);
     }
 
-    fn settle(&mut self) {
-        self.count = settle(&mut self.threads) + settle(&mut self.waits);
+    fn shrink(&mut self) {
+        self.count = shrink(&mut self.threads) + shrink(&mut self.waits);
     }
 
     /// Replaces each context by the one that `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
-        for found in self.threads.values_mut().flatten() {
-            found.context = context(found.context);
+        for sample in self.threads.values_mut().flatten() {
+            sample.context = context(sample.context);
         }
         for waited in self.waits.values_mut().flatten() {
             waited.context = context(waited.context);
@@ -137,31 +138,34 @@ impl Samples {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let known = self.threads.values().map(|known| known.capacity() * size_of::<Found>());
-        let waits = self.waits.values().map(|known| known.capacity() * size_of::<Waited>());
-        known.chain(waits).sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.waits)
+        let entries = self.threads.values().map(|entries| entries.capacity() * size_of::<StoredSample>());
+        let waits = self.waits.values().map(|entries| entries.capacity() * size_of::<StoredWait>());
+        entries.chain(waits).sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.waits)
     }
 }
 
-fn forget_half<T>(known: &mut VecDeque<T>) {
-    known.drain(..known.len().div_ceil(2));
+fn drop_older_half<T>(entries: &mut VecDeque<T>) {
+    entries.drain(..entries.len().div_ceil(2));
 }
 
 /// Releases memory that is not needed, and returns the number of remaining entries.
-fn settle<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
-    threads.retain(|_, known| !known.is_empty());
-    threads.values_mut().for_each(|known| known.shrink_to(2 * known.len()));
+fn shrink<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
+    threads.retain(|_, entries| !entries.is_empty());
+    threads.values_mut().for_each(|entries| entries.shrink_to(2 * entries.len()));
     threads.values().map(VecDeque::len).sum()
 }
 
 /// Divides `idle` time among the stacks `found` in it, given the processor time that the stacks' samples represent; `None`
 /// is the time without a stack. If the samples represent more than the idle time, the stacks share the idle time
 /// proportionally. The number of gaps is added to the largest part.
-pub(super) fn shares(idle: Idle, mut found: Vec<(ContextId, u64)>) -> Vec<(Option<ContextId>, Idle)> {
+pub(super) fn divide_idle(
+    idle: IdleAmount,
+    mut found: Vec<(ContextId, u64)>,
+) -> Vec<(Option<ContextId>, IdleAmount)> {
     found.sort_by_key(|(context, nanos)| (Reverse(*nanos), context.0));
     let sampled: u64 = found.iter().map(|(_, nanos)| *nanos).sum();
     let mut left = idle.nanos;
-    let mut parts: Vec<(Option<ContextId>, Idle)> = found
+    let mut parts: Vec<(Option<ContextId>, IdleAmount)> = found
         .into_iter()
         .map(|(context, nanos)| {
             let nanos = match sampled > idle.nanos {
@@ -169,16 +173,16 @@ pub(super) fn shares(idle: Idle, mut found: Vec<(ContextId, u64)>) -> Vec<(Optio
                 false => nanos,
             };
             left -= nanos;
-            (Some(context), Idle { nanos, gaps: 0, found: None })
+            (Some(context), IdleAmount { nanos, gaps: 0, context: None })
         })
         .collect();
     match parts.first_mut() {
         // Add the remainder of the divisions to the first part.
         Some((_, first)) if sampled > idle.nanos => first.nanos += left,
-        _ => parts.push((None, Idle { nanos: left, gaps: 0, found: None })),
+        _ => parts.push((None, IdleAmount { nanos: left, gaps: 0, context: None })),
     }
-    let most = parts.iter().map(|(_, part)| part.nanos).max();
-    if let Some((_, part)) = parts.iter_mut().find(|(_, part)| Some(part.nanos) == most) {
+    let largest = parts.iter().map(|(_, part)| part.nanos).max();
+    if let Some((_, part)) = parts.iter_mut().find(|(_, part)| Some(part.nanos) == largest) {
         part.gaps = idle.gaps;
     }
     parts.retain(|(_, part)| part.nanos > 0 || part.gaps > 0);
@@ -190,19 +194,19 @@ mod tests {
     use super::*;
     use gpuflame_model::record::Nanos;
 
-    fn samples(times: impl IntoIterator<Item = u64>) -> Samples {
-        let mut samples = Samples::default();
+    fn samples(times: impl IntoIterator<Item = u64>) -> SampleHistory {
+        let mut samples = SampleHistory::default();
         for time in times {
             let (thread, context) = (ThreadId(1), ContextId(time as u32));
-            samples.add(&Sampled { time: Nanos(time), period: 10, thread, context });
+            samples.add(&CpuSample { time: Nanos(time), period: 10, thread, context });
         }
         samples
     }
 
     fn shared(nanos: u64, found: &[(u32, u64)]) -> Vec<(Option<u32>, u64, u64)> {
-        let idle = Idle { nanos, gaps: 3, found: None };
+        let idle = IdleAmount { nanos, gaps: 3, context: None };
         let found = found.iter().map(|(context, nanos)| (ContextId(*context), *nanos)).collect();
-        let parts = shares(idle, found).into_iter();
+        let parts = divide_idle(idle, found).into_iter();
         parts.map(|(context, part)| (context.map(|id| id.0), part.nanos, part.gaps)).collect()
     }
 
@@ -222,7 +226,7 @@ mod tests {
         let mut samples = samples([250]);
         for (from, duration, context) in [(100, 100, 7), (300, 100, 8), (400, 500, 9)] {
             let (thread, context) = (ThreadId(1), ContextId(context));
-            samples.add_blocked(&Blocked { time: Nanos(from), duration, thread, context });
+            samples.add_blocked(&OffCpuWait { time: Nanos(from), duration, thread, context });
         }
         let found = |from, to| -> Vec<(u32, u64)> {
             samples.within(ThreadId(1), from, to).map(|(context, nanos)| (context.0, nanos)).collect()
@@ -247,15 +251,15 @@ mod tests {
 
     #[test]
     fn stored_samples_are_bounded() {
-        let mut samples = Samples::default();
+        let mut samples = SampleHistory::default();
         for time in 0..1_000_000 {
             let (thread, context) = (ThreadId(time as u32 % 9), ContextId(7));
-            samples.add(&Sampled { time: Nanos(time), period: 10, thread, context });
+            samples.add(&CpuSample { time: Nanos(time), period: 10, thread, context });
             if samples.is_crowded() {
                 samples.forget(|_, _| false);
             }
         }
-        assert!(samples.count <= MOST && samples.heap_bytes() < 4 << 20, "{}", samples.heap_bytes());
+        assert!(samples.count <= MAX_SAMPLES && samples.heap_bytes() < 4 << 20, "{}", samples.heap_bytes());
         samples.forget(|time, _| time < 999_990);
         assert_eq!(samples.count, 10);
     }

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use super::ceiling::Renames;
-use super::{Explain, Ledger, Part, Snapshot, Stacks};
+use super::ceiling::IdMapping;
+use super::{Explain, Ledger, Snapshot, Stacks, WindowSums};
 use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use gpuflame_model::profile::{
-    Base, Cause, Dependencies, DeviceTime, DeviceUse, Leaf, Place, Profile, Sample, StreamUse, Tip, VIEWS,
-    Weight, WorkStats, add_values,
+    Cause, Dependencies, DeviceTime, DeviceUse, Leaf, LeafFrame, Profile, RootMark, Sample, SampleSite,
+    StreamUse, VIEWS, Weight, WorkStats, add_values,
 };
 use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
@@ -18,7 +18,7 @@ use gpuflame_model::record::{
 };
 
 /// First byte of a key, which is the kind of sum.
-mod of {
+mod kind {
     pub(super) const SAMPLE: u8 = 1;
     pub(super) const WORK: u8 = 2;
     pub(super) const DEVICE: u8 = 3;
@@ -35,9 +35,9 @@ mod of {
 }
 
 /// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
-const MOST: u64 = 1 << 62;
+const MAX_TOTAL: u64 = 1 << 62;
 
-const MISSING: [Missing; 6] = [
+const MISSING_REASONS: [Missing; 6] = [
     Missing::LaunchedBefore,
     Missing::DeviceGraph,
     Missing::NoStack,
@@ -45,7 +45,7 @@ const MISSING: [Missing; 6] = [
     Missing::Pending,
     Missing::Outside,
 ];
-const BASES: [Option<Base>; 3] = [None, Some(Base::Opening), Some(Base::Closing)];
+const ROOT_MARKS: [Option<RootMark>; 3] = [None, Some(RootMark::Opening), Some(RootMark::Closing)];
 
 impl Explain {
     /// Appends the sums over the rows so far to `chunk`, limited to sums that changed since they were last written.
@@ -63,26 +63,31 @@ impl Explain {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
-    /// Appends the sums of a window that was removed from [`Apart`](super::Apart), as if the window's pending launches
-    /// never got an activity. Returns the number of launches that are still pending.
-    pub fn write_part(&mut self, mut part: Part, counted: &[(Loss, u64)], chunk: &mut Chunk) -> u64 {
+    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::Apart), as if the window's pending
+    /// launches never got an activity. Returns the number of launches that are still pending.
+    pub fn write_window_sums(
+        &mut self,
+        mut part: WindowSums,
+        counted: &[(Loss, u64)],
+        chunk: &mut Chunk,
+    ) -> u64 {
         let open = part.open();
         if open > 0 {
             let (from, to) = part.span();
-            self.join.waiting_between(Nanos(from.0.saturating_sub(1)), to, &mut Waiting(&mut part));
+            self.join.pending_between(Nanos(from.0.saturating_sub(1)), to, &mut PendingToWindow(&mut part));
         }
-        let forgotten = IdMap::default();
-        let renames = Renames::new(&self.profile, &forgotten);
-        if renames.any() {
-            part.aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
+        let replacements = IdMap::default();
+        let mapping = IdMapping::new(&self.profile, &replacements);
+        if mapping.has_any() {
+            part.aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
-        let Part { edges, aggregate, timeline, host, tally, nodes, .. } = part;
+        let WindowSums { edges, aggregate, timeline, host, tally, nodes, .. } = part;
         let profile = &mut self.profile;
         profile.set_losses(counted.iter().copied().collect());
         aggregate.fill(profile);
         timeline.end(profile);
         host.fill(profile);
-        let ledger = Ledger::of(profile, tally, nodes, Stacks::default(), host.held());
+        let ledger = Ledger::new(profile, tally, nodes, Stacks::default(), host.held());
         SumsWriter::default().write(chunk, |each| sums(profile, &ledger, &edges, each));
         profile.forget_sums();
         open
@@ -90,8 +95,8 @@ impl Explain {
 
     /// Forgets the sums and windows that were read from a file. Call before reading those of another file with the same
     /// stacks.
-    pub fn forget_stored(&mut self) {
-        self.stored = None;
+    pub fn forget_checkpoint(&mut self) {
+        self.checkpoint = None;
         self.profile.forget_windows();
         self.profile.forget_sums();
     }
@@ -106,15 +111,15 @@ impl Explain {
 
     /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, a file that was written
     /// before must not be appended to.
-    pub fn forgotten(&self) -> u64 {
-        self.not_kept.losses().iter().map(|(_, count)| count).sum()
+    pub fn dropped_count(&self) -> u64 {
+        self.dropped.losses().iter().map(|(_, count)| count).sum()
     }
 }
 
 /// A sink that passes the launches that still wait for an activity to their window.
-struct Waiting<'a>(&'a mut Part);
+struct PendingToWindow<'a>(&'a mut WindowSums);
 
-impl Sink for Waiting<'_> {
+impl Sink for PendingToWindow<'_> {
     fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
@@ -140,50 +145,50 @@ fn sums(
     for (number, view) in (0..).zip(VIEWS) {
         let counted = view.values.len().max(1);
         for sample in profile.samples(view) {
-            sum(of::SAMPLE, &|out| put_sample(out, number, sample), &sample.values[..counted]);
+            sum(kind::SAMPLE, &|out| put_sample(out, number, sample), &sample.values[..counted]);
         }
     }
     for work in profile.works() {
         let WorkStats { weight, min, max, percentiles: [p50, p95, p99], .. } = *work;
         let values = [weight.count, weight.nanos, weight.bytes, min, max, p50, p95, p99];
         let put = |out: &mut Payload<'_>| {
-            put_tip(out, Tip::Work(work.work));
+            put_leaf_frame(out, LeafFrame::Work(work.work));
             out.u32(work.device.0);
         };
-        sum(of::WORK, &put, &values);
+        sum(kind::WORK, &put, &values);
     }
     for device in profile.devices() {
-        sum(of::DEVICE, &|out| _ = out.u32(device.device.0), &[device.count, device.nanos]);
+        sum(kind::DEVICE, &|out| _ = out.u32(device.device.0), &[device.count, device.nanos]);
     }
     for time in profile.times() {
         let DeviceTime { window, busy, idle, late, late_count, early, early_count, first, last, .. } = *time;
         let values = [window, busy, idle, late, late_count, early, early_count, first.0, last.0];
-        sum(of::TIME, &|out| _ = out.u32(time.device.0), &values);
+        sum(kind::TIME, &|out| _ = out.u32(time.device.0), &values);
     }
     for stream in profile.streams() {
         let put = |out: &mut Payload<'_>| {
             out.u32(stream.device.0);
             put_stream(out, stream.stream);
         };
-        sum(of::STREAM, &put, &[stream.count, stream.nanos]);
+        sum(kind::STREAM, &put, &[stream.count, stream.nanos]);
     }
     let nothing = |_: &mut Payload<'_>| {};
-    sum(of::TALLY, &nothing, &tally_values(&ledger.tally));
+    sum(kind::TALLY, &nothing, &tally_values(&ledger.tally));
     let NodeTally { created, before_recording, unknown } = ledger.nodes;
-    sum(of::NODES, &nothing, &[created, before_recording, unknown]);
+    sum(kind::NODES, &nothing, &[created, before_recording, unknown]);
     let Stacks { distinct, truncated, guessed, cut, module_unknown } = ledger.stacks;
-    sum(of::STACKS, &nothing, &[distinct, truncated, guessed, cut, module_unknown]);
-    sum(of::HELD, &nothing, &[ledger.host.held, ledger.host.held_max]);
+    sum(kind::STACKS, &nothing, &[distinct, truncated, guessed, cut, module_unknown]);
+    sum(kind::HELD, &nothing, &[ledger.host.held, ledger.host.held_max]);
     let known = &ledger.dependencies;
-    sum(of::DEPENDENCIES, &nothing, &[known.record_calls, known.wait_calls, known.event_records]);
+    sum(kind::DEPENDENCIES, &nothing, &[known.record_calls, known.wait_calls, known.event_records]);
     for (kind, count) in &known.syncs {
-        sum(of::SYNC, &|out| _ = out.u32(kind.0), &[*count]);
+        sum(kind::SYNC, &|out| _ = out.u32(kind.0), &[*count]);
     }
     for (loss, count) in &ledger.losses {
-        sum(of::LOSS, &|out| _ = out.u8(*loss as u8), &[*count]);
+        sum(kind::LOSS, &|out| _ = out.u8(*loss as u8), &[*count]);
     }
     for (edge, time) in windows {
-        sum(of::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
+        sum(kind::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
     }
 }
 
@@ -213,41 +218,41 @@ fn tally_values(tally: &Tally) -> [u64; 18] {
 }
 
 fn put_sample(out: &mut Payload<'_>, view: u8, sample: &Sample) {
-    let base = BASES.iter().position(|base| *base == sample.base).unwrap_or(0);
-    out.u8(view).u8(base as u8);
-    match sample.place {
-        Place::Context(context) => out.u8(0).u32(Caller::from(context).bits()),
-        Place::Missing(missing) => out.u8(0).u32(Caller::from(Err(missing)).bits()),
-        Place::Node { launch, created } => {
+    let root_mark = ROOT_MARKS.iter().position(|root_mark| *root_mark == sample.root_mark).unwrap_or(0);
+    out.u8(view).u8(root_mark as u8);
+    match sample.site {
+        SampleSite::Context(context) => out.u8(0).u32(Caller::from(context).bits()),
+        SampleSite::Missing(missing) => out.u8(0).u32(Caller::from(Err(missing)).bits()),
+        SampleSite::Node { launch, created } => {
             out.u8(1).u32(Caller::from(launch).bits()).u32(Caller::from(created).bits())
         }
-        Place::Nobody => out.u8(2),
-        Place::Between { after, thread, before } => {
+        SampleSite::NoStack => out.u8(2),
+        SampleSite::Between { after, thread, before } => {
             out.u8(3).u32(after.0).option(thread.map(|thread| thread.0)).u32(before.0)
         }
     };
-    out.u8(sample.leaf.tips().count() as u8);
-    sample.leaf.tips().for_each(|tip| put_tip(out, tip));
+    out.u8(sample.leaf.frames().count() as u8);
+    sample.leaf.frames().for_each(|leaf_frame| put_leaf_frame(out, leaf_frame));
     out.option(sample.device.map(|device| device.0));
     put_stream(out, sample.stream);
 }
 
-fn put_tip(out: &mut Payload<'_>, tip: Tip) {
-    let (kind, value) = match tip {
-        Tip::Work(Work::Kernel(name)) => (0, name.0),
-        Tip::Work(Work::Copy(kind)) => (1, kind.0.into()),
-        Tip::Work(Work::Set) => (2, 0),
-        Tip::Work(Work::Graph) => (3, 0),
-        Tip::Missing(missing) => (4, position(&MISSING, missing)),
-        Tip::Idle(cause) => (5, position(&Cause::ALL, cause)),
-        Tip::IdleToTheEnd => (6, 0),
-        Tip::Allocate(memory) => (7, memory.0.into()),
-        Tip::Free(Some(memory)) => (8, memory.0.into()),
-        Tip::Free(None) => (9, 0),
-        Tip::Unified(kind) => (10, kind.0),
-        Tip::Lost(loss) => (11, loss as u32),
-        // A process that stores sums never has samples with such tips.
-        Tip::OnCpu | Tip::OffCpu | Tip::Named(..) => (u8::MAX, 0),
+fn put_leaf_frame(out: &mut Payload<'_>, leaf_frame: LeafFrame) {
+    let (kind, value) = match leaf_frame {
+        LeafFrame::Work(Work::Kernel(name)) => (0, name.0),
+        LeafFrame::Work(Work::Copy(kind)) => (1, kind.0.into()),
+        LeafFrame::Work(Work::Set) => (2, 0),
+        LeafFrame::Work(Work::Graph) => (3, 0),
+        LeafFrame::Missing(missing) => (4, position(&MISSING_REASONS, missing)),
+        LeafFrame::Idle(cause) => (5, position(&Cause::ALL, cause)),
+        LeafFrame::IdleUntilClose => (6, 0),
+        LeafFrame::Allocate(memory) => (7, memory.0.into()),
+        LeafFrame::Free(Some(memory)) => (8, memory.0.into()),
+        LeafFrame::Free(None) => (9, 0),
+        LeafFrame::Unified(kind) => (10, kind.0),
+        LeafFrame::Lost(loss) => (11, loss as u32),
+        // A process that stores sums never has samples with such leaf frames.
+        LeafFrame::OnCpu | LeafFrame::OffCpu | LeafFrame::Named(..) => (u8::MAX, 0),
     };
     out.u8(kind).u32(value);
 }
@@ -265,7 +270,7 @@ fn put_stream(out: &mut Payload<'_>, stream: Option<(GpuContextId, StreamId)>) {
 
 /// Sums that were read from a file.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct CheckpointSums {
     /// Samples by the index of their view in [`VIEWS`].
     samples: BTreeMap<usize, Vec<Sample>>,
     works: Vec<WorkStats>,
@@ -279,18 +284,18 @@ pub(super) struct Stored {
     pub(super) held: (u64, u64),
     dependencies: Dependencies,
     pub(super) losses: BTreeMap<Loss, u64>,
-    /// Running total of all values, which must stay below `MOST`.
+    /// Running total of all values, which must stay below `MAX_TOTAL`.
     total: u64,
 }
 
-impl Stored {
+impl CheckpointSums {
     /// Adds a sum. The sum is skipped if this version does not know its kind or if its values are impossible. `first`
     /// returns the context that represents another context.
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
-        let _ = self.take(&mut Fields(key), values, first);
+        let _ = self.add_sum(&mut Fields(key), values, first);
     }
 
-    fn take(
+    fn add_sum(
         &mut self,
         key: &mut Fields<'_>,
         values: &[u64],
@@ -298,20 +303,20 @@ impl Stored {
     ) -> Option<()> {
         let of = key.u8()?;
         // The timestamps after the first seven values are not sums, so they are not counted.
-        let counted = if of == of::TIME { values.get(..7)? } else { values };
+        let counted = if of == kind::TIME { values.get(..7)? } else { values };
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
-        self.total = total.filter(|total| *total < MOST)?;
+        self.total = total.filter(|total| *total < MAX_TOTAL)?;
         match (of, values) {
-            (of::SAMPLE, _) => self.take_sample(key, values, first)?,
-            (of::WORK, &[count, nanos, bytes, min, max, p50, p95, p99]) => {
-                let Tip::Work(work) = tip(key)? else { return None };
+            (kind::SAMPLE, _) => self.add_sample(key, values, first)?,
+            (kind::WORK, &[count, nanos, bytes, min, max, p50, p95, p99]) => {
+                let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
                 let (device, weight) = (DeviceId(key.u32()?), Weight { count, nanos, bytes });
                 self.works.push(WorkStats { work, device, weight, min, max, percentiles: [p50, p95, p99] });
             }
-            (of::DEVICE, &[count, nanos]) => {
+            (kind::DEVICE, &[count, nanos]) => {
                 self.devices.push(DeviceUse { device: DeviceId(key.u32()?), count, nanos });
             }
-            (of::TIME, &[window, busy, idle, late, late_count, early, early_count, first, last]) => {
+            (kind::TIME, &[window, busy, idle, late, late_count, early, early_count, first, last]) => {
                 let (device, first, last) = (DeviceId(key.u32()?), Nanos(first), Nanos(last));
                 let time = DeviceTime {
                     device,
@@ -327,45 +332,45 @@ impl Stored {
                 };
                 (window == busy + idle && first <= last).then(|| self.times.push(time))?;
             }
-            (of::STREAM, &[count, nanos]) => {
-                let (device, stream) = (DeviceId(key.u32()?), stream(key)?);
+            (kind::STREAM, &[count, nanos]) => {
+                let (device, stream) = (DeviceId(key.u32()?), decode_stream(key)?);
                 self.streams.push(StreamUse { device, stream, count, nanos });
             }
-            (of::TALLY, values) => self.tally = tally(values)?,
-            (of::NODES, &[created, before_recording, unknown]) => {
+            (kind::TALLY, values) => self.tally = decode_tally(values)?,
+            (kind::NODES, &[created, before_recording, unknown]) => {
                 self.nodes = NodeTally { created, before_recording, unknown };
             }
-            (of::STACKS, &[distinct, truncated, guessed, cut, module_unknown]) => {
+            (kind::STACKS, &[distinct, truncated, guessed, cut, module_unknown]) => {
                 self.stacks = Stacks { distinct, truncated, guessed, cut, module_unknown };
             }
-            (of::HELD, &[held, most]) => self.held = (held, most),
-            (of::DEPENDENCIES, &[record_calls, wait_calls, event_records]) => {
+            (kind::HELD, &[held, most]) => self.held = (held, most),
+            (kind::DEPENDENCIES, &[record_calls, wait_calls, event_records]) => {
                 let syncs = std::mem::take(&mut self.dependencies.syncs);
                 self.dependencies = Dependencies { record_calls, wait_calls, event_records, syncs };
             }
-            (of::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
-            (of::LOSS, &[count]) => drop(self.losses.insert(loss(key.u8()?.into())?, count)),
+            (kind::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
+            (kind::LOSS, &[count]) => drop(self.losses.insert(decode_loss(key.u8()?.into())?, count)),
             _ => return None,
         }
         Some(())
     }
 
-    fn take_sample(
+    fn add_sample(
         &mut self,
         key: &mut Fields<'_>,
         sums: &[u64],
         first: impl Fn(ContextId) -> ContextId,
     ) -> Option<()> {
         let view = usize::from(key.u8()?);
-        let base = *BASES.get(usize::from(key.u8()?))?;
-        let place = map_contexts(place(key)?, first);
+        let root_mark = *ROOT_MARKS.get(usize::from(key.u8()?))?;
+        let site = map_contexts(decode_site(key)?, first);
         let count = key.u8()?;
-        let tips = (0..count).map(|_| tip(key)).collect::<Option<Vec<_>>>()?;
-        if tips.len() > Leaf::DEEPEST || view >= VIEWS.len() {
+        let frames = (0..count).map(|_| decode_leaf_frame(key)).collect::<Option<Vec<_>>>()?;
+        if frames.len() > Leaf::MAX_FRAMES || view >= VIEWS.len() {
             return None;
         }
-        let (device, stream) = (key.option()?.map(DeviceId), stream(key)?);
-        let mut sample = Sample { base, device, stream, ..Sample::new(place, Leaf::new(&tips)) };
+        let (device, stream) = (key.option()?.map(DeviceId), decode_stream(key)?);
+        let mut sample = Sample { root_mark, device, stream, ..Sample::new(site, Leaf::new(&frames)) };
         sample.values.get_mut(..sums.len())?.copy_from_slice(sums);
         self.samples.entry(view).or_default().push(sample);
         Some(())
@@ -374,7 +379,7 @@ impl Stored {
     /// Decodes a window edge. Window edges are stored in the profile and not in this struct.
     pub(super) fn window(key: &[u8], values: &[u64]) -> Option<Row<'static>> {
         match (key, values) {
-            (&[of::WINDOW, edge @ 0..=1], &[time]) => {
+            (&[kind::WINDOW, edge @ 0..=1], &[time]) => {
                 let edge = if edge == 0 { WindowEdge::Open } else { WindowEdge::Close };
                 Some(Row::Window { edge, time: Nanos(time) })
             }
@@ -385,7 +390,7 @@ impl Stored {
     /// Replaces the sums in `profile` by the stored sums.
     pub(super) fn fill(&self, profile: &mut Profile) {
         for (&view, samples) in &self.samples {
-            profile.set_samples(VIEWS[view], added_up(samples.clone()));
+            profile.set_samples(VIEWS[view], merge_samples(samples.clone()));
         }
         profile.set_works(self.works.clone(), self.devices.clone());
         profile.set_times(self.times.clone(), self.streams.clone());
@@ -399,14 +404,14 @@ impl Stored {
         kernel: impl Fn(NameId) -> NameId,
     ) {
         let known = |id: ContextId| if id < ContextId::FIRST { id } else { context(id) };
-        let tip = |tip| match tip {
-            Tip::Work(Work::Kernel(name)) => Tip::Work(Work::Kernel(kernel(name))),
+        let leaf_frame = |leaf_frame| match leaf_frame {
+            LeafFrame::Work(Work::Kernel(name)) => LeafFrame::Work(Work::Kernel(kernel(name))),
             other => other,
         };
         for sample in self.samples.values_mut().flatten() {
-            sample.place = map_contexts(sample.place, known);
-            let tips: Vec<_> = sample.leaf.tips().map(tip).collect();
-            sample.leaf = Leaf::new(&tips);
+            sample.site = map_contexts(sample.site, known);
+            let frames: Vec<_> = sample.leaf.frames().map(leaf_frame).collect();
+            sample.leaf = Leaf::new(&frames);
         }
         let mut works: BTreeMap<(Work, DeviceId), WorkStats> = BTreeMap::new();
         for mut stats in std::mem::take(&mut self.works) {
@@ -424,11 +429,11 @@ impl Stored {
     pub(super) fn weights(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         self.samples.values().flatten().flat_map(|sample| {
             let of = |id: Option<ContextId>| id.map(|id| (id, sample.count(), sample.amount()));
-            let created = match sample.place {
-                Place::Node { created, .. } => Caller::from(created).launched().ok(),
+            let created = match sample.site {
+                SampleSite::Node { created, .. } => Caller::from(created).launched().ok(),
                 _ => None,
             };
-            [of(sample.place.launch().ok()), of(created)].into_iter().flatten()
+            [of(sample.site.launch().ok()), of(created)].into_iter().flatten()
         })
     }
 
@@ -448,7 +453,7 @@ impl Stored {
 }
 
 /// Merges samples that differ only in their values.
-fn added_up(mut samples: Vec<Sample>) -> Vec<Sample> {
+fn merge_samples(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples.sort_unstable();
     samples.dedup_by(|next, kept| {
         let is_same = Sample { values: kept.values, ..*next } == *kept;
@@ -470,7 +475,7 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
     sum.percentiles.iter_mut().zip(more.percentiles).for_each(|(sum, more)| *sum = more.max(*sum));
 }
 
-fn tally(values: &[u64]) -> Option<Tally> {
+fn decode_tally(values: &[u64]) -> Option<Tally> {
     // Files of older versions have up to four values fewer.
     let (values, more) = values.split_at_checked(14)?;
     let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
@@ -502,61 +507,61 @@ fn tally(values: &[u64]) -> Option<Tally> {
     is_sound.then_some(Tally { launches, activities })
 }
 
-fn place(key: &mut Fields<'_>) -> Option<Place> {
+fn decode_site(key: &mut Fields<'_>) -> Option<SampleSite> {
     let kind = key.u8()?;
     Some(match kind {
-        0 => Caller::from_bits(key.u32()?).launched().map_or_else(Place::Missing, Place::Context),
+        0 => Caller::from_bits(key.u32()?).launched().map_or_else(SampleSite::Missing, SampleSite::Context),
         1 => {
             let (launch, created) = (Caller::from_bits(key.u32()?), Caller::from_bits(key.u32()?));
-            Place::Node { launch: launch.launched(), created: created.created() }
+            SampleSite::Node { launch: launch.launched(), created: created.created() }
         }
-        2 => Place::Nobody,
+        2 => SampleSite::NoStack,
         3 => {
             let (after, thread) = (ContextId(key.u32()?), key.option()?.map(ThreadId));
-            Place::Between { after, thread, before: ContextId(key.u32()?) }
+            SampleSite::Between { after, thread, before: ContextId(key.u32()?) }
         }
         _ => return None,
     })
 }
 
-fn map_contexts(place: Place, context: impl Fn(ContextId) -> ContextId) -> Place {
+fn map_contexts(site: SampleSite, context: impl Fn(ContextId) -> ContextId) -> SampleSite {
     let created_by = |created: Caller| created.launched().map_or(created, |id| context(id).into());
-    match place {
-        Place::Context(id) => Place::Context(context(id)),
-        Place::Node { launch, created } => {
-            Place::Node { launch: launch.map(&context), created: created_by(created.into()).created() }
+    match site {
+        SampleSite::Context(id) => SampleSite::Context(context(id)),
+        SampleSite::Node { launch, created } => {
+            SampleSite::Node { launch: launch.map(&context), created: created_by(created.into()).created() }
         }
-        Place::Between { after, thread, before } => {
-            Place::Between { after: context(after), thread, before: context(before) }
+        SampleSite::Between { after, thread, before } => {
+            SampleSite::Between { after: context(after), thread, before: context(before) }
         }
         other => other,
     }
 }
 
-fn tip(key: &mut Fields<'_>) -> Option<Tip> {
+fn decode_leaf_frame(key: &mut Fields<'_>) -> Option<LeafFrame> {
     let (kind, value) = (key.u8()?, key.u32()?);
     Some(match kind {
-        0 => Tip::Work(Work::Kernel(NameId(value))),
-        1 => Tip::Work(Work::Copy(CopyKind(value.try_into().ok()?))),
-        2 => Tip::Work(Work::Set),
-        3 => Tip::Work(Work::Graph),
-        4 => Tip::Missing(*MISSING.get(value as usize)?),
-        5 => Tip::Idle(*Cause::ALL.get(value as usize)?),
-        6 => Tip::IdleToTheEnd,
-        7 => Tip::Allocate(MemoryKind(value.try_into().ok()?)),
-        8 => Tip::Free(Some(MemoryKind(value.try_into().ok()?))),
-        9 => Tip::Free(None),
-        10 => Tip::Unified(UnifiedKind(value)),
-        11 => Tip::Lost(loss(value)?),
+        0 => LeafFrame::Work(Work::Kernel(NameId(value))),
+        1 => LeafFrame::Work(Work::Copy(CopyKind(value.try_into().ok()?))),
+        2 => LeafFrame::Work(Work::Set),
+        3 => LeafFrame::Work(Work::Graph),
+        4 => LeafFrame::Missing(*MISSING_REASONS.get(value as usize)?),
+        5 => LeafFrame::Idle(*Cause::ALL.get(value as usize)?),
+        6 => LeafFrame::IdleUntilClose,
+        7 => LeafFrame::Allocate(MemoryKind(value.try_into().ok()?)),
+        8 => LeafFrame::Free(Some(MemoryKind(value.try_into().ok()?))),
+        9 => LeafFrame::Free(None),
+        10 => LeafFrame::Unified(UnifiedKind(value)),
+        11 => LeafFrame::Lost(decode_loss(value)?),
         _ => return None,
     })
 }
 
-fn loss(number: u32) -> Option<Loss> {
+fn decode_loss(number: u32) -> Option<Loss> {
     Loss::ALL.into_iter().find(|loss| *loss as u32 == number)
 }
 
-fn stream(key: &mut Fields<'_>) -> Option<Option<(GpuContextId, StreamId)>> {
+fn decode_stream(key: &mut Fields<'_>) -> Option<Option<(GpuContextId, StreamId)>> {
     Some(match key.u8()? {
         0 => None,
         _ => Some((GpuContextId(key.u32()?), StreamId(key.u32()?))),
@@ -568,8 +573,8 @@ mod tests {
     use super::super::{Definitions, Options};
     use super::*;
     use gpuflame_model::profile::views::IDLE;
-    use gpuflame_model::record::testing::{a_turn, kernel, launch};
-    use gpuflame_model::record::{Launch, Mark, Reader};
+    use gpuflame_model::record::testing::{each_row_of_cycle, kernel, launch};
+    use gpuflame_model::record::{CheckpointMark, Launch, Reader};
 
     /// All data from which outputs are made, as text.
     fn shown(explain: &mut Explain) -> String {
@@ -607,7 +612,8 @@ mod tests {
         explain.push(&window(WindowEdge::Close, 2_010_000), &mut ());
         let snapshot = explain.snapshot(&[], &mut ());
         let idle = snapshot.profile.samples(&IDLE).iter();
-        let between = idle.filter(|sample| matches!(sample.place, Place::Between { thread: Some(_), .. }));
+        let between =
+            idle.filter(|sample| matches!(sample.site, SampleSite::Between { thread: Some(_), .. }));
         assert_eq!(
             between.map(Sample::amount).collect::<Vec<_>>(),
             [1_002_000 - 1_001_900, 2_000_000 - 1_002_900]
@@ -618,9 +624,9 @@ mod tests {
     fn stored_sums_read_back_equal_the_live_sums_after_every_append() {
         let mut explain = Explain::new(Options::default());
         let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
-        let mut file = Chunk::file_head().to_vec();
+        let mut file = Chunk::file_header().to_vec();
         for number in 0..30 {
-            a_turn(number, &mut |row| explain.push(row, &mut ()));
+            each_row_of_cycle(number, &mut |row| explain.push(row, &mut ()));
             if number == 29 {
                 two_calls(&mut explain);
             }
@@ -629,28 +635,28 @@ mod tests {
                 file.extend(chunk.take());
             }
             explain.write_sums(&[(Loss::LaunchesFailed, 5)], &mut written, &mut chunk);
-            chunk.mark(&Mark::default());
+            chunk.mark(&CheckpointMark::default());
             file.extend(chunk.take());
-            let mut stored = read(&file);
+            let mut checkpoint = read(&file);
             let expected = shown(&mut explain);
-            stored.stored.as_mut().unwrap().losses.remove(&Loss::LaunchesFailed);
-            assert_eq!(shown(&mut stored), expected, "turn {number}");
+            checkpoint.checkpoint.as_mut().unwrap().losses.remove(&Loss::LaunchesFailed);
+            assert_eq!(shown(&mut checkpoint), expected, "turn {number}");
         }
     }
 
     #[test]
     fn impossible_sums_are_skipped() {
-        let mut stored = Stored::default();
+        let mut checkpoint = CheckpointSums::default();
         let first = |id| id;
-        stored.push(&[of::DEVICE, 0, 0, 0, 0], &[u64::MAX, 1], first);
-        stored.push(&[of::DEVICE, 0, 0, 0, 0], &[1, MOST - 2], first);
-        stored.push(&[of::DEVICE, 1, 0, 0, 0], &[1, 1], first);
-        stored.push(&[of::TIME, 0, 0, 0, 0], &[10, 1, 2, 0, 0, 0, 0, 5, 6], first);
-        stored.push(&[of::TALLY], &[5; 14], first);
-        stored.push(&[of::SAMPLE, 9], &[1], first);
-        stored.push(&[99], &[1], first);
-        stored.push(&[], &[], first);
-        assert_eq!(stored.devices.len(), 1);
-        assert!(stored.times.is_empty() && stored.tally == Tally::default() && stored.len() == 0);
+        checkpoint.push(&[kind::DEVICE, 0, 0, 0, 0], &[u64::MAX, 1], first);
+        checkpoint.push(&[kind::DEVICE, 0, 0, 0, 0], &[1, MAX_TOTAL - 2], first);
+        checkpoint.push(&[kind::DEVICE, 1, 0, 0, 0], &[1, 1], first);
+        checkpoint.push(&[kind::TIME, 0, 0, 0, 0], &[10, 1, 2, 0, 0, 0, 0, 5, 6], first);
+        checkpoint.push(&[kind::TALLY], &[5; 14], first);
+        checkpoint.push(&[kind::SAMPLE, 9], &[1], first);
+        checkpoint.push(&[99], &[1], first);
+        checkpoint.push(&[], &[], first);
+        assert_eq!(checkpoint.devices.len(), 1);
+        assert!(checkpoint.times.is_empty() && checkpoint.tally == Tally::default() && checkpoint.len() == 0);
     }
 }

@@ -5,7 +5,7 @@ use gpuflame_model::record::{Caller, ContextId, ThreadId};
 
 /// Code to which a part of the idle time is attributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Blamed {
+pub(super) enum IdleCulprit {
     /// A call: usually the launch that ended the gap, or the state of the launching thread during the gap.
     Caller(Caller),
     /// Whatever the launching thread did between two calls.
@@ -19,16 +19,16 @@ pub(super) enum Blamed {
 
 /// Target that a part of the idle time is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Charge {
+pub(super) enum IdleCause {
     /// Part of a gap between two pieces of work.
-    Between(Blamed, Cause),
+    Between(IdleCulprit, Cause),
     /// Part of the time until the first work in a window.
-    Opening(Blamed, Cause),
+    Opening(IdleCulprit, Cause),
     /// Time from the last work in a window until the window closed. This time is charged to no code.
     Closing,
 }
 
-impl Blamed {
+impl IdleCulprit {
     /// Replaces the time between two calls by the second of these calls.
     pub(super) fn without_pause(self) -> Self {
         match self {
@@ -38,12 +38,12 @@ impl Blamed {
     }
 }
 
-impl Charge {
-    /// Replaces the blamed code by the code that `who` returns for it.
-    pub(super) fn by(self, who: impl Fn(Blamed) -> Blamed) -> Self {
+impl IdleCause {
+    /// Replaces the blamed code by the code that `culprit` returns for it.
+    pub(super) fn map_culprit(self, culprit: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
         match self {
-            Self::Between(blamed, cause) => Self::Between(who(blamed), cause),
-            Self::Opening(blamed, cause) => Self::Opening(who(blamed), cause),
+            Self::Between(blamed, cause) => Self::Between(culprit(blamed), cause),
+            Self::Opening(blamed, cause) => Self::Opening(culprit(blamed), cause),
             Self::Closing => Self::Closing,
         }
     }
@@ -51,23 +51,23 @@ impl Charge {
 
 /// Idle time of a single charge.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Idle {
+pub(super) struct IdleAmount {
     pub(super) nanos: u64,
     /// Number of gaps, which is usually 1. If a gap is divided, the number is 1 for its longest piece and 0 for all other
     /// pieces, so that the sum is the number of gaps.
     pub(super) gaps: u64,
     /// Stack of a sample or a wait inside the idle time. With a stack, `nanos` is the time that the sample or wait
     /// represents, which does not add to the idle time.
-    pub(super) found: Option<ContextId>,
+    pub(super) context: Option<ContextId>,
 }
 
-impl Idle {
+impl IdleAmount {
     pub(super) fn gap(nanos: u64) -> Self {
-        Self { nanos, gaps: 1, found: None }
+        Self { nanos, gaps: 1, context: None }
     }
 
     /// Creates the value for a sample or a wait inside time that is charged separately.
-    pub(super) fn found((context, nanos): (ContextId, u64)) -> Self {
-        Self { nanos, gaps: 0, found: Some(context) }
+    pub(super) fn attributed((context, nanos): (ContextId, u64)) -> Self {
+        Self { nanos, gaps: 0, context: Some(context) }
     }
 }

@@ -6,11 +6,11 @@
 use gpuflame_model::record::Nanos;
 
 /// Maximum number of periods. If there are more, the oldest periods are no longer searched.
-const MOST: usize = 1 << 12;
+const MAX_PERIODS: usize = 1 << 12;
 
 /// A period in which the tracer's callbacks were off. Its ids are unrolled.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct MutedPeriod {
     since: Nanos,
     /// End of the period; `None` if the period has not ended.
     until: Option<Nanos>,
@@ -21,7 +21,7 @@ struct Stretch {
 
 /// Whether a launch was made while the tracer's callbacks were off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Muted {
     No,
     /// Yes, unless the launch belongs to the window that opened next and the row of the launch is still to come.
     Perhaps,
@@ -30,27 +30,27 @@ pub(super) enum Found {
 
 /// Periods in which the tracer's callbacks were off. See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Unseen {
-    stretches: Vec<Stretch>,
+pub(super) struct MutedPeriods {
+    periods: Vec<MutedPeriod>,
     highest: u64,
 }
 
-impl Unseen {
+impl MutedPeriods {
     /// Notes that callbacks are on or off from `time` on. Returns the length of the period that ended, or 0 if no period
     /// ended.
-    pub(super) fn told(&mut self, on: bool, time: Nanos) -> u64 {
-        match (on, self.stretches.last_mut()) {
+    pub(super) fn callbacks_switched(&mut self, on: bool, time: Nanos) -> u64 {
+        match (on, self.periods.last_mut()) {
             (false, last) => {
                 if last.is_none_or(|last| last.until.is_some()) {
-                    self.stretches.push(Stretch {
+                    self.periods.push(MutedPeriod {
                         since: time,
                         until: None,
                         after: self.highest,
                         before: u64::MAX,
                     });
                 }
-                if self.stretches.len() > MOST {
-                    self.stretches.remove(0);
+                if self.periods.len() > MAX_PERIODS {
+                    self.periods.remove(0);
                 }
                 0
             }
@@ -65,7 +65,7 @@ impl Unseen {
     /// Processes a launch that was made in a window.
     pub(super) fn launch(&mut self, id: u64, time: Nanos) {
         self.highest = self.highest.max(id);
-        let Some(last) = self.stretches.last_mut() else { return };
+        let Some(last) = self.periods.last_mut() else { return };
         if time <= last.since {
             last.after = last.after.max(id);
         } else {
@@ -74,21 +74,21 @@ impl Unseen {
     }
 
     /// Whether work with this id, which began to run at `start`, was launched while callbacks were off.
-    pub(super) fn find(&self, id: u64, start: Nanos) -> Found {
-        let Some(stretch) = self.stretches.iter().rev().find(|stretch| stretch.after < id) else {
-            return Found::No;
+    pub(super) fn find(&self, id: u64, start: Nanos) -> Muted {
+        let Some(period) = self.periods.iter().rev().find(|period| period.after < id) else {
+            return Muted::No;
         };
-        if id >= stretch.before {
-            return Found::No;
+        if id >= period.before {
+            return Muted::No;
         }
-        match stretch.until {
-            Some(until) if start >= until => Found::Perhaps,
-            _ => Found::Yes,
+        match period.until {
+            Some(until) if start >= until => Muted::Perhaps,
+            _ => Muted::Yes,
         }
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.stretches.capacity() * size_of::<Stretch>()
+        self.periods.capacity() * size_of::<MutedPeriod>()
     }
 }
 
@@ -98,25 +98,25 @@ mod tests {
 
     #[test]
     fn ids_launched_between_windows_are_recognized_as_unseen() {
-        let mut unseen = Unseen::default();
-        unseen.launch(10, Nanos(100));
-        assert_eq!(unseen.find(11, Nanos(500)), Found::No);
-        assert_eq!(unseen.told(false, Nanos(1000)), 0);
+        let mut muted = MutedPeriods::default();
+        muted.launch(10, Nanos(100));
+        assert_eq!(muted.find(11, Nanos(500)), Muted::No);
+        assert_eq!(muted.callbacks_switched(false, Nanos(1000)), 0);
         // This launch is in the window, and its row is delayed.
-        unseen.launch(12, Nanos(110));
-        let found = |unseen: &Unseen, id, start| unseen.find(id, Nanos(start));
+        muted.launch(12, Nanos(110));
+        let found = |muted: &MutedPeriods, id, start| muted.find(id, Nanos(start));
         assert_eq!(
-            [10, 12, 13, 999].map(|id| found(&unseen, id, 2000)),
-            [Found::No, Found::No, Found::Yes, Found::Yes]
+            [10, 12, 13, 999].map(|id| found(&muted, id, 2000)),
+            [Muted::No, Muted::No, Muted::Yes, Muted::Yes]
         );
-        assert_eq!(unseen.told(true, Nanos(5000)), 4000);
-        assert_eq!(unseen.told(true, Nanos(6000)), 0);
+        assert_eq!(muted.callbacks_switched(true, Nanos(5000)), 4000);
+        assert_eq!(muted.callbacks_switched(true, Nanos(6000)), 0);
         // No launch of the next window is known at this point.
-        assert_eq!([4999, 5000].map(|start| found(&unseen, 50, start)), [Found::Yes, Found::Perhaps]);
-        unseen.launch(60, Nanos(5100));
-        unseen.launch(55, Nanos(5090));
-        assert_eq!([54, 55, 60].map(|id| found(&unseen, id, 7000)), [Found::Perhaps, Found::No, Found::No]);
-        assert_eq!(unseen.told(false, Nanos(9000)), 0);
-        assert_eq!([54, 58, 61].map(|id| found(&unseen, id, 4000)), [Found::Yes, Found::No, Found::Yes]);
+        assert_eq!([4999, 5000].map(|start| found(&muted, 50, start)), [Muted::Yes, Muted::Perhaps]);
+        muted.launch(60, Nanos(5100));
+        muted.launch(55, Nanos(5090));
+        assert_eq!([54, 55, 60].map(|id| found(&muted, id, 7000)), [Muted::Perhaps, Muted::No, Muted::No]);
+        assert_eq!(muted.callbacks_switched(false, Nanos(9000)), 0);
+        assert_eq!([54, 58, 61].map(|id| found(&muted, id, 4000)), [Muted::Yes, Muted::No, Muted::Yes]);
     }
 }

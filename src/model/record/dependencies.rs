@@ -2,7 +2,7 @@
 //!
 //! A call records an event on a stream, or makes a stream wait for an event; [`EventCall`] holds the call's stack,
 //! time and handles. Under the same correlation id the tracer reports the event by its own number ([`EventRecord`],
-//! [`Sync`]). Handles are reused after an event is destroyed, but the tracer's numbers are not. If the stream was
+//! [`SyncRecord`]). Handles are reused after an event is destroyed, but the tracer's numbers are not. If the stream was
 //! being captured, the call only became part of a graph, and has an [`EventCall`] but no tracer record.
 
 use super::ids::{ContextId, CorrelationId, EventId, GpuContextId, Nanos, StreamId, SyncId};
@@ -26,7 +26,7 @@ pub struct EventRecord {
 
 /// A wait of the host, or a request that a stream wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sync {
+pub struct SyncRecord {
     /// Side that waits (host or stream), and the kind of object waited for.
     pub kind: SyncKind,
     /// Start time of the call; 0 if CUPTI did not collect the time.
@@ -72,12 +72,12 @@ pub struct EventCall {
     pub time: Nanos,
     /// Duration in nanoseconds; `u32::MAX` means that duration or longer.
     pub duration: u32,
-    /// Correlation id that the call's [`EventRecord`] or [`Sync`] also carries.
+    /// Correlation id that the call's [`EventRecord`] or [`SyncRecord`] also carries.
     pub correlation: CorrelationId,
     /// Stack that made the call.
     pub context: ContextId,
     /// Purpose for which the call uses the event.
-    pub does: EventUse,
+    pub event_use: EventUse,
     /// Handle of the event.
     pub event: u64,
     /// Handle of the stream, as passed by the program: 0 to 2 denote default streams.

@@ -13,7 +13,7 @@ const SETS: usize = 1 << 12;
 
 /// Detects activities that were delivered twice. See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Repeats {
+pub(super) struct DuplicateDetector {
     /// Hashes of graph node runs, youngest first in each set. Empty until a graph node runs.
     nodes: Vec<[u64; WAYS]>,
 }
@@ -21,17 +21,17 @@ pub(super) struct Repeats {
 /// Hash of a launch's last activity, over the activity's stream and times. No two activities can run on one stream at the
 /// same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Last(u32);
+pub(super) struct ActivityHash(u32);
 
-impl Last {
-    pub(super) fn of(activity: &Activity) -> Self {
-        let number = number(activity);
+impl ActivityHash {
+    pub(super) fn from_activity(activity: &Activity) -> Self {
+        let hash = hash_activity(activity);
         // The bits that depend on the GPU's number are in the lower half, so both halves are combined.
-        Self((number ^ number >> 32) as u32)
+        Self((hash ^ hash >> 32) as u32)
     }
 }
 
-fn number(activity: &Activity) -> u64 {
+fn hash_activity(activity: &Activity) -> u64 {
     let Activity { device, context, stream, start, end, .. } = activity;
     let place = u64::from(device.0) << 48 ^ u64::from(context.0) << 32 ^ u64::from(stream.0);
     mix(mix(mix(0, start.0), end.0), place)
@@ -46,32 +46,32 @@ fn is_timed(activity: &Activity) -> bool {
     activity.duration().is_some_and(|nanos| nanos > 0)
 }
 
-impl Repeats {
+impl DuplicateDetector {
     /// Whether `activity` was delivered before. `last` is the previous activity of its launch.
-    pub(super) fn is_repeated(&mut self, last: Option<Last>, activity: &Activity) -> bool {
+    pub(super) fn is_duplicate(&mut self, last: Option<ActivityHash>, activity: &Activity) -> bool {
         if !is_timed(activity) {
             return false;
         }
         if activity.graph != GraphId(0) {
-            return self.has_node(activity);
+            return self.is_duplicate_node(activity);
         }
-        last == Some(Last::of(activity))
+        last == Some(ActivityHash::from_activity(activity))
     }
 
     /// Whether the node run was delivered before. The function remembers the node run from now on.
-    fn has_node(&mut self, activity: &Activity) -> bool {
+    fn is_duplicate_node(&mut self, activity: &Activity) -> bool {
         if self.nodes.is_empty() {
             self.nodes.resize(SETS, [0; WAYS]);
         }
         let ids = u64::from(activity.correlation.0) << 32 ^ u64::from(activity.graph.0);
         // The lowest bit is set, because a hash of 0 marks an empty entry.
-        let number = mix(mix(number(activity), activity.graph_node.0), ids) | 1;
-        let set = &mut self.nodes[(number >> 32) as usize % SETS];
-        if set.contains(&number) {
+        let hash = mix(mix(hash_activity(activity), activity.graph_node.0), ids) | 1;
+        let set = &mut self.nodes[(hash >> 32) as usize % SETS];
+        if set.contains(&hash) {
             return true;
         }
         set.rotate_right(1);
-        set[0] = number;
+        set[0] = hash;
         false
     }
 

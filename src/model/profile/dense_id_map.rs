@@ -5,33 +5,34 @@
 use crate::record::{IdMap, NameId, map_bytes};
 
 /// Maximum distance beyond the vector's end for which the vector grows to include an id.
-const GAP: usize = 1024;
-/// Minimum share of used slots: at least one slot in `SPARSE` must be used, otherwise the values move to the map.
-const SPARSE: usize = 4;
+const MAX_GAP: usize = 1024;
+/// Minimum share of used slots: at least one slot in `MAX_SLOTS_PER_VALUE` must be used, otherwise the values move to the
+/// map.
+const MAX_SLOTS_PER_VALUE: usize = 4;
 
 /// Map by consecutive ids; see the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Numbered<T> {
-    row: Vec<Option<T>>,
-    far: IdMap<NameId, T>,
+pub struct DenseIdMap<T> {
+    dense: Vec<Option<T>>,
+    sparse: IdMap<NameId, T>,
 }
 
-impl<T> Default for Numbered<T> {
+impl<T> Default for DenseIdMap<T> {
     fn default() -> Self {
-        Self { row: Vec::new(), far: IdMap::default() }
+        Self { dense: Vec::new(), sparse: IdMap::default() }
     }
 }
 
-impl<T: Copy> Numbered<T> {
+impl<T: Copy> DenseIdMap<T> {
     /// Value of `id`.
     pub fn get(&self, id: NameId) -> Option<&T> {
-        let near = self.row.get(id.0 as usize).and_then(Option::as_ref);
-        near.or_else(|| self.far.get(&id))
+        let near = self.dense.get(id.0 as usize).and_then(Option::as_ref);
+        near.or_else(|| self.sparse.get(&id))
     }
 
     pub(super) fn get_mut(&mut self, id: NameId) -> Option<&mut T> {
-        let near = self.row.get_mut(id.0 as usize).and_then(Option::as_mut);
-        near.or_else(|| self.far.get_mut(&id))
+        let near = self.dense.get_mut(id.0 as usize).and_then(Option::as_mut);
+        near.or_else(|| self.sparse.get_mut(&id))
     }
 
     /// Adds a value. If two values have the same id, the first value wins.
@@ -40,50 +41,50 @@ impl<T: Copy> Numbered<T> {
         if self.get(id).is_some() {
             return;
         }
-        if at >= self.row.len() + GAP {
-            self.far.insert(id, thing);
+        if at >= self.dense.len() + MAX_GAP {
+            self.sparse.insert(id, thing);
             return;
         }
-        if at >= self.row.len() {
-            self.row.resize(at + 1, None);
+        if at >= self.dense.len() {
+            self.dense.resize(at + 1, None);
         }
-        self.row[at] = Some(thing);
+        self.dense[at] = Some(thing);
     }
 
     pub(super) fn retain(&mut self, keep: impl Fn(NameId) -> bool) {
-        for (at, thing) in (0..).zip(&mut self.row) {
+        for (at, thing) in (0..).zip(&mut self.dense) {
             *thing = thing.filter(|_| keep(NameId(at)));
         }
-        self.far.retain(|id, _| keep(*id));
-        let used = self.row.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        self.row.truncate(used);
+        self.sparse.retain(|id, _| keep(*id));
+        let used = self.dense.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.dense.truncate(used);
         // If few of many values are kept, the empty slots would take more memory than the values: 12 MB for a million
         // slots, and twice that while the vector grows.
-        let near = self.row.iter().flatten().count();
-        if used > SPARSE * near + GAP {
-            let row = (0..).zip(std::mem::take(&mut self.row));
-            self.far.extend(row.filter_map(|(at, thing)| Some((NameId(at), thing?))));
+        let near = self.dense.iter().flatten().count();
+        if used > MAX_SLOTS_PER_VALUE * near + MAX_GAP {
+            let row = (0..).zip(std::mem::take(&mut self.dense));
+            self.sparse.extend(row.filter_map(|(at, thing)| Some((NameId(at), thing?))));
         }
-        self.row.shrink_to_fit();
-        self.far.shrink_to_fit();
+        self.dense.shrink_to_fit();
+        self.sparse.shrink_to_fit();
     }
 
     /// Returns the values in ascending order of id. Values in the map come last and unordered.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NameId, &T)> {
-        let near = (0..).zip(&self.row).filter_map(|(at, thing)| Some((NameId(at), thing.as_ref()?)));
-        near.chain(self.far.iter().map(|(&id, thing)| (id, thing)))
+        let near = (0..).zip(&self.dense).filter_map(|(at, thing)| Some((NameId(at), thing.as_ref()?)));
+        near.chain(self.sparse.iter().map(|(&id, thing)| (id, thing)))
     }
 
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.row.iter_mut().flatten().chain(self.far.values_mut())
+        self.dense.iter_mut().flatten().chain(self.sparse.values_mut())
     }
 
     pub(super) fn len(&self) -> usize {
-        self.row.iter().flatten().count() + self.far.len()
+        self.dense.iter().flatten().count() + self.sparse.len()
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.row.capacity() * size_of::<Option<T>>() + map_bytes(&self.far)
+        self.dense.capacity() * size_of::<Option<T>>() + map_bytes(&self.sparse)
     }
 }
 
@@ -95,7 +96,7 @@ mod tests {
     fn sparse_and_dense_ids_are_found_and_the_first_value_wins() {
         // The third id is far beyond the end when it is added. Later the vector grows to include its slot.
         let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
-        let mut numbered = Numbered::default();
+        let mut numbered = DenseIdMap::default();
         ids.into_iter().for_each(|id| numbered.add(NameId(id), id));
         ids.into_iter().for_each(|id| numbered.add(NameId(id), 7));
         for id in ids {
@@ -103,19 +104,19 @@ mod tests {
             assert_eq!(numbered.get_mut(NameId(id)).copied(), Some(id));
         }
         assert!([2, 999, 2002, u32::MAX - 1].iter().all(|id| numbered.get(NameId(*id)).is_none()));
-        assert_eq!((numbered.len(), numbered.row.len(), numbered.far.len()), (8, 2002, 2));
+        assert_eq!((numbered.len(), numbered.dense.len(), numbered.sparse.len()), (8, 2002, 2));
         let mut all: Vec<u32> = numbered.iter().map(|(id, _)| id.0).collect();
         all.sort_unstable();
         assert_eq!(all, [0, 1, 3, 1000, 1990, 2000, 2001, u32::MAX]);
         numbered.retain(|id| [3, 2000].contains(&id.0));
-        assert_eq!((numbered.len(), numbered.row.len(), numbered.values_mut().count()), (2, 4, 2));
+        assert_eq!((numbered.len(), numbered.dense.len(), numbered.values_mut().count()), (2, 4, 2));
     }
 
     /// A program may generate kernels without end, and only few of them can be kept.
     #[test]
     fn memory_depends_on_retained_entries_not_on_the_number_added() {
         let held = |count: u32| {
-            let mut numbered = Numbered::default();
+            let mut numbered = DenseIdMap::default();
             for id in 0..count {
                 numbered.add(NameId(id), u64::from(id));
                 if id % 1000 == 999 {

@@ -1,5 +1,5 @@
 //! Per-window sums, for windows that get their own output files. Each window is summed separately, in addition to the whole
-//! run, until the window's GPU work is over and the window is removed ([`Apart::due`]).
+//! run, until the window's GPU work is over and the window is removed ([`PerWindowSums::take_finished`]).
 //!
 //! A launch belongs to the first window that was not closed when the launch began, according to the times in the launch's
 //! row and in the window edges: a call that began while a window was open did so before the closing edge was noted. Work
@@ -21,28 +21,28 @@ use gpuflame_model::record::{
 
 /// Number of flushes without work after which a graph counts as finished. One flush is not enough, because the first flush
 /// may have begun before the work.
-const FLUSHES: u8 = 2;
+const FLUSHES_UNTIL_FINISHED: u8 = 2;
 
 /// Windows that have not been removed yet, and removed windows between them. See the module's documentation.
 #[derive(Debug)]
-pub struct Apart {
+pub struct PerWindowSums {
     /// Windows in order of time.
-    windows: VecDeque<Window>,
+    windows: VecDeque<TrackedWindow>,
     /// Number of windows removed before the first of `windows`, and the time at which the latest removed window was closed.
-    forgotten: u64,
-    forgotten_until: Nanos,
-    most: u64,
+    removed: u64,
+    removed_until: Nanos,
+    max_windows: u64,
     by_stream: bool,
     /// Number of windows opened, including windows that were merged into the last one.
     opened: u64,
     /// Number of leading windows whose launches were all read from the log.
     read: u64,
-    late: Late,
+    late: LateArrivals,
 }
 
 /// Work that arrived after its window was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Late {
+pub struct LateArrivals {
     /// Number of late launches.
     pub launches: u64,
     /// Number of late activities.
@@ -52,16 +52,16 @@ pub struct Late {
 }
 
 #[derive(Debug)]
-struct Window {
+struct TrackedWindow {
     /// Time at which the window was closed; `None` while the window is open.
     closed: Option<Nanos>,
     /// Sums of the window; `None` once the sums were removed.
-    part: Option<Box<Part>>,
+    sums: Option<Box<WindowSums>>,
 }
 
 /// Sums of one window.
 #[derive(Debug)]
-pub struct Part {
+pub struct WindowSums {
     /// Number of the window, counted from 1.
     pub number: u64,
     /// Times at which the window was opened and closed. The last window may have several such pairs.
@@ -75,18 +75,18 @@ pub struct Part {
     flushes_left: u8,
 }
 
-impl Apart {
-    /// Creates an empty set of at most `most` windows.
-    pub(super) fn new(most: u64, by_stream: bool) -> Self {
+impl PerWindowSums {
+    /// Creates an empty set of at most `max_windows` windows.
+    pub(super) fn new(max_windows: u64, by_stream: bool) -> Self {
         Self {
             windows: VecDeque::new(),
-            forgotten: 0,
-            forgotten_until: Nanos(0),
-            most: most.max(1),
+            removed: 0,
+            removed_until: Nanos(0),
+            max_windows: max_windows.max(1),
             by_stream,
             opened: 0,
             read: 0,
-            late: Late::default(),
+            late: LateArrivals::default(),
         }
     }
 
@@ -97,106 +97,111 @@ impl Apart {
 
     /// Whether more windows were opened than are summed separately, so that the last window contains several.
     pub fn is_full(&self) -> bool {
-        self.opened > self.most
+        self.opened > self.max_windows
     }
 
     /// Work that arrived after its window was removed.
-    pub fn late(&self) -> Late {
+    pub fn late(&self) -> LateArrivals {
         self.late
     }
 
     /// Handles an edge that is due to a step of the clock. The list of windows does not change.
-    pub(super) fn clock_was_set(&mut self, edge: &Row<'_>) {
+    pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
-        if let Some(part) = last.and_then(|last| last.part.as_mut()) {
-            part.timeline.row(edge);
+        if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {
+            sums.timeline.row(edge);
         }
     }
 
     /// Handles an edge that opens or closes a window.
-    pub(super) fn edge(&mut self, edge: WindowEdge, time: Nanos) {
+    pub(super) fn push_edge(&mut self, edge: WindowEdge, time: Nanos) {
         if edge == WindowEdge::Open {
             self.opened += 1;
-            if self.opened <= self.most {
-                let part = Box::new(Part::new(self.opened, self.by_stream));
-                self.windows.push_back(Window { closed: None, part: Some(part) });
+            if self.opened <= self.max_windows {
+                let sums = Box::new(WindowSums::new(self.opened, self.by_stream));
+                self.windows.push_back(TrackedWindow { closed: None, sums: Some(sums) });
             }
         }
         let Some(last) = self.windows.back_mut() else { return };
         last.closed = (edge == WindowEdge::Close).then_some(time);
-        if let Some(part) = &mut last.part {
-            part.edges.push((edge, time));
-            part.timeline.row(&Row::Window { edge, time });
+        if let Some(sums) = &mut last.sums {
+            sums.edges.push((edge, time));
+            sums.timeline.row(&Row::Window { edge, time });
         }
     }
 
     /// Counts a launch in its window. Not called for the second id of a launch.
-    pub(super) fn launch(&mut self, launch: &Launch) {
-        match self.of(launch.time).and_then(|at| self.windows[at].part.as_mut()) {
-            Some(part) => part.tally.launches.seen += 1,
+    pub(super) fn count_launch(&mut self, launch: &Launch) {
+        match self.index_at(launch.time).and_then(|at| self.windows[at].sums.as_mut()) {
+            Some(sums) => sums.tally.launches.seen += 1,
             None => self.late.launches += 1,
         }
     }
 
     /// Adds a call of a thread, which ended in a window.
-    pub(super) fn called(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
-        if let Some(part) = self.part_of(ended) {
-            part.timeline.called(thread, (begun, ended), context);
+    pub(super) fn add_call(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
+        if let Some(sums) = self.sums_at(ended) {
+            sums.timeline.add_call(thread, (begun, ended), context);
         }
     }
 
     /// Adds a launching call of a thread, which began in a window.
-    pub(super) fn launched(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
-        if let Some(part) = self.part_of(begun) {
-            part.timeline.launched(thread, (begun, ended), context);
+    pub(super) fn add_launch(
+        &mut self,
+        thread: ThreadId,
+        (begun, ended): (Nanos, Nanos),
+        context: ContextId,
+    ) {
+        if let Some(sums) = self.sums_at(begun) {
+            sums.timeline.add_launch(thread, (begun, ended), context);
         }
     }
 
     /// Number of closed windows, if some of the launches made in these windows may still be unread; otherwise `None`.
-    pub fn unread(&self) -> Option<u64> {
+    pub fn unread_windows(&self) -> Option<u64> {
         let closed = self.windows.iter().filter(|window| window.closed.is_some()).count() as u64;
-        let closed = self.forgotten + closed;
+        let closed = self.removed + closed;
         (closed > self.read).then_some(closed)
     }
 
     /// Notes that all launches of the first `windows` windows were read from the log.
-    pub fn note_read(&mut self, windows: u64) {
-        self.read = self.read.max(windows.min(self.forgotten + self.windows.len() as u64));
+    pub fn note_windows_read(&mut self, windows: u64) {
+        self.read = self.read.max(windows.min(self.removed + self.windows.len() as u64));
     }
 
     /// Notes that the tracer was flushed, and that all rows it delivered were pushed.
     pub(super) fn flushed(&mut self) {
-        let parts = self.windows.iter_mut().filter_map(|window| window.part.as_mut());
-        parts.for_each(|part| part.flushes_left = part.flushes_left.saturating_sub(1));
+        let sums = self.windows.iter_mut().filter_map(|window| window.sums.as_mut());
+        sums.for_each(|sums| sums.flushes_left = sums.flushes_left.saturating_sub(1));
     }
 
-    /// Removes and returns a window whose work is over, or that was closed before `given_up`. Never returns the last
+    /// Removes and returns a window whose work is over, or that was closed before `abandon_before`. Never returns the last
     /// window, because all later windows are added to it.
-    pub fn due(&mut self, given_up: Nanos) -> Option<Box<Part>> {
-        let (forgotten, read, most) = (self.forgotten, self.read, self.most);
-        let is_due = |(at, window): (usize, &Window)| {
-            let number = forgotten + at as u64 + 1;
-            let (Some(closed), Some(part)) = (window.closed, &window.part) else { return false };
-            number < most && (closed < given_up || number <= read && part.is_over())
+    pub fn take_finished(&mut self, abandon_before: Nanos) -> Option<Box<WindowSums>> {
+        let (removed, read, max_windows) = (self.removed, self.read, self.max_windows);
+        let is_due = |(at, window): (usize, &TrackedWindow)| {
+            let number = removed + at as u64 + 1;
+            let (Some(closed), Some(sums)) = (window.closed, &window.sums) else { return false };
+            number < max_windows && (closed < abandon_before || number <= read && sums.is_over())
         };
         let at = self.windows.iter().enumerate().position(is_due)?;
-        self.take(at)
+        self.remove(at)
     }
 
     /// Removes and returns the first remaining window, whatever its state.
-    pub fn any(&mut self) -> Option<Box<Part>> {
-        let at = self.windows.iter().position(|window| window.part.is_some())?;
-        self.take(at)
+    pub fn take_first(&mut self) -> Option<Box<WindowSums>> {
+        let at = self.windows.iter().position(|window| window.sums.is_some())?;
+        self.remove(at)
     }
 
-    fn take(&mut self, at: usize) -> Option<Box<Part>> {
-        let part = self.windows[at].part.take();
-        while let Some(Window { closed: Some(closed), part: None }) = self.windows.front() {
-            self.forgotten_until = *closed;
-            self.forgotten += 1;
+    fn remove(&mut self, at: usize) -> Option<Box<WindowSums>> {
+        let sums = self.windows[at].sums.take();
+        while let Some(TrackedWindow { closed: Some(closed), sums: None }) = self.windows.front() {
+            self.removed_until = *closed;
+            self.removed += 1;
             self.windows.pop_front();
         }
-        part
+        sums
     }
 
     /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and recomputes the sums.
@@ -205,33 +210,32 @@ impl Apart {
         context: impl Fn(ContextId) -> ContextId,
         kernel: impl Fn(NameId) -> NameId,
     ) {
-        for part in self.windows.iter_mut().filter_map(|window| window.part.as_mut()) {
-            part.aggregate.rename(&context, &kernel);
-            part.timeline.rename(&context);
-            part.host.rename(&context);
+        for sums in self.windows.iter_mut().filter_map(|window| window.sums.as_mut()) {
+            sums.aggregate.rename(&context, &kernel);
+            sums.timeline.rename(&context);
+            sums.host.rename(&context);
         }
     }
 
     /// Number of bytes held on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
-        let parts = self.windows.iter().filter_map(|window| window.part.as_ref());
-        parts.map(|part| size_of::<Part>() + part.heap_bytes()).sum::<usize>()
-            + self.windows.capacity() * size_of::<Window>()
+        let sums = self.windows.iter().filter_map(|window| window.sums.as_ref());
+        sums.map(|sums| size_of::<WindowSums>() + sums.heap_bytes()).sum::<usize>()
+            + self.windows.capacity() * size_of::<TrackedWindow>()
     }
 
-    /// Part of [`Apart::heap_bytes`] that is proportional to the number of stacks.
+    /// Part of [`PerWindowSums::heap_bytes`] that is proportional to the number of stacks.
     pub(super) fn stack_bytes(&self) -> usize {
-        let parts = self.windows.iter().filter_map(|window| window.part.as_ref());
-        parts
-            .map(|part| {
-                part.aggregate.cell_bytes() + part.timeline.charge_bytes() + part.host.context_bytes()
-            })
-            .sum()
+        let sums = self.windows.iter().filter_map(|window| window.sums.as_ref());
+        sums.map(|sums| {
+            sums.aggregate.cell_bytes() + sums.timeline.charge_bytes() + sums.host.context_bytes()
+        })
+        .sum()
     }
 
     /// Index of the window to which work begun at `time` belongs.
-    fn of(&self, time: Nanos) -> Option<usize> {
-        if self.forgotten > 0 && time <= self.forgotten_until {
+    fn index_at(&self, time: Nanos) -> Option<usize> {
+        if self.removed > 0 && time <= self.removed_until {
             return None;
         }
         // Nearly always the work belongs to the last window.
@@ -242,22 +246,22 @@ impl Apart {
         Some(self.windows.partition_point(|window| window.closed.is_some_and(|closed| closed < time)))
     }
 
-    fn part_of(&mut self, time: Nanos) -> Option<&mut Part> {
-        let at = self.of(time)?;
-        self.windows[at].part.as_deref_mut()
+    fn sums_at(&mut self, time: Nanos) -> Option<&mut WindowSums> {
+        let at = self.index_at(time)?;
+        self.windows[at].sums.as_deref_mut()
     }
 
     /// Passes `activity` to all windows in which it ran, except for the one at index `own`.
-    fn keep_busy(&mut self, activity: &Activity, launched: Launched, own: Option<usize>) {
-        let mut at = self.of(activity.start).unwrap_or(0);
-        while let Some(Window { part, closed }) = self.windows.get_mut(at) {
-            if let Some(part) = part
+    fn note_busy(&mut self, activity: &Activity, launched: Launched, own: Option<usize>) {
+        let mut at = self.index_at(activity.start).unwrap_or(0);
+        while let Some(TrackedWindow { sums, closed }) = self.windows.get_mut(at) {
+            if let Some(sums) = sums
                 && own != Some(at)
             {
-                if part.opened() > activity.end {
+                if sums.opened() > activity.end {
                     return;
                 }
-                part.timeline.outside(activity, launched);
+                sums.timeline.outside(activity, launched);
             }
             if closed.is_none_or(|closed| closed > activity.end) {
                 return;
@@ -266,13 +270,13 @@ impl Apart {
         }
     }
 
-    fn too_late(&mut self, activity: &Activity) {
+    fn count_late(&mut self, activity: &Activity) {
         self.late.activities += 1;
         self.late.nanos = self.late.nanos.saturating_add(activity.duration().unwrap_or(0));
     }
 }
 
-impl Sink for Apart {
+impl Sink for PerWindowSums {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         let (begun, elsewhere) = match origin {
             Origin::Launch(launched) => (launched.time, launched),
@@ -280,31 +284,31 @@ impl Sink for Apart {
                 (activity.start, Launched { time: activity.start, duration: 0, context: ContextId::NONE })
             }
         };
-        let own = self.of(begun);
-        match own.and_then(|at| self.windows[at].part.as_deref_mut()) {
-            Some(part) => part.add(activity, origin),
-            None => self.too_late(activity),
+        let own = self.index_at(begun);
+        match own.and_then(|at| self.windows[at].sums.as_deref_mut()) {
+            Some(sums) => sums.add(activity, origin),
+            None => self.count_late(activity),
         }
         // In other windows this work is foreign, so idle time that it ends is charged to `OUTSIDE`, not to a stack.
-        self.keep_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
+        self.note_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 
-    fn met(&mut self, launched: Launched, is_graph: bool) {
-        if let Some(part) = self.part_of(launched.time) {
-            part.tally.launches.matched += 1;
-            part.tally.launches.graphs += u64::from(is_graph);
+    fn matched(&mut self, launched: Launched, is_graph: bool) {
+        if let Some(sums) = self.sums_at(launched.time) {
+            sums.tally.launches.matched += 1;
+            sums.tally.launches.graphs += u64::from(is_graph);
         }
     }
 
     /// Receives a launch that the join abandoned. The launch is counted as pending, and its window stops waiting for it.
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
-        if let Some(part) = self.part_of(launched.time) {
-            part.pending(id, launched);
+        if let Some(sums) = self.sums_at(launched.time) {
+            sums.pending(id, launched);
         }
     }
 
     fn outside(&mut self, activity: &Activity, launched: Launched) {
-        self.keep_busy(activity, launched, None);
+        self.note_busy(activity, launched, None);
     }
 
     fn memory(&mut self, call: &MemoryCall) {
@@ -328,31 +332,31 @@ impl Sink for Apart {
     }
 }
 
-impl Apart {
+impl PerWindowSums {
     /// Adds a host row to the window that was open at `time`. A row without a time is added to the latest window.
     fn host_row(&mut self, row: &Row<'_>, time: Option<Nanos>) {
         let at = match time {
-            Some(time) => self.of(time).filter(|at| self.windows[*at].is_around(time)),
+            Some(time) => self.index_at(time).filter(|at| self.windows[*at].contains(time)),
             None => self.windows.len().checked_sub(1),
         };
-        if let Some(part) = at.and_then(|at| self.windows[at].part.as_mut()) {
-            part.host.row(row);
+        if let Some(sums) = at.and_then(|at| self.windows[at].sums.as_mut()) {
+            sums.host.row(row);
             match row {
-                Row::Sampled(sampled) => part.timeline.sampled(sampled),
-                Row::Blocked(blocked) => part.timeline.blocked(blocked),
+                Row::Sampled(sampled) => sums.timeline.add_sample(sampled),
+                Row::Blocked(blocked) => sums.timeline.add_wait(blocked),
                 _ => {}
             }
         }
     }
 }
 
-impl Window {
-    fn is_around(&self, time: Nanos) -> bool {
-        self.part.as_ref().is_some_and(|part| part.opened() <= time)
+impl TrackedWindow {
+    fn contains(&self, time: Nanos) -> bool {
+        self.sums.as_ref().is_some_and(|sums| sums.opened() <= time)
     }
 }
 
-impl Part {
+impl WindowSums {
     fn new(number: u64, by_stream: bool) -> Self {
         Self {
             number,
@@ -407,7 +411,7 @@ impl Part {
         }
         if let Some(created) = activity.created {
             self.nodes.add(created);
-            self.flushes_left = FLUSHES;
+            self.flushes_left = FLUSHES_UNTIL_FINISHED;
         }
         self.aggregate.activity(activity, origin);
         self.timeline.activity(activity, origin);

@@ -4,30 +4,30 @@ use std::fmt::Write;
 
 /// Encodes `text` as a JSON string, with terminal controls and bidirectional marks escaped. Decoding the string
 /// restores the text exactly.
-pub fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
+pub fn json_string(text: &str) -> String {
+    let mut json_string = String::with_capacity(text.len() + 2);
+    json_string.push('"');
     for letter in text.chars() {
         match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            letter if letter.is_control() || turns(letter) => {
-                let _ = write!(quoted, "\\u{:04x}", letter as u32);
+            '"' | '\\' => json_string.extend(['\\', letter]),
+            letter if letter.is_control() || is_bidi_control(letter) => {
+                let _ = write!(json_string, "\\u{:04x}", letter as u32);
             }
-            letter => quoted.push(letter),
+            letter => json_string.push(letter),
         }
     }
-    quoted.push('"');
-    quoted
+    json_string.push('"');
+    json_string
 }
 
 /// Whether the character is a bidirectional control. Such a control can make the text after it display backwards.
-pub fn turns(letter: char) -> bool {
+pub fn is_bidi_control(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::json_string;
 
     #[test]
     fn quoted_text_survives_a_json_round_trip() {
@@ -40,12 +40,12 @@ mod tests {
             "\\u0041",
             "a\u{202e}b\u{61c}\u{2069}",
         ] {
-            assert_eq!(serde_json::from_str::<String>(&quoted(text)).unwrap(), text);
+            assert_eq!(serde_json::from_str::<String>(&json_string(text)).unwrap(), text);
         }
     }
 
     #[test]
     fn control_and_bidirectional_characters_are_escaped() {
-        assert_eq!(quoted("\x1b[31m\u{202e}b\u{61c}\u{2069}"), r#""\u001b[31m\u202eb\u061c\u2069""#);
+        assert_eq!(json_string("\x1b[31m\u{202e}b\u{61c}\u{2069}"), r#""\u001b[31m\u202eb\u061c\u2069""#);
     }
 }

@@ -1,9 +1,9 @@
 //! Python functions of a profile.
 
 use super::Profile;
-use crate::record::{Code, CodeId, map_bytes};
+use crate::record::{CodeId, CodeObject, map_bytes};
 
-/// A Python function. See [`Code`] for its fields.
+/// A Python function. See [`CodeObject`] for its fields.
 #[derive(Clone, Debug)]
 pub(super) struct PythonCode {
     version: u16,
@@ -15,15 +15,15 @@ pub(super) struct PythonCode {
 
 impl PythonCode {
     /// Returns the function as a row with this id.
-    fn row(&self, id: CodeId) -> Code<'_> {
+    fn row(&self, id: CodeId) -> CodeObject<'_> {
         let Self { version, first_line, file, name, lines } = self;
-        Code { id, version: *version, first_line: *first_line, file, name, lines }
+        CodeObject { id, version: *version, first_line: *first_line, file, name, lines }
     }
 }
 
 impl Profile {
     /// Adds a function. If two functions have the same id, the first function wins.
-    pub(super) fn add_code(&mut self, code: &Code<'_>) {
+    pub(super) fn add_code(&mut self, code: &CodeObject<'_>) {
         self.codes.entry(code.id).or_insert_with(|| PythonCode {
             version: code.version,
             first_line: code.first_line,
@@ -34,12 +34,12 @@ impl Profile {
     }
 
     /// Returns the function of a Python frame; `None` if the function's row was lost.
-    pub fn code(&self, id: CodeId) -> Option<Code<'_>> {
+    pub fn code(&self, id: CodeId) -> Option<CodeObject<'_>> {
         self.codes.get(&id).map(|code| code.row(id))
     }
 
     /// Returns all functions, in no particular order.
-    pub fn codes(&self) -> impl Iterator<Item = Code<'_>> {
+    pub fn codes(&self) -> impl Iterator<Item = CodeObject<'_>> {
         self.codes.iter().map(|(&id, code)| code.row(id))
     }
 

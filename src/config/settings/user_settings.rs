@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::wanted::{Output, TraceFile};
-use gpuflame_model::options::{Backward, GraphStacks, Python, Root, Unit, Yield};
+use super::output::{Output, TraceFile};
+use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Yield};
 
 /// NVTX ranges that become frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Settings {
     /// Whether frames inside the vendor's libraries are shown.
     pub internal_frames: bool,
     /// Treatment of Python frames.
-    pub python: Python,
+    pub python: PythonFrames,
     /// Mode of attributing PyTorch's backward pass.
     pub backward: Backward,
     /// Stacks of a graph node to show.
@@ -114,7 +114,7 @@ pub struct Settings {
 
 impl Settings {
     /// Returns settings with empty values. [`Settings::default`] returns the defaults of the table.
-    pub(super) fn unset() -> Self {
+    pub(super) fn empty() -> Self {
         Self {
             output: OsString::new(),
             formats: Vec::new(),
@@ -134,7 +134,7 @@ impl Settings {
             profiler_calls: false,
             quiet: false,
             internal_frames: false,
-            python: Python::default(),
+            python: PythonFrames::default(),
             backward: Backward::default(),
             graph: GraphStacks::default(),
             whole_graphs: false,
@@ -168,7 +168,7 @@ impl Settings {
     }
 
     /// Whether the settings restrict when a window is open. Without a restriction, a window lasts from start to end.
-    pub fn say_when(&self) -> bool {
+    pub fn has_window_limits(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();
         let by_others = self.flag.is_some() || self.signal.is_some();

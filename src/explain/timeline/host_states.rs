@@ -1,0 +1,111 @@
+//! States of threads while a GPU waited for them. Only traces of other tools record such states.
+//!
+//! If the states are known, time in which the host was late is not charged to the launch that ended it, because that launch
+//! is the victim. The time is charged to the states of the launching thread during that time, piece by piece.
+
+use std::sync::Arc;
+
+use gpuflame_model::record::{Caller, ContextId, HostState, IdMap, ThreadId, map_bytes};
+
+/// States of all threads. See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostStates {
+    /// States by thread, as pairs of (start, context) in order of time.
+    threads: IdMap<ThreadId, Arc<Vec<(u64, ContextId)>>>,
+    /// The launching thread of each launching context.
+    launching: IdMap<ContextId, ThreadId>,
+}
+
+impl HostStates {
+    /// Adds a state of a thread. States of a thread must be added in order of time.
+    pub(super) fn add(&mut self, state: &HostState) {
+        let states = self.threads.entry(state.thread).or_default();
+        // The vector is shared with a snapshot at most, which is short-lived.
+        Arc::make_mut(states).push((state.since.0, state.context));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// Notes that `thread` makes the launches with this context.
+    pub(super) fn note_launching_thread(&mut self, context: ContextId, thread: ThreadId) {
+        self.launching.insert(context, thread);
+    }
+
+    /// Divides the time `from..to`, in which a launch of `caller` was late, among the code to blame; each entry occurs
+    /// once. If no state is known, the launch itself is blamed.
+    pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
+        let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
+        let Some(states) = thread.and_then(|thread| self.threads.get(thread)) else {
+            return vec![(caller, to - from)];
+        };
+        let mut blamed: Vec<(Caller, u64)> = Vec::new();
+        let mut add =
+            |culprit: Caller, nanos: u64| match blamed.iter_mut().find(|(other, _)| *other == culprit) {
+                Some((_, sum)) => *sum += nanos,
+                None if nanos > 0 => blamed.push((culprit, nanos)),
+                None => {}
+            };
+        let first = states.partition_point(|(since, _)| *since <= from).saturating_sub(1);
+        let mut done = from;
+        let mut culprit = caller;
+        for &(since, context) in states[first..].iter().take_while(|(since, _)| *since < to) {
+            let since = since.max(from);
+            add(culprit, since - done);
+            (done, culprit) = (since, if context == ContextId::NONE { caller } else { context.into() });
+        }
+        add(culprit, to - done);
+        blamed
+    }
+
+    /// Replaces each context by the one that `context` returns for it.
+    pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
+        for (_, states) in self.threads.values_mut().flat_map(Arc::make_mut) {
+            *states = context(*states);
+        }
+        let launching = std::mem::take(&mut self.launching);
+        self.launching = launching.into_iter().map(|(id, thread)| (context(id), thread)).collect();
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        let states = self.threads.values().map(|states| states.capacity() * size_of::<(u64, ContextId)>());
+        states.sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.launching)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::Nanos;
+
+    fn host_states(states: &[(u64, u32)]) -> HostStates {
+        let mut host_states = HostStates::default();
+        host_states.note_launching_thread(ContextId(100), ThreadId(1));
+        for &(since, context) in states {
+            let state = HostState { thread: ThreadId(1), since: Nanos(since), context: ContextId(context) };
+            host_states.add(&state);
+        }
+        host_states
+    }
+
+    fn blame(host_states: &HostStates, launch: u32, from: u64, to: u64) -> Vec<(u32, u64)> {
+        let blamed = host_states.blame(ContextId(launch).into(), from, to);
+        blamed.into_iter().map(|(culprit, nanos)| (culprit.launched().unwrap().0, nanos)).collect()
+    }
+
+    #[test]
+    fn a_gap_is_split_where_the_threads_stack_changes() {
+        let host_states = host_states(&[(10, 101), (30, 102), (40, 101), (50, ContextId::NONE.0)]);
+        assert_eq!(blame(&host_states, 100, 20, 45), [(101, 15), (102, 10)]);
+        assert_eq!(blame(&host_states, 100, 30, 40), [(102, 10)]);
+        assert_eq!(
+            blame(&host_states, 100, 45, 60),
+            [(101, 5), (100, 10)],
+            "the launch's own stack while the thread's stack is unknown"
+        );
+        assert_eq!(blame(&host_states, 100, 0, 11), [(100, 10), (101, 1)]);
+        assert_eq!(blame(&host_states, 103, 20, 45), [(103, 25)], "another thread's launch");
+        assert_eq!(blame(&host_states, 100, 20, 20), []);
+    }
+}
