@@ -205,7 +205,7 @@ fn guarded(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int 
 }
 
 fn outcome(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
-    match cancel::barred(|| catch_unwind(AssertUnwindSafe(action))) {
+    match cancel::without_cancellation(|| catch_unwind(AssertUnwindSafe(action))) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
             remember(&error.to_string());

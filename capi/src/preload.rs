@@ -27,7 +27,7 @@ fn ask_to_be_injected_if_preloaded() {
     // errno is preserved, because the driver may be loading this library in the middle of a call of the application.
     errno::kept(|| {
         let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
-        stderr::remember_at_exec();
+        stderr::remember_file_at_exec();
         let unset = INJECTIONS.into_iter().filter(|name| std::env::var_os(name).is_none());
         let unset: Vec<_> = unset.collect();
         if unset.is_empty() {

@@ -12,7 +12,7 @@ use std::arch::global_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gpuflame_os::{loaded, threads};
+use gpuflame_os::{pinning, threads};
 
 global_asm!(
     ".pushsection .text.gpuflame_thread_exit,\"ax\",@progbits",
@@ -64,7 +64,7 @@ fn key() -> Option<libc::pthread_key_t> {
     if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
         return Some(key as libc::pthread_key_t);
     }
-    loaded::stay();
+    pinning::pin_library();
     let mut key = 0;
     // SAFETY: `key` is a place to write to, and `stay` keeps the function loaded.
     if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } != 0 {

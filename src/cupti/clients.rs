@@ -32,7 +32,7 @@ use super::records::{self, bit};
 use super::shared::{Shared, current};
 use crate::tracer::{Approach, Tracer};
 use cupti_sys::{ActivityKind, FlushFlag, Library, Status, Subscriber};
-use gpuflame_os::interpose::{self, Place};
+use gpuflame_os::interpose::{self, Interposition};
 use gpuflame_os::module::{self, ModuleId};
 use gpuflame_os::{cancel, threads};
 use std::cell::Cell;
@@ -156,7 +156,7 @@ impl Function {
     }
 
     fn set(&self, address: *mut c_void) {
-        self.module.store(ModuleId::of(address.addr()).map_or(0, ModuleId::number), SeqCst);
+        self.module.store(ModuleId::containing(address.addr()).map_or(0, ModuleId::number), SeqCst);
         self.address.store(address, SeqCst);
     }
 
@@ -171,7 +171,7 @@ impl Function {
     /// Returns the address of the function if its module is still loaded. Asks the dynamic linker.
     fn loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
-        let module = ModuleId::of(address.addr()).map_or(0, ModuleId::number);
+        let module = ModuleId::containing(address.addr()).map_or(0, ModuleId::number);
         let is_same = !address.is_null() && module == self.module.load(SeqCst);
         (is_same && (module != 0 || module::is_readable(address.addr()))).then_some(address)
     }
@@ -288,14 +288,14 @@ pub(super) fn see<T: Tracer>(library: &Library, yields: bool, reclaims: bool) ->
     KNOWN.reclaims.store(reclaims, SeqCst);
     millis();
     let places: Vec<_> = places::<T>(library).into_iter().filter(|place| place.theirs != 0).collect();
-    interpose::take(&places)
+    interpose::replace_functions(&places)
 }
 
-fn places<T: Tracer>(library: &Library) -> [Place; 10] {
+fn places<T: Tracer>(library: &Library) -> [Interposition; 10] {
     macro_rules! place {
         ($symbol:ident, $theirs:ident, $ours:expr, $type:ty) => {{
             let ours: $type = $ours;
-            Place {
+            Interposition {
                 name: stringify!($symbol),
                 theirs: library.$theirs.map_or(0, |function| function as usize),
                 ours: ours as usize,
@@ -390,7 +390,7 @@ fn passed(call: impl FnOnce(&'static Shared, &Library) -> Status) -> Status {
     if shared.is_inherited() {
         shared.retire();
     }
-    cancel::barred(|| {
+    cancel::without_cancellation(|| {
         let _under_way = UnderWay::begin(shared);
         call(shared, shared.functions.library())
     })

@@ -123,7 +123,7 @@ fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();
         let ours = threads::create_for_tracer as *const () as usize;
-        let _ = interpose::take_in(inside as usize, "pthread_create", ours);
+        let _ = interpose::replace_in_module(inside as usize, "pthread_create", ours);
     }
 }
 

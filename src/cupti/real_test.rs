@@ -5,7 +5,7 @@ use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows_of, rea
 use super::calls::classify;
 use super::names::KernelNames;
 use cupti_sys::{ActivityKind, CallbackId, Domain, Library, Status};
-use gpuflame_os::interpose::{self, Place};
+use gpuflame_os::interpose::{self, Interposition};
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
@@ -105,9 +105,9 @@ fn our_functions_are_interposed_before_a_real_cuptis() {
     let ours = ours as *const () as usize;
     let asked_for =
         ["cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiSubscribe", "cuptiFinalize"];
-    let places = asked_for.map(|name| Place { name, theirs: ask(name), ours });
-    assert_eq!(interpose::take(&places).unwrap(), places.len());
-    for Place { name, theirs, .. } in places {
+    let places = asked_for.map(|name| Interposition { name, theirs: ask(name), ours });
+    assert_eq!(interpose::replace_functions(&places).unwrap(), places.len());
+    for Interposition { name, theirs, .. } in places {
         assert!(theirs != ours && ask(name) == ours, "{name}");
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// Bits that are set once and never cleared, with a way to wait for them.
 #[derive(Debug)]
-pub struct Bits(AtomicU32);
+pub struct EventFlags(AtomicU32);
 
-impl Bits {
+impl EventFlags {
     /// Creates a word without any bit set.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
@@ -36,7 +36,7 @@ impl Bits {
     }
 }
 
-impl Default for Bits {
+impl Default for EventFlags {
     fn default() -> Self {
         Self::new()
     }
@@ -44,21 +44,21 @@ impl Default for Bits {
 
 /// Wakes threads, and counts how often it was rung.
 #[derive(Debug)]
-pub struct Bell(AtomicU32);
+pub struct EventCount(AtomicU32);
 
-impl Bell {
+impl EventCount {
     /// Creates a bell that has not rung yet.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
     /// Number of times that the bell was rung.
-    pub fn rung(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
 
     /// Rings the bell, which wakes all waiting threads. May be called in a signal handler.
-    pub fn ring(&self) {
+    pub fn notify_all(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         wake(&self.0);
     }
@@ -70,7 +70,7 @@ impl Bell {
     }
 }
 
-impl Default for Bell {
+impl Default for EventCount {
     fn default() -> Self {
         Self::new()
     }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_futex_wait_ends_when_a_bit_is_set_or_after_its_timeout() {
-        static WORD: Bits = Bits::new();
+        static WORD: EventFlags = EventFlags::new();
         WORD.wait(0, Some(Duration::from_millis(1)));
         assert!(!WORD.has(3));
         let other = std::thread::spawn(|| {

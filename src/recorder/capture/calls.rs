@@ -79,7 +79,7 @@ impl Pending {
     /// not returned. If this launch will continue after the new call, moves this launch to `aside`.
     #[cold]
     pub(super) fn make_way(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
-        if signals::jumped_out_of(self.depth, depth) {
+        if signals::has_jumped_out(self.depth, depth) {
             return OUTERMOST;
         }
         *aside = Some(std::mem::replace(self, Self::NONE));
