@@ -101,7 +101,7 @@ pub extern "C" fn gpuflame_stop() -> c_int {
 /// Whether a window is open. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_is_active() -> c_int {
-    errno::kept(|| catch_unwind(|| c_int::from(session::is_active())).unwrap_or(0))
+    errno::preserve(|| catch_unwind(|| c_int::from(session::is_active())).unwrap_or(0))
 }
 
 /// Begins another step. See `include/gpuflame.h`.
@@ -165,7 +165,7 @@ pub extern "C" fn gpuflame_version() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_last_error() -> *const c_char {
     // The first access of a thread registers a destructor, which may change errno.
-    errno::kept(|| {
+    errno::preserve(|| {
         let message = LAST_ERROR.try_with(|last| last.borrow().as_ref().map(|message| message.as_ptr()));
         message.ok().flatten().unwrap_or(c"".as_ptr())
     })
@@ -201,7 +201,7 @@ fn missing(function: &str, what: &str) -> Error {
 /// Runs `action`. If it fails, returns the number of the error, and stores the sentence that `gpuflame_last_error`
 /// returns. Preserves the application's errno.
 fn guarded(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
-    errno::kept(|| outcome(action))
+    errno::preserve(|| outcome(action))
 }
 
 fn outcome(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {

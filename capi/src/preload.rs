@@ -25,7 +25,7 @@ const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"]
 fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
     // errno is preserved, because the driver may be loading this library in the middle of a call of the application.
-    errno::kept(|| {
+    errno::preserve(|| {
         let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
         stderr::remember_file_at_exec();
         let unset = INJECTIONS.into_iter().filter(|name| std::env::var_os(name).is_none());

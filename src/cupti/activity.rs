@@ -4,9 +4,9 @@
 //! each record we read the prefix that all CUPTI versions share, and read later fields only if the record is long
 //! enough to contain them. Times are passed on unchanged; the join checks their validity.
 
+use super::delivery_counts;
 use super::kinds;
 use super::names::KernelNames;
-use super::traffic;
 use cupti_sys::record::offset::{self, channel, source_graph};
 use cupti_sys::record::{
     CudaEvent, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Record, Synchronization, UnifiedMemoryCounter,
@@ -31,18 +31,18 @@ pub struct ReadTally {
 const FLAG_ASYNC: u32 = 1;
 
 /// Passes each record in `bytes` to `sink` as a row. The first activity of a kernel with a new name is preceded by the
-/// name's row. `step` is a [`Stepper`].
+/// name's row. `step` is a [`NextRecord`].
 ///
 /// # Safety
 /// `bytes` was filled by the library that `step` calls, and the names that its records point to are still readable.
-pub(super) unsafe fn read(
+pub(super) unsafe fn read_records(
     bytes: &[u8],
-    step: &Stepper<'_>,
+    step: &NextRecord<'_>,
     names: &mut KernelNames,
     sink: &mut impl FnMut(Row<'_>),
 ) -> ReadTally {
     let mut tally = ReadTally::default();
-    let walk = Records::new(bytes, step);
+    let walk = RecordIterator::new(bytes, step);
     for record in walk {
         let Some(record) = record else {
             tally.unreadable += 1;
@@ -52,12 +52,12 @@ pub(super) unsafe fn read(
         if let Some(activity) = unsafe { activity(record, names, sink) } {
             tally.activities += 1;
             sink(Row::Activity(activity));
-        } else if let Some(row) = beside(record) {
+        } else if let Some(row) = event_row(record) {
             sink(row);
         } else {
             tally.unreadable += 1;
-            if record.kind().is_some_and(is_anothers) {
-                traffic::UNASKED.add_one();
+            if record.kind().is_some_and(is_foreign_kind) {
+                delivery_counts::FOREIGN_RECORDS.add_one();
             }
         }
     }
@@ -65,7 +65,7 @@ pub(super) unsafe fn read(
 }
 
 /// Whether `kind` is one of CUPTI's kinds (in 13.5 the last is 57) that we never enable.
-fn is_anothers(kind: ActivityKind) -> bool {
+fn is_foreign_kind(kind: ActivityKind) -> bool {
     const OURS: [ActivityKind; 9] = [
         ActivityKind::CONCURRENT_KERNEL,
         ActivityKind::KERNEL,
@@ -81,20 +81,20 @@ fn is_anothers(kind: ActivityKind) -> bool {
 }
 
 /// Returns the number of records in `bytes`, of any kind.
-pub(super) fn count(bytes: &[u8], step: &Stepper<'_>) -> u64 {
-    Records::new(bytes, step).count() as u64
+pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
+    RecordIterator::new(bytes, step).count() as u64
 }
 
-/// The loaded library's `cuptiActivityGetNextRecord`, of either family. Takes a buffer, the number of its valid bytes
+/// The loaded library's `cuptiActivityGetNextRecord`, in either version. Takes a buffer, the number of its valid bytes
 /// and the last record (null for the first step), and stores the address of the next record.
-pub(super) type Stepper<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
+pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
 /// Iterator over the records of a buffer, each with all bytes up to the next record. A final `None` item represents the
 /// part of the buffer that the library cannot step through.
-struct Records<'a> {
+struct RecordIterator<'a> {
     bytes: &'a [u8],
     base: *mut u8,
-    step: &'a Stepper<'a>,
+    step: &'a NextRecord<'a>,
     current: Step,
 }
 
@@ -106,20 +106,20 @@ enum Step {
     Broken,
 }
 
-impl<'a> Records<'a> {
-    fn new(bytes: &'a [u8], step: &'a Stepper<'a>) -> Self {
+impl<'a> RecordIterator<'a> {
+    fn new(bytes: &'a [u8], step: &'a NextRecord<'a>) -> Self {
         // CUPTI's function is declared with a mutable pointer, but only reads through it.
         let base = bytes.as_ptr().cast_mut();
         let mut walk = Self { bytes, base, step, current: Step::End };
         if !walk.bytes.is_empty() {
-            walk.current = walk.after(std::ptr::null_mut());
+            walk.current = walk.step_after(std::ptr::null_mut());
         }
         walk
     }
 
     /// Returns the record after `last`. The library's answer is checked: if the next record is not after the last
     /// record, or not inside the buffer, the walk ends as broken.
-    fn after(&self, last: *mut u8) -> Step {
+    fn step_after(&self, last: *mut u8) -> Step {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
             Status::SUCCESS if record > last && self.offset(record).is_some() => Step::Record(record),
@@ -133,7 +133,7 @@ impl<'a> Records<'a> {
     }
 }
 
-impl<'a> Iterator for Records<'a> {
+impl<'a> Iterator for RecordIterator<'a> {
     type Item = Option<Record<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -145,7 +145,7 @@ impl<'a> Iterator for Records<'a> {
                 return Some(None);
             }
         };
-        self.current = self.after(start);
+        self.current = self.step_after(start);
         let end = match self.current {
             Step::Record(next) => self.offset(next)?,
             Step::End | Step::Broken => self.bytes.len(),
@@ -198,7 +198,7 @@ unsafe fn activity(
 }
 
 /// Returns the row of a record about an event, a wait or unified memory.
-fn beside(record: Record<'_>) -> Option<Row<'static>> {
+fn event_row(record: Record<'_>) -> Option<Row<'static>> {
     match record.kind()? {
         ActivityKind::CUDA_EVENT => {
             let event = record.prefix::<CudaEvent>()?;

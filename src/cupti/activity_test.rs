@@ -159,7 +159,7 @@ fn read_all(buffer: &[u8], sizes: Sizes, names: &mut KernelNames) -> (Vec<String
 
 pub(in super::super) fn read_all_with(
     buffer: &[u8],
-    step: &Stepper<'_>,
+    step: &NextRecord<'_>,
     names: &mut KernelNames,
 ) -> (Vec<String>, Vec<Activity>, ReadTally) {
     let (mut texts, mut activities) = (Vec::new(), Vec::new());
@@ -169,7 +169,7 @@ pub(in super::super) fn read_all_with(
         other => panic!("unexpected {other:?}"),
     };
     // SAFETY: the step function knows the buffer's layout, and the names in it are static.
-    let tally = unsafe { read(buffer, step, names, &mut sink) };
+    let tally = unsafe { read_records(buffer, step, names, &mut sink) };
     (texts, activities, tally)
 }
 
@@ -326,7 +326,9 @@ fn read_beside(record: &[u8]) -> String {
     let mut rows = Vec::new();
     // SAFETY: the step function returns the only record, which contains no names.
     let tally = unsafe {
-        read(record, &step, &mut KernelNames::new(), &mut |row: Row<'_>| rows.push(format!("{row:?}")))
+        read_records(record, &step, &mut KernelNames::new(), &mut |row: Row<'_>| {
+            rows.push(format!("{row:?}"))
+        })
     };
     assert_eq!((rows.len(), tally), (1, ReadTally::default()));
     rows.remove(0)
@@ -470,7 +472,7 @@ fn a_step_backwards_or_out_of_the_buffer_ends_the_iteration() {
             *record = if record.is_null() { buffer } else { buffer.wrapping_add(target) };
             Status::SUCCESS
         };
-        assert_eq!(count(&buffer, &step), 2, "a record and a stretch that cannot be stepped through");
+        assert_eq!(count_records(&buffer, &step), 2, "a record and a stretch that cannot be stepped through");
     }
 }
 
@@ -529,7 +531,7 @@ fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
             _ => others += 1,
         };
         // SAFETY: the step function knows the buffer's layout, and the names in it are static.
-        let tally = unsafe { read(&exact, &honest, &mut KernelNames::new(), &mut sink) };
+        let tally = unsafe { read_records(&exact, &honest, &mut KernelNames::new(), &mut sink) };
         let most = exact.len() as u64 / 40 + 1;
         assert_eq!(tally.activities, activities, "{release}, turn {turn}");
         assert!(activities + others + tally.unreadable <= most, "{release}, turn {turn}: {tally:?}");

@@ -1,7 +1,7 @@
 //! Tests the set-up and life cycle of a subscription against a fake CUPTI.
 
 use super::super::driver::Driver;
-use super::super::fake::{self, Fake, RECORD};
+use super::super::fake::{self, Fake, RECORD_BYTES};
 use super::super::load;
 use super::*;
 use crate::tracer::{Buffer, Call, GraphEvent, HostCallEvent, Layer};
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicUsize;
 
 /// Notifications that the tracers received.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
-static FILLED: Mutex<Vec<Filled>> = Mutex::new(Vec::new());
+static FILLED: Mutex<Vec<FilledBuffer>> = Mutex::new(Vec::new());
 static BUFFERS: AtomicUsize = AtomicUsize::new(0);
 
 fn tell(what: String) {
@@ -45,7 +45,7 @@ impl Tracer for Scribe {
         taken.ok().and_then(|_| Buffer::new(4096))
     }
 
-    fn buffer_completed(filled: Filled) {
+    fn buffer_completed(filled: FilledBuffer) {
         FILLED.lock().unwrap().push(filled);
     }
 
@@ -109,7 +109,7 @@ fn attach_to<T: Tracer>(
     FILLED.lock().unwrap().clear();
     BUFFERS.store(8, Ordering::Relaxed);
     let (functions, version) =
-        load::check(Driver::pretended(driver), library).map_err(|reason| reason.to_string())?;
+        load::check_library(Driver::pretended(driver), library).map_err(|reason| reason.to_string())?;
     Api::attach::<T>(functions, (version, Some(driver)), "fake".into(), options)
         .map_err(|refusal| format!("{}: {}", refusal.step, refusal.status))
 }
@@ -232,15 +232,15 @@ fn subscribing_again_repeats_the_initial_setup() {
     let fake = Fake::start(130_001);
     let api = attach::<Scribe>(13_000).unwrap();
     let at_first: Vec<_> = fake.diary().into_iter().skip_while(|step| step != "subscribe").collect();
-    api.let_go();
+    api.release_subscription();
     assert!(!api.is_subscribed());
     assert_eq!(fake.diary(), ["unsubscribe"]);
     fake.refuse("subscribe", Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
-    assert_eq!(api.subscribe_again().unwrap_err().kind(), ErrorKind::CuptiRefused);
+    assert_eq!(api.resubscribe().unwrap_err().kind(), ErrorKind::CuptiRefused);
     assert!(!api.is_subscribed());
     fake.diary();
     fake.forgive();
-    api.subscribe_again().unwrap();
+    api.resubscribe().unwrap();
     assert!(api.is_subscribed());
     assert_eq!(fake.diary(), at_first);
 }
@@ -252,16 +252,16 @@ fn switching_launch_callbacks_affects_only_launch_callbacks() {
     fake.diary();
     let launches = ["1.3", "1.4", "2.3", "2.4", "2.5"];
     for (on, digit) in [(false, 0), (true, 1)] {
-        api.tell_launches(on).unwrap();
+        api.set_launch_callbacks(on).unwrap();
         let mut told = fake.diary();
         told.sort_unstable();
         assert_eq!(told, launches.map(|id| format!("callback {id} = {digit}")));
     }
     fake.refuse("callback 1.3 = 0", Status::UNKNOWN);
-    assert!(api.tell_launches(false).unwrap_err().to_string().contains("cuptiEnableCallback"));
+    assert!(api.set_launch_callbacks(false).unwrap_err().to_string().contains("cuptiEnableCallback"));
     assert_eq!(fake.diary().len(), launches.len(), "the other callbacks are switched nevertheless");
     api.retire();
-    api.tell_launches(true).unwrap();
+    api.set_launch_callbacks(true).unwrap();
     assert_eq!(fake.diary(), [""; 0]);
 }
 
@@ -341,7 +341,7 @@ fn a_cupti_too_old_or_newer_than_the_driver_is_not_subscribed_to() {
 fn a_library_that_lacks_a_required_function_is_never_called() {
     let fake = Fake::start(28);
     let library = cupti_sys::Library { activity_flush_all: None, ..fake::library() };
-    let reason = load::check(Driver::pretended(12_080), library).err().unwrap();
+    let reason = load::check_library(Driver::pretended(12_080), library).err().unwrap();
     assert_eq!(reason.to_string(), "it has no cuptiActivityFlushAll");
     assert_eq!(fake.diary(), [""; 0]);
 }
@@ -459,10 +459,10 @@ fn records_go_from_a_lent_buffer_into_rows() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
     let buffer = fake.request();
-    assert_eq!((buffer.1, api.traffic().lent), (4096, 1));
+    assert_eq!((buffer.1, api.delivery_counts().buffers_lent), (4096, 1));
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
-    assert_eq!((filled.valid(), api.traffic().lent), (3 * RECORD, 0));
+    assert_eq!((filled.valid(), api.delivery_counts().buffers_lent), (3 * RECORD_BYTES, 0));
     let mut rows = 0;
     let tally = api.read(&filled, &mut KernelNames::new(), &mut |_| rows += 1);
     assert_eq!((rows, tally), (3, ReadTally { activities: 3, unreadable: 0 }));
@@ -474,7 +474,7 @@ fn records_delivered_in_a_spare_buffer_are_counted_as_discarded() {
     attach::<Scribe>(12_080).unwrap();
     BUFFERS.store(0, Ordering::Relaxed);
     let spare = fake.request();
-    assert!(!spare.0.is_null() && spare.1 >= 16 * RECORD);
+    assert!(!spare.0.is_null() && spare.1 >= 16 * RECORD_BYTES);
     fake.complete(spare, 5);
     assert_eq!(told(), ["discarded 5"]);
     assert!(FILLED.lock().unwrap().is_empty());
@@ -484,7 +484,7 @@ fn records_delivered_in_a_spare_buffer_are_counted_as_discarded() {
 fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
-    let before = api.traffic();
+    let before = api.delivery_counts();
     fake.call_without_data(Domain::RUNTIME_API, 4);
     fake.call_without_data(Domain::DRIVER_API, 3);
     fake.call_without_data(Domain::RESOURCE, CallbackId::CONTEXT_CREATED.0);
@@ -495,9 +495,15 @@ fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     fake.complete(buffer, 0);
     // CUPTI returns a buffer that we never lent.
     fake.complete((filled.bytes().as_ptr().cast_mut().wrapping_add(64), 64), 0);
-    let traffic = api.traffic();
-    assert_eq!((traffic.without_data - before.without_data, traffic.strangers - before.strangers), (4, 2));
-    assert_eq!((told(), FILLED.lock().unwrap().len(), traffic.lent), (vec![], 0, 0));
+    let traffic = api.delivery_counts();
+    assert_eq!(
+        (
+            traffic.callbacks_without_data - before.callbacks_without_data,
+            traffic.foreign_buffers - before.foreign_buffers
+        ),
+        (4, 2)
+    );
+    assert_eq!((told(), FILLED.lock().unwrap().len(), traffic.buffers_lent), (vec![], 0, 0));
 }
 
 #[test]
@@ -575,7 +581,7 @@ fn unsubscribing_ends_callbacks_but_still_accepts_records() {
     api.flush(true).unwrap();
     fake.complete(buffer, 2);
     assert_eq!(told(), [""; 0]);
-    assert_eq!(FILLED.lock().unwrap().pop().unwrap().valid(), 2 * RECORD);
+    assert_eq!(FILLED.lock().unwrap().pop().unwrap().valid(), 2 * RECORD_BYTES);
     assert_eq!(fake.diary(), ["attribute 5 = 0 (1 byte)", "unsubscribe", "flush 1"]);
 }
 
@@ -595,7 +601,7 @@ impl Tracer for Clumsy {
         panic!("request");
     }
 
-    fn buffer_completed(_: Filled) {
+    fn buffer_completed(_: FilledBuffer) {
         panic!("completed");
     }
 

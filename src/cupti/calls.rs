@@ -26,7 +26,7 @@ pub fn classify(name: &str) -> Option<CallKind> {
         "GraphExecUpdate" => return Some(CallKind::GraphUpdate),
         _ if verb.starts_with("GraphInstantiate") => return Some(CallKind::GraphCopy),
         _ if verb.starts_with("GraphAdd") && verb.contains("Node") => return Some(CallKind::GraphNode),
-        _ if LOOK_ALIKES.iter().any(|word| verb.contains(word)) => return None,
+        _ if SIMILAR_NAMES.iter().any(|word| verb.contains(word)) => return None,
         _ => {}
     }
     let sync = !verb.contains("Async");
@@ -74,7 +74,7 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
 
 /// Words in names that begin like a launch, a copy or a fill, but only query, describe, or run on the host
 /// (`cudaLaunchHostFunc` has no activity).
-const LOOK_ALIKES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
+const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {
     verb.starts_with("Mem") && verb.contains("Prefetch")

@@ -65,7 +65,7 @@ const CALLS: [(Domain, u32, &CStr); 14] = [
 ];
 
 /// Size in bytes of every record of the fake.
-pub(super) const RECORD: usize = 216;
+pub(super) const RECORD_BYTES: usize = 216;
 
 unsafe extern "C" fn get_version(version: *mut u32) -> Status {
     // SAFETY: the caller provides room for one value.
@@ -161,7 +161,7 @@ unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value
 unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) -> Status {
     // SAFETY: the caller's pointer is valid.
     let last = unsafe { record.read() };
-    let next = if last.is_null() { 0 } else { last.addr() - buffer.addr() + RECORD };
+    let next = if last.is_null() { 0 } else { last.addr() - buffer.addr() + RECORD_BYTES };
     if next >= valid {
         return Status::MAX_LIMIT_REACHED;
     }
@@ -419,9 +419,9 @@ impl Fake {
     pub(super) fn complete(&self, (start, size): (*mut u8, usize), records: usize) {
         for record in 0..records {
             // SAFETY: the test requested a buffer with room for these records.
-            unsafe { start.add(record * RECORD).cast::<u32>().write(2) };
+            unsafe { start.add(record * RECORD_BYTES).cast::<u32>().write(2) };
         }
-        let valid = records * RECORD;
+        let valid = records * RECORD_BYTES;
         if let Some((_, completed)) = with(|state| state.own_buffers) {
             let mut about = BufferCompleteInfo { struct_size: size_of::<BufferCompleteInfo>(), thread_id: 1 };
             // SAFETY: the buffer is not touched after this.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use gpuflame_config::settings;
-use gpuflame_cupti::find::Source;
-use gpuflame_cupti::{self as cupti, Probe, Refusal};
+use gpuflame_cupti::find::CandidateSource;
+use gpuflame_cupti::{self as cupti, Probe, ProbeRefusal};
 use gpuflame_model::error::Result;
 use gpuflame_os::library;
 
@@ -106,14 +106,14 @@ fn of_probe(probe: &Probe) -> Value {
             "file": cupti.file.to_string_lossy(),
             "why": why(cupti.source),
             "version": cupti.version.to_string(),
-            "hazards": cupti.version.hazards().collect::<Vec<_>>(),
+            "hazards": cupti.version.known_bugs().collect::<Vec<_>>(),
         })
     });
     let refused = probe.refused.as_ref().map(|(kind, error)| {
         let kind = match kind {
-            Refusal::OtherTool => "other_tool",
-            Refusal::Permission => "permission",
-            Refusal::Other => "other",
+            ProbeRefusal::OtherTool => "other_tool",
+            ProbeRefusal::Permission => "permission",
+            ProbeRefusal::Other => "other",
         };
         json!([kind, error.to_string()])
     });
@@ -129,15 +129,15 @@ fn of_probe(probe: &Probe) -> Value {
 }
 
 /// Returns the reason why that library was chosen.
-fn why(source: Source) -> &'static str {
+fn why(source: CandidateSource) -> &'static str {
     match source {
-        Source::Setting => "named by GPUFLAME_CUPTI",
-        Source::Mapped => "already loaded in the process",
-        Source::BesideRuntime => "found next to libcudart",
-        Source::SitePackages => "found in a package of the running Python",
-        Source::ByName => "found by name by the dynamic linker",
-        Source::Toolkit => "found in the CUDA toolkit",
-        Source::System => "found among the system's libraries",
+        CandidateSource::Setting => "named by GPUFLAME_CUPTI",
+        CandidateSource::Mapped => "already loaded in the process",
+        CandidateSource::NextToRuntime => "found next to libcudart",
+        CandidateSource::SitePackages => "found in a package of the running Python",
+        CandidateSource::ByName => "found by name by the dynamic linker",
+        CandidateSource::Toolkit => "found in the CUDA toolkit",
+        CandidateSource::System => "found among the system's libraries",
     }
 }
 

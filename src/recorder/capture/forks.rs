@@ -46,7 +46,7 @@ pub fn watch() {
 extern "C" fn child() {
     // True if the child has not been claimed yet, or if the kernel does not zero the page.
     if life::claim_inherited() || !life::is_over() {
-        errno::kept(settle);
+        errno::preserve(settle);
     }
 }
 

@@ -100,7 +100,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
         events: settings.deps,
         unified: settings.unified,
         without_environment: host::is_privileged(),
-        others: match settings.yields {
+        deference: match settings.yields {
             Yield::Nothing => cupti::Deference::None,
             Yield::Records => cupti::Deference::Records,
             Yield::Subscription => cupti::Deference::Subscription,
